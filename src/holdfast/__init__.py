@@ -1,0 +1,97 @@
+"""Durable graphs: plain functions wired into graphs whose every finished step is saved."""
+
+from holdfast.engine.records import Difference, RunInfo
+from holdfast.engine.run import AsyncRun, Run
+from holdfast.engine.task import Task, once, pause
+from holdfast.errors import (
+    AlreadyCompleted,
+    AnswerRefused,
+    Conflict,
+    DamagedRecord,
+    DefinitionError,
+    ExecutionError,
+    HoldfastError,
+    NodeTimeout,
+    RunCancelled,
+    RunError,
+    RunExists,
+    RunNotFound,
+    RunPaused,
+    StoreError,
+    StoreUnavailable,
+    UnknownName,
+    UnstorableValue,
+    UnsupportedFormat,
+    UsageError,
+)
+from holdfast.graphs.config import CheckpointConfig, GraphConfig
+from holdfast.graphs.plan import END, START
+from holdfast.graphs.policy import Retry
+from holdfast.graphs.predicates import always, and_, key_equals, key_exists, not_, or_
+from holdfast.graphs.reducers import append, merge
+from holdfast.graphs.state import State
+from holdfast.journal.progress import Question
+from holdfast.journal.reading import Checkpoint
+from holdfast.journal.types import register_type
+from holdfast.observe.events import Event
+from holdfast.observe.registry import register_observer
+from holdfast.stategraph import StateGraph
+from holdfast.stores.checkpointer import Checkpointer, MemoryCheckpointer
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.registry import open_store, register_store
+from holdfast.version import VERSION as __version__
+
+__all__ = [
+    "AlreadyCompleted",
+    "AnswerRefused",
+    "AsyncRun",
+    "Checkpoint",
+    "CheckpointConfig",
+    "Checkpointer",
+    "Conflict",
+    "DamagedRecord",
+    "DefinitionError",
+    "Difference",
+    "END",
+    "Event",
+    "ExecutionError",
+    "GraphConfig",
+    "HoldfastError",
+    "MemoryCheckpointer",
+    "MemoryStore",
+    "NodeTimeout",
+    "Question",
+    "Retry",
+    "Run",
+    "RunCancelled",
+    "RunError",
+    "RunExists",
+    "RunInfo",
+    "RunNotFound",
+    "RunPaused",
+    "START",
+    "State",
+    "StateGraph",
+    "StoreError",
+    "StoreUnavailable",
+    "Task",
+    "UnknownName",
+    "UnstorableValue",
+    "UnsupportedFormat",
+    "UsageError",
+    "__version__",
+    "always",
+    "and_",
+    "append",
+    "key_equals",
+    "key_exists",
+    "merge",
+    "not_",
+    "once",
+    "open_store",
+    "or_",
+    "pause",
+    "register_observer",
+    "register_store",
+    "register_type",
+]

@@ -1,0 +1,50 @@
+"""Calling a node: whatever it does comes back as an outcome, so that the drivers only have to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from holdfast.engine.core import Asked, Failed
+from holdfast.engine.questions import Pause
+from holdfast.engine.task import CURRENT, Task
+from holdfast.errors import NodeTimeout
+
+
+def attempt(task: Task) -> Any:
+    """Call the node here: what it returned, a `Failed`, an `Asked`, or something to be awaited."""
+    token = CURRENT.set(task)
+    direct = task.plan_node.direct
+    try:
+        return task.call() if direct is None else direct(task.state)
+    except Pause as asked:
+        return Asked(asked.question)
+    except Exception as error:
+        return Failed(error)
+    finally:
+        CURRENT.reset(token)
+
+
+async def awaited(task: Task, result: Awaitable[Any]) -> Any:
+    """Await what an async node returned, for the same outcomes."""
+    token = CURRENT.set(task)
+    try:
+        return await result
+    except Pause as asked:
+        return Asked(asked.question)
+    except Exception as error:
+        return Failed(error)
+    finally:
+        CURRENT.reset(token)
+
+
+def is_awaitable(result: Any) -> bool:
+    """Whether a node's result is still to be awaited."""
+    return type(result) is not dict and hasattr(result, "__await__")
+
+
+def timed_out(task: Task) -> Failed:
+    """The outcome of a node that took too long. A thread that still runs it can keep or ask nothing any more."""
+    task.closed = True
+    seconds = task.plan_node.timeout
+    return Failed(NodeTimeout(f"node {task.node!r} took longer than its timeout of {seconds} s", task.run_id))

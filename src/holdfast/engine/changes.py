@@ -1,0 +1,236 @@
+"""Finding out what a node changed: what it returned, what it assigned, and what it altered in place.
+
+A value that a node has read, and that can be altered in place, is encoded once before the node gets it
+(its *shadow*) and once after; if the bytes differ, it was altered. Nobody looks at a key that wasn't read,
+so a large value that is only carried along costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from operator import is_
+from typing import Any
+
+from holdfast.errors import UnstorableValue, UsageError
+from holdfast.graphs import reducers as known
+from holdfast.graphs.reducers import Reducer
+from holdfast.graphs.state import NodeState, Notes, State, TrackedState
+from holdfast.journal.codec import decode, encode
+from holdfast.journal.delta import Delta
+
+_ABSENT: Any = object()
+
+
+class Changes:
+    """Watches the live state of a run, step after step.
+
+    `durable` says that what changed is to be stored; otherwise it is only carried out.
+    """
+
+    __slots__ = ("_fresh", "_live", "_notes", "_reducers", "_shadows", "durable")
+
+    def __init__(self, live: State, reducers: Mapping[str, Reducer], durable: bool) -> None:
+        self._live, self._reducers, self.durable = live, reducers, durable
+        self._shadows: dict[str, bytes] = {}
+        self._fresh: dict[str, bytes] = {}
+        self._notes = Notes(live, reducers, self.watch)
+
+    def private(self, tracked: bool) -> NodeState:
+        """The live state as a node is handed it; `tracked` if changes in place are to be found or taken back."""
+        made = TrackedState(self._live) if tracked else NodeState(self._live)
+        made.notes = self._notes
+        return made
+
+    def watch(self, key: str, value: Any) -> None:
+        """A node is about to be handed `value`: remember what it looks like."""
+        if key not in self._shadows:
+            try:
+                self._shadows[key] = encode(value)
+            except UnstorableValue:
+                if self.durable:
+                    raise
+
+    def collect(self, private: NodeState, returned: Any) -> bytes:
+        """Work out what a node changed, carry it out on the live state, and return it as bytes.
+
+        Nothing is changed if it raises: `UnstorableValue`, `UsageError` for what is no update, or
+        whatever a reducer raises.
+        """
+        notes = private.notes
+        update = returned if type(returned) is dict else as_update(returned, self._live, private)
+        if not (self._shadows or notes.written or self._reducers):
+            return self._take(update)
+        self._fresh.clear()
+        delta = Delta()
+        for key, there in notes.written.items():
+            if key in update:
+                continue
+            if there:
+                self._replace(delta, key, dict.__getitem__(private, key))
+            else:
+                delta.deletes.append(key)
+        for key, value in update.items():
+            if type(key) is not str:
+                _refuse_key(key)
+            reducer = self._reducers.get(key)
+            if reducer is None or type(returned) is not dict:
+                self._replace(delta, key, value)
+            else:
+                self._reduce(delta, key, value, reducer)
+        if self.durable:
+            for key in notes.touched:
+                if key in self._shadows and key not in update and key not in notes.written:
+                    self._replace(delta, key, self._live[key])
+        data = delta.encode() if self.durable else b""
+        delta.apply(self._live)
+        self._follow(delta)
+        self._begin_notes()
+        return data
+
+    def undo(self, private: NodeState) -> None:
+        """A node didn't complete: take back what it altered in place, and note nothing more of it."""
+        for key in private.notes.touched:
+            shadow = self._shadows.get(key)
+            if shadow is not None and not _same(self._live[key], shadow):
+                self._live[key] = decode(shadow)
+        self._begin_notes()
+
+    def _begin_notes(self) -> None:
+        """New notes for the next task; a thread that was left behind goes on writing into the old ones."""
+        self._notes = Notes(self._live, self._reducers, self.watch)
+
+    def _take(self, update: dict[str, Any]) -> bytes:
+        """The common case: nothing was assigned, read for altering, or is reduced."""
+        for key in update:
+            if type(key) is not str:
+                _refuse_key(key)
+        data = encode(update) if self.durable else b""
+        self._live.update(update)
+        if self._notes.touched:
+            self._begin_notes()
+        return data
+
+    def _replace(self, delta: Delta, key: str, value: Any) -> None:
+        shadow = self._shadows.get(key)
+        if shadow is None or not self.durable:
+            delta.sets[key] = value
+            return
+        new = encode(value, key)
+        if new == shadow:
+            return
+        self._fresh[key] = new
+        grown = _grown(shadow, new) if type(value) is list else 0
+        if grown:
+            delta.appends[key] = value[grown:]
+            delta.live[key] = value
+        else:
+            delta.sets[key] = value
+
+    def _reduce(self, delta: Delta, key: str, value: Any, reducer: Reducer) -> None:
+        old = self._live.get(key, _ABSENT)
+        if reducer is known.append and (old is _ABSENT or type(old) is list):
+            delta.appends[key] = list(known.new_items(value))
+        elif reducer is known.merge and (old is _ABSENT or type(old) is dict):
+            delta.merges[key] = dict(value)
+        else:
+            _note_growth(delta, key, old, value if old is _ABSENT else reducer(_shielded(old), value))
+
+    def _follow(self, delta: Delta) -> None:
+        """A key that got another value has another shadow: the one just made, or none until it is next read."""
+        for key in (*delta.sets, *delta.live, *delta.deletes):
+            self._shadows.pop(key, None)
+        self._shadows.update(self._fresh)
+
+
+def as_update(returned: Any, live: State, private: NodeState) -> dict[str, Any]:
+    """What a node returned, as a dict of updates. Raises `UsageError` when it can't be one.
+
+    A State stands for what is different in it; it replaces, where a returned dict is reduced.
+    """
+    if returned is None:
+        return {}
+    if isinstance(returned, State):
+        return {
+            key: value
+            for key, value in dict.items(returned)
+            if dict.get(live, key, _ABSENT) is not value and dict.get(private, key, _ABSENT) is not value
+        }
+    if isinstance(returned, Mapping):
+        return dict(returned)
+    if is_dataclass(returned) and not isinstance(returned, type):
+        return {each.name: getattr(returned, each.name) for each in fields(returned)}
+    raise UsageError(
+        f"a node returns a dict of updates or None, not {type(returned).__name__}: {_short(returned)}"
+    )
+
+
+def detached(state: State) -> State:
+    """A copy that shares nothing changeable with `state`, for whoever looks at it from outside."""
+    try:
+        copied = decode(encode(dict(state)))
+    except UnstorableValue:
+        from copy import deepcopy
+
+        copied = {key: _copied(value, deepcopy) for key, value in state.items()}
+    return State(copied, run_id=state.run_id, checkpoint_node=state.checkpoint_node, timestamp=state._at)
+
+
+def _note_growth(delta: Delta, key: str, old: Any, merged: Any) -> None:
+    """Store only what a reducer added, where it kept the rest: told by identity, since nothing else may alter it."""
+    if type(old) is list and type(merged) is list and len(merged) >= len(old) and all(map(is_, old, merged)):
+        delta.appends[key] = merged[len(old) :]
+    elif type(old) is dict and type(merged) is dict and old.keys() <= merged.keys():
+        delta.merges[key] = {k: v for k, v in merged.items() if old.get(k, _ABSENT) is not v}
+    else:
+        delta.sets[key] = merged
+        return
+    delta.live[key] = merged
+
+
+def _grown(old: bytes, new: bytes) -> int:
+    """How many items an encoded list had, if the new one starts with all of them; otherwise 0."""
+    old_head, old_count = _list_head(old)
+    new_head, _ = _list_head(new)
+    if old_head and new_head and new.startswith(old[old_head:], new_head):
+        return old_count
+    return 0
+
+
+def _list_head(data: bytes) -> tuple[int, int]:
+    first = data[0]
+    if first & 0xF0 == 0x90:
+        return 1, first & 0x0F
+    if first == 0xDC:
+        return 3, int.from_bytes(data[1:3], "big")
+    if first == 0xDD:
+        return 5, int.from_bytes(data[1:5], "big")
+    return 0, 0
+
+
+def _same(value: Any, shadow: bytes) -> bool:
+    try:
+        return encode(value) == shadow
+    except UnstorableValue:
+        return False
+
+
+def _shielded(old: Any) -> Any:
+    """What a reducer may alter: its own copy."""
+    return old.copy() if type(old) in (list, dict, set) else old
+
+
+def _copied(value: Any, deepcopy: Any) -> Any:
+    try:
+        return deepcopy(value)
+    except Exception:
+        return value
+
+
+def _refuse_key(key: Any) -> None:
+    raise UsageError(f"a state key is a str, not {type(key).__name__}: {key!r}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

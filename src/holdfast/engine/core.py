@@ -1,0 +1,417 @@
+"""The loop. One generator runs every graph: started, resumed, forked or recovered, sync or async.
+
+It reads no clock, file or random number and waits for nothing. It *yields* what is to be done and is sent
+what came of it; a driver does the doing:
+
+    yields              is sent
+    `Task`              what the node returned, or a `Failed`, `Asked` or `Cancelled`
+    `Commit`            once it is durable, None or the reference its store gave it; else the exception
+    `Wait`              None when the time is over, or a `Cancelled`
+    `Report`            None; the event is for whoever iterates the run
+
+and returns a `Verdict`. Rules that hold wherever it stops:
+
+- A node's update is applied, and its position moves on, only after it returned; it is reported only after
+  it is durable, where this step is to be saved.
+- What comes next is decided once and stored. Only a stop after a node leaves the choice to the resume.
+- Nothing that stops a run (a pause, an interrupt, a failure, a cancellation, the end) goes unsaved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from holdfast.engine.changes import Changes, detached
+from holdfast.engine.task import Keep, Scope, Task
+from holdfast.errors import Conflict, ExecutionError, HoldfastError, RunCancelled, RunNotFound
+from holdfast.graphs.plan import END, Choice, Edge, Plan, PlanNode
+from holdfast.graphs.state import State
+from holdfast.journal.codec import encode
+from holdfast.journal.ledger import Ledger
+from holdfast.journal.progress import AFTER, BEFORE, FAILED_PHASE, Progress, Question
+from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, Signalled
+from holdfast.observe import events
+from holdfast.observe.hub import Emit
+
+TRACEBACK_KEPT = 4000
+"""How many characters of a traceback, from its end, are stored with a failed run."""
+
+
+@dataclass(slots=True)
+class Failed:
+    """The node raised, or what it returned can't be taken (`again` False: trying again won't help)."""
+
+    error: BaseException
+    again: bool = True
+
+
+@dataclass(slots=True)
+class Asked:
+    """The node asked a question."""
+
+    question: Question
+
+
+@dataclass(slots=True)
+class Cancelled:
+    """The run is to stop here."""
+
+
+UNFINISHED: Final = frozenset({Failed, Asked, Cancelled})
+
+
+@dataclass(slots=True)
+class Wait:
+    """Let this many seconds pass."""
+
+    seconds: float
+
+
+@dataclass(slots=True)
+class Report:
+    """An event for whoever iterates the run."""
+
+    event: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """How the run came to a stop."""
+
+    status: str
+    error: HoldfastError | None = None
+    questions: list[Question] = field(default_factory=list)
+
+
+Command = Task | Commit | Wait | Report
+Steps = Generator[Command, Any, Any]
+
+
+class Core:
+    """One run of a plan, from wherever its progress says it is."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        progress: Progress,
+        ledger: Ledger | None,
+        *,
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+        emit: Emit | None = None,
+        interval: int = 1,
+        preserve: bool = False,
+        stream: bool = False,
+        keep: Keep | None = None,
+        way_out: str = "",
+    ) -> None:
+        state = progress.state
+        assert isinstance(state, State)
+        self.plan, self.progress, self.state, self.ledger = plan, progress, state, ledger
+        self.clock, self.chance, self.emit = clock, chance, emit
+        self.interval, self.preserve, self.stream, self.way_out = interval, preserve, stream, way_out
+        self.changes = Changes(state, plan.schema.reducers, durable=ledger is not None)
+        self.scope = Scope(plan, progress, keep)
+
+    def run(self) -> Generator[Command, Any, Verdict]:
+        """The loop. See the module's text."""
+        plan, p, state, ledger, emit = self.plan, self.progress, self.state, self.ledger, self.emit
+        nodes, before, after, limit = plan.nodes, plan.interrupt_before, plan.interrupt_after, plan.max_iterations
+        scope, clock, absorb, private = self.scope, self.clock, self._absorb, self.changes.private
+        watched = ledger is not None or bool(plan.schema.reducers)
+        simple = not watched and emit is None
+        if p.phase == AFTER:
+            following = self._following(nodes[p.node])
+            if type(following) is not str:
+                return (yield from self._stop_after(following))
+            p.node, p.phase, p.cleared = following, BEFORE, False
+        while (name := p.node) != END:
+            if name in before and not p.cleared:
+                return (yield from self._pause(f"interrupted before {name!r}"))
+            if p.iterations >= limit:
+                return (yield from self._fail(f"max_iterations ({limit}) exceeded", None, FAILED_PHASE))
+            node = nodes[name]
+            task = Task(scope, node, private(watched or node.retry is not None), p.attempts + 1, p.step + 1)
+            if emit is not None:
+                self._announce(task)
+            outcome = yield task
+            if type(outcome) is dict and simple and not task.state.notes.written:
+                state.update(outcome)
+            elif type(outcome) not in UNFINISHED:
+                outcome = absorb(task, outcome)
+            if type(outcome) in UNFINISHED:
+                stopped = yield from self._unfinished(task, outcome)
+                if stopped is not None:
+                    return stopped
+                continue
+            state.checkpoint_node, state._at = name, clock()
+            following = None if name in after else node.follower or self._following(node)
+            decided = following if type(following) is str else None
+            p.complete(name, state._at, decided)
+            if ledger is not None:
+                ledger.step(p, outcome, decided)
+            if decided is None:
+                return (yield from self._stop_after(following))
+            if ledger is not None and self._due(decided):
+                commit = ledger.commit()
+                answer = yield commit
+                if isinstance(answer, Exception):
+                    return (yield from self._unsaved(answer))
+                self._saved(commit)
+            if self.stream:
+                yield Report({"type": "state", "node": name, "state": detached(state)})
+        return (yield from self._finish())
+
+    def _absorb(self, task: Task, returned: Any) -> bytes | Failed:
+        """Take over what a node did. What can't be taken is a failure that trying again won't mend."""
+        try:
+            delta = self.changes.collect(task.state, returned)
+        except Exception as error:
+            return Failed(error, again=False)
+        if self.emit is not None:
+            self._conclude(task, None)
+        return delta
+
+    def _due(self, following: str) -> bool:
+        """Whether this step is saved by itself; one that stops the run is saved together with the stop."""
+        if not self.interval or self.progress.iterations % self.interval:
+            return False
+        return following != END and following not in self.plan.interrupt_before
+
+    def _following(self, node: PlanNode) -> str | Failed:
+        """What comes after a node that completed, or why that can't be told."""
+        state, emit = self.state, self.emit
+        try:
+            if node.tests is not None and emit is None:
+                for holds, target in node.tests:
+                    if holds(state):
+                        return target
+            else:
+                for way in node.ways:
+                    taken = self._tried(way)
+                    if taken is not None:
+                        if emit is not None and taken != END:
+                            emit(events.EDGE_TRANSITION, self.plan.name, {"from": node.name, "to": taken})
+                        return taken
+        except Exception as error:
+            return Failed(error)
+        if node.exit:
+            return END
+        return Failed(LookupError(f"no edge from {node.name!r} holds in this state, and it is no exit point"))
+
+    def _tried(self, way: Edge | Choice) -> str | None:
+        """Where a way leads now, or None if it isn't taken."""
+        asked = way.asks
+        if asked is None:
+            result: Any = True
+        elif asked.plain:
+            result = asked.call(self.state)
+        else:
+            result = asked.call(**asked.arguments(self._offer(way).get))
+        target = way.leads(result, self.plan.nodes)
+        if self.emit is not None:
+            data = {"from": way.source, "to": target or way.targets[0], "result": target is not None}
+            self.emit(events.EDGE_EVALUATE, self.plan.name, data)
+        return target
+
+    def _offer(self, way: Edge | Choice) -> dict[str, Any]:
+        config = self.progress.config
+        return {"state": self.state, "config": config, "node": way.source, "graph": self.plan.graph}
+
+    def _unfinished(self, task: Task, outcome: Failed | Asked | Cancelled) -> Steps:
+        """A node didn't complete: try again (None), or stop the run (a Verdict)."""
+        self.changes.undo(task.state)
+        if self.emit is not None:
+            self._conclude(task, outcome)
+        match outcome:
+            case Asked(question):
+                return (yield from self._pause(f"{task.node!r} asks: {question.prompt}", [question]))
+            case Cancelled():
+                return (yield from self._cancel())
+            case Failed(error, again):
+                retry = task.plan_node.retry
+                if again and retry is not None and retry.applies(error, task.attempt):
+                    return (yield from self._again(task, error, retry.delay(task.attempt, self.chance())))
+                return (yield from self._fail(_told(error), error, FAILED_PHASE))
+
+    def _again(self, task: Task, error: BaseException, delay: float) -> Steps:
+        """Count the failed attempt, durably, and wait. None means: try again."""
+        p, ledger = self.progress, self.ledger
+        self._tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=_told(error))
+        changes = {"attempts": task.attempt, "error": _error_data(error, task.node)}
+        if ledger is None:
+            p.move(changes)
+        else:
+            ledger.move(p, changes, self.clock())
+            commit = ledger.commit()
+            answer = yield commit
+            if isinstance(answer, Exception):
+                return (yield from self._unsaved(answer))
+            self._saved(commit)
+        if isinstance((yield Wait(delay)), Cancelled):
+            return (yield from self._cancel())
+        return None
+
+    def _stop_after(self, following: Failed | None) -> Steps:
+        """The node completed, but what follows isn't decided: it is to be, at the resume."""
+        p = self.progress
+        if following is None:
+            return (yield from self._pause(f"interrupted after {p.node!r}"))
+        reason = f"choosing what follows failed: {_told(following.error)}"
+        return (yield from self._fail(reason, following.error, AFTER))
+
+    def _pause(self, reason: str, questions: Sequence[Question] = ()) -> Steps:
+        p = self.progress
+        asked = [question.to_data() for question in questions]
+        saved = yield from self._stop(PAUSED, {"status": PAUSED, "reason": reason, "questions": asked})
+        if isinstance(saved, Verdict):
+            return saved
+        self._tell(events.RUN_PAUSE, node=p.node, reason=reason)
+        event = {"node": p.node, "state": detached(self.state), "checkpoint_path": saved, "run_id": p.run_id}
+        if questions:
+            yield Report({"type": "pause", **event, "questions": asked})
+        else:
+            yield Report({"type": "interrupt", **event})
+        return Verdict(PAUSED, questions=p.questions)
+
+    def _fail(self, reason: str, cause: BaseException | None, phase: str) -> Steps:
+        p = self.progress
+        described = _error_data(cause, p.node) if cause else {"type": "", "message": reason, "node": p.node}
+        changes = {"status": FAILED, "reason": reason, "phase": phase, "error": described}
+        saved = yield from self._stop(FAILED, changes)
+        if isinstance(saved, Verdict):
+            return saved
+        path = p.path if phase == AFTER else [*p.path, p.node]
+        return (yield from self._failed(reason, cause, p.node, path))
+
+    def _cancel(self) -> Steps:
+        p = self.progress
+        saved = yield from self._stop(CANCELLED, {"status": CANCELLED, "reason": "cancelled"})
+        if isinstance(saved, Verdict):
+            return saved
+        self._tell(events.RUN_CANCEL, node=p.node)
+        yield Report({"type": "cancelled", "node": p.node, "state": detached(self.state), "run_id": p.run_id})
+        message = f"run {p.run_id!r} was cancelled before {p.node!r}; what it saved can be resumed"
+        return Verdict(CANCELLED, RunCancelled(message, p.run_id))
+
+    def _finish(self) -> Steps:
+        p = self.progress
+        saved = yield from self._stop(
+            COMPLETED, {"status": COMPLETED, "reason": None}, purge=not self.preserve
+        )
+        if isinstance(saved, Verdict):
+            return saved
+        if self.emit is not None:
+            self._tell(events.GRAPH_COMPLETE, exit_point=p.made_by, iterations=p.iterations)
+        yield Report({"type": "final", "state": self.state, "run_id": p.run_id})
+        return Verdict(COMPLETED)
+
+    def _stop(self, status: str, changes: dict[str, Any], purge: bool = False) -> Steps:
+        """Save where the run stops. Gives the checkpoint's reference, or a Verdict if it can't be saved."""
+        p, ledger = self.progress, self.ledger
+        if ledger is None:
+            p.move(changes)
+            return None
+        ledger.move(p, changes, self.clock())
+        commit = ledger.commit(status, summary(p), purge, heed=status == PAUSED)
+        answer = yield commit
+        if isinstance(answer, Exception):
+            return (yield from self._unsaved(answer))
+        self._saved(commit)
+        return answer or f"{p.run_id}@{p.step}"
+
+    def _saved(self, commit: Commit) -> None:
+        assert self.ledger is not None
+        self.ledger.acknowledged(commit)
+        if self.emit is not None:
+            self._tell(events.CHECKPOINT_SAVE, node=self.progress.made_by, step=self.progress.step)
+
+    def _unsaved(self, refusal: Exception) -> Steps:
+        """A commit was refused: heed the signal, let go of a run that is somebody else's, or fail."""
+        if isinstance(refusal, Signalled):
+            return (yield from self._cancel())
+        if isinstance(refusal, (Conflict, RunNotFound)):
+            return Verdict(RUNNING, refusal)
+        p = self.progress
+        reason = f"checkpoint save failed: {_told(refusal)}"
+        return (yield from self._failed(reason, refusal, p.made_by or p.node, p.path))
+
+    def _failed(self, reason: str, cause: BaseException | None, node: str, path: Iterable[str]) -> Steps:
+        """The end of a run that can't go on, saved or not."""
+        p = self.progress
+        seen = detached(self.state)
+        error = ExecutionError(
+            reason, run_id=p.run_id, node=node, state=seen, path=path, cause=cause, way_out=self.way_out
+        )
+        self._tell(events.RUN_FAIL, node=node, error=reason)
+        yield Report(
+            {
+                "type": "error",
+                "node": node,
+                "error": reason,
+                "exception": error,
+                "state": seen,
+                "run_id": p.run_id,
+            }
+        )
+        return Verdict(FAILED, error)
+
+    def _announce(self, task: Task) -> None:
+        p, iteration = self.progress, self.progress.iterations + 1
+        if task.visit > 1:
+            self._tell(
+                events.CYCLE_DETECTED,
+                node=task.node, visit_count=task.visit, iteration=iteration, path_length=p.iterations + 1,
+            )  # fmt: skip
+        task.began = self.clock()
+        self._tell(events.NODE_START, node=task.node, iteration=iteration, attempt=task.attempt)
+
+    def _conclude(self, task: Task, outcome: Failed | Asked | Cancelled | None) -> None:
+        if isinstance(outcome, Cancelled):
+            return
+        self._tell(
+            events.NODE_COMPLETE,
+            node=task.node, iteration=self.progress.iterations + 1,
+            error=isinstance(outcome, Failed), duration=self.clock() - task.began,
+        )  # fmt: skip
+
+    def _tell(self, kind: str, **data: Any) -> None:
+        if self.emit is not None:
+            self.emit(kind, self.plan.name, {"run_id": self.progress.run_id, **data})
+
+
+def summary(progress: Progress) -> bytes:
+    """What a run's head says of it, so that a list of runs needs no journal."""
+    return encode(
+        {
+            "step": progress.step,
+            "node": progress.node,
+            "phase": progress.phase,
+            "reason": progress.reason,
+            "error": progress.error,
+            "questions": [question.to_data() for question in progress.questions],
+        }
+    )
+
+
+def _error_data(error: BaseException, node: str) -> dict[str, Any]:
+    from traceback import format_exception
+
+    text = "".join(format_exception(error))
+    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    return {
+        "type": name,
+        "message": _plain(str(error)),
+        "node": node,
+        "traceback": _plain(text[-TRACEBACK_KEPT:]),
+    }
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _plain(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

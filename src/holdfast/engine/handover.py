@@ -1,0 +1,52 @@
+"""Handing a run over to a user's checkpointer, and taking it back.
+
+A checkpointer keeps a state, a node and a config. What else a run needs in order to go on exactly (its
+position's phase, counters, answers) travels in the config, as text under one key, so it survives whatever
+the checkpointer writes. A checkpoint without it was saved by hand: its node is run.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import replace
+from time import time
+from typing import Any
+
+from holdfast.errors import UsageError
+from holdfast.graphs.plan import Plan
+from holdfast.graphs.state import new_id
+from holdfast.journal.codec import decode, encode
+from holdfast.journal.progress import Progress
+from holdfast.stores.checkpointer import Checkpointer
+
+KEY = "__holdfast__"
+
+
+def hand_over(checkpointer: Checkpointer, progress: Progress) -> str:
+    """Save a run that stops; returns the reference. Raises whatever the checkpointer does."""
+    rest = replace(progress, state={}, config={})
+    config = {**progress.config, KEY: b64encode(rest.snapshot_record()).decode("ascii")}
+    copied: dict[str, Any] = decode(encode(dict(progress.state)))
+    reference = checkpointer.save(copied, progress.node, config)
+    if not isinstance(reference, str) or not reference:
+        raise UsageError(
+            f"save() of {type(checkpointer).__name__} returned {reference!r} instead of a reference"
+        )
+    return reference
+
+
+def take_back(checkpointer: Checkpointer, reference: str, plan: Plan) -> Progress:
+    """The progress that a reference leads to. Raises `UsageError` if it isn't a checkpoint."""
+    found = checkpointer.load(reference)
+    if not isinstance(found, Mapping) or not isinstance(found.get("state"), Mapping) or not found.get("node"):
+        raise UsageError(f"what load({reference!r}) gave is no checkpoint: it needs 'state' and 'node'")
+    config = dict(found.get("config") or {})
+    packed = config.pop(KEY, None)
+    if packed is None:
+        progress = Progress(new_id(), plan.name, plan.fingerprint, found["node"], {}, at=time(), cleared=True)
+    else:
+        progress = Progress("", "", "", "", {})
+        progress.apply(decode(b64decode(packed)))
+    progress.state, progress.config = dict(found["state"]), config
+    return progress

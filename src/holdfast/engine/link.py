@@ -1,0 +1,228 @@
+"""This process's link to one store: commits of many runs put together, leases kept alive, runs found by id.
+
+All graphs that use the same store object share one link. That is what lets concurrent runs share commits
+instead of queueing for the store: whoever comes first carries out what has gathered while the one before
+was busy, and the others find their work done.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic, sleep
+from weakref import WeakValueDictionary
+
+from holdfast.engine.holder import describe_holder, is_dead, this_process
+from holdfast.errors import Conflict
+from holdfast.journal.store import Commit, Lease, NewRun, Store
+
+LARGEST_BATCH = 256
+IDLE = 30.0
+"""Seconds after which the renewing thread ends when there is nothing to renew."""
+
+
+class Stop:
+    """A request to stop a run before its next node. `wake` is called when it is made, from any thread."""
+
+    __slots__ = ("asked", "wake")
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.wake: Callable[[], object] | None = None
+
+    def ask(self) -> None:
+        """Make the request."""
+        self.asked = True
+        if self.wake is not None:
+            self.wake()
+
+
+class Held:
+    """A lease that this process holds, and what it was told about it."""
+
+    __slots__ = ("__weakref__", "lease", "lost", "process", "stop")
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.process = os.getpid()
+        self.lost = False
+        self.stop = Stop()
+
+
+class Slot:
+    """A commit on its way, and what came of it."""
+
+    __slots__ = ("commit", "done", "outcome", "ready")
+
+    def __init__(self, commit: Commit, ready: Callable[[Slot], None] | None = None) -> None:
+        self.commit, self.ready = commit, ready
+        self.done = False
+        self.outcome: Exception | None = None
+
+
+class Link:
+    """One store, as this process uses it. Get it with `link_to(store)`."""
+
+    def __init__(self, store: Store, ttl: float = 10.0) -> None:
+        self.store, self.ttl = store, ttl
+        self.held: WeakValueDictionary[str, Held] = WeakValueDictionary()
+        self._queue: deque[Slot] = deque()
+        self._gate = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._flushing = False
+        self._keeper_lock = threading.Lock()
+        self._keeper: threading.Thread | None = None
+
+    def create(self, run: NewRun) -> Held:
+        """Create a run and hold it."""
+        lease = self.store.create(run)
+        assert lease is not None
+        return self._hold(lease)
+
+    def claim(self, run_id: str, wait: float | None = None) -> Held:
+        """Take the lease, at once from a holder that is dead, else within `wait` seconds or not at all.
+
+        Raises `Conflict` naming the holder.
+        """
+        deadline = monotonic() + (wait or 0.0)
+        pause = 0.02
+        while True:
+            try:
+                return self._hold(self._claim_once(run_id))
+            except Conflict:
+                if monotonic() >= deadline:
+                    raise
+                sleep(min(pause, max(0.0, deadline - monotonic())))
+                pause = min(pause * 1.5, 0.5)
+
+    def commit(self, commit: Commit) -> Exception | None:
+        """Carry out a commit, together with whatever others wait. Returns why it was refused, or None."""
+        if not self._queue and self._gate.acquire(blocking=False):
+            try:
+                return self._append([commit])[0]
+            finally:
+                self._gate.release()
+        slot = Slot(commit)
+        self._queue.append(slot)
+        while not slot.done:
+            with self._gate:
+                if not slot.done:
+                    self._carry_out()
+        return slot.outcome
+
+    def commit_later(self, commit: Commit, ready: Callable[[Slot], None]) -> bool:
+        """Queue a commit; `ready` is called with its slot in the flushing thread.
+
+        True means that nobody is flushing and the caller has to see to it that `flush` runs.
+        """
+        with self._flush_lock:
+            self._queue.append(Slot(commit, ready))
+            idle, self._flushing = not self._flushing, True
+            return idle
+
+    def flush(self) -> None:
+        """Carry out all that is queued, until there is nothing more."""
+        while True:
+            with self._gate:
+                if self._queue:
+                    self._carry_out()
+            with self._flush_lock:
+                if not self._queue:
+                    self._flushing = False
+                    return
+
+    def release(self, held: Held) -> None:
+        """Give the lease back, unless the run's last commit has done so."""
+        self.let_go(held)
+        if not held.lost:
+            self.store.release(held.lease)
+
+    def let_go(self, held: Held) -> None:
+        """Stop renewing a lease that is given back or lost."""
+        self.held.pop(held.lease.run_id, None)
+
+    def _claim_once(self, run_id: str) -> Lease:
+        me = this_process()
+        try:
+            return self.store.claim(run_id, me, self.ttl)
+        except Conflict as conflict:
+            head = self.store.head(run_id)
+            if head.holder is not None and head.holder == conflict.holder and is_dead(head.holder):
+                return self.store.claim(run_id, me, self.ttl, instead_of=head.fence)
+            raise Conflict(run_id, _held_by(conflict), conflict.holder, conflict.until) from None
+
+    def _hold(self, lease: Lease) -> Held:
+        held = Held(lease)
+        self.held[lease.run_id] = held
+        if self._keeper is None or not self._keeper.is_alive():
+            with self._keeper_lock:
+                if self._keeper is None or not self._keeper.is_alive():
+                    self._keeper = threading.Thread(
+                        target=_keep, args=(self,), name="holdfast-leases", daemon=True
+                    )
+                    self._keeper.start()
+        return held
+
+    def _carry_out(self) -> None:
+        batch: list[Slot] = []
+        while self._queue and len(batch) < LARGEST_BATCH:
+            batch.append(self._queue.popleft())
+        outcomes = self._append([slot.commit for slot in batch])
+        for slot, outcome in zip(batch, outcomes, strict=True):
+            slot.outcome, slot.done = outcome, True
+            if slot.ready is not None:
+                slot.ready(slot)
+
+    def _append(self, commits: list[Commit]) -> list[Exception | None]:
+        try:
+            return self.store.append(commits)
+        except Exception as error:
+            return [error] * len(commits)
+
+    def renew(self) -> None:
+        """Prolong all leases that are held here; note the ones that are lost and the signals that wait."""
+        mine = [held for held in self.held.values() if held.process == os.getpid()]
+        if not mine:
+            return
+        answers = self.store.renew([each.lease for each in mine], self.ttl)
+        for held, answer in zip(mine, answers, strict=True):
+            if answer is None:
+                held.lost = True
+                self.let_go(held)
+            elif answer == "cancel":
+                held.stop.ask()
+
+
+_links: WeakValueDictionary[tuple[int, float], Link] = WeakValueDictionary()
+_links_lock = threading.Lock()
+
+
+def link_to(store: Store, ttl: float = 10.0) -> Link:
+    """The link of this process to a store; the same one for the same store object and lease length."""
+    with _links_lock:
+        link = _links.get((id(store), ttl))
+        if link is None:
+            link = _links[id(store), ttl] = Link(store, ttl)
+        return link
+
+
+def _keep(link: Link) -> None:
+    """Renew leases until there have been none for a while. A store that can't be reached is asked again."""
+    idle = 0.0
+    while idle < IDLE:
+        sleep(link.ttl / 3)
+        idle = 0.0 if link.held else idle + link.ttl / 3
+        try:
+            link.renew()
+        except Exception:
+            import logging
+
+            logging.getLogger("holdfast.leases").warning(
+                "couldn't renew leases; will try again", exc_info=True
+            )
+
+
+def _held_by(conflict: Conflict) -> str:
+    return f"held by {describe_holder(conflict.holder)}; {conflict.reason}"

@@ -1,0 +1,191 @@
+"""Looking at runs, and changing what they will do next: history, differences, forks, rollbacks, cancellation.
+
+Nothing here runs a node. A fork is a new run whose journal begins with the checkpoint it was made from, so
+it needs nothing of the old one; a rollback adds a record and removes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import time
+from typing import Any
+
+from holdfast.engine.core import summary
+from holdfast.engine.environment import environment
+from holdfast.engine.link import Link
+from holdfast.engine.session import Compiled, check_fits, check_id, merge_update, new_run
+from holdfast.errors import Conflict, UsageError
+from holdfast.graphs.state import State, new_id
+from holdfast.journal.codec import decode
+from holdfast.journal.ledger import Ledger
+from holdfast.journal.progress import AFTER, BEFORE, Progress, Question
+from holdfast.journal.reading import Checkpoint, history, progress_at, read_progress
+from holdfast.journal.store import CANCELLED, ENDED, PAUSED, RUNNING, RunFilter, RunHead
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a store knows of a run: enough for a list, and to see what a paused or failed one needs."""
+
+    run_id: str
+    graph: str
+    status: str
+    created: float
+    updated: float
+    tags: tuple[str, ...]
+    parent: str | None
+    step: int
+    node: str
+    reason: str | None
+    error: dict[str, Any] | None
+    questions: list[Question]
+    holder: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What is different between two states: keys that came, keys that went, and `(old, new)` for the rest."""
+
+    added: dict[str, Any]
+    removed: dict[str, Any]
+    changed: dict[str, tuple[Any, Any]]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+def run_info(head: RunHead) -> RunInfo:
+    """What a head says, read."""
+    note = decode(head.note) if head.note else {}
+    return RunInfo(
+        head.run_id, head.graph, head.status, head.created, head.updated, head.tags, head.parent,
+        note.get("step", 0), note.get("node", ""), note.get("reason"), note.get("error"),
+        [Question(**each) for each in note.get("questions", ())], head.holder,
+    )  # fmt: skip
+
+
+def list_runs(
+    link: Link, status: str | None, graph: str | None, tag: str | None, limit: int | None
+) -> list[RunInfo]:
+    """The runs that fit, newest first."""
+    statuses = () if status is None else (status,)
+    return [run_info(head) for head in link.store.list(RunFilter(statuses, graph, tag, limit=limit))]
+
+
+def checkpoints(link: Link, run_id: str) -> list[Checkpoint]:
+    """All steps of a run that its journal still has."""
+    return history(link.store.read(run_id, first=1))
+
+
+def state_at(link: Link, run_id: str, step: int | None) -> State:
+    """The state after a step, or the newest one."""
+    return _as_state(_progress(link, run_id, step))
+
+
+def difference(link: Link, run_id: str, a: int, b: int) -> Difference:
+    """What is different after step `b` from what was after step `a`."""
+    tail = link.store.read(run_id, first=1)
+    old, new = progress_at(tail, a).state, progress_at(tail, b).state
+    return Difference(
+        added={key: value for key, value in new.items() if key not in old},
+        removed={key: value for key, value in old.items() if key not in new},
+        changed={
+            key: (old[key], value)
+            for key, value in new.items()
+            if key in old and (type(old[key]) is not type(value) or old[key] != value)
+        },
+    )
+
+
+def fork(
+    compiled: Compiled,
+    run_id: str,
+    step: int | None,
+    update: Mapping[str, Any] | None,
+    new_run_id: str | None,
+    tags: tuple[str, ...],
+) -> str:
+    """Create a run that begins where another one stood after `step`, with `update` merged in; return its id."""
+    link = compiled.need_link("fork")
+    progress = _progress(link, run_id, step)
+    check_fits(compiled.plan, progress)
+    progress.run_id, progress.parent = check_id(new_run_id or new_id()), f"{run_id}@{progress.step}"
+    progress.state = _as_state(progress)
+    progress.meta = {**environment(), "tags": list(tags)}
+    progress.fence, progress.status = 1, RUNNING
+    _forget_failure(progress)
+    if update:
+        merge_update(compiled.plan, progress, update)
+    link.store.create(new_run(progress, tags, None, link.ttl))
+    return progress.run_id
+
+
+def rollback(compiled: Compiled, run_id: str, step: int) -> State:
+    """Set a run back to where it stood after `step`; it is then paused. Nothing of its history goes."""
+    link = compiled.need_link("rollback")
+    held = link.claim(run_id)
+    try:
+        tail = link.store.read(run_id, first=1)
+        newest = read_progress(link.store.read(run_id))
+        progress = progress_at(tail, step)
+        progress.step, progress.fence, progress.at = newest.step + 1, held.lease.fence, time()
+        progress.status, progress.reason = PAUSED, f"rolled back to step {step}"
+        _forget_failure(progress)
+        ledger = Ledger(run_id, held.lease.fence, tail.head.sequence)
+        ledger.whole(progress)
+        refusal = link.commit(ledger.commit(PAUSED, summary(progress), heed=False))
+        if refusal is not None:
+            raise refusal
+    except BaseException:
+        link.release(held)
+        raise
+    link.let_go(held)
+    return _as_state(progress)
+
+
+def cancel(link: Link, run_id: str) -> None:
+    """Stop a run: here before its next node, elsewhere when its holder next saves or renews, or at once if idle."""
+    held = link.held.get(run_id)
+    if held is not None:
+        held.stop.ask()
+        return
+    if link.store.head(run_id).status in ENDED:
+        raise UsageError(f"run {run_id!r} has ended already: it is {link.store.head(run_id).status}")
+    try:
+        held = link.claim(run_id)
+    except Conflict:
+        link.store.signal(run_id, "cancel")
+        return
+    try:
+        tail = link.store.read(run_id)
+        progress = read_progress(tail)
+        progress.fence = held.lease.fence
+        ledger = Ledger(run_id, held.lease.fence, tail.head.sequence)
+        ledger.move(progress, {"status": CANCELLED, "reason": "cancelled"}, time())
+        refusal = link.commit(ledger.commit(CANCELLED, summary(progress), heed=False))
+        if refusal is not None:
+            raise refusal
+    except BaseException:
+        link.release(held)
+        raise
+    link.let_go(held)
+
+
+def _progress(link: Link, run_id: str, step: int | None) -> Progress:
+    if step is None:
+        return read_progress(link.store.read(run_id))
+    return progress_at(link.store.read(run_id, first=1), step)
+
+
+def _as_state(progress: Progress) -> State:
+    return State(
+        progress.state, run_id=progress.run_id, checkpoint_node=progress.made_by, timestamp=progress.at
+    )
+
+
+def _forget_failure(progress: Progress) -> None:
+    if progress.phase != AFTER:
+        progress.phase = BEFORE
+    progress.questions, progress.answers = [], {}
+    progress.attempts, progress.error = 0, None

@@ -1,0 +1,218 @@
+"""The calls that run a graph, and those that look at its runs. Every kind of graph has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from holdfast.engine import records, session
+from holdfast.engine.records import Difference, RunInfo
+from holdfast.engine.run import AsyncRun, Run
+from holdfast.engine.session import NOT_GIVEN, Compiled, Given, Session
+from holdfast.errors import UsageError
+from holdfast.graphs.state import State, new_id
+from holdfast.journal.reading import Checkpoint
+
+Config = Mapping[str, Any] | None
+
+
+class Runnable:
+    """A graph that can be run. What it gives: `compiled()`."""
+
+    def compiled(self) -> Compiled:
+        """The plan and its settings. Raises `DefinitionError`."""
+        raise NotImplementedError
+
+    def invoke(
+        self,
+        input: Any = None,
+        config: Config = None,
+        checkpoint: str | None = None,
+        *,
+        run_id: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> Run:
+        """Start a run, or go on from a checkpoint; iterate what this returns for its events.
+
+        Events are dicts: `interrupt` and `pause` (`node`, `state`, `checkpoint_path`), `error`, `cancelled` and
+        `final` (`state`). With `checkpoint`, the input is the answer to an open question or else a dict that is
+        merged into the saved state, and `config` is merged over the saved one.
+        """
+        return Run(*self._prepare(input, config, checkpoint, run_id, tags, stream=False))
+
+    def stream(
+        self,
+        input: Any = None,
+        config: Config = None,
+        checkpoint: str | None = None,
+        *,
+        run_id: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> Run:
+        """The same as `invoke`, with a `state` event (`node`, `state`) after every node as well."""
+        return Run(*self._prepare(input, config, checkpoint, run_id, tags, stream=True))
+
+    def execute(
+        self, input: Any = None, config: Config = None, *, run_id: str | None = None, tags: Iterable[str] = ()
+    ) -> State:
+        """Run to the end and return the final State, which knows its `run_id`.
+
+        Raises `ExecutionError` when a node fails or a save does, `RunPaused` when the run waits for somebody,
+        `RunCancelled`, and `Conflict` when somebody else took the run over.
+        """
+        return self.invoke(input, config, run_id=run_id, tags=tags).result()
+
+    def resume(
+        self,
+        run_id: str,
+        value: Any = NOT_GIVEN,
+        *,
+        response: Any = NOT_GIVEN,
+        answers: Mapping[str, Any] | None = None,
+        update: Mapping[str, Any] | None = None,
+        config: Config = None,
+        wait: float | None = None,
+    ) -> State:
+        """Go on with a stored run, to its end; finished nodes don't run again.
+
+        `value` (or `response`) answers the open question of a paused run; without one it is a dict that is
+        merged into the state. `answers` are by question id, `update` is always for the state. `wait` is how
+        many seconds to wait for a holder that is alive. Raises what `execute` does, and `RunNotFound`,
+        `AlreadyCompleted`, `AnswerRefused`, and `Conflict` naming the holder.
+        """
+        given = _given(value, response, answers, update, config)
+        return self._resuming(Run, run_id, given, wait).result()
+
+    def ainvoke(
+        self,
+        input: Any = None,
+        config: Config = None,
+        checkpoint: str | None = None,
+        *,
+        run_id: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> AsyncRun:
+        """`invoke` for `async for`."""
+        return AsyncRun(*self._prepare(input, config, checkpoint, run_id, tags, stream=False))
+
+    def astream(
+        self,
+        input: Any = None,
+        config: Config = None,
+        checkpoint: str | None = None,
+        *,
+        run_id: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> AsyncRun:
+        """`stream` for `async for`."""
+        return AsyncRun(*self._prepare(input, config, checkpoint, run_id, tags, stream=True))
+
+    async def aexecute(
+        self, input: Any = None, config: Config = None, *, run_id: str | None = None, tags: Iterable[str] = ()
+    ) -> State:
+        """`execute` without blocking the event loop."""
+        return await self.ainvoke(input, config, run_id=run_id, tags=tags).result()
+
+    async def aresume(
+        self,
+        run_id: str,
+        value: Any = NOT_GIVEN,
+        *,
+        response: Any = NOT_GIVEN,
+        answers: Mapping[str, Any] | None = None,
+        update: Mapping[str, Any] | None = None,
+        config: Config = None,
+        wait: float | None = None,
+    ) -> State:
+        """`resume` without blocking the event loop."""
+        given = _given(value, response, answers, update, config)
+        return await self._resuming(AsyncRun, run_id, given, wait).result()
+
+    def cancel(self, run_id: str) -> None:
+        """Stop a run between two nodes, whichever process it is in. What it saved can be resumed.
+
+        Raises `RunNotFound`, and `UsageError` for a run that has ended.
+        """
+        records.cancel(self.compiled().need_link("cancel"), run_id)
+
+    def fork(
+        self,
+        run_id: str,
+        step: int | None = None,
+        update: Mapping[str, Any] | None = None,
+        *,
+        new_run_id: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> Run:
+        """A new run that begins where `run_id` stood after `step` (its newest, if None), with `update` merged in.
+
+        It is stored when this returns, and goes on when it is iterated. The old run is left as it is.
+        """
+        compiled = self.compiled()
+        made = records.fork(compiled, run_id, step, update, new_run_id, _tags(tags))
+        return self._resuming(Run, made, Given(), None)
+
+    def rollback(self, run_id: str, step: int) -> State:
+        """Set a run back to where it stood after `step`, and return the state there; `resume` goes on from it."""
+        return records.rollback(self.compiled(), run_id, step)
+
+    def history(self, run_id: str) -> list[Checkpoint]:
+        """The steps of a run, oldest first, as far as its journal goes back."""
+        return records.checkpoints(self.compiled().need_link("history"), run_id)
+
+    def state_at(self, run_id: str, step: int | None = None) -> State:
+        """The state of a run after a step, or its newest saved one."""
+        return records.state_at(self.compiled().need_link("state_at"), run_id, step)
+
+    def diff(self, run_id: str, a: int, b: int) -> Difference:
+        """What is different after step `b` from what was after step `a`."""
+        return records.difference(self.compiled().need_link("diff"), run_id, a, b)
+
+    def runs(
+        self,
+        status: str | None = None,
+        *,
+        graph: str | None = None,
+        tag: str | None = None,
+        limit: int | None = None,
+    ) -> list[RunInfo]:
+        """The runs in the store, newest first, of this graph or the one named (`"*"` for all)."""
+        compiled = self.compiled()
+        wanted = None if graph == "*" else graph or compiled.plan.name
+        return records.list_runs(compiled.need_link("runs"), status, wanted, tag, limit)
+
+    def _prepare(
+        self,
+        input: Any,
+        config: Config,
+        checkpoint: str | None,
+        run_id: str | None,
+        tags: Iterable[str],
+        stream: bool,
+    ) -> tuple[str, Callable[[], Session]]:
+        compiled, labels = self.compiled(), _tags(tags)
+        if checkpoint is None:
+            fresh = isinstance(input, State) and input.checkpoint_node is None
+            named = session.check_id(run_id or (input.run_id if fresh else new_id()))
+            return named, lambda: session.start(compiled, input, config, named, labels, stream)
+        if run_id is not None:
+            raise UsageError("a checkpoint belongs to its run: give checkpoint= or run_id=, not both")
+        given = Given(NOT_GIVEN if input is None else input, config=config)
+        return session.run_of(checkpoint), lambda: session.recall(compiled, checkpoint, given, stream)
+
+    def _resuming(self, kind: Any, run_id: str, given: Given, wait: float | None) -> Any:
+        compiled = self.compiled()
+        return kind(run_id, lambda: session.resume(compiled, run_id, given, wait, stream=False))
+
+
+def _given(value: Any, response: Any, answers: Any, update: Any, config: Config) -> Given:
+    if value is not NOT_GIVEN and response is not NOT_GIVEN:
+        raise UsageError("give the answer once: as the second argument or as response=")
+    return Given(value if response is NOT_GIVEN else response, answers, update, config)
+
+
+def _tags(tags: Iterable[str]) -> tuple[str, ...]:
+    found = (tags,) if isinstance(tags, str) else tuple(tags)
+    if not all(isinstance(tag, str) and tag for tag in found):
+        raise UsageError(f"tags are non-empty strs, not {found!r}")
+    return found

@@ -1,0 +1,346 @@
+"""A session: one run, opened in this process, ready to be driven.
+
+Opening is where runs differ: a new one is created, a stored one is claimed and rebuilt, a checkpoint of a
+user's own store is recalled. What comes out is the same, and the same loop goes on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from random import random
+from time import time
+from typing import Any
+
+from holdfast.engine.changes import Changes
+from holdfast.engine.core import Command, Core, Verdict, summary
+from holdfast.engine.environment import environment
+from holdfast.engine.handover import hand_over, take_back
+from holdfast.engine.holder import this_process
+from holdfast.engine.link import Held, Link, Stop
+from holdfast.engine.questions import check_answer
+from holdfast.errors import AlreadyCompleted, DefinitionError, RunNotFound, RunPaused, UsageError
+from holdfast.graphs.plan import END, Plan
+from holdfast.graphs.state import State, new_id
+from holdfast.journal.codec import encode
+from holdfast.journal.ledger import Ledger, weigh
+from holdfast.journal.progress import BEFORE, FAILED_PHASE, Progress
+from holdfast.journal.reading import read_progress
+from holdfast.journal.store import COMPLETED, RUNNING, Commit, NewRun
+from holdfast.observe import events
+from holdfast.observe.hub import Emit
+from holdfast.stores.checkpointer import Checkpointer
+
+NOT_GIVEN: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A plan and all that a run of it needs: where it is saved, how often, who watches."""
+
+    plan: Plan
+    link: Link | None
+    interval: int
+    preserve: bool
+    emit: Emit | None
+    checkpointer: Checkpointer | None = None
+
+    def need_link(self, what: str) -> Link:
+        """The link to the store. Raises `UsageError` if the graph has none."""
+        if self.link is None:
+            raise UsageError(f"{what} needs a store, and graph {self.plan.name!r} has none: compile(store=…)")
+        return self.link
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a resume brings along: answers to open questions, updates of the state, settings."""
+
+    value: Any = NOT_GIVEN
+    answers: Mapping[str, Any] | None = None
+    update: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] | None = None
+
+    def answers_to(self, progress: Progress) -> dict[str, Any]:
+        """The answers by question id, each checked. Raises if one is wrong, unknown or missing."""
+        given = dict(self.answers or {})
+        if progress.questions and self.value is not NOT_GIVEN:
+            if len(progress.questions) > 1:
+                raise UsageError("several questions are open; answer them by id: answers={id: answer}")
+            given[progress.questions[0].id] = self.value
+        open_ones = {question.id: question for question in progress.questions}
+        for question_id, answer in given.items():
+            if question_id not in open_ones:
+                listed = ", ".join(map(repr, open_ones)) or "none"
+                raise UsageError(
+                    f"run {progress.run_id!r} has no open question {question_id!r}; open: {listed}"
+                )
+            check_answer(open_ones[question_id], answer)
+        unanswered = [question for question in progress.questions if question.id not in given]
+        if unanswered:
+            asked = "; ".join(f"{question.id}: {question.prompt}" for question in unanswered)
+            raise RunPaused(
+                progress.run_id,
+                f"it waits for an answer to {asked}. Give it with resume({progress.run_id!r}, answer)",
+                unanswered,
+                progress.node,
+            )
+        return given
+
+    def update_for(self, progress: Progress) -> dict[str, Any]:
+        """What is to be merged into the state."""
+        update = dict(self.update or {})
+        if not progress.questions and self.value is not NOT_GIVEN and self.value is not None:
+            if not isinstance(self.value, Mapping):
+                raise UsageError(
+                    f"run {progress.run_id!r} has no open question; what a resume brings is then a dict "
+                    f"to be merged into the state, not {type(self.value).__name__}"
+                )
+            update = {**self.value, **update}
+        return update
+
+
+class Session:
+    """One run in this process: the loop, the lease it works under, and the flag that stops it."""
+
+    def __init__(
+        self, compiled: Compiled, progress: Progress, ledger: Ledger | None, held: Held | None, stream: bool
+    ):
+        way_out = f"resume({progress.run_id!r}) tries it again" if ledger is not None else ""
+        self.compiled, self.progress, self.ledger, self.held = compiled, progress, ledger, held
+        self.stop = held.stop if held is not None else Stop()
+        self.core = Core(
+            compiled.plan, progress, ledger, clock=time, chance=random, emit=compiled.emit,
+            interval=compiled.interval, preserve=compiled.preserve, stream=stream, way_out=way_out,
+            keep=self._keep if ledger is not None else None,
+        )  # fmt: skip
+
+    def loop(self) -> Generator[Command, Any, Verdict]:
+        """The loop, to be driven."""
+        return self.core.run()
+
+    def settle(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
+        """What the loop is told about a commit: the reference, where a checkpointer keeps the run."""
+        if refusal is not None:
+            return refusal
+        link = self.compiled.link
+        if (
+            commit.status is not None
+            and commit.status != RUNNING
+            and link is not None
+            and self.held is not None
+        ):
+            link.let_go(self.held)
+            self.held = None
+        if self.compiled.checkpointer is None or commit.purge:
+            return None
+        try:
+            return hand_over(self.compiled.checkpointer, self.progress)
+        except Exception as problem:
+            return problem
+
+    def close(self) -> None:
+        """Give the lease back if it is still held. What was saved can be resumed by anybody."""
+        held, self.held = self.held, None
+        if held is not None and self.compiled.link is not None:
+            self.compiled.link.release(held)
+
+    def _keep(self, key: str, value: Any) -> None:
+        link, ledger = self.compiled.link, self.ledger
+        assert link is not None and ledger is not None
+        ledger.memo(self.progress, key, value, time())
+        commit = ledger.commit(heed=False)
+        refusal = link.commit(commit)
+        if refusal is not None:
+            raise refusal
+        ledger.acknowledged(commit)
+
+
+def start(
+    compiled: Compiled,
+    given: Any,
+    config: Mapping[str, Any] | None,
+    run_id: str | None,
+    tags: tuple[str, ...],
+    stream: bool,
+) -> Session:
+    """Open a new run. Raises `RunExists`, `UnstorableValue`, `UsageError`."""
+    plan, link = compiled.plan, compiled.link
+    fresh = isinstance(given, State) and given.checkpoint_node is None
+    run_id = check_id(run_id or (given.run_id if fresh else new_id()))
+    progress = Progress(
+        run_id, plan.name, plan.fingerprint, plan.entry, plan.schema.initial(given),
+        at=time(), fence=1, config=dict(config or {}),
+    )  # fmt: skip
+    _enliven(progress, compiled)
+    ledger, held = None, None
+    if link is not None:
+        encode(progress.config, "config")
+        progress.meta = {**environment(), "tags": list(tags)}
+        held = link.create(new_run(progress, tags, this_process(), link.ttl))
+        ledger = Ledger(run_id, held.lease.fence, 1)
+    if compiled.emit is not None:
+        compiled.emit(events.GRAPH_START, plan.name, {"run_id": run_id, "entry": plan.entry})
+    return Session(compiled, progress, ledger, held, stream)
+
+
+def resume(
+    compiled: Compiled, run_id: str, given: Given, wait: float | None, stream: bool, step: int | None = None
+) -> Session:
+    """Open a stored run where it stands, with what `given` brings, which is durable before this returns.
+
+    `step` says where the caller believes the run to be. Raises `RunNotFound`, `AlreadyCompleted`,
+    `Conflict`, `AnswerRefused`, `RunPaused` for a question left open, `DamagedRecord`, `UsageError`.
+    """
+    link = compiled.need_link("resume")
+    if link.store.head(run_id).status == COMPLETED:
+        raise AlreadyCompleted(
+            f"run {run_id!r} is complete; fork() it to go on from one of its steps", run_id
+        )
+    held = link.claim(run_id, wait)
+    try:
+        progress, ledger = _reopen(compiled, link, held, step)
+        _bring_in(compiled, progress, ledger, given)
+        session = Session(compiled, progress, ledger, held, stream)
+    except BaseException:
+        link.release(held)
+        raise
+    _tell_resumed(compiled, progress)
+    return session
+
+
+def recall(compiled: Compiled, reference: str, given: Given, stream: bool) -> Session:
+    """Open the run that a checkpoint's reference leads to. Raises what `resume` does."""
+    if compiled.checkpointer is None:
+        run_id, _, step = reference.rpartition("@")
+        if not run_id or not step.isdigit():
+            raise UsageError(f"{reference!r} is no checkpoint: that is a run id, '@' and a step")
+        return resume(compiled, run_id, given, None, stream, int(step))
+    progress = take_back(compiled.checkpointer, reference, compiled.plan)
+    check_fits(compiled.plan, progress)
+    link = compiled.need_link("invoke(checkpoint=…)")
+    try:
+        link.store.delete(progress.run_id)
+    except RunNotFound:
+        pass
+    progress.fence = 1
+    link.store.create(new_run(progress, (), None, link.ttl))
+    return resume(compiled, progress.run_id, given, None, stream)
+
+
+def run_of(reference: Any) -> str:
+    """The run that a reference speaks of, as far as it tells."""
+    if not isinstance(reference, str):
+        raise UsageError(f"a checkpoint is given by its reference, a str, not {type(reference).__name__}")
+    return reference.rpartition("@")[0] or reference
+
+
+def new_run(progress: Progress, tags: tuple[str, ...], holder: str | None, ttl: float) -> NewRun:
+    """The run that begins with this progress, as a store takes it."""
+    from holdfast.journal.envelope import Seal
+
+    first = Seal(progress.run_id).close(1, progress.snapshot_record())
+    return NewRun(
+        progress.run_id,
+        progress.graph,
+        [first],
+        progress.status,
+        holder,
+        ttl,
+        tags,
+        progress.parent,
+        summary(progress),
+    )
+
+
+def check_id(run_id: Any) -> str:
+    """A run id as it may be: a str of 1 to 200 printable characters. Raises `UsageError`."""
+    if not isinstance(run_id, str) or not 0 < len(run_id) <= 200 or not run_id.isprintable():
+        raise UsageError(f"a run id is a str of 1 to 200 printable characters, not {run_id!r}")
+    return run_id
+
+
+def _enliven(progress: Progress, compiled: Compiled) -> None:
+    """Make the state a State, which knows where it came from."""
+    state = State(
+        progress.state,
+        run_id=progress.run_id,
+        checkpoint_node=progress.made_by,
+        timestamp=progress.at or time(),
+    )
+    state._emit = compiled.emit
+    progress.state = state
+
+
+def _reopen(compiled: Compiled, link: Link, held: Held, step: int | None) -> tuple[Progress, Ledger]:
+    tail = link.store.read(held.lease.run_id)
+    progress = read_progress(tail)
+    check_fits(compiled.plan, progress)
+    if tail.head.status == COMPLETED:
+        raise AlreadyCompleted(f"run {progress.run_id!r} is complete", progress.run_id)
+    if step is not None and step != progress.step:
+        raise UsageError(
+            f"checkpoint {progress.run_id}@{step} is not the newest of its run any more (that is step "
+            f"{progress.step}); fork({progress.run_id!r}, step={step}) goes on from it beside the run"
+        )
+    if progress.status == RUNNING:
+        progress.attempts += held.lease.fence - progress.fence
+    progress.fence = held.lease.fence
+    _enliven(progress, compiled)
+    weight = weigh(tail.records[1:])
+    ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence, weight)
+    return progress, ledger
+
+
+def check_fits(plan: Plan, progress: Progress) -> None:
+    """Raise unless this plan can go on from this progress: the same graph, and the node is still there."""
+    if progress.graph != plan.name:
+        raise UsageError(f"run {progress.run_id!r} belongs to graph {progress.graph!r}, not to {plan.name!r}")
+    if progress.node not in plan.nodes and progress.node != END:
+        raise DefinitionError(
+            f"run {progress.run_id!r} stands at node {progress.node!r}, which is no longer in the graph; "
+            "put it back, or rollback() to an earlier step",
+            plan.name,
+        )
+
+
+def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Given) -> None:
+    """Make a resume durable: from now on the run is running again, with what it was given."""
+    answers, update = given.answers_to(progress), given.update_for(progress)
+    if progress.status == RUNNING and not (answers or update or given.config):
+        return
+    changes: dict[str, Any] = {"meta": {**progress.meta, **environment()}}
+    if progress.status != RUNNING:
+        changes |= {"status": RUNNING, "reason": None, "questions": [], "cleared": True}
+    if progress.phase == FAILED_PHASE:
+        changes |= {"phase": BEFORE, "attempts": 0}
+    if answers:
+        changes["answers"] = {**progress.answers, **answers}
+    if given.config:
+        changes["config"] = {**progress.config, **given.config}
+    delta = merge_update(compiled.plan, progress, update) if update else None
+    link = compiled.need_link("resume")
+    ledger.move(progress, changes, time(), delta)
+    commit = ledger.commit(RUNNING, summary(progress), heed=False)
+    refusal = link.commit(commit)
+    if refusal is not None:
+        raise refusal
+    ledger.acknowledged(commit)
+
+
+def merge_update(plan: Plan, progress: Progress, update: Mapping[str, Any]) -> bytes:
+    """Change the state as if a node had returned `update`; returns the delta. Raises `UnstorableValue`."""
+    state = progress.state
+    assert isinstance(state, State)
+    reducers = plan.schema.reducers
+    changes = Changes(state, reducers, durable=True)
+    return changes.collect(changes.private(tracked=False), dict(update))
+
+
+def _tell_resumed(compiled: Compiled, progress: Progress) -> None:
+    if compiled.emit is None:
+        return
+    name, run_id = compiled.plan.name, progress.run_id
+    compiled.emit(events.CHECKPOINT_LOAD, name, {"run_id": run_id, "node": progress.made_by})
+    data = {"run_id": run_id, "checkpoint_node": progress.made_by, "resume_node": progress.node}
+    compiled.emit(events.CHECKPOINT_RESUME, name, data)

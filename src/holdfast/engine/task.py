@@ -1,0 +1,159 @@
+"""A task: one call of one node. It is also the `ctx` that the node may ask for.
+
+`pause` and `once` reach the task that is running through a context variable, so that they work at any
+depth of the user's own calls, in threads that copy the context and in asyncio tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from holdfast.engine.questions import Pause, question_for, read_answer
+from holdfast.errors import UsageError
+from holdfast.graphs.plan import Plan, PlanNode
+from holdfast.graphs.state import NodeState
+from holdfast.journal.progress import Progress
+
+CURRENT: ContextVar[Task] = ContextVar("holdfast.task")
+
+Keep = Callable[[str, Any], None]
+"""Store the result of a `once()` durably: `keep(key, value)`."""
+
+
+class Scope:
+    """What the tasks of a run share: its plan, how far it has come, and where results can be kept."""
+
+    __slots__ = ("keep", "plan", "progress")
+
+    def __init__(self, plan: Plan, progress: Progress, keep: Keep | None = None) -> None:
+        self.plan, self.progress, self.keep = plan, progress, keep
+
+
+class Task:
+    """What a node may know about the call it is in, and what a driver needs to make it."""
+
+    __slots__ = ("_asked", "attempt", "began", "closed", "plan_node", "scope", "state", "step")
+
+    def __init__(self, scope: Scope, plan_node: PlanNode, state: NodeState, attempt: int, step: int) -> None:
+        self.scope = scope
+        self.plan_node = plan_node
+        self.state = state
+        self.attempt = attempt
+        self.step = step
+        """The number of the step that this call will complete. The first is 1."""
+        self.closed = False
+        self._asked = 0
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self.scope.progress.run_id
+
+    @property
+    def node(self) -> str:
+        """The name of the node."""
+        return self.plan_node.name
+
+    @property
+    def visit(self) -> int:
+        """How many times the run has come to this node, this time included."""
+        return self.scope.progress.visits.get(self.node, 0) + 1
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What `invoke(config=…)` was given, over what was saved with the run."""
+        return self.scope.progress.config
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt at this step of this run, and for no other: hand it to outside services."""
+        return f"{self.run_id}/{self.step}/{self.node}"
+
+    def call(self) -> Any:
+        """Call the node's function with what it takes."""
+        function = self.plan_node.function
+        return None if function is None else function.call(**function.arguments(self.offer))
+
+    def offer(self, thing: str) -> Any:
+        """One of the things that a function may take, by its name."""
+        match thing:
+            case "state":
+                return self.state
+            case "config":
+                return self.config
+            case "node":
+                return self.node
+            case "graph":
+                return self.scope.plan.graph
+            case "ctx":
+                return self
+            case _:
+                return None
+
+    def pause(self, prompt: str, *, choices: Any = None, schema: Any = None, key: str | None = None) -> Any:
+        """See `holdfast.pause`."""
+        self._check_open("pause")
+        self._asked += 1
+        question_id = f"{self.node}:{self.step}:{key or self._asked}"
+        if question_id in self.scope.progress.answers:
+            return read_answer(self.scope.progress.answers[question_id], schema)
+        if self.scope.keep is None:
+            raise UsageError("pause() needs a store to keep the run in: compile(store=…)")
+        raise Pause(question_for(question_id, prompt, self.node, choices, schema))
+
+    def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """See `holdfast.once`."""
+        self._check_open("once")
+        if not isinstance(key, str):
+            raise UsageError(f"once(key, function, …): the key is a str, not {key!r}")
+        if key in self.scope.progress.memos:
+            return self.scope.progress.memos[key]
+        value = function(*args, **kwargs)
+        if hasattr(value, "__await__"):
+            return self._kept_later(key, value)
+        return self._kept(key, value)
+
+    async def _kept_later(self, key: str, awaitable: Any) -> Any:
+        return self._kept(key, await awaitable)
+
+    def _kept(self, key: str, value: Any) -> Any:
+        self._check_open("once")
+        if self.scope.keep is None:
+            self.scope.progress.memos[key] = value
+        else:
+            self.scope.keep(key, value)
+        return value
+
+    def _check_open(self, what: str) -> None:
+        if self.closed:
+            raise UsageError(f"{what}(): the call of node {self.node!r} that this belongs to is over")
+
+
+def pause(prompt: str, *, choices: Any = None, schema: Any = None, key: str | None = None) -> Any:
+    """Stop the run until somebody answers, and return the answer.
+
+    Inside a node. The run is saved with status `paused`, and the process may end. `resume(run_id, answer)`
+    runs the node again from its first line, and this call then returns the answer. An answer must be one
+    of `choices`, if given, and fit `schema`: a type, a JSON Schema dict or a pydantic model. Questions are
+    told apart by their order in the node, or by `key`.
+    """
+    return current("pause").pause(prompt, choices=choices, schema=schema, key=key)
+
+
+def once(key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call `function` and keep its result durably, so that it isn't called again when the node is.
+
+    Inside a node. After a pause, a crash or a failed attempt, the call with the same `key` in the same step
+    returns the kept result. With an async function, await what this returns.
+    """
+    return current("once").once(key, function, *args, **kwargs)
+
+
+def current(what: str) -> Task:
+    """The task that is running here. Raises `UsageError` outside of a node."""
+    task = CURRENT.get(None)
+    if task is None:
+        raise UsageError(f"{what}() works inside a node of a running graph, and none is running here")
+    return task

@@ -1,0 +1,205 @@
+"""Every error that Holdfast raises, in five families.
+
+Definition (the graph is wrong), usage (a call is wrong), store (what keeps the run failed), run (the
+run itself failed, paused or was cancelled) and conflict (somebody else advances the run). Each has a
+stable `code`, and carries what it speaks of as attributes, so that a program need not parse the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class HoldfastError(Exception):
+    """The root of all of them: `except HoldfastError` catches whatever the library raises."""
+
+    code = "holdfast"
+
+
+class DefinitionError(HoldfastError):
+    """The graph can't be compiled. `mistakes` lists everything that is wrong with it at once."""
+
+    code = "definition"
+
+    def __init__(self, mistakes: str | Iterable[str], graph: str | None = None) -> None:
+        self.mistakes = [mistakes] if isinstance(mistakes, str) else list(mistakes)
+        self.graph = graph
+        where = f"graph {graph!r}: " if graph else ""
+        if len(self.mistakes) == 1:
+            super().__init__(where + self.mistakes[0])
+        else:
+            lines = "".join(f"\n  - {mistake}" for mistake in self.mistakes)
+            super().__init__(f"{where}{len(self.mistakes)} mistakes:{lines}")
+
+
+class UnknownName(DefinitionError):
+    """A store or an observer was named that nobody registered. `known` lists what there is."""
+
+    code = "unknown-name"
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, sorted(known)
+        super().__init__(
+            f"unknown {kind} {name!r}; registered: {', '.join(self.known) or 'none'}. "
+            f"Pass an object, or add yours with register_{kind}({name!r}, …)"
+        )
+
+
+class UsageError(HoldfastError):
+    """A call can't be carried out as it was made. Nothing was changed or saved."""
+
+    code = "usage"
+
+
+class UnstorableValue(UsageError):
+    """A value can't be stored exactly, so it is refused. `path` leads to it: `messages[3].sender`."""
+
+    code = "unstorable"
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"the value at {path or 'the top'} can't be stored: {reason}")
+
+
+class AnswerRefused(UsageError):
+    """The answer doesn't fit its question. The run stays paused and the question open."""
+
+    code = "answer-refused"
+
+    def __init__(self, question_id: str, reason: str) -> None:
+        self.question_id, self.reason = question_id, reason
+        super().__init__(f"question {question_id!r} refused the answer: {reason}; it is still open")
+
+
+class StoreError(HoldfastError):
+    """The store couldn't do what was asked. What had been acknowledged before is still there."""
+
+    code = "store"
+
+
+class StoreUnavailable(StoreError):
+    """The store can't be reached, opened or written to. The message says what to start or mend."""
+
+    code = "store-unavailable"
+
+
+class RunNotFound(StoreError):
+    """No run has this id in this store. It never did, was deleted, or has expired."""
+
+    code = "run-not-found"
+
+    def __init__(self, run_id: str, detail: str = "") -> None:
+        self.run_id = run_id
+        super().__init__(f"no run {run_id!r} in this store" + (f": {detail}" if detail else ""))
+
+
+class DamagedRecord(StoreError):
+    """A stored record isn't what was written: `run_id` and `sequence` name it. It is never returned as data."""
+
+    code = "damaged"
+
+    def __init__(self, run_id: str, sequence: int, reason: str) -> None:
+        self.run_id, self.sequence, self.reason = run_id, sequence, reason
+        super().__init__(
+            f"record {sequence} of run {run_id!r} is damaged: {reason}. "
+            "The steps before it can be read with state_at() or forked"
+        )
+
+
+class UnsupportedFormat(StoreError):
+    """The record is whole but of a format this version of Holdfast can't read: a newer one, most likely."""
+
+    code = "unsupported-format"
+
+
+class Conflict(HoldfastError):
+    """Somebody else advances this run, or did since you looked. Nothing was overwritten.
+
+    `holder` says who holds the lease and `until` (store time, seconds) when it runs out, where known.
+    """
+
+    code = "conflict"
+
+    def __init__(
+        self, run_id: str, reason: str, holder: str | None = None, until: float | None = None
+    ) -> None:
+        self.run_id, self.reason, self.holder, self.until = run_id, reason, holder, until
+        super().__init__(f"run {run_id!r}: {reason}")
+
+
+class RunExists(Conflict):
+    """A run with this id exists already: `resume` it, or start with another id."""
+
+    code = "run-exists"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id, "a run with this id exists already; resume it, or choose another id")
+
+
+class RunError(HoldfastError):
+    """The run came to a stop. What it had saved stays in the store. `run_id` names it."""
+
+    code = "run"
+
+    def __init__(self, message: str, run_id: str | None = None) -> None:
+        self.run_id = run_id
+        super().__init__(message)
+
+
+class ExecutionError(RunError):
+    """A run failed: `node`, the last good `state`, the `path` of nodes up to here, and the `cause`."""
+
+    code = "execution"
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        run_id: str | None = None,
+        node: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        path: Iterable[str] = (),
+        cause: BaseException | None = None,
+        way_out: str = "",
+    ) -> None:
+        self.reason, self.node, self.state, self.path = reason, node, state, list(path)
+        self.cause = self.__cause__ = cause
+        trail = " → ".join(self.path[-6:])
+        more = "… → " if len(self.path) > 6 else ""
+        super().__init__(
+            f"node {node!r} of run {run_id!r}: {reason}"
+            + (f" (path: {more}{trail})" if trail else "")
+            + (f". {way_out}" if way_out else ""),
+            run_id,
+        )
+
+
+class NodeTimeout(RunError):
+    """A node took longer than its `timeout`."""
+
+    code = "timeout"
+
+
+class RunPaused(RunError):
+    """The run waits for somebody. `questions` are what it asked; `resume` with the answer goes on."""
+
+    code = "paused"
+
+    def __init__(
+        self, run_id: str, reason: str, questions: Iterable[Any] = (), node: str | None = None
+    ) -> None:
+        self.questions, self.node = list(questions), node
+        super().__init__(f"run {run_id!r} is paused: {reason}", run_id)
+
+
+class RunCancelled(RunError):
+    """The run was cancelled between two nodes. What it had saved can be resumed."""
+
+    code = "cancelled"
+
+
+class AlreadyCompleted(RunError):
+    """The run is complete: there is nothing to resume. `fork` it to go on from one of its steps."""
+
+    code = "already-completed"

@@ -1,0 +1,68 @@
+"""Settings of a graph as plain data, so that they can come from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any
+
+from holdfast.errors import DefinitionError
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    """When and where a run is saved.
+
+    `store` is a registered name, a URL or a store object. `interval` 0 is off; N saves after every N-th
+    completed node. `preserve` keeps the checkpoints of a run that completed.
+    """
+
+    store: Any = "memory"
+    interval: int = 0
+    preserve: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.interval) is not int or self.interval < 0:
+            raise DefinitionError(f"checkpoint.interval is a whole number from 0, not {self.interval!r}")
+        if type(self.preserve) is not bool:
+            raise DefinitionError(f"checkpoint.preserve is True or False, not {self.preserve!r}")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CheckpointConfig:
+        """From plain data. Raises `DefinitionError` for an unknown key or a wrong value."""
+        return cls(**_known(cls, data, "checkpoint"))
+
+
+@dataclass(frozen=True, slots=True)
+class GraphConfig:
+    """Name, observer, iteration budget and checkpointing of a graph."""
+
+    name: str = "graph"
+    observer: Any = None
+    max_iterations: int = 1000
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> GraphConfig:
+        """From plain data; `checkpoint` may be a dict too. Raises `DefinitionError` as above."""
+        known = _known(cls, data, "graph")
+        if isinstance(known.get("checkpoint"), Mapping):
+            known["checkpoint"] = CheckpointConfig.from_dict(known["checkpoint"])
+        return cls(**known)
+
+
+def _known(cls: Any, data: Mapping[str, Any], what: str) -> dict[str, Any]:
+    if not isinstance(data, Mapping):
+        raise DefinitionError(f"the {what} settings are a dict, not {type(data).__name__}")
+    names = [each.name for each in fields(cls)]
+    mistakes = []
+    for key in data:
+        if key not in names:
+            near = get_close_matches(str(key), names, n=1)
+            mistakes.append(
+                f"unknown {what} setting {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+    if mistakes:
+        raise DefinitionError(mistakes)
+    return dict(data)

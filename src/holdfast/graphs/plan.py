@@ -1,0 +1,177 @@
+"""The plan: the frozen, validated form of a graph, which the engine runs.
+
+It knows nothing of how the graph was written down, and nothing in it changes while runs use it. Its
+fingerprint is a digest of the structure alone (names, edges, reducers), not of the functions: a mended
+function doesn't make a different graph, a removed node does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.graphs.functions import Function
+from holdfast.graphs.policy import Retry
+from holdfast.graphs.predicates import describe
+from holdfast.graphs.schema import Schema
+
+START = "__start__"
+END = "__end__"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A possible transition: taken when its predicate holds, or always when it has none."""
+
+    source: str
+    target: str
+    predicate: Function | None = None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return (self.target,)
+
+    @property
+    def unconditional(self) -> bool:
+        return self.predicate is None
+
+    @property
+    def asks(self) -> Function | None:
+        return self.predicate
+
+    def leads(self, result: Any, nodes: Mapping[str, Any]) -> str | None:
+        """Where it leads when its predicate said `result`; None if it isn't taken."""
+        return self.target if result else None
+
+    def describe(self) -> list[Any]:
+        label = describe(self.predicate.call) if self.predicate else ""
+        return [self.source, self.target, label]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Several possible transitions, of which a function picks one by its result."""
+
+    source: str
+    choose: Function
+    outcomes: Mapping[Any, str] | None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(self.outcomes.values()) if self.outcomes is not None else ()
+
+    @property
+    def unconditional(self) -> bool:
+        return True
+
+    @property
+    def asks(self) -> Function:
+        return self.choose
+
+    def leads(self, result: Any, nodes: Mapping[str, Any]) -> str:
+        """Where it leads when its function said `result`. Raises `LookupError` if that is nowhere."""
+        if self.outcomes is None:
+            if result != END and result not in nodes:
+                raise LookupError(f"the choice after {self.source!r} was {result!r}, which is no node")
+            return str(result)
+        if result not in self.outcomes:
+            listed = ", ".join(map(repr, self.outcomes))
+            raise LookupError(f"the choice after {self.source!r} was {result!r}, not one of {listed}")
+        return self.outcomes[result]
+
+    def describe(self) -> list[Any]:
+        outcomes = (
+            sorted((str(k), v) for k, v in self.outcomes.items()) if self.outcomes is not None else "any"
+        )
+        return [self.source, outcomes, "choice"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanNode:
+    """A node, ready to run: its function, its policy, and the ways out in the order they are tried.
+
+    What is worked out ahead: `follower` is the one node that always comes next, where that is so; `tests` are
+    its ways out where all of them are edges with predicates of the state alone; `direct` is its function
+    where that takes the state alone. Otherwise each is None.
+    """
+
+    name: str
+    function: Function | None
+    retry: Retry | None
+    timeout: float | None
+    ways: tuple[Edge | Choice, ...]
+    exit: bool
+    follower: str | None
+    tests: tuple[tuple[Callable[[Any], Any], str], ...] | None
+    direct: Callable[[Any], Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A graph that can run."""
+
+    name: str
+    nodes: Mapping[str, PlanNode]
+    entry: str
+    schema: Schema
+    max_iterations: int
+    interrupt_before: frozenset[str]
+    interrupt_after: frozenset[str]
+    fingerprint: str
+    graph: Any = None
+
+
+def plan_node(
+    name: str,
+    function: Function | None,
+    retry: Retry | None,
+    timeout: float | None,
+    ways: Iterable[Edge | Choice],
+    exits: bool,
+) -> PlanNode:
+    """Freeze one node, working out ahead what can be."""
+    ordered = tuple(ways)
+    follower = None
+    if not ordered:
+        follower = END if exits else None
+    elif isinstance(ordered[0], Edge) and ordered[0].unconditional:
+        follower = ordered[0].target
+    tests = tuple(
+        (way.predicate.call, way.target)
+        for way in ordered
+        if isinstance(way, Edge) and way.predicate is not None and way.predicate.plain
+    )
+    direct = function.call if function is not None and function.plain else None
+    return PlanNode(
+        name=name,
+        function=function,
+        retry=retry,
+        timeout=timeout,
+        ways=ordered,
+        exit=exits,
+        follower=follower,
+        tests=tests if len(tests) == len(ordered) else None,
+        direct=direct,
+    )
+
+
+def fingerprint(kind: str, entry: str, nodes: Mapping[str, PlanNode], schema: Schema) -> str:
+    """A digest of the structure: equal for equal graphs, however and wherever they were written down."""
+    shape = {
+        "kind": kind,
+        "entry": entry,
+        "nodes": sorted(nodes),
+        "ways": [[way.describe() for way in nodes[name].ways] for name in sorted(nodes)],
+        "exits": sorted(name for name, node in nodes.items() if node.exit),
+        "reducers": sorted((key, reducer_name(reducer)) for key, reducer in schema.reducers.items()),
+    }
+    text = json.dumps(shape, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def reducer_name(reducer: Callable[..., Any]) -> str:
+    """What a reducer is called, for fingerprints and pictures."""
+    return getattr(reducer, "__name__", type(reducer).__name__)

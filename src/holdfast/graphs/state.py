@@ -1,0 +1,247 @@
+"""`State`: the application's data, and where it came from.
+
+A checkpoint *is* a State: a dict that knows the run it belongs to, the node that produced it and when.
+What a node is handed is a private one (`NodeState`), whose assignments are noted. A `TrackedState` also
+notes which keys were read, so that a change made inside a nested list or dict can be found by looking
+only where the node could have made one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from datetime import UTC, datetime
+from time import time
+from typing import Any, NoReturn
+
+from holdfast.errors import UsageError
+from holdfast.observe.events import STATE_CLONE, STATE_CREATE, STATE_MERGE, STATE_SET
+from holdfast.observe.hub import Emit, gather
+
+ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, datetime})
+"""The types of which a value can't be changed in place: what is read of them need not be watched."""
+
+
+class State(dict[str, Any]):
+    """Application data that knows its `run_id`, the `checkpoint_node` that produced it and its `timestamp`.
+
+    It is a dict. `set`, `merge` and `clone` return a new State of the same provenance and leave this one
+    as it is; values are shared with it, not copied.
+    """
+
+    __slots__ = ("_at", "_emit", "checkpoint_node", "run_id")
+
+    def __init__(
+        self,
+        data: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        /,
+        *,
+        run_id: str | None = None,
+        checkpoint_node: str | None = None,
+        timestamp: datetime | float | None = None,
+        observer: Any = None,
+    ) -> None:
+        super().__init__(data)
+        self.run_id = run_id or new_id()
+        self.checkpoint_node = checkpoint_node
+        self._at = time() if timestamp is None else _seconds(timestamp)
+        self._emit: Emit | None = None if observer is None else gather([observer], time)
+        self._tell(STATE_CREATE, {"keys": len(self)})
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the node that produced this state completed (UTC), or when the state was made."""
+        return datetime.fromtimestamp(self._at, UTC)
+
+    def set(self, key: str, value: Any) -> State:
+        """A new State with `key` set to `value`."""
+        changed = self._copy()
+        changed[key] = value
+        self._tell(STATE_SET, {"key": key})
+        return changed
+
+    def merge(self, other: Mapping[str, Any]) -> State:
+        """A new State with the keys of `other` put over those of this one."""
+        merged = self._copy()
+        merged.update(other)
+        self._tell(STATE_MERGE, {"keys": len(other)})
+        return merged
+
+    def clone(self) -> State:
+        """A new State with the same keys and values."""
+        cloned = self._copy()
+        self._tell(STATE_CLONE, {"keys": len(cloned)})
+        return cloned
+
+    def copy(self) -> State:
+        """The same as `clone`."""
+        return self.clone()
+
+    def at(self, node: str, timestamp: float) -> State:
+        """A new State that says it was produced by `node` at `timestamp`."""
+        moved = self._copy()
+        moved.checkpoint_node, moved._at = node, timestamp
+        return moved
+
+    def __repr__(self) -> str:
+        return f"State({dict(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (dict(self), self.run_id, self.checkpoint_node, self._at)
+
+    def _copy(self) -> State:
+        made = State.__new__(State)
+        dict.update(made, self)
+        made.run_id, made.checkpoint_node = self.run_id, self.checkpoint_node
+        made._at, made._emit = self._at, self._emit
+        return made
+
+    def _tell(self, kind: str, data: dict[str, Any]) -> None:
+        if self._emit is not None:
+            self._emit(kind, "state", data)
+
+
+class Notes:
+    """What is noted about the private state of one task: keys written, and keys read that can be altered."""
+
+    __slots__ = ("live", "reducers", "touched", "watch", "written")
+
+    def __init__(
+        self, live: State, reducers: Mapping[str, Any], watch: Callable[[str, Any], None] | None = None
+    ) -> None:
+        self.live, self.reducers, self.watch = live, reducers, watch
+        self.written: dict[str, bool] = {}
+        self.touched: set[str] = set()
+
+
+class NodeState(State):
+    """The private State that a node works on: keys that it assigns or deletes become part of its update.
+
+    Made as a plain copy of the live state, in C, with its notes set right after: it is made at every step.
+    """
+
+    __slots__ = ("notes",)
+
+    notes: Notes
+    __init__ = dict.__init__  # type: ignore[assignment]  # as a dict is made, without State's arguments
+
+    run_id = property(lambda self: self.notes.live.run_id)  # type: ignore[assignment]  # State has a slot
+    checkpoint_node = property(lambda self: self.notes.live.checkpoint_node)  # type: ignore[assignment]  # as above
+    _at = property(lambda self: self.notes.live._at)  # type: ignore[assignment]  # as above
+    _emit = property(lambda self: self.notes.live._emit)  # type: ignore[assignment]  # as above
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in self.notes.reducers:
+            _refuse_assignment(key)
+        if type(key) is not str:
+            raise UsageError(f"a state key is a str, not {type(key).__name__}: {key!r}")
+        dict.__setitem__(self, key, value)
+        self.notes.written[key] = True
+
+    def __delitem__(self, key: str) -> None:
+        if key in self.notes.reducers:
+            _refuse_assignment(key)
+        dict.__delitem__(self, key)
+        self.notes.written[key] = False
+
+    def update(self, *sources: Any, **more: Any) -> None:
+        for key, value in dict(*sources, **more).items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> NodeState:  # type: ignore[override, misc]  # dict's takes pairs too
+        self.update(other)
+        return self
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        if key not in self and default:
+            return default[0]
+        value = self[key]
+        del self[key]
+        return value
+
+    def popitem(self) -> tuple[str, Any]:
+        if not self:
+            raise KeyError("popitem(): the state is empty")
+        key = next(reversed(self))
+        return key, self.pop(key)
+
+    def clear(self) -> None:
+        for key in list(self.keys()):
+            del self[key]
+
+
+class TrackedState(NodeState):
+    """A NodeState that also notes which changeable values were read, and shields those with a reducer.
+
+    `notes.watch(key, value)` is called once for each such key, before the node gets the value. A list, dict
+    or set under a reducer is handed out as a copy that is the node's own.
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, key: str) -> Any:
+        value = dict.__getitem__(self, key)
+        if type(value) in ATOMS or key in self.notes.touched:
+            return value
+        return self._touch(key, value)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default  # noqa: SIM401  # this is that get
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]  # a view of the same values
+        self._touch_all()
+        return ValuesView(self)
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]  # a view of the same items
+        self._touch_all()
+        return ItemsView(self)
+
+    def __iter__(self) -> Iterator[str]:
+        """Also what sends `dict(state)` and `{**state}` through `__getitem__`."""
+        return dict.__iter__(self)
+
+    def __or__(self, other: Any) -> Any:
+        return dict(self) | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | dict(self)
+
+    def _touch(self, key: str, value: Any) -> Any:
+        notes = self.notes
+        if key in notes.reducers:
+            if type(value) in (list, dict, set):
+                value = value.copy()
+                dict.__setitem__(self, key, value)
+        elif key not in notes.written and notes.watch is not None:
+            notes.watch(key, value)
+        notes.touched.add(key)
+        return value
+
+    def _touch_all(self) -> None:
+        for key in dict.__iter__(self):
+            self[key]
+
+
+def new_id() -> str:
+    """A fresh id that nobody can guess: 32 hexadecimal digits."""
+    return os.urandom(16).hex()
+
+
+def _seconds(timestamp: datetime | float) -> float:
+    return timestamp.timestamp() if isinstance(timestamp, datetime) else float(timestamp)
+
+
+def _restore(data: dict[str, Any], run_id: str, node: str | None, at: float) -> State:
+    return State(data, run_id=run_id, checkpoint_node=node, timestamp=at)
+
+
+def _refuse_assignment(key: str) -> NoReturn:
+    raise UsageError(
+        f"{key!r} has a reducer, so a node changes it by returning it: return {{{key!r}: …}} "
+        "with what is new; the reducer combines it with what is there"
+    )

@@ -1,0 +1,1 @@
+"""What a run has done, as records: the exact codec, deltas and snapshots, and the seam to the stores."""

@@ -1,0 +1,500 @@
+"""Values to bytes and back, exactly: what comes back is equal and of the same type, or it was refused.
+
+The bytes are MessagePack. What MessagePack knows by itself (None, bool, 64-bit int, float, str, bytes,
+list, dict with str keys) is written by ormsgpack in one call; everything else is an *extension*, a tag
+and a payload: see `_FORMS` for the built-in types and `types.py` for registered classes.
+
+- Stored exactly: the above, int of any size, str with lone surrogates, bytearray, tuple, set, frozenset,
+  dict with any storable keys (order kept, 1 and True and 1.0 told apart), datetime, date, time, timedelta
+  and their zones (timezone, ZoneInfo; `fold` kept), UUID, Decimal, Fraction, complex, range, slice, paths,
+  Ellipsis, and registered classes. Subclasses of any of these are classes of their own.
+- Not kept: sharing. A list that is reachable by two ways comes back as two lists.
+- Refused with `UnstorableValue` and the path to it: everything else, values that contain themselves, and
+  nesting. 200 levels are stored; what goes much deeper isn't.
+- A path reads `messages[3].sender`, `data["odd key"]`, `tags{element}` (of a set) or `data{key}`.
+
+Decoding makes the types listed here and those registered, by their names; it imports and calls nothing
+else that the data names. It doesn't guard against damage: that is what the envelope's checksum is for.
+
+Two ways lead to the same bytes. `_pack` is the fast one. It fails, without saying where, for what
+ormsgpack can't hand over to us: keys that aren't str, lone surrogates, bytearrays. `_Careful` then takes
+the value apart in Python, knows where it is, and either succeeds or says what is wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from enum import Enum
+from gc import get_referents
+from threading import local
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, NamedTuple, NoReturn
+from uuid import UUID, SafeUUID
+
+import ormsgpack
+from ormsgpack import Ext, Fragment, packb, unpackb
+
+from holdfast.errors import HoldfastError, UnstorableValue, UnsupportedFormat, UsageError
+from holdfast.journal.types import TYPES, builtin_base, conversion_of
+
+_OPTIONS = (
+    ormsgpack.OPT_PASSTHROUGH_BIG_INT
+    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_TUPLE
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+)
+_Extend = Callable[[Any], Ext]
+_MAX_DEPTH = 200
+_FAST_LEVELS = 4  # payloads within payloads on the fast path; bounds the C stack that decoding needs
+_swallowed = local()  # ormsgpack drops the exceptions of its callbacks; `error` keeps the first
+
+
+def encode(value: Any, path: str = "") -> bytes:
+    """The bytes of a value, the same whenever an unchanged value is encoded again in this process.
+
+    `path` says where the value stands, for the message of the `UnstorableValue` that is raised if it,
+    or anything in it, can't be stored exactly.
+    """
+    try:
+        return _pack(value, _extend)
+    except TypeError:
+        _raise_interrupt()
+    return _Careful(path).encode(value)
+
+
+def decode(data: bytes) -> Any:
+    """The value that was encoded. Raises ValueError if these bytes are none.
+
+    A class that isn't registered, or a `restore` that fails, is a `UsageError`; a kind of value that
+    this version doesn't know is `UnsupportedFormat`.
+    """
+    try:
+        return unpackb(data, ext_hook=_restore)
+    except ValueError as failure:
+        error = _take_swallowed() or failure
+    if isinstance(error, HoldfastError | RecursionError | MemoryError) or not isinstance(error, Exception):
+        raise error
+    raise ValueError(f"not an encoded value: {error}") from error
+
+
+def _pack(value: Any, extend: _Extend | None) -> bytes:
+    data = packb(value, extend, _OPTIONS)
+    may_hide = 0xC4 in data or 0xC5 in data or (len(data) > 0xFFFF and 0xC6 in data)
+    if may_hide and _hides_buffer(value):
+        raise TypeError("packb takes bytearray and memoryview for bytes")
+    return data
+
+
+def _hides_buffer(value: Any) -> bool:
+    """Whether a bytearray or memoryview is in these lists and dicts. Other types look after themselves."""
+    level = [value]
+    while True:
+        kinds = set(map(type, level))
+        if bytearray in kinds or memoryview in kinds:
+            return True
+        if list not in kinds and dict not in kinds:
+            return False
+        if not kinds <= _NATIVE:
+            level = [item for item in level if type(item) in _CONTAINERS]
+        level = get_referents(*level)
+
+
+def _extender(levels: int) -> _Extend:
+    """What packb calls for a value it doesn't know: makes it an extension of at most so many levels."""
+    deeper = _extender(levels - 1) if levels > 1 else None
+
+    def extend(value: Any) -> Ext:
+        try:
+            form = _form_of(type(value))
+            if form is not None:
+                content = form.to(value)
+                return Ext(form.tag, content if form.raw else _pack(content, deeper))
+            stored = TYPES.of_class(type(value))
+            if stored is None:
+                raise TypeError("not a type that can be stored")
+            return Ext(_REGISTERED, _pack([stored.name, stored.to(value)], deeper))
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                _swallowed.error = error
+            raise
+
+    return extend
+
+
+def _raise_interrupt() -> None:
+    error = _take_swallowed()
+    if error is not None:
+        raise error
+
+
+def _take_swallowed() -> BaseException | None:
+    error: BaseException | None = _swallowed.__dict__.pop("error", None)
+    return error
+
+
+def _restore(tag: int, payload: bytes) -> Any:
+    try:
+        form = _BY_TAG.get(tag)
+        if form is None:
+            raise UnsupportedFormat(f"a value of kind {tag}: a newer Holdfast wrote it; upgrade to read it")
+        return form.restore(payload if form.raw else unpackb(payload, ext_hook=_restore))
+    except BaseException as error:
+        _swallowed.__dict__.setdefault("error", error)
+        raise
+
+
+class _Careful:
+    """Encodes what the fast path can't. `trail` leads from the top to the value at hand, also on failure."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.trail: list[Any] = []
+        self.open: set[int] = set()
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            return packb(self.lower(value, tried=True), None, _OPTIONS)
+        except RecursionError:
+            pass
+        self.refuse("it is nested too deeply for what is left of Python's stack")
+
+    def lower(self, value: Any, tried: bool = False) -> Any:
+        """An equal value that packb takes, with everything in it that is an extension packed already."""
+        kind = type(value)
+        if kind in _ATOMS or (kind is int and -(2**63) <= value < 2**64) or (kind is str and value.isascii()):
+            return value
+        if not tried:
+            try:
+                return Fragment(_pack(value, _extend))
+            except TypeError:
+                _raise_interrupt()
+        if id(value) in self.open:
+            self.refuse("it contains itself")
+        if len(self.open) >= _MAX_DEPTH:
+            self.refuse(f"it is nested more than {_MAX_DEPTH} levels deep")
+        parts = self.take_apart(value)
+        self.open.add(id(value))
+        lowered = []
+        for step, item in zip(parts.steps, parts.items, strict=True):
+            self.trail.append(step)
+            lowered.append(self.lower(item))
+            self.trail.pop()
+        self.open.remove(id(value))
+        return parts.join(lowered)
+
+    def take_apart(self, value: Any) -> _Parts:
+        kind = type(value)
+        if kind is list:
+            return _Parts(range(len(value)), value, list)
+        if kind is dict and all(map(_is_plain_key, value)):
+            return _Parts(value, value.values(), lambda items: dict(zip(value, items, strict=True)))
+        form = _form_of(kind)
+        if form is not None:
+            content = self.call(form.to, value)
+            if form.raw:
+                return _Parts((), (), lambda _: Ext(form.tag, content))
+            inner = self.content(value, content)
+            return inner._replace(join=lambda items: Ext(form.tag, packb(inner.join(items), None, _OPTIONS)))
+        stored = TYPES.of_class(kind)
+        if stored is None:
+            self.refuse(_why_not(value))
+        inner, name = self.content(value, self.call(stored.to, value)), stored.name
+        return inner._replace(
+            join=lambda items: Ext(_REGISTERED, packb([name, inner.join(items)], None, _OPTIONS))
+        )
+
+    def call(self, to: Callable[[Any], Any], value: Any) -> Any:
+        try:
+            return to(value)
+        except UnstorableValue as error:
+            self.trail.append(error.path)
+            self.refuse(error.reason)
+        except Exception as error:
+            what = error if type(error) is ValueError else f"{type(error).__name__}: {error}"
+            self.refuse(f"{_name(value)}: {what}")
+
+    def content(self, value: Any, content: Any) -> _Parts:
+        if type(value) in (set, frozenset):
+            return _Parts([_Step.ELEMENT] * len(content), content, list)
+        if type(value) is dict:
+            with suppress(TypeError):
+                packed = Fragment(_pack(content, _extend))
+                return _Parts((), (), lambda _: packed)
+            _raise_interrupt()
+            return _Parts([step for key in value for step in (_Step.KEY, key)], content, list)
+        if type(content) in _CONTAINERS:
+            return self.take_apart(content)
+        return _Parts([None], [content], lambda items: items[0])
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise UnstorableValue(_render(self.path, self.trail), reason)
+
+
+class _Parts(NamedTuple):
+    """What a value consists of: its items, the step that leads to each, and how to join them lowered."""
+
+    steps: Iterable[Any]
+    items: Iterable[Any]
+    join: Callable[[list[Any]], Any]
+
+
+def _is_plain_key(key: Any) -> bool:
+    try:
+        return type(key) is str and (key.isascii() or bool(key.encode()))
+    except UnicodeEncodeError:
+        return False
+
+
+def _render(path: str, trail: list[Any]) -> str:
+    for step in trail:
+        if type(step) is _Step:
+            path += step.value
+        elif type(step) is str and step.isidentifier():
+            path += f".{step}" if path else step
+        elif type(step) is str:
+            quoted = repr(step)
+            path += f"[{quoted}]" if quoted[0] == '"' else '["' + quoted[1:-1].replace('"', r"\"") + '"]'
+        elif step is not None:
+            path += f"[{_short(step)}]"
+    return path
+
+
+def _short(key: Any) -> str:
+    try:
+        text = repr(key)
+    except Exception:  # an int of thousands of digits, a user's __repr__
+        return type(key).__name__
+    return text if len(text) <= 60 else text[:58] + "…"
+
+
+def _why_not(value: Any) -> str:
+    kind, name = type(value), _name(value)
+    if kind is memoryview:
+        return f"{name} only borrows its bytes; store bytes(value)"
+    if conversion_of(kind) is not None:
+        return f"{name}, whose class isn't registered; put @register_type on it"
+    base = builtin_base(kind)
+    if base in _FORMS or base in _ATOMS or base is list:
+        return (
+            f"{name}, which would come back as a plain {base.__name__}; "
+            "register the class with register_type(cls, to=..., restore=...)"
+        )
+    return (
+        f"{name}; only data can be stored. Register the type with register_type(), "
+        "or keep it out of the state"
+    )
+
+
+def _name(value: Any) -> str:
+    named = isinstance(value, FunctionType | BuiltinFunctionType | MethodType | type)
+    kind = "class" if isinstance(value, type) else type(value).__qualname__
+    subject = value if named else type(value)
+    article = "an" if kind[0] in "aeiouAEIOU" else "a"
+    return f"{article} {kind} ({subject.__module__ or 'builtins'}.{subject.__qualname__})"
+
+
+class _Form(NamedTuple):
+    """How a built-in type is written: `to` gives the payload, as bytes if `raw`, else as a simpler value."""
+
+    tag: int
+    raw: bool
+    to: Callable[[Any], Any]
+    restore: Callable[[Any], Any]
+
+
+def _form_of(kind: type) -> _Form | None:
+    form = _FORMS.get(kind)
+    if form is None and kind.__name__ in _LATER:
+        module, later = _LATER[kind.__name__]
+        if getattr(sys.modules.get(module), kind.__name__, None) is kind:
+            form = _FORMS[kind] = later
+    return form
+
+
+def _pairs_to(value: dict[Any, Any]) -> list[Any]:
+    return [part for pair in value.items() for part in pair]
+
+
+def _pairs_restore(parts: list[Any]) -> dict[Any, Any]:
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _int_to(value: int) -> bytes:
+    return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
+
+
+def _datetime_to(value: datetime) -> bytes:
+    clock = value.hour, value.minute, value.second, value.microsecond, value.fold
+    return _DATETIME.pack(value.year, value.month, value.day, *clock) + _zone_to(value.tzinfo)
+
+
+def _datetime_restore(payload: bytes) -> datetime:
+    year, month, day, hour, minute, second, micro, fold = _DATETIME.unpack_from(payload)
+    zone = _zone_restore(payload[_DATETIME.size :])
+    return datetime(year, month, day, hour, minute, second, micro, zone, fold=fold)
+
+
+def _time_to(value: time) -> bytes:
+    clock = value.hour, value.minute, value.second, value.microsecond, value.fold
+    return _TIME.pack(*clock) + _zone_to(value.tzinfo)
+
+
+def _time_restore(payload: bytes) -> time:
+    hour, minute, second, micro, fold = _TIME.unpack_from(payload)
+    return time(hour, minute, second, micro, _zone_restore(payload[_TIME.size :]), fold=fold)
+
+
+def _zone_to(zone: tzinfo | None) -> bytes:
+    return b"" if zone is None else b"Z" if zone is UTC else encode(zone, "tzinfo")
+
+
+def _zone_restore(payload: bytes) -> Any:
+    return None if not payload else UTC if payload == b"Z" else decode(payload)
+
+
+def _timedelta_to(value: timedelta) -> bytes:
+    return _TIMEDELTA.pack(value.days, value.seconds, value.microseconds)
+
+
+def _timezone_to(value: Any) -> list[Any]:
+    return list(value.__getinitargs__())
+
+
+def _zoneinfo_to(value: Any) -> bytes:
+    if value.key is None:
+        raise ValueError("it was read from a file and has no key to find it by")
+    return _text_to(value.key)
+
+
+def _zoneinfo_restore(payload: bytes) -> Any:
+    from zoneinfo import ZoneInfo
+
+    key = _text_restore(payload)
+    try:
+        return ZoneInfo(key)
+    except (KeyError, ValueError, OSError) as error:
+        raise UsageError(f"this system doesn't know the time zone {key!r}: pip install tzdata") from error
+
+
+def _uuid_to(value: UUID) -> bytes:
+    return value.bytes if value.is_safe is SafeUUID.unknown else value.bytes + value.is_safe.name.encode()
+
+
+def _uuid_restore(payload: bytes) -> UUID:
+    return UUID(bytes=payload[:16], is_safe=SafeUUID[payload[16:].decode() or "unknown"])
+
+
+def _decimal_restore(payload: bytes) -> Any:
+    from decimal import Decimal
+
+    return Decimal(payload.decode())
+
+
+def _fraction_restore(parts: list[int]) -> Any:
+    from fractions import Fraction
+
+    return Fraction(*parts)
+
+
+def _path_form(tag: int, name: str) -> _Form:
+    def restore(payload: bytes) -> Any:
+        import pathlib
+
+        try:
+            return getattr(pathlib, name)(_text_restore(payload))
+        except NotImplementedError as error:
+            raise UsageError(f"a stored {name} can't be read on this system; store Pure paths") from error
+
+    return _Form(tag, True, lambda value: _text_to(str(value)), restore)
+
+
+def _text_to(value: str) -> bytes:
+    return value.encode("utf-8", "surrogatepass")
+
+
+def _text_restore(payload: bytes) -> str:
+    return payload.decode("utf-8", "surrogatepass")
+
+
+def _registered_restore(content: list[Any]) -> Any:
+    name, stored = content
+    restore = TYPES.named(name).restore
+    try:
+        return restore(stored)
+    except (HoldfastError, RecursionError, MemoryError):
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"a stored {name!r} can't be restored: {type(error).__name__}: {error}. "
+            "If the class has changed, give register_type() a restore= that reads the older shape"
+        ) from error
+
+
+class _Step(Enum):
+    KEY = "{key}"
+    ELEMENT = "{element}"
+
+
+_CONTAINERS = frozenset((list, dict))
+_ATOMS = frozenset((type(None), bool, float, bytes))
+_NATIVE = _CONTAINERS | _ATOMS | {int, str}
+_DATETIME, _TIME = struct.Struct(">HBBBBBIB"), struct.Struct(">BBBIB")
+_DATE, _TIMEDELTA, _COMPLEX = struct.Struct(">HBB"), struct.Struct(">iII"), struct.Struct(">dd")
+_REGISTERED = 0
+
+# The tags are the format: a number is never given to another type.
+_FORMS: dict[type, _Form] = {
+    tuple: _Form(1, False, list, tuple),
+    set: _Form(2, False, list, set),
+    frozenset: _Form(3, False, list, frozenset),
+    dict: _Form(4, False, _pairs_to, _pairs_restore),
+    int: _Form(5, True, _int_to, lambda payload: int.from_bytes(payload, "big", signed=True)),
+    str: _Form(6, True, _text_to, _text_restore),
+    bytearray: _Form(7, True, bytes, bytearray),
+    complex: _Form(
+        8,
+        True,
+        lambda value: _COMPLEX.pack(value.real, value.imag),
+        lambda payload: complex(*_COMPLEX.unpack(payload)),
+    ),
+    range: _Form(9, False, lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts)),
+    slice: _Form(10, False, lambda value: [value.start, value.stop, value.step], lambda parts: slice(*parts)),
+    type(...): _Form(11, True, lambda _: b"", lambda _: ...),
+    datetime: _Form(12, True, _datetime_to, _datetime_restore),
+    date: _Form(
+        13,
+        True,
+        lambda value: _DATE.pack(value.year, value.month, value.day),
+        lambda payload: date(*_DATE.unpack(payload)),
+    ),
+    time: _Form(14, True, _time_to, _time_restore),
+    timedelta: _Form(15, True, _timedelta_to, lambda payload: timedelta(*_TIMEDELTA.unpack(payload))),
+    timezone: _Form(16, False, _timezone_to, lambda parts: timezone(*parts)),
+    UUID: _Form(17, True, _uuid_to, _uuid_restore),
+}
+# Types of modules that aren't imported for this: they are recognised once the program has done so.
+_LATER: dict[str, tuple[str, _Form]] = {
+    "ZoneInfo": ("zoneinfo", _Form(18, True, _zoneinfo_to, _zoneinfo_restore)),
+    "Decimal": ("decimal", _Form(19, True, lambda value: str(value).encode(), _decimal_restore)),
+    "Fraction": (
+        "fractions",
+        _Form(20, False, lambda value: [value.numerator, value.denominator], _fraction_restore),
+    ),
+    "PurePosixPath": ("pathlib", _path_form(21, "PurePosixPath")),
+    "PureWindowsPath": ("pathlib", _path_form(22, "PureWindowsPath")),
+    "PosixPath": ("pathlib", _path_form(23, "PosixPath")),
+    "WindowsPath": ("pathlib", _path_form(24, "WindowsPath")),
+}
+_BY_TAG: dict[int, _Form] = {
+    _REGISTERED: _Form(_REGISTERED, False, list, _registered_restore),
+    **{form.tag: form for form in _FORMS.values()},
+    **{form.tag: form for _, form in _LATER.values()},
+}
+_extend = _extender(_FAST_LEVELS)

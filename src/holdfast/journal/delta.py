@@ -1,0 +1,64 @@
+"""A delta: how one step changed the state, in as few bytes as say it.
+
+Four kinds of change: a key was set, a list under a key grew at its end, a dict under a key got entries, a
+key went. Applying the same deltas to the same state gives the same state, whether the run is live or is
+being rebuilt from its journal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.journal.codec import encode
+from holdfast.journal.splice import joined
+
+
+@dataclass(slots=True)
+class Delta:
+    """What changed. `live` has the new value of a grown key where the live state already holds it whole."""
+
+    sets: dict[str, Any] = field(default_factory=dict)
+    appends: dict[str, list[Any]] = field(default_factory=dict)
+    merges: dict[str, dict[Any, Any]] = field(default_factory=dict)
+    deletes: list[str] = field(default_factory=list)
+    live: dict[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The bytes of it. Raises `UnstorableValue` with the path from the state's key on."""
+        if not (self.appends or self.merges or self.deletes):
+            return encode(self.sets)
+        return joined([encode(self.sets), encode(self.appends), encode(self.merges), encode(self.deletes)])
+
+    def apply(self, state: dict[str, Any]) -> None:
+        """Change the state as this says."""
+        state.update(self.sets)
+        for key, items in self.appends.items():
+            if key in self.live:
+                state[key] = self.live[key]
+            elif key in state:
+                state[key].extend(items)
+            else:
+                state[key] = list(items)
+        for key, entries in self.merges.items():
+            if key in self.live:
+                state[key] = self.live[key]
+            elif key in state:
+                state[key].update(entries)
+            else:
+                state[key] = dict(entries)
+        for key in self.deletes:
+            state.pop(key, None)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that it changes."""
+        return [*self.sets, *self.appends, *self.merges, *self.deletes]
+
+
+def read_delta(found: dict[str, Any] | list[Any]) -> Delta:
+    """The delta that `encode` wrote, decoded."""
+    if type(found) is dict:
+        return Delta(found)
+    sets, appends, merges, deletes = found
+    return Delta(sets, appends, merges, deletes)

@@ -1,0 +1,123 @@
+"""The ledger: turns what happened in a run into commits, and decides when a snapshot is worth its bytes.
+
+It does no I/O. Records wait in it until the engine asks for a commit; they leave it when the commit is
+acknowledged, so a refused one can be made again with more added.
+
+A snapshot is written when reading the records since the last one would clearly cost more than reading the
+state whole. A record weighs its bytes plus a fixed amount for being one. The state isn't measured at
+every step: it is looked at when the weight has grown by a factor since the last look, so all the looking
+together costs a fraction of the writing. Superseded values and many tiny records thus bring a snapshot
+on, and an append-only history of large items hardly does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.journal.envelope import Seal
+from holdfast.journal.progress import Progress
+from holdfast.journal.store import Commit
+
+RECORD_WEIGHT = 256
+SNAPSHOT_FACTOR = 4
+LEAST_WEIGHT = 64 * 1024
+LOOK_AGAIN = 4
+
+
+class Ledger:
+    """The writing side of one run's journal, for the holder of `fence`, after record `sequence`."""
+
+    __slots__ = ("_look_at", "_pending", "_seal", "_snapshot", "_weight", "fence", "run_id", "sequence")
+
+    def __init__(self, run_id: str, fence: int, sequence: int, weight: int = 0) -> None:
+        self.run_id, self.fence, self.sequence = run_id, fence, sequence
+        self._seal = Seal(run_id)
+        self._pending: list[bytes] = []
+        self._snapshot = 0
+        self._weight = weight
+        self._look_at = max(weight, LEAST_WEIGHT)
+
+    @property
+    def pending(self) -> int:
+        """How many records wait to be committed."""
+        return len(self._pending)
+
+    def step(self, progress: Progress, delta: bytes, following: str | None) -> None:
+        """Note that a node completed; `progress` is already past it."""
+        self._note(progress.step_record(delta, following))
+        if self._weight >= self._look_at:
+            self._consider(progress)
+
+    def move(
+        self, progress: Progress, changes: Mapping[str, Any], at: float, delta: bytes | None = None
+    ) -> None:
+        """Note that something else happened, and move `progress` on by it.
+
+        `delta` is a change of the state that goes with it and that the live state has already seen.
+        """
+        record = progress.move_record(changes, at, delta)
+        progress.move(changes)
+        self._note(record)
+
+    def whole(self, progress: Progress) -> None:
+        """Note all of `progress`, so that nothing before it counts any more."""
+        self._pending.append(progress.snapshot_record())
+        self._snapshot = len(self._pending)
+        self._weight, self._look_at = 0, LEAST_WEIGHT
+
+    def memo(self, progress: Progress, key: str, value: Any, at: float) -> None:
+        """Note a result to be kept. Raises `UnstorableValue`."""
+        record = progress.memo_record(key, value, at)
+        progress.memos[key] = value
+        self._note(record)
+
+    def commit(
+        self,
+        status: str | None = None,
+        note: bytes | None = None,
+        purge: bool = False,
+        heed: bool = True,
+    ) -> Commit:
+        """All that is pending, as a commit. It stays pending until `acknowledged`."""
+        bodies, snapshot = self._pending, self._snapshot
+        close, number = self._seal.close, self.sequence
+        if len(bodies) == 1:
+            records = [close(number + 1, bodies[0])]
+        else:
+            records = [close(number + place, body) for place, body in enumerate(bodies, 1)]
+        return Commit(
+            self.run_id,
+            self.fence,
+            number,
+            records,
+            number + snapshot if snapshot else 0,
+            status,
+            note,
+            purge,
+            heed,
+        )
+
+    def acknowledged(self, commit: Commit) -> None:
+        """The commit is durable: forget what it held."""
+        self.sequence += len(commit.records)
+        self._pending.clear()
+        self._snapshot = 0
+
+    def _note(self, record: bytes) -> None:
+        self._pending.append(record)
+        self._weight += len(record) + RECORD_WEIGHT
+
+    def _consider(self, progress: Progress) -> None:
+        whole = progress.snapshot_record()
+        if self._weight > SNAPSHOT_FACTOR * (len(whole) + RECORD_WEIGHT):
+            self._pending.append(whole)
+            self._snapshot = len(self._pending)
+            self._weight, self._look_at = 0, LEAST_WEIGHT
+        else:
+            self._look_at = self._weight * LOOK_AGAIN
+
+
+def weigh(records: list[bytes]) -> int:
+    """What reading these records after their snapshot costs, in the ledger's measure."""
+    return sum(map(len, records)) + RECORD_WEIGHT * len(records)

@@ -1,0 +1,125 @@
+"""Reading a journal: from sealed records to progress, now or at an earlier step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import DamagedRecord, UsageError
+from holdfast.journal.codec import decode
+from holdfast.journal.delta import read_delta
+from holdfast.journal.envelope import Seal
+from holdfast.journal.progress import MOVE, SNAPSHOT, STEP, Progress
+from holdfast.journal.store import Tail
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One step of a run, as its history tells it.
+
+    `node` completed at `timestamp` (seconds) and changed `keys`; `next` and `phase` are the position it left
+    the run at, `status` and `reason` how the run then stood. Step 0 is the start. `metadata` says where it was
+    made: versions, git commit, tags. `id` is the reference that `invoke(checkpoint=…)` takes.
+    """
+
+    run_id: str
+    step: int
+    node: str | None
+    timestamp: float
+    next: str
+    phase: str
+    status: str
+    reason: str | None
+    keys: tuple[str, ...]
+    metadata: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return f"{self.run_id}@{self.step}"
+
+
+def read_progress(tail: Tail) -> Progress:
+    """The progress that the records of `tail`, the first of them whole, amount to.
+
+    Raises `DamagedRecord` for one that isn't what was written.
+    """
+    return _folded(tail.head.run_id, list(opened(tail)))
+
+
+def progress_at(tail: Tail, step: int) -> Progress:
+    """The progress as it was after `step`. Raises `UsageError` if the journal has no such step."""
+    run_id = tail.head.run_id
+    records = list(opened(tail))
+    steps = sorted({record[1] for _, record in records})
+    if step not in steps:
+        kept = f"{steps[0]}…{steps[-1]}" if steps else "none"
+        raise UsageError(f"run {run_id!r} has no step {step!r} in its journal (kept: {kept})")
+    upto = [(number, record) for number, record in records if record[1] <= step]
+    start = max(place for place, (_, record) in enumerate(upto) if record[0] == SNAPSHOT)
+    return _folded(run_id, upto[start:])
+
+
+def history(tail: Tail) -> list[Checkpoint]:
+    """All steps that the journal still has, in order."""
+    found: dict[int, Checkpoint] = {}
+    progress = Progress("", "", "", "", {})
+    for number, record in opened(tail):
+        keys = _changed_keys(record, progress)
+        _apply(progress, number, record)
+        earlier = found.get(progress.step)
+        known = earlier.keys if earlier is not None else ()
+        found[progress.step] = Checkpoint(
+            run_id=tail.head.run_id,
+            step=progress.step,
+            node=progress.made_by,
+            timestamp=earlier.timestamp if earlier is not None else progress.at,
+            next=progress.node,
+            phase=progress.phase,
+            status=progress.status,
+            reason=progress.reason,
+            keys=(*known, *(key for key in keys if key not in known)),
+            metadata=dict(progress.meta),
+        )
+    return [found[step] for step in sorted(found)]
+
+
+def opened(tail: Tail) -> Iterator[tuple[int, list[Any]]]:
+    """The records with their sequence numbers, unsealed and decoded. Raises `DamagedRecord`."""
+    seal = Seal(tail.head.run_id)
+    for number, data in enumerate(tail.records, tail.first):
+        body = seal.open(number, data)
+        try:
+            record = decode(body)
+        except ValueError as problem:
+            raise DamagedRecord(tail.head.run_id, number, str(problem)) from problem
+        yield number, record
+
+
+def _folded(run_id: str, records: list[tuple[int, list[Any]]]) -> Progress:
+    if not records or records[0][1][0] != SNAPSHOT:
+        first = records[0][0] if records else 0
+        raise DamagedRecord(run_id, first, "the journal doesn't begin with a whole record")
+    progress = Progress(run_id, "", "", "", {})
+    for number, record in records:
+        _apply(progress, number, record)
+    return progress
+
+
+def _apply(progress: Progress, number: int, record: list[Any]) -> None:
+    try:
+        progress.apply(record)
+    except (LookupError, TypeError, ValueError, AttributeError) as problem:
+        raise DamagedRecord(
+            progress.run_id, number, f"it doesn't follow from those before: {problem}"
+        ) from problem
+
+
+def _changed_keys(record: list[Any], progress: Progress) -> list[str]:
+    if record[0] == STEP:
+        return read_delta(record[6]).keys
+    if record[0] == MOVE and len(record) > 5:
+        return read_delta(record[5]).keys
+    if record[0] == SNAPSHOT and progress.step != record[1]:
+        return list(record[5])
+    return []

@@ -1,0 +1,95 @@
+"""What is seen of a run: events, their types, and what an observer is.
+
+| type | data |
+|---|---|
+| `graph.start` | run_id, entry |
+| `graph.complete` | run_id, exit_point, iterations |
+| `node.start` | run_id, node, iteration, attempt |
+| `node.complete` | run_id, node, iteration, error (bool), duration (seconds) |
+| `node.retry` | run_id, node, attempt, delay (seconds), error |
+| `edge.evaluate` | from, to, result |
+| `edge.transition` | from, to |
+| `cycle.detected` | node, visit_count, iteration, path_length |
+| `checkpoint.save` | run_id, node, step |
+| `checkpoint.load` | run_id, node |
+| `checkpoint.resume` | run_id, checkpoint_node, resume_node |
+| `run.pause` | run_id, node, reason |
+| `run.fail` | run_id, node, error |
+| `run.cancel` | run_id, node |
+| `state.create`, `state.clone`, `state.set`, `state.merge` | what was done to a `State` |
+
+Events may gain keys in later versions; those above stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+STATE_CREATE = "state.create"
+STATE_CLONE = "state.clone"
+STATE_SET = "state.set"
+STATE_MERGE = "state.merge"
+GRAPH_START = "graph.start"
+GRAPH_COMPLETE = "graph.complete"
+NODE_START = "node.start"
+NODE_COMPLETE = "node.complete"
+NODE_RETRY = "node.retry"
+EDGE_EVALUATE = "edge.evaluate"
+EDGE_TRANSITION = "edge.transition"
+CYCLE_DETECTED = "cycle.detected"
+CHECKPOINT_SAVE = "checkpoint.save"
+CHECKPOINT_LOAD = "checkpoint.load"
+CHECKPOINT_RESUME = "checkpoint.resume"
+RUN_PAUSE = "run.pause"
+RUN_FAIL = "run.fail"
+RUN_CANCEL = "run.cancel"
+
+EVENT_TYPES = (
+    STATE_CREATE,
+    STATE_CLONE,
+    STATE_SET,
+    STATE_MERGE,
+    GRAPH_START,
+    GRAPH_COMPLETE,
+    NODE_START,
+    NODE_COMPLETE,
+    NODE_RETRY,
+    EDGE_EVALUATE,
+    EDGE_TRANSITION,
+    CYCLE_DETECTED,
+    CHECKPOINT_SAVE,
+    CHECKPOINT_LOAD,
+    CHECKPOINT_RESUME,
+    RUN_PAUSE,
+    RUN_FAIL,
+    RUN_CANCEL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened in a run.
+
+    `type` is one of `EVENT_TYPES`, `timestamp` is in seconds since the epoch, `source` names the graph
+    (or other part) that it happened in, and `data` holds the rest. All observers of a run are handed
+    the same event: read `data`, don't change it.
+    """
+
+    type: str
+    timestamp: float
+    source: str
+    data: Mapping[str, Any]
+
+
+class Observer(Protocol):
+    """Watches runs. May be called from several threads at once, and keeps the run waiting meanwhile."""
+
+    def on_event(self, event: Event) -> None:
+        """Take note of the event. What this raises is logged; it never reaches the run."""
+        ...
+
+
+ObserverLike = Observer | Callable[[Event], None]
+"""What is accepted as an observer: an object with `on_event`, or a function that takes the event."""

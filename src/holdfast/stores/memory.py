@@ -1,0 +1,220 @@
+"""A store that lives and ends with the process: for tests, and for runs that need not survive it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from holdfast.errors import RunExists, RunNotFound, StoreUnavailable
+from holdfast.journal.store import (
+    ENDED,
+    RUNNING,
+    Abilities,
+    Commit,
+    Lease,
+    NewRun,
+    RunFilter,
+    RunHead,
+    Tail,
+)
+from holdfast.stores.refusals import held, is_held, refusal
+
+
+class MemoryStore:
+    """Keeps runs in this process. Each store is its own world; nothing is shared between two of them."""
+
+    abilities = Abilities(level="memory", shared=False)
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._runs: dict[str, _Run] | None = {}
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore {'closed' if self.closed else f'of {len(self._open())} runs'}>"
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._runs is None
+
+    def create(self, run: NewRun) -> Lease | None:
+        with self._lock:
+            runs, now = self._open(), self._clock()
+            if run.run_id in runs:
+                raise RunExists(run.run_id)
+            until = None if run.holder is None else now + run.ttl
+            head = RunHead(
+                run_id=run.run_id,
+                graph=run.graph,
+                status=run.status,
+                sequence=0,
+                snapshot=1 if run.records else 0,
+                fence=1,
+                created=now,
+                updated=now,
+                holder=run.holder,
+                lease_until=until,
+                tags=tuple(run.tags),
+                parent=run.parent,
+                note=run.note,
+            )
+            runs[run.run_id] = _Run(head, 0, list(run.records))
+            return None if until is None else Lease(run.run_id, 1, until)
+
+    def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        with self._lock:
+            runs = self._open()
+            return [self._apply(runs, commit) for commit in commits]
+
+    def head(self, run_id: str) -> RunHead:
+        with self._lock:
+            return self._run(run_id).whole_head()
+
+    def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
+        with self._lock:
+            run = self._run(run_id)
+            head = run.whole_head()
+            start = max(head.snapshot if first is None else first, run.dropped + 1)
+            stop = head.sequence if last is None else last
+            records = run.records[start - run.dropped - 1 : max(stop - run.dropped, 0)]
+            return Tail(head, start if records else head.sequence + 1, records)
+
+    def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
+        with self._lock:
+            run, now = self._run(run_id), self._clock()
+            if is_held(run.head, now) and instead_of != run.head.fence:
+                raise held(run.head, now)
+            fence, until = run.head.fence + 1, now + ttl
+            run.head = replace(run.head, fence=fence, holder=holder, lease_until=until, updated=now)
+            return Lease(run_id, fence, until)
+
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+        leases = list(leases)
+        with self._lock:
+            runs, now = self._open(), self._clock()
+            return [self._renew(runs.get(lease.run_id), lease, now, ttl) for lease in leases]
+
+    def release(self, lease: Lease) -> None:
+        with self._lock:
+            run = self._open().get(lease.run_id)
+            if run is not None and run.head.fence == lease.fence:
+                run.head = replace(run.head, holder=None, lease_until=None)
+
+    def signal(self, run_id: str, signal: str) -> None:
+        with self._lock:
+            run = self._run(run_id)
+            run.head = replace(run.head, signal=signal)
+
+    def list(self, which: RunFilter) -> list[RunHead]:
+        with self._lock:
+            now = self._clock()
+            heads = [run.whole_head() for run in self._open().values() if _fits(run.head, which, now)]
+        heads.sort(key=lambda head: (head.created, head.run_id), reverse=True)
+        return heads[which.offset :][: which.limit]
+
+    def prune(self, run_id: str, before: int) -> int:
+        with self._lock:
+            run = self._run(run_id)
+            gone = max(min(before, run.head.snapshot) - 1 - run.dropped, 0)
+            del run.records[:gone]
+            run.dropped += gone
+            return gone
+
+    def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
+        with self._lock:
+            runs, now = self._open(), self._clock()
+            limit = now - older_than
+            old = [
+                run_id
+                for run_id, run in runs.items()
+                if run.head.status in statuses and run.head.updated <= limit and not is_held(run.head, now)
+            ]
+            for run_id in old:
+                del runs[run_id]
+            return len(old)
+
+    def delete(self, run_id: str) -> None:
+        with self._lock:
+            run, now = self._run(run_id), self._clock()
+            if is_held(run.head, now):
+                raise held(run.head, now)
+            del self._open()[run_id]
+
+    def close(self) -> None:
+        with self._lock:
+            self._runs = None
+
+    def _open(self) -> dict[str, _Run]:
+        if self._runs is None:
+            raise StoreUnavailable("this memory store was closed, and what it kept is gone; open a new one")
+        return self._runs
+
+    def _run(self, run_id: str) -> _Run:
+        run = self._open().get(run_id)
+        if run is None:
+            raise RunNotFound(run_id)
+        return run
+
+    def _apply(self, runs: dict[str, _Run], commit: Commit) -> Exception | None:
+        run = runs.get(commit.run_id)
+        if run is None:
+            return RunNotFound(commit.run_id)
+        head = run.head
+        fits = commit.fence == head.fence and commit.expected == run.sequence
+        if not fits or (commit.heed and head.signal is not None):
+            return refusal(commit, run.whole_head(), self._clock())
+        if commit.purge:
+            run.dropped, run.records = run.sequence + len(commit.records), []
+        else:
+            run.records.extend(commit.records)
+        if commit.snapshot or commit.status or commit.note is not None or commit.purge or not commit.heed:
+            run.head = self._changed(head, commit)
+        return None
+
+    def _changed(self, head: RunHead, commit: Commit) -> RunHead:
+        freed = commit.status not in (None, RUNNING)
+        return replace(
+            head,
+            snapshot=0 if commit.purge else commit.snapshot or head.snapshot,
+            status=commit.status or head.status,
+            note=head.note if commit.note is None else commit.note,
+            updated=self._clock() if commit.status else head.updated,
+            holder=None if freed else head.holder,
+            lease_until=None if freed else head.lease_until,
+            signal=head.signal if commit.heed else None,
+        )
+
+    def _renew(self, run: _Run | None, lease: Lease, now: float, ttl: float) -> str | None:
+        if run is None or run.head.fence != lease.fence or run.head.holder is None:
+            return None
+        run.head = replace(run.head, lease_until=now + ttl, updated=now)
+        return run.head.signal or ""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A head whose `sequence` is not kept up, and the records after the first `dropped` ones."""
+
+    head: RunHead
+    dropped: int
+    records: list[bytes]
+
+    @property
+    def sequence(self) -> int:
+        return self.dropped + len(self.records)
+
+    def whole_head(self) -> RunHead:
+        return replace(self.head, sequence=self.sequence)
+
+
+def _fits(head: RunHead, which: RunFilter, now: float) -> bool:
+    return (
+        (not which.statuses or head.status in which.statuses)
+        and (which.graph is None or head.graph == which.graph)
+        and (which.tag is None or which.tag in head.tags)
+        and (which.parent is None or head.parent == which.parent)
+        and not (which.unclaimed and is_held(head, now))
+    )

@@ -1,0 +1,192 @@
+"""From what a user writes (a store, a name, a URL, a path) to a store that is open.
+
+A *name* stands for one store, shared by all who use the name. A *scheme* is the part of a URL before
+`://` and stands for a kind of store; whoever adds one gives a function from the URL to a store.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from holdfast.errors import UnknownName, UsageError
+from holdfast.journal.store import Store
+from holdfast.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite import SQLiteStore
+
+SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+
+StoreFactory = Callable[[], Store]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreURL:
+    """A store's URL in parts. `text` is the whole of it, and may hold a password: don't show it."""
+
+    text: str = field(repr=False)
+    scheme: str
+    host: str
+    path: str
+    query: Mapping[str, str]
+
+    def options(self, **known: Callable[[str], object]) -> dict[str, object]:
+        """The values of the query, each put through the function of its name in `known`.
+
+        Raises `UsageError` for a name that isn't known, and for a value that its function refuses.
+        """
+        options: dict[str, object] = {}
+        for key, text in self.query.items():
+            if key not in known:
+                raise UsageError(
+                    f"a {self.scheme}:// store has no option {key!r}; it has {', '.join(sorted(known))}"
+                )
+            try:
+                options[key] = known[key](text)
+            except ValueError as error:
+                raise UsageError(f"{text!r} is no {key} of a {self.scheme}:// store") from error
+        return options
+
+
+StoreScheme = Callable[[StoreURL], Store]
+
+
+def open_store(target: Store | str | os.PathLike[str]) -> Store:
+    """The store that `target` means: a store itself, a registered name, a URL, or a SQLite file's path.
+
+    `"memory"` is one store for the whole process and `"memory://"` a new one each time. `"sqlite"` is the
+    file holdfast.db in the working directory, `"sqlite:///runs.db"` a file beside it and
+    `"sqlite:////var/runs.db"` one anywhere, with `?level=process&timeout=5` if you like; a path that ends
+    in .db, .sqlite or .sqlite3 does as well. A file that is open already, at the same level, is not opened
+    again: you get the same store.
+
+    Raises `UnknownName`, `UsageError` for a URL that makes no sense, or `StoreUnavailable`.
+    """
+    if isinstance(target, os.PathLike):
+        target = os.fspath(target)
+    if isinstance(target, str):
+        return _resolve(target)
+    if isinstance(target, Store) and not isinstance(target, type):
+        return target
+    raise UsageError(f"a store is a Store object, a name, a URL or a path, not {_kind(target)}")
+
+
+def register_store(name: str, store: Store | StoreFactory) -> None:
+    """Make `name` stand for a store, or for the one that a function without arguments makes when first asked.
+
+    A name that was registered before is replaced.
+    """
+    if not name or "://" in name:
+        raise UsageError(f"{name!r} can't name a store: use a word")
+    if isinstance(store, Store) and not isinstance(store, type):
+        factory = _always(store)
+    elif callable(store):
+        factory = _once(store)
+    else:
+        raise UsageError(f"register a Store object or a function that makes one, not {_kind(store)}")
+    with _lock:
+        _names[name] = factory
+
+
+def register_store_scheme(scheme: str, factory: StoreScheme) -> None:
+    """Make URLs that begin with `scheme://` open what `factory` makes of them; replaces an earlier one."""
+    if not scheme or not callable(factory):
+        raise UsageError("register a scheme such as 'etcd' with a function from a StoreURL to a store")
+    with _lock:
+        _schemes[scheme.lower()] = factory
+
+
+def _always(store: Store) -> StoreFactory:
+    return lambda: store
+
+
+def _once(factory: StoreFactory) -> StoreFactory:
+    """A function that gives the same store each time, and another only when that one was closed."""
+    made: list[Store] = []
+
+    def shared() -> Store:
+        if not made or getattr(made[0], "closed", False):
+            made[:] = [factory()]
+        return made[0]
+
+    return shared
+
+
+def _resolve(text: str) -> Store:
+    if "://" in text:
+        url = _parse(text)
+        with _lock:
+            scheme = _schemes.get(url.scheme)
+        if scheme is None:
+            raise _unknown(f"{url.scheme}://")
+        return scheme(url)
+    with _lock:
+        factory = _names.get(text)
+        if factory is not None:
+            return factory()
+    if text.lower().endswith(SQLITE_SUFFIXES):
+        return _open_sqlite_file(text)
+    raise _unknown(text)
+
+
+def _parse(text: str) -> StoreURL:
+    from urllib.parse import parse_qsl, unquote, urlsplit
+
+    scheme, _, rest = text.partition("://")
+    try:
+        parts = urlsplit("//" + rest, allow_fragments=False)
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError as error:
+        raise UsageError(f"the {scheme}:// URL of the store can't be read: {error}") from error
+    return StoreURL(text, scheme.lower(), parts.netloc, unquote(parts.path), dict(pairs))
+
+
+def _unknown(name: str) -> UnknownName:
+    with _lock:
+        return UnknownName("store", name, [*_names, *(f"{scheme}://" for scheme in _schemes)])
+
+
+def _open_memory(url: StoreURL) -> Store:
+    if url.host or url.path.strip("/"):
+        raise UsageError('a store in memory has no place: write "memory://"')
+    url.options()
+    return MemoryStore()
+
+
+def _open_sqlite(url: StoreURL) -> Store:
+    if url.host or url.path in ("", "/"):
+        raise UsageError(
+            'name the file after three slashes, "sqlite:///runs.db", or four from the root, "sqlite:////var/runs.db"'
+        )
+    options = url.options(level=str, timeout=float)
+    return _open_sqlite_file(url.path[1:], **options)
+
+
+def _open_sqlite_file(path: str, **options: object) -> SQLiteStore:
+    from holdfast.stores.sqlite import SQLiteStore
+
+    key = (str(Path(path).resolve()), options.get("level", "disk"))
+    with _lock:
+        store = _files.get(key)
+        if store is None or store.closed:
+            store = _files[key] = SQLiteStore(path, **options)  # type: ignore[arg-type]  # checked by the store
+        return store
+
+
+def _kind(target: object) -> str:
+    return f"{type(target).__module__}.{type(target).__qualname__}"
+
+
+_lock = threading.RLock()
+_names: dict[str, StoreFactory] = {
+    "memory": _once(MemoryStore),
+    "sqlite": lambda: _open_sqlite_file("holdfast.db"),
+}
+_schemes: dict[str, StoreScheme] = {"memory": _open_memory, "sqlite": _open_sqlite}
+_files: WeakValueDictionary[tuple[str, object], SQLiteStore] = WeakValueDictionary()

@@ -1,0 +1,242 @@
+"""Runs in one SQLite file: nothing to set up, shared by the processes of one machine.
+
+The journal only ever grows by `INSERT`, and the common commit (one record, nothing new for the head) is
+a single statement that checks the fence, the sequence number and the signal, inserts, and is its own
+transaction. The head is a row that such commits leave alone; its sequence number is that of the newest
+record, looked up when asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import RunExists, RunNotFound, StoreUnavailable, UsageError
+from holdfast.journal.store import (
+    ENDED,
+    Abilities,
+    Commit,
+    Lease,
+    Level,
+    NewRun,
+    RunFilter,
+    RunHead,
+    Tail,
+)
+from holdfast.stores import sqlite_queries as queries
+from holdfast.stores.refusals import held, is_held, refusal
+from holdfast.stores.sqlite_connections import Connections
+
+LARGEST = 999_999_000
+"""Bytes of the largest record: SQLite's limit for a row, less what the row's other columns may need."""
+
+
+class SQLiteStore:
+    """Keeps runs in the SQLite file at `path`, which is created if it is missing.
+
+    `level` is what an acknowledged save survives: "disk" a power loss (an fsync for each commit), "process"
+    a kill of the process. `timeout` is how many seconds to wait while other processes keep the file
+    locked. Threads may share a store, processes may share its file, and a fork may happen at any time.
+    Raises `StoreUnavailable` where the file can't be opened and written.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        level: Level = "disk",
+        clock: Callable[[], float] = time.time,
+        timeout: float = 60.0,
+    ) -> None:
+        if level not in ("disk", "process"):
+            raise UsageError(f'a SQLite store has the level "disk" or "process", not {level!r}')
+        if not 0 <= timeout <= 1e9:
+            raise UsageError(f"timeout is a number of seconds, not {timeout!r}")
+        self.path = _usable(path)
+        self.abilities = Abilities(level=level, shared=True)
+        self._clock = clock
+        self._connections = Connections(self.path, flush=level == "disk", timeout=timeout)
+        self._rows: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"SQLiteStore({str(self.path)!r}, level={self.abilities.level!r})"
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._connections.closed
+
+    def create(self, run: NewRun) -> Lease | None:
+        def work(cursor: sqlite3.Cursor) -> tuple[int, float | None]:
+            now = self._clock()
+            until = None if run.holder is None else now + run.ttl
+            if cursor.execute(queries.CREATE, queries.row_of(run, now, until)).rowcount == 0:
+                raise RunExists(run.run_id)
+            row = cursor.lastrowid or 0
+            queries.insert(cursor, row, 1, run.records)
+            return row, until
+
+        row, until = self._connections.write(work)
+        self._remember(run.run_id, row)
+        return None if until is None else Lease(run.run_id, 1, until)
+
+    def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        if len(commits) == 1:
+            alone = self._as_statement(commits[0])
+            if alone is not None and self._connections.execute(queries.APPEND, alone) == 1:
+                return [None]
+        elif not commits:
+            return []
+        return self._connections.write(lambda cursor: [self._apply(cursor, commit) for commit in commits])
+
+    def head(self, run_id: str) -> RunHead:
+        return self._connections.read(lambda cursor: self._find(cursor, run_id))[1]
+
+    def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
+        def work(cursor: sqlite3.Cursor) -> Tail:
+            row, head = self._find(cursor, run_id)
+            start = head.snapshot if first is None else max(first, 0)
+            stop = head.sequence if last is None else max(last, 0)
+            bounds = min(start, head.sequence + 1), min(stop, head.sequence)
+            found = cursor.execute(queries.READ, (row, *bounds)).fetchall()
+            return Tail(head, found[0][0] if found else head.sequence + 1, [data for _, data in found])
+
+        return self._connections.read(work)
+
+    def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
+        def work(cursor: sqlite3.Cursor) -> Lease:
+            row, head = self._find(cursor, run_id)
+            now = self._clock()
+            if is_held(head, now) and instead_of != head.fence:
+                raise held(head, now)
+            lease = Lease(run_id, head.fence + 1, now + ttl)
+            cursor.execute(queries.CLAIM, (lease.fence, holder, lease.until, now, row))
+            return lease
+
+        return self._connections.write(work)
+
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+        leases = list(leases)
+
+        def work(cursor: sqlite3.Cursor) -> list[str | None]:
+            now = self._clock()
+            return [queries.renew(cursor, lease, now, now + ttl) for lease in leases]
+
+        return self._connections.write(work)
+
+    def release(self, lease: Lease) -> None:
+        self._connections.execute(queries.RELEASE, (lease.run_id, lease.fence))
+
+    def signal(self, run_id: str, signal: str) -> None:
+        if self._connections.execute(queries.SIGNAL, (signal, run_id)) == 0:
+            raise RunNotFound(run_id)
+
+    def list(self, which: RunFilter) -> list[RunHead]:
+        conditions, values = queries.where(which, self._clock())
+        query = f"{queries.HEAD} {conditions} ORDER BY created DESC, run_id DESC LIMIT ? OFFSET ?"
+        values += (-1 if which.limit is None else which.limit), which.offset
+        return self._connections.read(lambda cursor: [*map(queries.head_of, cursor.execute(query, values))])
+
+    def prune(self, run_id: str, before: int) -> int:
+        def work(cursor: sqlite3.Cursor) -> int:
+            row, head = self._find(cursor, run_id)
+            limit = min(max(before, 0), head.snapshot)
+            return cursor.execute("DELETE FROM records WHERE run = ? AND sequence < ?", (row, limit)).rowcount
+
+        return self._connections.write(work)
+
+    def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
+        def work(cursor: sqlite3.Cursor) -> int:
+            now = self._clock()
+            old = f"WHERE status IN ({queries.marks(statuses)}) AND updated <= ? AND {queries.FREE}"
+            values = (*statuses, now - older_than, now)
+            cursor.execute(f"DELETE FROM records WHERE run IN (SELECT id FROM runs {old})", values)
+            return cursor.execute(f"DELETE FROM runs {old}", values).rowcount
+
+        return self._connections.write(work)
+
+    def delete(self, run_id: str) -> None:
+        def work(cursor: sqlite3.Cursor) -> None:
+            row, head = self._find(cursor, run_id)
+            now = self._clock()
+            if is_held(head, now):
+                raise held(head, now)
+            cursor.execute("DELETE FROM records WHERE run = ?", (row,))
+            cursor.execute("DELETE FROM runs WHERE id = ?", (row,))
+
+        self._connections.write(work)
+        self._rows.pop(run_id, None)
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def _as_statement(self, commit: Commit) -> tuple[Any, ...] | None:
+        """The parameters of `APPEND`, if that is all there is to do for this commit."""
+        records = commit.records
+        if (
+            len(records) != 1
+            or commit.snapshot
+            or commit.status is not None
+            or commit.note is not None
+            or commit.purge
+            or not commit.heed
+            or len(records[0]) > LARGEST
+        ):
+            return None
+        row = self._rows.get(commit.run_id)
+        return None if row is None else (row, commit.expected + 1, records[0], commit.fence, commit.expected)
+
+    def _apply(self, cursor: sqlite3.Cursor, commit: Commit) -> Exception | None:
+        alone = self._as_statement(commit)
+        if alone is not None and cursor.execute(queries.APPEND, alone).rowcount == 1:
+            return None
+        try:
+            row, head = self._find(cursor, commit.run_id)
+        except RunNotFound as missing:
+            return missing
+        now = self._clock()
+        refused = refusal(commit, head, now) or _too_large(commit)
+        if refused is None:
+            if commit.purge:
+                cursor.execute("DELETE FROM records WHERE run = ?", (row,))
+            else:
+                queries.insert(cursor, row, commit.expected + 1, commit.records)
+            queries.change_head(cursor, row, commit, now)
+        return refused
+
+    def _find(self, cursor: sqlite3.Cursor, run_id: str) -> tuple[int, RunHead]:
+        row = cursor.execute(queries.FIND, (run_id,)).fetchone()
+        if row is None:
+            raise RunNotFound(run_id)
+        self._remember(run_id, row[0])
+        return row[0], queries.head_of(row)
+
+    def _remember(self, run_id: str, row: int) -> None:
+        if len(self._rows) > 10_000:
+            self._rows.clear()
+        self._rows[run_id] = row
+
+
+def _usable(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    if not text or Path(text).name == ":memory:":
+        raise UsageError(f'{text!r} is no file: for a store in memory use "memory" (or MemoryStore())')
+    found = Path(text).resolve()
+    if not found.parent.is_dir():
+        raise StoreUnavailable(f"can't open {found}: create the directory {found.parent} first")
+    if found.is_dir():
+        raise StoreUnavailable(f"can't open {found}: it is a directory; name a file in it")
+    return found
+
+
+def _too_large(commit: Commit) -> StoreUnavailable | None:
+    size = max(map(len, commit.records), default=0)
+    if size <= LARGEST:
+        return None
+    return StoreUnavailable(
+        f"run {commit.run_id!r}: a record of {size:,} bytes is more than SQLite can hold ({LARGEST:,})"
+    )

@@ -1,0 +1,135 @@
+"""The SQL of the SQLite store, and the ways between its rows and what the journal speaks of."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.journal.store import RUNNING, Commit, Lease, NewRun, RunFilter, RunHead
+
+HEAD = """
+SELECT id, run_id, graph, status,
+    max(sequence, coalesce((SELECT max(sequence) FROM records WHERE run = runs.id), 0)),
+    snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note
+FROM runs
+"""
+
+FIND = f"{HEAD} WHERE run_id = ?"
+
+READ = "SELECT sequence, data FROM records WHERE run = ? AND sequence BETWEEN ? AND ? ORDER BY sequence"
+
+CREATE = """
+INSERT INTO runs
+    (run_id, graph, status, snapshot, fence, created, updated, holder, lease_until, tags, parent, note)
+VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING
+"""
+
+# Where the run can't take the record, the row id comes out NULL, which the table refuses and OR IGNORE
+# turns into no row. INSERT … SELECT would say it plainly, but SQLite then copies the row through a
+# temporary table, because the SELECT reads the table that is inserted into: a fifth slower.
+APPEND = """
+INSERT OR IGNORE INTO records (run, sequence, data) VALUES ((
+    SELECT id FROM runs WHERE id = ?1 AND fence = ?4 AND signal IS NULL
+    AND (SELECT max(sequence) FROM records WHERE run = ?1) = ?5
+), ?2, ?3)
+"""
+
+CLAIM = "UPDATE runs SET fence = ?, holder = ?, lease_until = ?, updated = ? WHERE id = ?"
+
+RENEW = "UPDATE runs SET lease_until = ?, updated = ? WHERE run_id = ? AND fence = ? AND holder IS NOT NULL"
+
+RELEASE = "UPDATE runs SET holder = NULL, lease_until = NULL WHERE run_id = ? AND fence = ?"
+
+SIGNAL = "UPDATE runs SET signal = ? WHERE run_id = ?"
+
+FREE = "(lease_until IS NULL OR lease_until <= ?)"
+
+
+def head_of(row: Sequence[Any]) -> RunHead:
+    """The head in a row of `HEAD`."""
+    _, run_id, graph, status, sequence, snapshot, fence, created, updated, *rest = row
+    holder, lease_until, tags, parent, signal, note = rest
+    return RunHead(
+        run_id=run_id,
+        graph=graph,
+        status=status,
+        sequence=sequence,
+        snapshot=snapshot,
+        fence=fence,
+        created=created,
+        updated=updated,
+        holder=holder,
+        lease_until=lease_until,
+        tags=tuple(json.loads(tags)),
+        parent=parent,
+        signal=signal,
+        note=note,
+    )
+
+
+def row_of(run: NewRun, now: float, until: float | None) -> tuple[Any, ...]:
+    """The parameters of `CREATE`."""
+    snapshot = 1 if run.records else 0
+    about = (run.run_id, run.graph, run.status, snapshot, now, now)
+    return (*about, run.holder, until, json.dumps(run.tags), run.parent, run.note)
+
+
+def where(which: RunFilter, now: float) -> tuple[str, list[Any]]:
+    """The condition that keeps the runs that fit, and its parameters."""
+    conditions: list[str] = []
+    values: list[Any] = []
+    if which.statuses:
+        conditions.append(f"status IN ({marks(which.statuses)})")
+        values += which.statuses
+    for column, value in (("graph", which.graph), ("parent", which.parent)):
+        if value is not None:
+            conditions.append(f"{column} = ?")
+            values.append(value)
+    if which.tag is not None:
+        conditions.append("EXISTS (SELECT 1 FROM json_each(runs.tags) WHERE value = ?)")
+        values.append(which.tag)
+    if which.unclaimed:
+        conditions.append(FREE)
+        values.append(now)
+    return ("WHERE " + " AND ".join(conditions) if conditions else ""), values
+
+
+def marks(values: Sequence[Any]) -> str:
+    """A question mark for each value, as in `IN (?, ?)`."""
+    return ", ".join("?" * len(values))
+
+
+def insert(cursor: sqlite3.Cursor, row: int, first: int, records: Sequence[bytes]) -> None:
+    """Add records to the run of this row id, numbered from `first`."""
+    numbered = ((row, sequence, data) for sequence, data in enumerate(records, first))
+    cursor.executemany("INSERT INTO records (run, sequence, data) VALUES (?, ?, ?)", numbered)
+
+
+def change_head(cursor: sqlite3.Cursor, row: int, commit: Commit, now: float) -> None:
+    """Carry out what `commit` says of the head, if anything."""
+    changes: dict[str, Any] = {}
+    if commit.purge:
+        changes |= {"sequence": commit.expected + len(commit.records), "snapshot": 0}
+    elif commit.snapshot:
+        changes |= {"snapshot": commit.snapshot}
+    if commit.status is not None:
+        changes |= {"status": commit.status, "updated": now}
+        if commit.status != RUNNING:
+            changes |= {"holder": None, "lease_until": None}
+    if commit.note is not None:
+        changes |= {"note": commit.note}
+    if not commit.heed:
+        changes |= {"signal": None}
+    if changes:
+        columns = ", ".join(f"{column} = ?" for column in changes)
+        cursor.execute(f"UPDATE runs SET {columns} WHERE id = ?", (*changes.values(), row))
+
+
+def renew(cursor: sqlite3.Cursor, lease: Lease, now: float, until: float) -> str | None:
+    """Prolong one lease; return "", the waiting signal, or None if the lease is lost."""
+    if cursor.execute(RENEW, (until, now, lease.run_id, lease.fence)).rowcount == 0:
+        return None
+    (signal,) = cursor.execute("SELECT signal FROM runs WHERE run_id = ?", (lease.run_id,)).fetchone()
+    return signal or ""

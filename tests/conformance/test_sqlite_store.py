@@ -1,0 +1,242 @@
+"""The SQLite store, held to the suite at both levels, and what is peculiar to it."""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StoreUnavailable, UsageError
+from holdfast.journal.store import COMPLETED, Commit, Level, NewRun, RunFilter, Store
+from holdfast.stores import sqlite as sqlite_store
+from holdfast.stores import sqlite_connections
+from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite_connections import _is_busy
+from holdfast.stores.sqlite_schema import APPLICATION_ID, MIGRATIONS
+from holdfast.testing.conformance import ManualClock, StoreConformance
+
+
+@pytest.mark.parametrize("level", ["disk", "process"])
+class TestSQLiteStore(StoreConformance):
+    @pytest.fixture
+    def store(self, tmp_path: Path, clock: ManualClock, level: Level) -> Iterator[Store]:
+        store = SQLiteStore(tmp_path / "runs.db", level=level, clock=clock)
+        assert store.abilities.level == level
+        yield store
+        store.close()
+
+    def reopen(self, store: SQLiteStore) -> Store:
+        store.close()
+        return SQLiteStore(store.path, level=store.abilities.level, clock=store._clock)
+
+    def damage(self, store: SQLiteStore, run_id: str, sequence: int) -> None:
+        with closing(sqlite3.connect(store.path)) as connection, connection:
+            connection.execute(
+                "UPDATE records SET data = CAST('?' || substr(data, 2) AS BLOB) "
+                "WHERE sequence = ? AND run = (SELECT id FROM runs WHERE run_id = ?)",
+                (sequence, run_id),
+            )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+def test_the_level_decides_whether_each_commit_is_flushed(path: Path) -> None:
+    """Invariant 1: FULL is an fsync for each commit, NORMAL none; both keep a write-ahead log."""
+    for level, synchronous in (("disk", 2), ("process", 1)):
+        with closing(SQLiteStore(path, level=level)) as store:
+            for use in (store._connections.write, store._connections.read):
+                pragmas = use(
+                    lambda cursor: [_pragma(cursor, "synchronous"), _pragma(cursor, "journal_mode")]
+                )
+                assert pragmas == [synchronous, "wal"]
+
+
+def test_a_common_commit_is_one_statement(path: Path) -> None:
+    """H2: no transaction around it, no head that is written again with every record."""
+    with closing(SQLiteStore(path)) as store:
+        store.create(NewRun("r", "g", [b"1"], holder="ann"))
+        statements: list[str] = []
+        writer = store._connections._writer
+        assert writer is not None
+        writer.connection.set_trace_callback(statements.append)
+        assert store.append([Commit("r", 1, 1, [b"2"])]) == [None]
+        assert [statement.split()[0] for statement in statements] == ["INSERT"]
+
+
+@pytest.mark.parametrize("path", ["", ":memory:", "somewhere/:memory:"])
+def test_a_database_in_memory_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match='"memory"'):
+        SQLiteStore(path)
+
+
+@pytest.mark.parametrize("options", [{"level": "memory"}, {"level": "best"}, {"timeout": -1}])
+def test_options_that_make_no_sense_are_refused(path: Path, options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        SQLiteStore(path, **options)
+    assert not path.exists()
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=r"create the directory .*missing"):
+        SQLiteStore(tmp_path / "missing" / "runs.db")
+    with pytest.raises(StoreUnavailable, match="is a directory"):
+        SQLiteStore(tmp_path)
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
+    for content in (b"not a database, but long enough for a header " * 20, b"short"):
+        path.write_bytes(content)
+        with pytest.raises(StoreUnavailable, match="not a SQLite database"):
+            SQLiteStore(path)
+        assert path.read_bytes() == content
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE runs (theirs)")
+    before = path.read_bytes()
+    with pytest.raises(StoreUnavailable, match="something else"):
+        SQLiteStore(path)
+    assert path.read_bytes() == before
+
+
+def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
+    """P10: an older Holdfast says what to do."""
+    SQLiteStore(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    before = path.read_bytes()
+    with pytest.raises(StoreUnavailable, match=r"newer Holdfast .* upgrade"):
+        SQLiteStore(path)
+    assert path.read_bytes() == before
+
+
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    with closing(SQLiteStore(path)) as store:
+        assert store.list(RunFilter()) == []
+    with closing(sqlite3.connect(path)) as connection:
+        assert _pragma(connection.cursor(), "user_version") == len(MIGRATIONS)
+        assert _pragma(connection.cursor(), "application_id") == APPLICATION_ID
+
+
+def test_a_path_means_the_same_file_wherever_one_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with closing(SQLiteStore("odd name?#%20.db")) as store:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        store.create(NewRun("r", "g", [b"1"]))
+        assert store.head("r").run_id == "r"
+    assert (tmp_path / "odd name?#%20.db").exists()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store waits while another program has the file, and nobody hears of it."""
+    met: list[Exception] = []
+
+    def free_it(error: Exception) -> bool:
+        met.append(error)
+        other.rollback()
+        return _is_busy(error)
+
+    monkeypatch.setattr(sqlite_connections, "_is_busy", free_it)
+    with closing(SQLiteStore(path)) as store:
+        with closing(_lock(path)) as other:
+            store.create(NewRun("r", "g", [b"1"], holder="ann"))
+        with closing(_lock(path)) as other:
+            assert store.append([Commit("r", 1, 1, [b"2"])]) == [None]
+        assert store.read("r").records == [b"1", b"2"]
+    assert len(met) == 2
+
+
+def test_a_file_that_stays_locked_is_named(path: Path) -> None:
+    """Readers don't mind the lock; writers, after `timeout`, say what is in the way and change nothing."""
+    with closing(SQLiteStore(path, timeout=0.3)) as store:
+        store.create(NewRun("r", "g", [b"1"], holder="ann"))
+        with closing(_lock(path)):
+            for call in (
+                lambda: store.append([Commit("r", 1, 1, [b"2"])]),
+                lambda: store.append([Commit("r", 1, 1, [b"2"], status=COMPLETED)]),
+                lambda: store.signal("r", "cancel"),
+                lambda: SQLiteStore(path, timeout=0.0),
+            ):
+                with pytest.raises(StoreUnavailable, match=r"runs\.db was locked by another process"):
+                    call()
+            assert store.head("r").sequence == 1
+        assert store.append([Commit("r", 1, 1, [b"2"])]) == [None]
+
+
+def test_a_record_too_large_for_sqlite_refuses_its_own_commit_only(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_store, "LARGEST", 1000)
+    with closing(SQLiteStore(path)) as store:
+        for run_id in ("large", "small"):
+            store.create(NewRun(run_id, "g", [b"1"], holder="ann"))
+        large = Commit("large", 1, 1, [b"x" * 1001])
+        for commits in ([large], [large, Commit("small", 1, 1, [b"x" * 1000])]):
+            outcomes = store.append(commits)
+            assert isinstance(outcomes[0], StoreUnavailable)
+            assert outcomes[1:] == [None] * (len(commits) - 1)
+        assert (store.head("large").sequence, store.head("small").sequence) == (1, 2)
+
+
+def test_what_sqlite_itself_refuses_is_explained(path: Path) -> None:
+    with closing(SQLiteStore(path)) as store:
+        with pytest.raises(UsageError, match="isn't text"):
+            store.head("half a surrogate \ud800")
+        writer = store._connections._writer
+        assert writer is not None
+        writer.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
+        with pytest.raises(StoreUnavailable, match="record of this size"):
+            store.create(NewRun("r", "g", [b"x" * 20_000]))
+        assert store.list(RunFilter()) == []
+
+
+def test_a_store_nobody_refers_to_lets_go_of_its_file(path: Path) -> None:
+    store = SQLiteStore(path)
+    store.list(RunFilter())
+    gone = weakref.ref(store)
+    del store
+    gc.collect()
+    assert gone() is None
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_many_readers_leave_few_connections(path: Path) -> None:
+    with closing(SQLiteStore(path)) as store:
+        together = threading.Barrier(20)
+
+        def read() -> None:
+            store._connections.read(lambda cursor: together.wait(30))
+
+        threads = [threading.Thread(target=read) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(store._connections._idle) <= 8
+
+
+def _pragma(cursor: sqlite3.Cursor, name: str) -> object:
+    return cursor.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def _lock(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("BEGIN IMMEDIATE")
+    return connection

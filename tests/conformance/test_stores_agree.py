@@ -1,0 +1,179 @@
+"""Any list of calls gives the same results in memory and in SQLite: the plain store is the other's model."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from holdfast.errors import HoldfastError
+from holdfast.journal.store import STATUSES, Commit, Lease, NewRun, RunFilter, Signalled, Store
+from holdfast.stores import MemoryStore
+from holdfast.stores.sqlite import SQLiteStore
+from holdfast.testing.conformance import ManualClock
+
+run_ids = st.sampled_from(["a", "b", "B", "ü'\"/"])
+holders = st.sampled_from(["ann", "bob"])
+numbers = st.integers(0, 8)
+texts = st.sampled_from(["x", "y", 'x"', ""])
+statuses = st.sampled_from(STATUSES)
+records = st.lists(st.binary(max_size=8), max_size=3)
+ttls = st.sampled_from([0.0, 1.0, 5.0, 30.0])
+
+# Off by a little from what would be accepted, or not: most commits of a random machine should land.
+slips = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1])
+
+
+class StoresAgree(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name, "runs.db")
+        self.model = MemoryStore(clock=self.clock)
+        self.store = SQLiteStore(self.path, level="process", clock=self.clock)
+        # A second store on the file, so that neither may rely on what it remembers.
+        self.other = SQLiteStore(self.path, level="process", clock=self.clock)
+
+    def teardown(self) -> None:
+        self.store.close()
+        self.other.close()
+        self.folder.cleanup()
+
+    def same(self, method: str, *arguments: Any, **more: Any) -> None:
+        self.store, self.other = self.other, self.store
+        expected = outcome(self.model, method, *arguments, **more)
+        assert outcome(self.store, method, *arguments, **more) == expected
+
+    def written(self, run_id: str, fence: int, expected: int, data: list[bytes], **more: Any) -> Commit:
+        try:
+            head = self.model.head(run_id)
+        except HoldfastError:
+            return Commit(run_id, fence, expected, data, **more)
+        return Commit(run_id, head.fence + fence, head.sequence + expected, data, **more)
+
+    @rule(seconds=ttls)
+    def time_passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(
+        run_id=run_ids,
+        data=records,
+        graph=texts,
+        status=statuses,
+        holder=st.none() | holders,
+        ttl=ttls,
+        tags=st.lists(texts, max_size=2),
+        parent=st.none() | run_ids,
+    )
+    def create(self, run_id: str, data: list[bytes], tags: list[str], **more: Any) -> None:
+        self.same("create", NewRun(run_id, records=data, tags=tuple(tags), **more))
+
+    @rule(run_id=run_ids, fence=slips, expected=slips, data=st.binary(max_size=8))
+    def append_one(self, run_id: str, fence: int, expected: int, data: bytes) -> None:
+        self.same("append", [self.written(run_id, fence, expected, [data])])
+
+    @rule(commits=st.lists(st.tuples(run_ids, slips, slips, records), max_size=4, unique_by=lambda c: c[0]))
+    def append_many(self, commits: list[tuple[str, int, int, list[bytes]]]) -> None:
+        self.same("append", [self.written(*commit) for commit in commits])
+
+    @rule(
+        run_id=run_ids,
+        fence=slips,
+        expected=slips,
+        data=records,
+        whole=st.booleans(),
+        status=st.none() | statuses,
+        note=st.none() | st.binary(max_size=3),
+        purge=st.sampled_from([False, False, True]),
+        heed=st.booleans(),
+    )
+    def append_fully(
+        self, run_id: str, fence: int, expected: int, data: list[bytes], whole: bool, **more: Any
+    ) -> None:
+        commit = self.written(run_id, fence, expected, data, **more)
+        commit.snapshot = commit.expected + len(data) if whole and data else 0
+        self.same("append", [commit])
+
+    @rule(run_id=run_ids, first=st.none() | numbers, last=st.none() | numbers)
+    def read(self, run_id: str, first: int | None, last: int | None) -> None:
+        self.same("read", run_id, first, last)
+
+    @rule(
+        statuses=st.lists(statuses, max_size=2),
+        graph=st.none() | texts,
+        tag=st.none() | texts,
+        parent=st.none() | run_ids,
+        unclaimed=st.booleans(),
+        limit=st.none() | numbers,
+        offset=st.sampled_from([0, 0, 1, 2]),
+    )
+    def list(self, statuses: list[str], **more: Any) -> None:
+        self.same("list", RunFilter(statuses=tuple(statuses), **more))
+
+    @rule(run_id=run_ids, holder=holders, ttl=ttls, instead_of=st.none() | numbers)
+    def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None) -> None:
+        self.same("claim", run_id, holder, ttl, instead_of)
+
+    @rule(leases=st.lists(st.builds(Lease, run_ids, numbers, ttls), max_size=3), ttl=ttls)
+    def renew(self, leases: Any, ttl: float) -> None:
+        self.same("renew", leases, ttl)
+
+    @rule(lease=st.builds(Lease, run_ids, numbers, ttls))
+    def release(self, lease: Lease) -> None:
+        self.same("release", lease)
+
+    @rule(run_id=run_ids, signal=texts.filter(bool))
+    def signal(self, run_id: str, signal: str) -> None:
+        self.same("signal", run_id, signal)
+
+    @rule(run_id=run_ids, before=numbers)
+    def prune(self, run_id: str, before: int) -> None:
+        self.same("prune", run_id, before)
+
+    @rule(older_than=ttls, statuses=st.lists(statuses, max_size=2))
+    def expire(self, older_than: float, statuses: Any) -> None:
+        self.same("expire", older_than, statuses)
+
+    @rule(run_id=run_ids)
+    def delete(self, run_id: str) -> None:
+        self.same("delete", run_id)
+
+    @invariant()
+    def everything_is_equal(self) -> None:
+        self.same("list", RunFilter())
+        for head in self.model.list(RunFilter()):
+            self.same("read", head.run_id)
+            self.same("read", head.run_id, 1)
+
+
+def outcome(store: Store, method: str, *arguments: Any, **more: Any) -> Any:
+    """What a call returned or raised, in a form in which two of them can be compared."""
+    try:
+        returned = getattr(store, method)(*arguments, **more)
+    except HoldfastError as error:
+        return comparable(error)
+    return [comparable(item) for item in returned] if isinstance(returned, list) else returned
+
+
+def comparable(item: Any) -> Any:
+    if isinstance(item, HoldfastError | Signalled):
+        return type(item), str(item), vars(item)
+    return item
+
+
+def test_memory_and_sqlite_agree() -> None:
+    """P6, P8, F14: results, refusals and their words, and all that is kept."""
+    run_state_machine_as_test(
+        StoresAgree,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
