@@ -42,6 +42,8 @@ from holdfast.stores.registry import open_store, register_store
 from holdfast.version import VERSION as __version__
 
 __all__ = [
+    "END",
+    "START",
     "AlreadyCompleted",
     "AnswerRefused",
     "AsyncRun",
@@ -52,7 +54,6 @@ __all__ = [
     "DamagedRecord",
     "DefinitionError",
     "Difference",
-    "END",
     "Event",
     "ExecutionError",
     "GraphConfig",
@@ -69,7 +70,6 @@ __all__ = [
     "RunInfo",
     "RunNotFound",
     "RunPaused",
-    "START",
     "State",
     "StateGraph",
     "StoreError",

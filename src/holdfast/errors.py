@@ -203,3 +203,11 @@ class AlreadyCompleted(RunError):
     """The run is complete: there is nothing to resume. `fork` it to go on from one of its steps."""
 
     code = "already-completed"
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """The end of a message about a name that isn't known: the nearest one that is, if there is one near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(given), list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -13,6 +13,7 @@ from holdfast.engine.session import Compiled
 from holdfast.errors import DefinitionError, UsageError
 from holdfast.graphs.config import CheckpointConfig, GraphConfig
 from holdfast.graphs.definition import Definition
+from holdfast.journal.store import Store
 from holdfast.observe.hub import gather
 from holdfast.observe.registry import resolve_observer
 from holdfast.stores.checkpointer import Checkpointer
@@ -119,12 +120,14 @@ class StateGraph(Definition, Runnable):
             raise DefinitionError(f"lease is a number of seconds above 0, not {lease!r}", self.name)
         plan = self.freeze(interrupt_before, interrupt_after)
         configured = self._checkpoint
+        opened: Store | None = None
+        every = configured.interval
         if store is not None:
-            every, opened = configured.interval or 1, open_store(store)
+            every, opened = every or 1, open_store(store)
         elif checkpointer is not None:
             every, opened = 0, MemoryStore()
-        else:
-            every, opened = configured.interval, configured.store if configured.interval else None
+        elif every:
+            opened = open_store(configured.store)
         if opened is None and (plan.interrupt_before or plan.interrupt_after):
             raise DefinitionError(
                 "interrupts need somewhere to save the run: compile(store=…) or compile(checkpointer=…)",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import StoreUnavailable, UsageError
+from holdfast.errors import RunNotFound, StoreUnavailable, UsageError
 from holdfast.journal.store import COMPLETED, Commit, Level, NewRun, RunFilter, Store
 from holdfast.stores import sqlite as sqlite_store
 from holdfast.stores import sqlite_connections
@@ -205,6 +205,30 @@ def test_what_sqlite_itself_refuses_is_explained(path: Path) -> None:
         with pytest.raises(StoreUnavailable, match="record of this size"):
             store.create(NewRun("r", "g", [b"x" * 20_000]))
         assert store.list(RunFilter()) == []
+
+
+def test_what_is_gone_takes_no_room(path: Path) -> None:
+    """P7: a deleted, expired or purged run leaves no records behind."""
+    with closing(SQLiteStore(path)) as store:
+        for run_id in ("deleted", "expired", "purged", "kept"):
+            store.create(NewRun(run_id, "g", [b"1", b"2"]))
+        assert store.append([Commit("purged", 1, 2, [b"3"], purge=True)]) == [None]
+        assert store.append([Commit("expired", 1, 2, [b"3"], status=COMPLETED)]) == [None]
+        store.delete("deleted")
+        assert store.expire(-1) == 1
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("SELECT count(*) FROM records").fetchone() == (2,)
+
+
+def test_what_one_store_remembers_another_may_have_deleted(path: Path) -> None:
+    """P6: a run's place is never given to another run, so a late write can't land in the wrong journal."""
+    with closing(SQLiteStore(path)) as store, closing(SQLiteStore(path)) as other:
+        store.create(NewRun("old", "g", [b"1"]))
+        other.delete("old")
+        other.create(NewRun("new", "g", [b"1"]))
+        (outcome,) = store.append([Commit("old", 1, 1, [b"2"])])
+        assert isinstance(outcome, RunNotFound)
+        assert store.read("new").records == [b"1"]
 
 
 def test_a_store_nobody_refers_to_lets_go_of_its_file(path: Path) -> None:

@@ -8,7 +8,13 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from holdfast.errors import HoldfastError
 from holdfast.journal.store import STATUSES, Commit, Lease, NewRun, RunFilter, Signalled, Store
@@ -16,7 +22,7 @@ from holdfast.stores import MemoryStore
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.conformance import ManualClock
 
-run_ids = st.sampled_from(["a", "b", "B", "ü'\"/"])
+run_ids = st.sampled_from(["a", "a", "a", "b", "B", "ü'\"/"])
 holders = st.sampled_from(["ann", "bob"])
 numbers = st.integers(0, 8)
 texts = st.sampled_from(["x", "y", 'x"', ""])
@@ -24,8 +30,10 @@ statuses = st.sampled_from(STATUSES)
 records = st.lists(st.binary(max_size=8), max_size=3)
 ttls = st.sampled_from([0.0, 1.0, 5.0, 30.0])
 
-# Off by a little from what would be accepted, or not: most commits of a random machine should land.
+# Off by a little from what would be accepted, or not. Most commits of a random machine should land, and
+# most runs should live for a while: chance alone would mostly call for runs that aren't there.
 slips = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1])
+rarely = st.sampled_from([False, False, False, False, True])
 
 
 class StoresAgree(RuleBasedStateMachine):
@@ -55,6 +63,11 @@ class StoresAgree(RuleBasedStateMachine):
         except HoldfastError:
             return Commit(run_id, fence, expected, data, **more)
         return Commit(run_id, head.fence + fence, head.sequence + expected, data, **more)
+
+    @initialize(ttl=ttls)
+    def begin(self, ttl: float) -> None:
+        self.same("create", NewRun("a", "x", [b"1"], holder="ann", ttl=ttl))
+        self.same("create", NewRun("b", "y", [b"1", b"2"], parent="a", tags=("x",)))
 
     @rule(seconds=ttls)
     def time_passes(self, seconds: float) -> None:
@@ -115,17 +128,19 @@ class StoresAgree(RuleBasedStateMachine):
     def list(self, statuses: list[str], **more: Any) -> None:
         self.same("list", RunFilter(statuses=tuple(statuses), **more))
 
-    @rule(run_id=run_ids, holder=holders, ttl=ttls, instead_of=st.none() | numbers)
+    @rule(run_id=run_ids, holder=holders, ttl=ttls, instead_of=st.none() | slips)
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None) -> None:
-        self.same("claim", run_id, holder, ttl, instead_of)
+        fence = None if instead_of is None else self.written(run_id, instead_of, 0, []).fence
+        self.same("claim", run_id, holder, ttl, fence)
 
-    @rule(leases=st.lists(st.builds(Lease, run_ids, numbers, ttls), max_size=3), ttl=ttls)
+    @rule(leases=st.lists(st.tuples(run_ids, slips), max_size=3), ttl=ttls)
     def renew(self, leases: Any, ttl: float) -> None:
-        self.same("renew", leases, ttl)
+        held = [Lease(run_id, self.written(run_id, slip, 0, []).fence, 0.0) for run_id, slip in leases]
+        self.same("renew", held, ttl)
 
-    @rule(lease=st.builds(Lease, run_ids, numbers, ttls))
-    def release(self, lease: Lease) -> None:
-        self.same("release", lease)
+    @rule(run_id=run_ids, fence=slips)
+    def release(self, run_id: str, fence: int) -> None:
+        self.same("release", Lease(run_id, self.written(run_id, fence, 0, []).fence, 0.0))
 
     @rule(run_id=run_ids, signal=texts.filter(bool))
     def signal(self, run_id: str, signal: str) -> None:
@@ -135,13 +150,13 @@ class StoresAgree(RuleBasedStateMachine):
     def prune(self, run_id: str, before: int) -> None:
         self.same("prune", run_id, before)
 
-    @rule(older_than=ttls, statuses=st.lists(statuses, max_size=2))
-    def expire(self, older_than: float, statuses: Any) -> None:
-        self.same("expire", older_than, statuses)
+    @rule(older_than=ttls, statuses=st.lists(statuses, max_size=1), really=rarely)
+    def expire(self, older_than: float, statuses: Any, really: bool) -> None:
+        self.same("expire", older_than if really else 1e6, statuses)
 
-    @rule(run_id=run_ids)
-    def delete(self, run_id: str) -> None:
-        self.same("delete", run_id)
+    @rule(run_id=run_ids, really=rarely)
+    def delete(self, run_id: str, really: bool) -> None:
+        self.same("delete", run_id if really else "nobody")
 
     @invariant()
     def everything_is_equal(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,7 @@ class Process:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": root},
+            start_new_session=True,
         )
 
     def hear(self) -> str:
@@ -73,7 +75,12 @@ class Process:
         return out.splitlines()
 
     def kill(self) -> None:
-        self.popen.kill()
+        """End the process if it still runs, and what it forked."""
+        if self.popen.poll() is None:
+            if hasattr(os, "killpg"):
+                os.killpg(self.popen.pid, signal.SIGKILL)
+            else:
+                self.popen.kill()
         self.popen.communicate(timeout=60)
 
 

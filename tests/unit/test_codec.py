@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import enum
 import math
@@ -122,14 +123,14 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(values)
 def test_whatever_is_stored_comes_back_equal_and_of_the_same_type(value: Any) -> None:
     """H4: over every supported type, nested in every container."""
     assert same(decode(encode(value)), value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(values)
 def test_an_unchanged_value_has_unchanged_bytes(value: Any) -> None:
     """H4: changes made in place are noticed by comparing bytes."""
@@ -137,7 +138,7 @@ def test_an_unchanged_value_has_unchanged_bytes(value: Any) -> None:
     assert encode([value, value])[1:] == encode(value) * 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(values)
 def test_a_value_has_the_same_bytes_whichever_way_leads_to_them(value: Any) -> None:
     """H4: what stands beside a value, and so takes the careful way with it, doesn't change its bytes."""
@@ -145,14 +146,27 @@ def test_a_value_has_the_same_bytes_whichever_way_leads_to_them(value: Any) -> N
     assert encode([value, odd]) == encode([value, 0])[:-1] + encode(odd)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.binary(max_size=60) | values.map(encode).flatmap(lambda data: st.permutations(list(data)).map(bytes)))
+@pytest.mark.parametrize("count", [0, 15, 16, 65_535, 65_536])
+def test_containers_of_any_size_have_the_same_bytes_either_way(count: int) -> None:
+    """H4: lists, dicts with str keys and with others, small and large."""
+    odd = bytearray(b"odd")
+    assert encode([*range(count), odd])[: -len(encode(odd))] == encode([*range(count), 0])[:-1]
+    keyed = dict.fromkeys(map(str, range(count)), 0)
+    assert encode({**keyed, "odd": odd})[: -len(encode(odd))] == encode({**keyed, "odd": 0})[:-1]
+    assert decode(encode({**dict.fromkeys(range(count)), "odd": odd})) == {
+        **dict.fromkeys(range(count)),
+        "odd": odd,
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.binary(max_size=60) | values.map(encode).flatmap(lambda data: st.permutations(list(data)).map(bytes))
+)
 def test_bytes_that_nobody_encoded_are_a_value_error_or_some_value(data: bytes) -> None:
     """H5: nothing else escapes from decoding, so that the reader can report damage."""
-    try:
+    with contextlib.suppress(ValueError, HoldfastError):
         decode(data)
-    except (ValueError, HoldfastError):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -248,7 +262,11 @@ class Text(str):
         (object(), "the top", "an object (builtins.object); only data can be stored"),
         ({"f": test_plain_data_is_plain_message_pack}, "f", "a function ("),
         ({"a": {"b": [0, len]}}, "a.b[1]", "a builtin_function_or_method (builtins.len)"),
-        ({"locks": [threading.Lock()]}, "locks[0]", "only data can be stored. Register the type with register_type()"),
+        (
+            {"locks": [threading.Lock()]},
+            "locks[0]",
+            "only data can be stored. Register the type with register_type()",
+        ),
         ({"g": (i for i in ())}, "g", "a generator (builtins.generator)"),
         ({"messages": [{}, {"sender": object()}]}, "messages[1].sender", "an object"),
         ({"data": {"odd key": object()}}, 'data["odd key"]', "an object"),
@@ -357,8 +375,8 @@ def unnest(value: Any) -> int:
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_two_hundred_levels_are_stored(wrap: Any) -> None:
     """H4: nesting within the stated limit comes back whole."""
-    levels = 200 if wrap is not WRAPS[4] else 100
-    assert unnest(decode(encode(nest(levels, wrap)))) == 200
+    levels = 200 if wrap not in WRAPS[4:] else 100
+    assert unnest(decode(encode(nest(levels, wrap)))) >= levels
 
 
 @pytest.mark.parametrize("wrap", WRAPS)
@@ -368,6 +386,7 @@ def test_what_is_nested_too_deeply_is_refused_with_a_path(wrap: Any, levels: int
     with pytest.raises(UnstorableValue, match="nested") as caught:
         encode({"deep": nest(levels, wrap)})
     assert caught.value.path.startswith("deep")
+    assert len(caught.value.path) <= 200
 
 
 def test_a_full_stack_is_no_recursion_error_either() -> None:
@@ -380,7 +399,7 @@ def test_a_full_stack_is_no_recursion_error_either() -> None:
         except RecursionError:
             encode(value)
 
-    with pytest.raises((UnstorableValue, RecursionError)):
+    with pytest.raises(UnstorableValue, match="Python's stack"):
         descend()
     assert decode(encode(value)) == value
 
@@ -477,7 +496,9 @@ def test_a_failing_conversion_says_where_and_why(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UnstorableValue, match="LookupError: gone") as refused:
         encode({"a": [Stubborn()]})
     assert refused.value.path == "a[0]"
-    with pytest.raises(UsageError, match=r"Stubborn' can't be restored: LookupError: gone.*restore=") as failed:
+    with pytest.raises(
+        UsageError, match=r"Stubborn' can't be restored: LookupError: gone.*restore="
+    ) as failed:
         decode(data)
     assert isinstance(failed.value.__cause__, LookupError)
 

@@ -38,7 +38,7 @@ class Changes:
 
     def private(self, tracked: bool) -> NodeState:
         """The live state as a node is handed it; `tracked` if changes in place are to be found or taken back."""
-        made = TrackedState(self._live) if tracked else NodeState(self._live)
+        made: NodeState = TrackedState(self._live) if tracked else NodeState(self._live)
         made.notes = self._notes
         return made
 

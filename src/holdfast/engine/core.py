@@ -20,8 +20,7 @@ and returns a `Verdict`. Rules that hold wherever it stops:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast.engine.changes import Changes, detached
 from holdfast.engine.task import Keep, Scope, Task
@@ -39,54 +38,50 @@ TRACEBACK_KEPT = 4000
 """How many characters of a traceback, from its end, are stored with a failed run."""
 
 
-@dataclass(slots=True)
-class Failed:
+class Failed(NamedTuple):
     """The node raised, or what it returned can't be taken (`again` False: trying again won't help)."""
 
     error: BaseException
     again: bool = True
 
 
-@dataclass(slots=True)
-class Asked:
+class Asked(NamedTuple):
     """The node asked a question."""
 
     question: Question
 
 
-@dataclass(slots=True)
 class Cancelled:
     """The run is to stop here."""
+
+    __slots__ = ()
 
 
 UNFINISHED: Final = frozenset({Failed, Asked, Cancelled})
 
 
-@dataclass(slots=True)
-class Wait:
+class Wait(NamedTuple):
     """Let this many seconds pass."""
 
     seconds: float
 
 
-@dataclass(slots=True)
-class Report:
+class Report(NamedTuple):
     """An event for whoever iterates the run."""
 
     event: dict[str, Any]
 
 
-@dataclass(slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """How the run came to a stop."""
 
     status: str
     error: HoldfastError | None = None
-    questions: list[Question] = field(default_factory=list)
+    questions: Sequence[Question] = ()
 
 
 Command = Task | Commit | Wait | Report
-Steps = Generator[Command, Any, Any]
+Ending = Generator[Command, Any, Verdict]
 
 
 class Core:
@@ -118,15 +113,20 @@ class Core:
     def run(self) -> Generator[Command, Any, Verdict]:
         """The loop. See the module's text."""
         plan, p, state, ledger, emit = self.plan, self.progress, self.state, self.ledger, self.emit
-        nodes, before, after, limit = plan.nodes, plan.interrupt_before, plan.interrupt_after, plan.max_iterations
+        nodes, before, after, limit = (
+            plan.nodes,
+            plan.interrupt_before,
+            plan.interrupt_after,
+            plan.max_iterations,
+        )
         scope, clock, absorb, private = self.scope, self.clock, self._absorb, self.changes.private
         watched = ledger is not None or bool(plan.schema.reducers)
         simple = not watched and emit is None
         if p.phase == AFTER:
-            following = self._following(nodes[p.node])
-            if type(following) is not str:
-                return (yield from self._stop_after(following))
-            p.node, p.phase, p.cleared = following, BEFORE, False
+            chosen = self._following(nodes[p.node])
+            if isinstance(chosen, Failed):
+                return (yield from self._stop_after(chosen))
+            p.node, p.phase, p.cleared = chosen, BEFORE, False
         while (name := p.node) != END:
             if name in before and not p.cleared:
                 return (yield from self._pause(f"interrupted before {name!r}"))
@@ -148,12 +148,12 @@ class Core:
                 continue
             state.checkpoint_node, state._at = name, clock()
             following = None if name in after else node.follower or self._following(node)
-            decided = following if type(following) is str else None
+            decided = None if isinstance(following, Failed) else following
             p.complete(name, state._at, decided)
             if ledger is not None:
                 ledger.step(p, outcome, decided)
             if decided is None:
-                return (yield from self._stop_after(following))
+                return (yield from self._stop_after(following if isinstance(following, Failed) else None))
             if ledger is not None and self._due(decided):
                 commit = ledger.commit()
                 answer = yield commit
@@ -220,7 +220,9 @@ class Core:
         config = self.progress.config
         return {"state": self.state, "config": config, "node": way.source, "graph": self.plan.graph}
 
-    def _unfinished(self, task: Task, outcome: Failed | Asked | Cancelled) -> Steps:
+    def _unfinished(
+        self, task: Task, outcome: Failed | Asked | Cancelled
+    ) -> Generator[Command, Any, Verdict | None]:
         """A node didn't complete: try again (None), or stop the run (a Verdict)."""
         self.changes.undo(task.state)
         if self.emit is not None:
@@ -236,7 +238,9 @@ class Core:
                     return (yield from self._again(task, error, retry.delay(task.attempt, self.chance())))
                 return (yield from self._fail(_told(error), error, FAILED_PHASE))
 
-    def _again(self, task: Task, error: BaseException, delay: float) -> Steps:
+    def _again(
+        self, task: Task, error: BaseException, delay: float
+    ) -> Generator[Command, Any, Verdict | None]:
         """Count the failed attempt, durably, and wait. None means: try again."""
         p, ledger = self.progress, self.ledger
         self._tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=_told(error))
@@ -254,7 +258,7 @@ class Core:
             return (yield from self._cancel())
         return None
 
-    def _stop_after(self, following: Failed | None) -> Steps:
+    def _stop_after(self, following: Failed | None) -> Ending:
         """The node completed, but what follows isn't decided: it is to be, at the resume."""
         p = self.progress
         if following is None:
@@ -262,7 +266,7 @@ class Core:
         reason = f"choosing what follows failed: {_told(following.error)}"
         return (yield from self._fail(reason, following.error, AFTER))
 
-    def _pause(self, reason: str, questions: Sequence[Question] = ()) -> Steps:
+    def _pause(self, reason: str, questions: Sequence[Question] = ()) -> Ending:
         p = self.progress
         asked = [question.to_data() for question in questions]
         saved = yield from self._stop(PAUSED, {"status": PAUSED, "reason": reason, "questions": asked})
@@ -276,7 +280,7 @@ class Core:
             yield Report({"type": "interrupt", **event})
         return Verdict(PAUSED, questions=p.questions)
 
-    def _fail(self, reason: str, cause: BaseException | None, phase: str) -> Steps:
+    def _fail(self, reason: str, cause: BaseException | None, phase: str) -> Ending:
         p = self.progress
         described = _error_data(cause, p.node) if cause else {"type": "", "message": reason, "node": p.node}
         changes = {"status": FAILED, "reason": reason, "phase": phase, "error": described}
@@ -286,7 +290,7 @@ class Core:
         path = p.path if phase == AFTER else [*p.path, p.node]
         return (yield from self._failed(reason, cause, p.node, path))
 
-    def _cancel(self) -> Steps:
+    def _cancel(self) -> Ending:
         p = self.progress
         saved = yield from self._stop(CANCELLED, {"status": CANCELLED, "reason": "cancelled"})
         if isinstance(saved, Verdict):
@@ -296,7 +300,7 @@ class Core:
         message = f"run {p.run_id!r} was cancelled before {p.node!r}; what it saved can be resumed"
         return Verdict(CANCELLED, RunCancelled(message, p.run_id))
 
-    def _finish(self) -> Steps:
+    def _finish(self) -> Ending:
         p = self.progress
         saved = yield from self._stop(
             COMPLETED, {"status": COMPLETED, "reason": None}, purge=not self.preserve
@@ -308,12 +312,14 @@ class Core:
         yield Report({"type": "final", "state": self.state, "run_id": p.run_id})
         return Verdict(COMPLETED)
 
-    def _stop(self, status: str, changes: dict[str, Any], purge: bool = False) -> Steps:
+    def _stop(
+        self, status: str, changes: dict[str, Any], purge: bool = False
+    ) -> Generator[Command, Any, Verdict | str]:
         """Save where the run stops. Gives the checkpoint's reference, or a Verdict if it can't be saved."""
         p, ledger = self.progress, self.ledger
         if ledger is None:
             p.move(changes)
-            return None
+            return ""
         ledger.move(p, changes, self.clock())
         commit = ledger.commit(status, summary(p), purge, heed=status == PAUSED)
         answer = yield commit
@@ -328,7 +334,7 @@ class Core:
         if self.emit is not None:
             self._tell(events.CHECKPOINT_SAVE, node=self.progress.made_by, step=self.progress.step)
 
-    def _unsaved(self, refusal: Exception) -> Steps:
+    def _unsaved(self, refusal: Exception) -> Ending:
         """A commit was refused: heed the signal, let go of a run that is somebody else's, or fail."""
         if isinstance(refusal, Signalled):
             return (yield from self._cancel())
@@ -338,7 +344,7 @@ class Core:
         reason = f"checkpoint save failed: {_told(refusal)}"
         return (yield from self._failed(reason, refusal, p.made_by or p.node, p.path))
 
-    def _failed(self, reason: str, cause: BaseException | None, node: str, path: Iterable[str]) -> Steps:
+    def _failed(self, reason: str, cause: BaseException | None, node: str, path: Iterable[str]) -> Ending:
         """The end of a run that can't go on, saved or not."""
         p = self.progress
         seen = detached(self.state)
@@ -369,7 +375,7 @@ class Core:
         self._tell(events.NODE_START, node=task.node, iteration=iteration, attempt=task.attempt)
 
     def _conclude(self, task: Task, outcome: Failed | Asked | Cancelled | None) -> None:
-        if isinstance(outcome, Cancelled):
+        if isinstance(outcome, (Asked, Cancelled)):
             return
         self._tell(
             events.NODE_COMPLETE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import lru_cache
-from pathlib import Path
+from os.path import dirname, exists, isdir, join
 from typing import Any
 
 from holdfast.version import VERSION
@@ -21,37 +21,40 @@ def environment() -> dict[str, Any]:
 def git_commit(folder: str) -> str | None:
     """The commit that is checked out where `folder` is, read from the files of git; None if there is none."""
     try:
-        for place in (Path(folder), *Path(folder).parents):
-            dot_git = place / ".git"
-            if dot_git.exists():
-                return _head(_git_dir(dot_git))
+        place = folder
+        while not exists(join(place, ".git")):
+            if dirname(place) == place:
+                return None
+            place = dirname(place)
+        return _head(_git_dir(join(place, ".git")))
     except OSError:
-        pass
-    return None
+        return None
 
 
-def _git_dir(dot_git: Path) -> Path:
-    if dot_git.is_dir():
+def _git_dir(dot_git: str) -> str:
+    """A work tree beside the main one, and a submodule, have a file that says where to look."""
+    if isdir(dot_git):
         return dot_git
-    pointer = dot_git.read_text().removeprefix("gitdir:").strip()
-    return dot_git.parent / pointer
+    return join(dirname(dot_git), _read(dot_git).removeprefix("gitdir:").strip())
 
 
-def _head(git: Path) -> str | None:
-    head = (git / "HEAD").read_text().strip()
+def _head(git: str) -> str | None:
+    head = _read(join(git, "HEAD"))
     if not head.startswith("ref:"):
         return head or None
     name = head.removeprefix("ref:").strip()
-    shared = git / "commondir"
-    roots = [git, git / shared.read_text().strip()] if shared.exists() else [git]
-    for root in roots:
-        loose = root / name
-        if loose.exists():
-            return loose.read_text().strip() or None
-        packed = root / "packed-refs"
-        if packed.exists():
-            for line in packed.read_text().splitlines():
+    shared = join(git, "commondir")
+    for root in [git, join(git, _read(shared))] if exists(shared) else [git]:
+        if exists(join(root, name)):
+            return _read(join(root, name)) or None
+        if exists(join(root, "packed-refs")):
+            for line in _read(join(root, "packed-refs")).splitlines():
                 commit, _, ref = line.partition(" ")
                 if ref == name:
                     return commit
     return None
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read().strip()

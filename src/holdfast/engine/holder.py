@@ -8,7 +8,6 @@ the system doesn't tell, nobody is declared dead and the lease has to run out.
 from __future__ import annotations
 
 import os
-import socket
 from functools import lru_cache
 
 _SEPARATOR = "|"
@@ -47,7 +46,8 @@ def _name(pid: int) -> str:
 
 
 def _place() -> tuple[str, str, str]:
-    return socket.gethostname().replace(_SEPARATOR, "_"), _boot(), _process_space()
+    host = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
+    return host.replace(_SEPARATOR, "_"), _boot(), _process_space()
 
 
 def _parts(holder: str) -> tuple[str, str, str, str, str]:

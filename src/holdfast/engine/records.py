@@ -7,9 +7,8 @@ it needs nothing of the old one; a rollback adds a record and removes none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.engine.core import summary
 from holdfast.engine.environment import environment
@@ -24,8 +23,7 @@ from holdfast.journal.reading import Checkpoint, history, progress_at, read_prog
 from holdfast.journal.store import CANCELLED, ENDED, PAUSED, RUNNING, RunFilter, RunHead
 
 
-@dataclass(frozen=True, slots=True)
-class RunInfo:
+class RunInfo(NamedTuple):
     """What a store knows of a run: enough for a list, and to see what a paused or failed one needs."""
 
     run_id: str
@@ -43,8 +41,7 @@ class RunInfo:
     holder: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """What is different between two states: keys that came, keys that went, and `(old, new)` for the rest."""
 
     added: dict[str, Any]

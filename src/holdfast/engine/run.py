@@ -128,7 +128,7 @@ class Run(Handle):
         return self._events
 
     def __next__(self) -> dict[str, Any]:
-        return next(iter(self))  # type: ignore[call-overload, no-any-return]  # the generator of __iter__
+        return next(iter(self))
 
     def _drive(self) -> Generator[dict[str, Any], None, None]:
         self._end((yield from drive(self._begin())))

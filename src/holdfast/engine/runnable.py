@@ -81,7 +81,7 @@ class Runnable:
         `AlreadyCompleted`, `AnswerRefused`, and `Conflict` naming the holder.
         """
         given = _given(value, response, answers, update, config)
-        return self._resuming(Run, run_id, given, wait).result()
+        return Run(run_id, self._resuming(run_id, given, wait)).result()
 
     def ainvoke(
         self,
@@ -126,7 +126,7 @@ class Runnable:
     ) -> State:
         """`resume` without blocking the event loop."""
         given = _given(value, response, answers, update, config)
-        return await self._resuming(AsyncRun, run_id, given, wait).result()
+        return await AsyncRun(run_id, self._resuming(run_id, given, wait)).result()
 
     def cancel(self, run_id: str) -> None:
         """Stop a run between two nodes, whichever process it is in. What it saved can be resumed.
@@ -150,7 +150,7 @@ class Runnable:
         """
         compiled = self.compiled()
         made = records.fork(compiled, run_id, step, update, new_run_id, _tags(tags))
-        return self._resuming(Run, made, Given(), None)
+        return Run(made, self._resuming(made, Given(), None))
 
     def rollback(self, run_id: str, step: int) -> State:
         """Set a run back to where it stood after `step`, and return the state there; `resume` goes on from it."""
@@ -200,9 +200,9 @@ class Runnable:
         given = Given(NOT_GIVEN if input is None else input, config=config)
         return session.run_of(checkpoint), lambda: session.recall(compiled, checkpoint, given, stream)
 
-    def _resuming(self, kind: Any, run_id: str, given: Given, wait: float | None) -> Any:
+    def _resuming(self, run_id: str, given: Given, wait: float | None) -> Callable[[], Session]:
         compiled = self.compiled()
-        return kind(run_id, lambda: session.resume(compiled, run_id, given, wait, stream=False))
+        return lambda: session.resume(compiled, run_id, given, wait, stream=False)
 
 
 def _given(value: Any, response: Any, answers: Any, update: Any, config: Config) -> Given:

@@ -7,10 +7,9 @@ user's own store is recalled. What comes out is the same, and the same loop goes
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from random import random
+from contextlib import suppress
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.engine.changes import Changes
 from holdfast.engine.core import Command, Core, Verdict, summary
@@ -34,8 +33,7 @@ from holdfast.stores.checkpointer import Checkpointer
 NOT_GIVEN: Any = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(NamedTuple):
     """A plan and all that a run of it needs: where it is saved, how often, who watches."""
 
     plan: Plan
@@ -52,8 +50,7 @@ class Compiled:
         return self.link
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """What a resume brings along: answers to open questions, updates of the state, settings."""
 
     value: Any = NOT_GIVEN
@@ -110,7 +107,7 @@ class Session:
         self.compiled, self.progress, self.ledger, self.held = compiled, progress, ledger, held
         self.stop = held.stop if held is not None else Stop()
         self.core = Core(
-            compiled.plan, progress, ledger, clock=time, chance=random, emit=compiled.emit,
+            compiled.plan, progress, ledger, clock=time, chance=_chance, emit=compiled.emit,
             interval=compiled.interval, preserve=compiled.preserve, stream=stream, way_out=way_out,
             keep=self._keep if ledger is not None else None,
         )  # fmt: skip
@@ -147,13 +144,20 @@ class Session:
 
     def _keep(self, key: str, value: Any) -> None:
         link, ledger = self.compiled.link, self.ledger
-        assert link is not None and ledger is not None
+        assert link is not None
+        assert ledger is not None
         ledger.memo(self.progress, key, value, time())
         commit = ledger.commit(heed=False)
         refusal = link.commit(commit)
         if refusal is not None:
             raise refusal
         ledger.acknowledged(commit)
+
+
+def _chance() -> float:
+    from random import random
+
+    return random()
 
 
 def start(
@@ -219,10 +223,8 @@ def recall(compiled: Compiled, reference: str, given: Given, stream: bool) -> Se
     progress = take_back(compiled.checkpointer, reference, compiled.plan)
     check_fits(compiled.plan, progress)
     link = compiled.need_link("invoke(checkpoint=…)")
-    try:
+    with suppress(RunNotFound):
         link.store.delete(progress.run_id)
-    except RunNotFound:
-        pass
     progress.fence = 1
     link.store.create(new_run(progress, (), None, link.ttl))
     return resume(compiled, progress.run_id, given, None, stream)

@@ -46,6 +46,9 @@ class Task:
         self.closed = False
         self._asked = 0
 
+    began: float
+    """When the call began, by the loop's clock; known where somebody watches."""
+
     @property
     def run_id(self) -> str:
         """The id of the run."""

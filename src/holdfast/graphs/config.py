@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any
 
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +58,7 @@ def _known(cls: Any, data: Mapping[str, Any], what: str) -> dict[str, Any]:
     mistakes = []
     for key in data:
         if key not in names:
-            near = get_close_matches(str(key), names, n=1)
-            mistakes.append(
-                f"unknown {what} setting {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-            )
+            mistakes.append(f"unknown {what} setting {key!r}" + did_you_mean(key, names))
     if mistakes:
         raise DefinitionError(mistakes)
     return dict(data)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, did_you_mean
 from holdfast.graphs.functions import Function, examine
 from holdfast.graphs.plan import END, START, Choice, Edge, Plan, fingerprint, plan_node
 from holdfast.graphs.policy import Retry, read_retry
@@ -17,8 +15,7 @@ from holdfast.graphs.schema import read_schema
 KINDS_OF_STOP = ("interrupt_before", "interrupt_after")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSpec:
+class NodeSpec(NamedTuple):
     """What `add_node` was told."""
 
     name: str
@@ -61,12 +58,11 @@ class Definition:
         the node after the function. `retry` and `timeout` (seconds) are its policy.
         Raises `DefinitionError` for a name that is taken or a function that asks for something else.
         """
-        if callable(name):
-            name, run = name.__name__, name
-        if not isinstance(name, str) or not name or name in (START, END):
-            raise DefinitionError(
-                f"a node's name is a non-empty str other than START and END, not {name!r}", self.name
-            )
+        if not isinstance(name, str) and callable(name):
+            run = name
+            name = str(getattr(run, "__name__", ""))
+        if not isinstance(name, str) or not name or not name.isprintable() or name in (START, END):
+            raise DefinitionError(f"a node's name is a printable str, not START or END: {name!r}", self.name)
         if name in self._nodes:
             raise DefinitionError(f"there is a node {name!r} already", self.name)
         if timeout is not None and not timeout > 0:
@@ -78,7 +74,7 @@ class Definition:
         return self._changed()
 
     def add_edge(self, source: str, target: str, predicate: Predicate | None = None) -> Self:
-        """Let `target` follow `source` when `predicate` holds, or always. Edges are tried in order of addition.
+        """Let `target` follow `source` when `predicate` holds, or always. They are tried in order of addition.
 
         `add_edge(START, n)` makes n the entry point; `add_edge(n, END)` lets the run end after n.
         """
@@ -128,12 +124,13 @@ class Definition:
     def freeze(self, interrupt_before: Iterable[str] = (), interrupt_after: Iterable[str] = ()) -> Plan:
         """Validate and return the plan. Raises `DefinitionError`."""
         stops = [
-            _names(kind, given) for kind, given in zip(KINDS_OF_STOP, (interrupt_before, interrupt_after))
+            _names(kind, given)
+            for kind, given in zip(KINDS_OF_STOP, (interrupt_before, interrupt_after), strict=True)
         ]
         self.validate()
         unknown = [
             f"{kind}: {self._no_node(name)}"
-            for kind, names in zip(KINDS_OF_STOP, stops)
+            for kind, names in zip(KINDS_OF_STOP, stops, strict=True)
             for name in names
             if name not in self._nodes
         ]
@@ -224,8 +221,7 @@ class Definition:
         ]
 
     def _no_node(self, name: Hashable) -> str:
-        near = get_close_matches(str(name), self._nodes, n=1)
-        return f"there is no node {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        return f"there is no node {name!r}" + did_you_mean(name, self._nodes)
 
 
 def _names(kind: str, given: Iterable[str] | None) -> list[str]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.errors import DefinitionError
 
@@ -16,8 +15,7 @@ OFFERED = ("state", "config", "node", "graph", "parallel_results", "ctx")
 """The parameter names that a node, a predicate or a choice may use."""
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     """A user's function, and which of the offered things it takes, by name.
 
     `plain` says that it takes the state as its only argument, so that it can be called directly.

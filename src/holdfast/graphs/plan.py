@@ -7,11 +7,9 @@ function doesn't make a different graph, a removed node does.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 from holdfast.graphs.functions import Function
 from holdfast.graphs.policy import Retry
@@ -22,8 +20,7 @@ START = "__start__"
 END = "__end__"
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(NamedTuple):
     """A possible transition: taken when its predicate holds, or always when it has none."""
 
     source: str
@@ -51,8 +48,7 @@ class Edge:
         return [self.source, self.target, label]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """Several possible transitions, of which a function picks one by its result."""
 
     source: str
@@ -89,8 +85,7 @@ class Choice:
         return [self.source, outcomes, "choice"]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanNode:
+class PlanNode(NamedTuple):
     """A node, ready to run: its function, its policy, and the ways out in the order they are tried.
 
     What is worked out ahead: `follower` is the one node that always comes next, where that is so; `tests` are
@@ -109,8 +104,7 @@ class PlanNode:
     direct: Callable[[Any], Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A graph that can run."""
 
     name: str
@@ -168,8 +162,8 @@ def fingerprint(kind: str, entry: str, nodes: Mapping[str, PlanNode], schema: Sc
         "exits": sorted(name for name, node in nodes.items() if node.exit),
         "reducers": sorted((key, reducer_name(reducer)) for key, reducer in schema.reducers.items()),
     }
-    text = json.dumps(shape, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    text = repr(shape).encode("utf-8", "backslashreplace")
+    return f"{crc32(text):08x}{crc32(text[::-1]):08x}"
 
 
 def reducer_name(reducer: Callable[..., Any]) -> str:

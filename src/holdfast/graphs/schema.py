@@ -8,15 +8,15 @@ it doesn't fence in: nodes may return keys that it doesn't name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from holdfast.errors import DefinitionError, UsageError
 from holdfast.graphs.reducers import Reducer
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(NamedTuple):
     """The keys of a state with their types, reducers and starting values."""
 
     keys: Mapping[str, Any]
@@ -85,8 +85,12 @@ def _defaults(source: Any, keys: Mapping[str, Any], reducers: Mapping[str, Reduc
             if field.default_factory is not MISSING:
                 found[field.name] = field.default_factory
             elif field.default is not MISSING:
-                found[field.name] = lambda value=field.default: value
+                found[field.name] = partial(_same, field.default)
     return found
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _as_dict(given: Any) -> dict[str, Any]:

@@ -123,12 +123,12 @@ class NodeState(State):
     __slots__ = ("notes",)
 
     notes: Notes
-    __init__ = dict.__init__  # type: ignore[assignment]  # as a dict is made, without State's arguments
+    __init__ = dict.__init__  # as a dict is made, without State's arguments
 
-    run_id = property(lambda self: self.notes.live.run_id)  # type: ignore[assignment]  # State has a slot
-    checkpoint_node = property(lambda self: self.notes.live.checkpoint_node)  # type: ignore[assignment]  # as above
-    _at = property(lambda self: self.notes.live._at)  # type: ignore[assignment]  # as above
-    _emit = property(lambda self: self.notes.live._emit)  # type: ignore[assignment]  # as above
+    run_id = property(lambda self: self.notes.live.run_id)
+    checkpoint_node = property(lambda self: self.notes.live.checkpoint_node)
+    _at = property(lambda self: self.notes.live._at)
+    _emit = property(lambda self: self.notes.live._emit)
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key in self.notes.reducers:

@@ -10,7 +10,7 @@ and a payload: see `_FORMS` for the built-in types and `types.py` for registered
   Ellipsis, and registered classes. Subclasses of any of these are classes of their own.
 - Not kept: sharing. A list that is reachable by two ways comes back as two lists.
 - Refused with `UnstorableValue` and the path to it: everything else, values that contain themselves, and
-  nesting. 200 levels are stored; what goes much deeper isn't.
+  nesting: 200 levels are stored, what goes much deeper isn't. (A registered class can take two of them.)
 - A path reads `messages[3].sender`, `data["odd key"]`, `tags{element}` (of a set) or `data{key}`.
 
 Decoding makes the types listed here and those registered, by their names; it imports and calls nothing
@@ -18,7 +18,7 @@ else that the data names. It doesn't guard against damage: that is what the enve
 
 Two ways lead to the same bytes. `_pack` is the fast one. It fails, without saying where, for what
 ormsgpack can't hand over to us: keys that aren't str, lone surrogates, bytearrays. `_Careful` then takes
-the value apart in Python, knows where it is, and either succeeds or says what is wrong.
+the value apart in Python, knows where it is, and puts the bytes together or says what is wrong.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from enum import Enum
 from gc import get_referents
 from threading import local
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 from uuid import UUID, SafeUUID
 
 import ormsgpack
-from ormsgpack import Ext, Fragment, packb, unpackb
+from ormsgpack import Ext, packb, unpackb
 
 from holdfast.errors import HoldfastError, UnstorableValue, UnsupportedFormat, UsageError
 from holdfast.journal.types import TYPES, builtin_base, conversion_of
@@ -160,89 +159,97 @@ class _Careful:
 
     def encode(self, value: Any) -> bytes:
         try:
-            return packb(self.lower(value, tried=True), None, _OPTIONS)
+            return self.pack(value, tried=True)
         except RecursionError:
-            pass
-        self.refuse("it is nested too deeply for what is left of Python's stack")
+            reason = "it is nested too deeply for what is left of Python's stack"
+        raise self.refusal(reason)
 
-    def lower(self, value: Any, tried: bool = False) -> Any:
-        """An equal value that packb takes, with everything in it that is an extension packed already."""
-        kind = type(value)
-        if kind in _ATOMS or (kind is int and -(2**63) <= value < 2**64) or (kind is str and value.isascii()):
-            return value
+    def pack(self, value: Any, tried: bool = False) -> bytes:
         if not tried:
             try:
-                return Fragment(_pack(value, _extend))
+                return _pack(value, _extend)
             except TypeError:
                 _raise_interrupt()
         if id(value) in self.open:
-            self.refuse("it contains itself")
+            raise self.refusal("it contains itself")
         if len(self.open) >= _MAX_DEPTH:
-            self.refuse(f"it is nested more than {_MAX_DEPTH} levels deep")
+            raise self.refusal(f"it is nested more than {_MAX_DEPTH} levels deep")
         parts = self.take_apart(value)
         self.open.add(id(value))
-        lowered = []
+        packed = []
         for step, item in zip(parts.steps, parts.items, strict=True):
             self.trail.append(step)
-            lowered.append(self.lower(item))
+            packed.append(self.pack(item))
             self.trail.pop()
         self.open.remove(id(value))
-        return parts.join(lowered)
+        return parts.wrap(b"".join(packed))
 
     def take_apart(self, value: Any) -> _Parts:
         kind = type(value)
         if kind is list:
-            return _Parts(range(len(value)), value, list)
-        if kind is dict and all(map(_is_plain_key, value)):
-            return _Parts(value, value.values(), lambda items: dict(zip(value, items, strict=True)))
+            return _Parts(range(len(value)), value, lambda body: _head(_ARRAY, len(value)) + body)
+        if kind is dict:
+            return self.take_dict_apart(value)
         form = _form_of(kind)
         if form is not None:
             content = self.call(form.to, value)
             if form.raw:
-                return _Parts((), (), lambda _: Ext(form.tag, content))
-            inner = self.content(value, content)
-            return inner._replace(join=lambda items: Ext(form.tag, packb(inner.join(items), None, _OPTIONS)))
+                return _Parts((), (), lambda _: packb(Ext(form.tag, content)))
+            inner = self.take_content_apart(content)
+            if kind is set or kind is frozenset:
+                inner = inner._replace(steps=[_Step.ELEMENT] * len(content))
+            return inner._replace(wrap=lambda body: packb(Ext(form.tag, inner.wrap(body))))
         stored = TYPES.of_class(kind)
         if stored is None:
-            self.refuse(_why_not(value))
-        inner, name = self.content(value, self.call(stored.to, value)), stored.name
-        return inner._replace(
-            join=lambda items: Ext(_REGISTERED, packb([name, inner.join(items)], None, _OPTIONS))
-        )
+            raise self.refusal(_why_not(value))
+        inner = self.take_content_apart(self.call(stored.to, value))
+        head = _head(_ARRAY, 2) + packb(stored.name)
+        return inner._replace(wrap=lambda body: packb(Ext(_REGISTERED, head + inner.wrap(body))))
+
+    def take_dict_apart(self, value: dict[Any, Any]) -> _Parts:
+        steps, items = [step for key in value for step in (_Step.KEY, key)], _pairs_to(value)
+        if all(map(_is_plain_key, value)):
+            return _Parts(steps, items, lambda body: _head(_MAP, len(value)) + body)
+        tag = _FORMS[dict].tag
+        try:
+            payload = _pack(items, _extend)
+        except TypeError:
+            _raise_interrupt()
+            return _Parts(steps, items, lambda body: packb(Ext(tag, _head(_ARRAY, len(items)) + body)))
+        return _Parts((), (), lambda _: packb(Ext(tag, payload)))
+
+    def take_content_apart(self, content: Any) -> _Parts:
+        if type(content) in _CONTAINERS:
+            return self.take_apart(content)
+        return _Parts([None], [content], lambda body: body)
 
     def call(self, to: Callable[[Any], Any], value: Any) -> Any:
         try:
             return to(value)
         except UnstorableValue as error:
             self.trail.append(error.path)
-            self.refuse(error.reason)
+            raise self.refusal(error.reason) from None
         except Exception as error:
             what = error if type(error) is ValueError else f"{type(error).__name__}: {error}"
-            self.refuse(f"{_name(value)}: {what}")
+            raise self.refusal(f"{_name(value)}: {what}") from error
 
-    def content(self, value: Any, content: Any) -> _Parts:
-        if type(value) in (set, frozenset):
-            return _Parts([_Step.ELEMENT] * len(content), content, list)
-        if type(value) is dict:
-            with suppress(TypeError):
-                packed = Fragment(_pack(content, _extend))
-                return _Parts((), (), lambda _: packed)
-            _raise_interrupt()
-            return _Parts([step for key in value for step in (_Step.KEY, key)], content, list)
-        if type(content) in _CONTAINERS:
-            return self.take_apart(content)
-        return _Parts([None], [content], lambda items: items[0])
-
-    def refuse(self, reason: str) -> NoReturn:
-        raise UnstorableValue(_render(self.path, self.trail), reason)
+    def refusal(self, reason: str) -> UnstorableValue:
+        return UnstorableValue(_render(self.path, self.trail), reason)
 
 
 class _Parts(NamedTuple):
-    """What a value consists of: its items, the step that leads to each, and how to join them lowered."""
+    """What a value consists of: items, the step that leads to each, and what surrounds their bytes."""
 
     steps: Iterable[Any]
     items: Iterable[Any]
-    join: Callable[[list[Any]], Any]
+    wrap: Callable[[bytes], bytes]
+
+
+def _head(codes: tuple[int, int, int], count: int) -> bytes:
+    tiny, medium, large = codes
+    if count < 16:
+        return bytes((tiny | count,))
+    return struct.pack(">BH", medium, count) if count < 2**16 else struct.pack(">BI", large, count)
 
 
 def _is_plain_key(key: Any) -> bool:
@@ -263,7 +270,7 @@ def _render(path: str, trail: list[Any]) -> str:
             path += f"[{quoted}]" if quoted[0] == '"' else '["' + quoted[1:-1].replace('"', r"\"") + '"]'
         elif step is not None:
             path += f"[{_short(step)}]"
-    return path
+    return path if len(path) <= 200 else f"{path[:120]}…{path[-60:]}"
 
 
 def _short(key: Any) -> str:
@@ -447,6 +454,7 @@ _ATOMS = frozenset((type(None), bool, float, bytes))
 _NATIVE = _CONTAINERS | _ATOMS | {int, str}
 _DATETIME, _TIME = struct.Struct(">HBBBBBIB"), struct.Struct(">BBBIB")
 _DATE, _TIMEDELTA, _COMPLEX = struct.Struct(">HBB"), struct.Struct(">iII"), struct.Struct(">dd")
+_ARRAY, _MAP = (0x90, 0xDC, 0xDD), (0x80, 0xDE, 0xDF)
 _REGISTERED = 0
 
 # The tags are the format: a number is never given to another type.

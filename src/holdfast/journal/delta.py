@@ -7,22 +7,29 @@ being rebuilt from its journal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.journal.codec import encode
 from holdfast.journal.splice import joined
 
 
-@dataclass(slots=True)
 class Delta:
     """What changed. `live` has the new value of a grown key where the live state already holds it whole."""
 
-    sets: dict[str, Any] = field(default_factory=dict)
-    appends: dict[str, list[Any]] = field(default_factory=dict)
-    merges: dict[str, dict[Any, Any]] = field(default_factory=dict)
-    deletes: list[str] = field(default_factory=list)
-    live: dict[str, Any] = field(default_factory=dict)
+    __slots__ = ("appends", "deletes", "live", "merges", "sets")
+
+    def __init__(
+        self,
+        sets: dict[str, Any] | None = None,
+        appends: dict[str, list[Any]] | None = None,
+        merges: dict[str, dict[Any, Any]] | None = None,
+        deletes: list[str] | None = None,
+    ) -> None:
+        self.sets = {} if sets is None else sets
+        self.appends = {} if appends is None else appends
+        self.merges = {} if merges is None else merges
+        self.deletes = [] if deletes is None else deletes
+        self.live: dict[str, Any] = {}
 
     def encode(self) -> bytes:
         """The bytes of it. Raises `UnstorableValue` with the path from the state's key on."""
@@ -56,7 +63,7 @@ class Delta:
         return [*self.sets, *self.appends, *self.merges, *self.deletes]
 
 
-def read_delta(found: dict[str, Any] | list[Any]) -> Delta:
+def read_delta(found: Any) -> Delta:
     """The delta that `encode` wrote, decoded."""
     if type(found) is dict:
         return Delta(found)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.journal.codec import encode
 from holdfast.journal.delta import read_delta
@@ -30,8 +30,7 @@ PATH_KEPT = 256
 """How many of the newest node names `path` keeps. `iterations` counts them all."""
 
 
-@dataclass(slots=True)
-class Question:
+class Question(NamedTuple):
     """What a paused run waits to be told: the id that an answer names, and what the answer must be like."""
 
     id: str
@@ -42,13 +41,10 @@ class Question:
 
     def to_data(self) -> dict[str, Any]:
         """It as plain data."""
-        return {
-            "id": self.id, "prompt": self.prompt, "node": self.node,
-            "choices": self.choices, "schema": self.schema,
-        }  # fmt: skip
+        return self._asdict()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Progress:
     """Where a run is.
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.errors import DamagedRecord, UsageError
 from holdfast.journal.codec import decode
@@ -14,8 +13,7 @@ from holdfast.journal.progress import MOVE, SNAPSHOT, STEP, Progress
 from holdfast.journal.store import Tail
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """One step of a run, as its history tells it.
 
     `node` completed at `timestamp` (seconds) and changed `keys`; `next` and `phase` are the position it left

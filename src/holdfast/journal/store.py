@@ -22,8 +22,7 @@ What it must not do: look into records, log or keep anything of them, or import 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 Level = Literal["disk", "process", "memory"]
 
@@ -36,8 +35,7 @@ STATUSES = (RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED)
 ENDED = (COMPLETED, FAILED, CANCELLED)
 
 
-@dataclass(frozen=True, slots=True)
-class Abilities:
+class Abilities(NamedTuple):
     """What a store can do, declared rather than found out.
 
     `level`: what an acknowledged save survives. `shared`: other processes can open the same store.
@@ -50,8 +48,7 @@ class Abilities:
     deltas: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class RunHead:
+class RunHead(NamedTuple):
     """What a store knows of a run without opening its journal.
 
     `sequence` is the number of the newest record, `snapshot` that of the newest whole one (0 after a
@@ -76,8 +73,7 @@ class RunHead:
     note: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class NewRun:
+class NewRun(NamedTuple):
     """A run to be created, together with its first records and, if `holder` is given, its first lease."""
 
     run_id: str
@@ -91,7 +87,6 @@ class NewRun:
     note: bytes = b""
 
 
-@dataclass(slots=True)
 class Commit:
     """Records to append to a run that is still at sequence `expected`, by the holder of `fence`.
 
@@ -102,19 +97,32 @@ class Commit:
     clears it.
     """
 
-    run_id: str
-    fence: int
-    expected: int
-    records: list[bytes]
-    snapshot: int = 0
-    status: str | None = None
-    note: bytes | None = None
-    purge: bool = False
-    heed: bool = True
+    __slots__ = ("expected", "fence", "heed", "note", "purge", "records", "run_id", "snapshot", "status")
+
+    def __init__(
+        self,
+        run_id: str,
+        fence: int,
+        expected: int,
+        records: list[bytes],
+        snapshot: int = 0,
+        status: str | None = None,
+        note: bytes | None = None,
+        purge: bool = False,
+        heed: bool = True,
+    ) -> None:
+        self.run_id = run_id
+        self.fence = fence
+        self.expected = expected
+        self.records = records
+        self.snapshot = snapshot
+        self.status = status
+        self.note = note
+        self.purge = purge
+        self.heed = heed
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """The right to advance a run until `until`, by the store's clock, with writes that carry `fence`."""
 
     run_id: str
@@ -122,8 +130,7 @@ class Lease:
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class RunFilter:
+class RunFilter(NamedTuple):
     """Which runs to list; what is None or empty doesn't restrict. Newest first, at most `limit`.
 
     `unclaimed` keeps the runs that nobody holds a valid lease of.
@@ -138,13 +145,12 @@ class RunFilter:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(NamedTuple):
     """A run's head and consecutive records of it: `records[0]` has sequence number `first`."""
 
     head: RunHead
     first: int
-    records: list[bytes] = field(default_factory=list)
+    records: list[bytes]
 
 
 class Signalled(Exception):

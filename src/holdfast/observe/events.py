@@ -24,8 +24,7 @@ Events may gain keys in later versions; those above stay.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 STATE_CREATE = "state.create"
 STATE_CLONE = "state.clone"
@@ -68,8 +67,7 @@ EVENT_TYPES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One thing that happened in a run.
 
     `type` is one of `EVENT_TYPES`, `timestamp` is in seconds since the epoch, `source` names the graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from holdfast.errors import RunExists, RunNotFound, StoreUnavailable
 from holdfast.journal.store import (
@@ -88,7 +88,7 @@ class MemoryStore:
             if is_held(run.head, now) and instead_of != run.head.fence:
                 raise held(run.head, now)
             fence, until = run.head.fence + 1, now + ttl
-            run.head = replace(run.head, fence=fence, holder=holder, lease_until=until, updated=now)
+            run.head = run.head._replace(fence=fence, holder=holder, lease_until=until, updated=now)
             return Lease(run_id, fence, until)
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
@@ -101,12 +101,12 @@ class MemoryStore:
         with self._lock:
             run = self._open().get(lease.run_id)
             if run is not None and run.head.fence == lease.fence:
-                run.head = replace(run.head, holder=None, lease_until=None)
+                run.head = run.head._replace(holder=None, lease_until=None)
 
     def signal(self, run_id: str, signal: str) -> None:
         with self._lock:
             run = self._run(run_id)
-            run.head = replace(run.head, signal=signal)
+            run.head = run.head._replace(signal=signal)
 
     def list(self, which: RunFilter) -> list[RunHead]:
         with self._lock:
@@ -176,8 +176,7 @@ class MemoryStore:
 
     def _changed(self, head: RunHead, commit: Commit) -> RunHead:
         freed = commit.status not in (None, RUNNING)
-        return replace(
-            head,
+        return head._replace(
             snapshot=0 if commit.purge else commit.snapshot or head.snapshot,
             status=commit.status or head.status,
             note=head.note if commit.note is None else commit.note,
@@ -190,11 +189,11 @@ class MemoryStore:
     def _renew(self, run: _Run | None, lease: Lease, now: float, ttl: float) -> str | None:
         if run is None or run.head.fence != lease.fence or run.head.holder is None:
             return None
-        run.head = replace(run.head, lease_until=now + ttl, updated=now)
+        run.head = run.head._replace(lease_until=now + ttl, updated=now)
         return run.head.signal or ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Run:
     """A head whose `sequence` is not kept up, and the records after the first `dropped` ones."""
 
@@ -207,7 +206,7 @@ class _Run:
         return self.dropped + len(self.records)
 
     def whole_head(self) -> RunHead:
-        return replace(self.head, sequence=self.sequence)
+        return self.head._replace(sequence=self.sequence)
 
 
 def _fits(head: RunHead, which: RunFilter, now: float) -> bool:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from holdfast.errors import UnknownName, UsageError
@@ -26,15 +24,17 @@ SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 StoreFactory = Callable[[], Store]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreURL:
+class StoreURL(NamedTuple):
     """A store's URL in parts. `text` is the whole of it, and may hold a password: don't show it."""
 
-    text: str = field(repr=False)
+    text: str
     scheme: str
     host: str
     path: str
     query: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"<StoreURL {self.scheme}://…>"
 
     def options(self, **known: Callable[[str], object]) -> dict[str, object]:
         """The values of the query, each put through the function of its name in `known`.
@@ -169,6 +169,8 @@ def _open_sqlite(url: StoreURL) -> Store:
 
 
 def _open_sqlite_file(path: str, **options: object) -> SQLiteStore:
+    from pathlib import Path
+
     from holdfast.stores.sqlite import SQLiteStore
 
     key = (str(Path(path).resolve()), options.get("level", "disk"))

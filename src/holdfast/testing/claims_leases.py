@@ -21,16 +21,18 @@ class LeaseClaims:
         assert (head.holder, head.fence) == ("ann", 1)
         assert lease.until == pytest.approx(head.created + 10, abs=1)
 
-    def test_a_run_nobody_holds_can_be_claimed(self, store: Store) -> None:
-        """P8: and each claim raises the fence."""
+    def test_a_run_nobody_holds_can_be_claimed(self, store: Store, clock: ManualClock) -> None:
+        """P8: and each claim raises the fence, and dates the head."""
         needs_leases(store)
         create(store, "r", holder=None)
+        clock.advance(100)
         first = store.claim("r", "bob", 10)
         store.release(first)
         second = store.claim("r", "cid", 10)
         assert (first.fence, second.fence) == (2, 3)
         head = store.head("r")
         assert (head.holder, head.fence, head.lease_until) == ("cid", 3, second.until)
+        assert head.updated == pytest.approx(head.created + 100, abs=1)
 
     def test_a_held_run_cannot_be_claimed(self, store: Store, clock: ManualClock) -> None:
         """P8: the conflict says who holds it and until when."""
@@ -162,7 +164,11 @@ class LeaseClaims:
         store.signal("r", "pause")
         store.signal("r", "cancel")
         assert store.head("r").signal == "cancel"
-        for one in (commit(lease, 1, b"2", snapshot=2), commit(lease, 1, status=COMPLETED, note=b"n")):
+        for one in (
+            commit(lease, 1, b"2"),
+            commit(lease, 1, b"2", snapshot=2),
+            commit(lease, 1, status=COMPLETED, note=b"n"),
+        ):
             signalled = refused(store, one, Signalled)
             assert (signalled.run_id, signalled.signal) == ("r", "cancel")
 

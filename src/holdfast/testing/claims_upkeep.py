@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import Conflict, RunNotFound
 from holdfast.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, RunFilter, Store
-from holdfast.testing.claims import ManualClock, commit, create, landed, needs_deltas, needs_leases
+from holdfast.testing.claims import ManualClock, commit, create, landed, needs_deltas, needs_leases, refused
 
 
 class UpkeepClaims:
@@ -36,6 +36,8 @@ class UpkeepClaims:
             (RunFilter(tag="x"), "fba"),
             (RunFilter(tag='y"'), "ca"),
             (RunFilter(tag="y"), ""),
+            (RunFilter(tag="X"), ""),
+            (RunFilter(tag="%"), ""),
             (RunFilter(parent="a"), "db"),
             (RunFilter(unclaimed=True), "fedb"),
             (RunFilter(unclaimed=True, statuses=(RUNNING,)), "f"),
@@ -81,6 +83,8 @@ class UpkeepClaims:
         tail = store.read("r", first=1)
         assert (tail.first, tail.records) == (3, [b"3", b"4", b"5"])
         assert (store.read("r", 1, 2).records, store.head("r").sequence) == ([], 5)
+        for expected in (0, 1, 2, 4):
+            refused(store, commit(lease, expected, b"late"), Conflict)
         landed(store, commit(lease, 5, b"6"))
 
     def test_pruning_never_drops_the_newest_whole_record_or_what_follows(self, store: Store) -> None:

@@ -1,0 +1,68 @@
+"""What a careful person writes without a library: the yardstick for every measurement here.
+
+A loop over functions that merges dicts and, where a store is named, one `INSERT; COMMIT` of the changed keys
+for each step, under a primary key of run and step so that a run can be read back.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+Node = Callable[[dict[str, Any]], dict[str, Any]]
+Test = Callable[[dict[str, Any]], bool]
+
+
+def loop(node: Node, more: Test, state: dict[str, Any]) -> dict[str, Any]:
+    """A graph of one node and one conditional edge, driven by tables as a small graph runner would be."""
+    nodes = {"step": node}
+    edges: dict[str, list[tuple[Test | None, str | None]]] = {"step": [(more, "step"), (None, None)]}
+    current: str | None = "step"
+    while current is not None:
+        state = {**state, **nodes[current](state)}
+        for test, target in edges[current]:
+            if test is None or test(state):
+                current = target
+                break
+    return state
+
+
+def open_database(path: str, synchronous: str = "NORMAL") -> sqlite3.Connection:
+    """A database with a table of steps."""
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute(f"PRAGMA synchronous={synchronous}")
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS steps (run TEXT, step INTEGER, data BLOB, PRIMARY KEY (run, step))"
+    )
+    return connection
+
+
+def durable_loop(
+    connection: sqlite3.Connection, run: str, node: Node, more: Test, state: dict[str, Any], first: int = 1
+) -> dict[str, Any]:
+    """The same loop, each step committed."""
+    step = first
+    while True:
+        update = node(state)
+        state = {**state, **update}
+        save(connection, run, step, update)
+        step += 1
+        if not more(state):
+            return state
+
+
+def save(connection: sqlite3.Connection, run: str, step: int, update: dict[str, Any]) -> None:
+    """One step's changed keys."""
+    connection.execute("INSERT INTO steps VALUES (?, ?, ?)", (run, step, json.dumps(update)))
+    connection.commit()
+
+
+def restore(connection: sqlite3.Connection, run: str, state: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """The number of the newest step, and the state after it."""
+    step = 0
+    for step, data in connection.execute("SELECT step, data FROM steps WHERE run = ? ORDER BY step", (run,)):
+        state = {**state, **json.loads(data)}
+    return step, state
