@@ -39,7 +39,7 @@ class TestSQLiteStore(StoreConformance):
         with closing(sqlite3.connect(store.path)) as connection, connection:
             connection.execute(
                 "UPDATE records SET data = CAST('?' || substr(data, 2) AS BLOB) "
-                "WHERE sequence = ? AND run = (SELECT id FROM runs WHERE run_id = ?)",
+                "WHERE id = ? + ((SELECT id FROM runs WHERE run_id = ?) << 32)",
                 (sequence, run_id),
             )
 

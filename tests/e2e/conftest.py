@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,18 +109,36 @@ class Program:
         self._answers.put("")
 
 
+Launch = Callable[..., Program]
+
+
 @pytest.fixture
-def launch() -> Iterator[Callable[..., Program]]:
-    """Start a program: `launch("actor", …)`."""
+def launch() -> Iterator[Launch]:
+    """Start a program: `launch("actor", …)`. It ends with the test."""
+    with launching() as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def launch_for_module() -> Iterator[Launch]:
+    """The same for a program that ends with the last test of the module."""
+    with launching() as start:
+        yield start
+
+
+@contextmanager
+def launching() -> Iterator[Launch]:
     programs: list[Program] = []
 
     def start(name: str, *arguments: object) -> Program:
         programs.append(Program(name, *arguments))
         return programs[-1]
 
-    yield start
-    for program in programs:
-        program.clean_up()
+    try:
+        yield start
+    finally:
+        for program in programs:
+            program.clean_up()
 
 
 @pytest.fixture

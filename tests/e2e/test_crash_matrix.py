@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +70,13 @@ class History:
                 assert int(words[0]) == reached
                 acknowledged = reached
         starts = sum(line[0] == "start" for line in self.lines())
-        assert reached == acknowledged == STEPS
+        assert reached == STEPS
         assert starts <= STEPS + self.kills * interval
 
 
-@pytest.fixture
-def nursery(launch: Callable[..., Any]) -> Iterator[Any]:
-    return launch("nursery")
+@pytest.fixture(scope="module")
+def nursery(launch_for_module: Callable[..., Any]) -> Any:
+    return launch_for_module("nursery")
 
 
 @pytest.fixture
@@ -90,10 +92,12 @@ def history(nursery: Any, tmp_path: Path) -> Callable[..., History]:
     return make
 
 
-@pytest.fixture
-def uninterrupted(history: Callable[..., History]) -> History:
-    run = history()
+@pytest.fixture(scope="module")
+def uninterrupted(nursery: Any, tmp_path_factory: pytest.TempPathFactory) -> History:
+    run = History(nursery, tmp_path_factory.mktemp("uninterrupted"))
     assert not run.live()
+    with closing(sqlite3.connect(run.db)) as db:
+        assert db.execute("SELECT snapshot FROM runs").fetchone()[0] > 1, "there is no snapshot on the way"
     assert len([line for line in run.lines() if line[0] == "start"]) == STEPS
     return run
 
@@ -105,9 +109,10 @@ def test_a_run_killed_at_every_step_ends_as_if_it_had_not_been(
 ) -> None:
     """G6, G7, H3, H4, H7, invariants 1 to 4: 50 or 51 kills of one run, resumed at once, in a new process each."""
     run = history(driver=driver)
-    for step in range(STEPS + 1):
-        run.live(point=point, at=step)
-    run.live()
+    first = 0 if point in ("unsaved", "saved") else 1
+    for step in range(first, STEPS + 1):
+        assert run.live(point=point, at=step)
+    assert not run.live()
     assert run.kills >= STEPS
     run.check(uninterrupted)
 
@@ -117,9 +122,9 @@ def test_one_kill_anywhere_leaves_the_run_as_it_was(
     history: Callable[..., History], uninterrupted: History, driver: str
 ) -> None:
     """G6, H3, H4: a fresh run for each kill, so that one process brings it there and one other to the end."""
-    for step in range(1, STEPS + 1):
+    for number, step in enumerate(range(2, STEPS + 1, 3)):
         run = history(driver=driver)
-        assert run.live(point=POINTS[step % len(POINTS)], at=step)
+        assert run.live(point=POINTS[number % len(POINTS)], at=step)
         assert not run.live()
         run.check(uninterrupted)
 
@@ -138,7 +143,7 @@ def test_a_run_saved_to_disk_survives_kills(
 
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
-@pytest.mark.parametrize(("level", "kills"), [("process", 40), ("disk", 10)])
+@pytest.mark.parametrize(("level", "kills"), [("process", 30), ("disk", 10)])
 def test_a_kill_from_outside_at_any_moment_loses_nothing(
     history: Callable[..., History], uninterrupted: History, driver: str, level: str, kills: int
 ) -> None:
@@ -160,10 +165,11 @@ def test_what_was_saved_every_seventh_step_is_not_done_again(
 ) -> None:
     """G5, G7, H3: with an interval, no more than the steps since the last save run again, in the same phase."""
     run = history(driver=driver, interval=7)
-    for number, step in enumerate((3, 7, 13, 15, 21, 22, 30, 37, 42, 49, 50)):
-        run.live(point=POINTS[number % len(POINTS)], at=step)
-    run.live()
-    assert run.kills >= 5
+    inside = [("body", 3), ("body", 5), ("body", 11), ("body", 20), ("body", 28), ("body", 36), ("body", 50)]
+    around = [("unsaved", 7), ("saved", 14), ("acknowledged", 21), ("unsaved", 35), ("acknowledged", 42)]
+    for point, step in sorted(inside + around, key=lambda each: each[1]):
+        assert run.live(point=point, at=step)
+    assert not run.live()
     run.check(uninterrupted)
-    saved = {int(line[1]) for line in run.lines() if line[0] == "ack"}
-    assert saved == {7, 14, 21, 28, 35, 42, 49, 50}
+    heard = [int(line[1]) for line in run.lines() if line[0] == "ack"]
+    assert heard == [7, 21, 28, 35, 42, 49, 50]

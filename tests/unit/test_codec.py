@@ -232,6 +232,13 @@ def test_a_uuid_keeps_how_safely_it_was_made() -> None:
     assert decode(encode(value)).is_safe is uuid.SafeUUID.safe
 
 
+def test_an_ordered_dict_keeps_an_order_that_was_changed() -> None:
+    """H4: move_to_end is seen by iterating it, not by the dict underneath."""
+    value = OrderedDict(a=1, b=2, c=3)
+    value.move_to_end("a")
+    assert same(decode(encode(value)), value)
+
+
 def test_equal_plain_values_have_equal_bytes() -> None:
     """H4: a copy with the same order of keys is encoded alike."""
     value = {"a": [1, 2.5, None, True, {"b": "c" * 300}], "d": {"e": list(range(1000))}}
@@ -435,6 +442,19 @@ def test_decoding_imports_nothing_that_the_data_names() -> None:
             decode(data)
         assert "before reading" in str(caught.value)
     assert "this" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("tag", "payload", "message"),
+    [
+        (18, b"No/Where", "doesn't know the time zone 'No/Where': pip install tzdata"),
+        (23 if sys.platform == "win32" else 24, b"a", "Path can't be read on this system; store Pure paths"),
+    ],
+)
+def test_what_this_machine_lacks_is_no_damage(tag: int, payload: bytes, message: str) -> None:
+    """H4: a value that was stored elsewhere and can't be made here says what is missing."""
+    with pytest.raises(UsageError, match=message):
+        decode(ormsgpack.packb([ormsgpack.Ext(tag, payload)]))
 
 
 def test_a_kind_of_value_from_the_future_is_said_to_be_one() -> None:

@@ -14,7 +14,8 @@ and a payload: see `_FORMS` for the built-in types and `types.py` for registered
 - A path reads `messages[3].sender`, `data["odd key"]`, `tags{element}` (of a set) or `data{key}`.
 
 Decoding makes the types listed here and those registered, by their names; it imports and calls nothing
-else that the data names. It doesn't guard against damage: that is what the envelope's checksum is for.
+else that the data names. It doesn't guard against damage, and doesn't notice bytes that follow the value:
+that is what the envelope's checksum is for.
 
 Two ways lead to the same bytes. `_pack` is the fast one. It fails, without saying where, for what
 ormsgpack can't hand over to us: keys that aren't str, lone surrogates, bytearrays. `_Careful` then takes
@@ -207,7 +208,7 @@ class _Careful:
         return inner._replace(wrap=lambda body: packb(Ext(_REGISTERED, head + inner.wrap(body))))
 
     def take_dict_apart(self, value: dict[Any, Any]) -> _Parts:
-        steps, items = [step for key in value for step in (_Step.KEY, key)], _pairs_to(value)
+        steps, items = (step for key in value for step in (_Step.KEY, key)), _pairs_to(value)
         if all(map(_is_plain_key, value)):
             return _Parts(steps, items, lambda body: _head(_MAP, len(value)) + body)
         tag = _FORMS[dict].tag

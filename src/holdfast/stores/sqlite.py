@@ -31,6 +31,10 @@ from holdfast.stores import sqlite_queries as queries
 from holdfast.stores.refusals import held, is_held, refusal
 from holdfast.stores.sqlite_connections import Connections
 
+MOST_REMEMBERED = 10_000
+
+_UNKNOWN = (0, -1, -1)
+
 LARGEST = 999_999_000
 """Bytes of the largest record: SQLite's limit for a row, less what the row's other columns may need."""
 
@@ -60,7 +64,7 @@ class SQLiteStore:
         self.abilities = Abilities(level=level, shared=True)
         self._clock = clock
         self._connections = Connections(self.path, flush=level == "disk", timeout=timeout)
-        self._rows: dict[str, int] = {}
+        self._newest: dict[str, tuple[int, int, int]] = {}
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.path)!r}, level={self.abilities.level!r})"
@@ -81,13 +85,14 @@ class SQLiteStore:
             return row, until
 
         row, until = self._connections.write(work)
-        self._remember(run.run_id, row)
+        self._remember(run.run_id, row, 1, len(run.records))
         return None if until is None else Lease(run.run_id, 1, until)
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         if len(commits) == 1:
             alone = self._as_statement(commits[0])
             if alone is not None and self._connections.execute(queries.APPEND, alone) == 1:
+                self._written(alone[0], commits[0])
                 return [None]
         elif not commits:
             return []
@@ -102,7 +107,7 @@ class SQLiteStore:
             start = head.snapshot if first is None else max(first, 0)
             stop = head.sequence if last is None else max(last, 0)
             bounds = min(start, head.sequence + 1), min(stop, head.sequence)
-            found = cursor.execute(queries.READ, (row, *bounds)).fetchall()
+            found = cursor.execute(queries.READ, [queries.record_id(row, each) for each in bounds]).fetchall()
             return Tail(head, found[0][0] if found else head.sequence + 1, [data for _, data in found])
 
         return self._connections.read(work)
@@ -144,8 +149,8 @@ class SQLiteStore:
     def prune(self, run_id: str, before: int) -> int:
         def work(cursor: sqlite3.Cursor) -> int:
             row, head = self._find(cursor, run_id)
-            limit = min(max(before, 0), head.snapshot)
-            return cursor.execute("DELETE FROM records WHERE run = ? AND sequence < ?", (row, limit)).rowcount
+            last = min(max(before, 0), head.snapshot) - 1
+            return self._drop(cursor, row, last)
 
         return self._connections.write(work)
 
@@ -154,7 +159,8 @@ class SQLiteStore:
             now = self._clock()
             old = f"WHERE status IN ({queries.marks(statuses)}) AND updated <= ? AND {queries.FREE}"
             values = (*statuses, now - older_than, now)
-            cursor.execute(f"DELETE FROM records WHERE run IN (SELECT id FROM runs {old})", values)
+            for (row,) in cursor.execute(f"SELECT id FROM runs {old}", values).fetchall():
+                self._drop(cursor, row)
             return cursor.execute(f"DELETE FROM runs {old}", values).rowcount
 
         return self._connections.write(work)
@@ -165,11 +171,11 @@ class SQLiteStore:
             now = self._clock()
             if is_held(head, now):
                 raise held(head, now)
-            cursor.execute("DELETE FROM records WHERE run = ?", (row,))
+            self._drop(cursor, row)
             cursor.execute("DELETE FROM runs WHERE id = ?", (row,))
 
         self._connections.write(work)
-        self._rows.pop(run_id, None)
+        self._newest.pop(run_id, None)
 
     def close(self) -> None:
         self._connections.close()
@@ -187,12 +193,15 @@ class SQLiteStore:
             or len(records[0]) > LARGEST
         ):
             return None
-        row = self._rows.get(commit.run_id)
-        return None if row is None else (row, commit.expected + 1, records[0], commit.fence, commit.expected)
+        row, fence, sequence = self._newest.get(commit.run_id, _UNKNOWN)
+        if fence != commit.fence or sequence != commit.expected:
+            return None
+        return row, queries.record_id(row, sequence + 1), records[0], fence
 
     def _apply(self, cursor: sqlite3.Cursor, commit: Commit) -> Exception | None:
         alone = self._as_statement(commit)
         if alone is not None and cursor.execute(queries.APPEND, alone).rowcount == 1:
+            self._written(alone[0], commit)
             return None
         try:
             row, head = self._find(cursor, commit.run_id)
@@ -202,23 +211,34 @@ class SQLiteStore:
         refused = refusal(commit, head, now) or _too_large(commit)
         if refused is None:
             if commit.purge:
-                cursor.execute("DELETE FROM records WHERE run = ?", (row,))
+                self._drop(cursor, row)
             else:
                 queries.insert(cursor, row, commit.expected + 1, commit.records)
             queries.change_head(cursor, row, commit, now)
+            self._written(row, commit)
         return refused
 
     def _find(self, cursor: sqlite3.Cursor, run_id: str) -> tuple[int, RunHead]:
         row = cursor.execute(queries.FIND, (run_id,)).fetchone()
         if row is None:
             raise RunNotFound(run_id)
-        self._remember(run_id, row[0])
-        return row[0], queries.head_of(row)
+        head = queries.head_of(row)
+        self._remember(run_id, row[0], head.fence, head.sequence)
+        return row[0], head
 
-    def _remember(self, run_id: str, row: int) -> None:
-        if len(self._rows) > 10_000:
-            self._rows.clear()
-        self._rows[run_id] = row
+    def _drop(self, cursor: sqlite3.Cursor, row: int, last: int = 0xFFFFFFFF) -> int:
+        """Remove the records of a run up to number `last`; returns how many there were."""
+        bounds = queries.record_id(row, 0), queries.record_id(row, last)
+        return cursor.execute(queries.DROP, bounds).rowcount
+
+    def _written(self, row: int, commit: Commit) -> None:
+        self._newest[commit.run_id] = row, commit.fence, commit.expected + len(commit.records)
+
+    def _remember(self, run_id: str, row: int, fence: int, sequence: int) -> None:
+        """Note which record of a run is the newest. Being wrong only costs another look: see `APPEND`."""
+        if len(self._newest) > MOST_REMEMBERED:
+            self._newest.clear()
+        self._newest[run_id] = row, fence, sequence
 
 
 def _usable(path: str | os.PathLike[str]) -> Path:

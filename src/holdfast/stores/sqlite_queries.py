@@ -11,14 +11,19 @@ from holdfast.journal.store import RUNNING, Commit, Lease, NewRun, RunFilter, Ru
 
 HEAD = """
 SELECT id, run_id, graph, status,
-    max(sequence, coalesce((SELECT max(sequence) FROM records WHERE run = runs.id), 0)),
+    max(sequence, coalesce((
+        SELECT records.id & 0xFFFFFFFF FROM records
+        WHERE records.id BETWEEN runs.id << 32 AND (runs.id << 32) + 0xFFFFFFFF ORDER BY records.id DESC LIMIT 1
+    ), 0)),
     snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note
 FROM runs
 """
 
 FIND = f"{HEAD} WHERE run_id = ?"
 
-READ = "SELECT sequence, data FROM records WHERE run = ? AND sequence BETWEEN ? AND ? ORDER BY sequence"
+READ = "SELECT id & 0xFFFFFFFF, data FROM records WHERE id BETWEEN ? AND ? ORDER BY id"
+
+DROP = "DELETE FROM records WHERE id BETWEEN ? AND ?"
 
 CREATE = """
 INSERT INTO runs
@@ -26,14 +31,11 @@ INSERT INTO runs
 VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING
 """
 
-# Where the run can't take the record, the row id comes out NULL, which the table refuses and OR IGNORE
-# turns into no row. INSERT … SELECT would say it plainly, but SQLite then copies the row through a
-# temporary table, because the SELECT reads the table that is inserted into: a fifth slower.
+# For a run whose newest record is known, because whoever holds this fence has written it from here: the
+# fence says that nobody else has written since, and the record's own id that nothing is overwritten.
 APPEND = """
-INSERT OR IGNORE INTO records (run, sequence, data) VALUES ((
-    SELECT id FROM runs WHERE id = ?1 AND fence = ?4 AND signal IS NULL
-    AND (SELECT max(sequence) FROM records WHERE run = ?1) = ?5
-), ?2, ?3)
+INSERT OR IGNORE INTO records (id, data)
+SELECT ?2, ?3 FROM runs WHERE id = ?1 AND fence = ?4 AND signal IS NULL
 """
 
 CLAIM = "UPDATE runs SET fence = ?, holder = ?, lease_until = ?, updated = ? WHERE id = ?"
@@ -45,6 +47,11 @@ RELEASE = "UPDATE runs SET holder = NULL, lease_until = NULL WHERE run_id = ? AN
 SIGNAL = "UPDATE runs SET signal = ? WHERE run_id = ?"
 
 FREE = "(lease_until IS NULL OR lease_until <= ?)"
+
+
+def record_id(row: int, sequence: int) -> int:
+    """The id of a record: the row id of its run, and its number."""
+    return (row << 32) + sequence
 
 
 def head_of(row: Sequence[Any]) -> RunHead:
@@ -103,8 +110,7 @@ def marks(values: Sequence[Any]) -> str:
 
 def insert(cursor: sqlite3.Cursor, row: int, first: int, records: Sequence[bytes]) -> None:
     """Add records to the run of this row id, numbered from `first`."""
-    numbered = ((row, sequence, data) for sequence, data in enumerate(records, first))
-    cursor.executemany("INSERT INTO records (run, sequence, data) VALUES (?, ?, ?)", numbered)
+    cursor.executemany("INSERT INTO records (id, data) VALUES (?, ?)", enumerate(records, record_id(row, first)))
 
 
 def change_head(cursor: sqlite3.Cursor, row: int, commit: Commit, now: float) -> None:

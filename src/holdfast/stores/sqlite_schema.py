@@ -39,8 +39,9 @@ MIGRATIONS = (
         "CREATE INDEX runs_by_creation ON runs (created, run_id)",
         "CREATE INDEX runs_by_status ON runs (status, created, run_id)",
         "CREATE INDEX runs_by_parent ON runs (parent) WHERE parent IS NOT NULL",
-        "CREATE TABLE records (run INTEGER NOT NULL, sequence INTEGER NOT NULL, data BLOB NOT NULL)",
-        "CREATE UNIQUE INDEX records_by_run ON records (run, sequence)",
+        # The id of a record is the row id of its run and its own number, put together: one tree, no index,
+        # and the records of a run lie side by side.
+        "CREATE TABLE records (id INTEGER PRIMARY KEY, data BLOB NOT NULL)",
     ),
 )
 
