@@ -62,7 +62,7 @@ def save(connection: sqlite3.Connection, run: str, step: int, update: dict[str, 
 
 def restore(connection: sqlite3.Connection, run: str, state: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """The number of the newest step, and the state after it."""
-    step = 0
+    newest = 0
     for step, data in connection.execute("SELECT step, data FROM steps WHERE run = ? ORDER BY step", (run,)):
-        state = {**state, **json.loads(data)}
-    return step, state
+        newest, state = step, {**state, **json.loads(data)}
+    return newest, state

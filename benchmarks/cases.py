@@ -10,7 +10,7 @@ import sys
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from itertools import count, pairwise
 from math import log
 from pathlib import Path
 from statistics import median
@@ -63,7 +63,11 @@ def durable_loop() -> Iterator[Result]:
         with folder(ram=ram) as place:
             connection = by_hand.open_database(str(place / "hand.db"), synchronous)
             graph = one_node(
-                {"n": int}, tick, ticking(STEPS), store=f"sqlite:///{place}/ours.db?level={level}", preserve=True
+                {"n": int},
+                tick,
+                ticking(STEPS),
+                store=f"sqlite:///{place}/ours.db?level={level}",
+                preserve=True,
             )
             runs, more = count(), ticking(STEPS)
             yield against(
@@ -96,15 +100,22 @@ def history() -> Iterator[Result]:
                 by_hand.save(connection, run, state["n"], update)
             connection.close()
 
-        yield against("history +1 KB a step: time", lambda: hand(HISTORY), lambda: ours(HISTORY), 2, HISTORY, 5)
+        yield against(
+            "history +1 KB a step: time", lambda: hand(HISTORY), lambda: ours(HISTORY), 2, HISTORY, 5
+        )
         hand(HISTORY, "hand1")
         ours(HISTORY, "ours1")
         yield sizes(
-            "history +1 KB a step: bytes", stored_bytes(place / "hand1.db"), stored_bytes(place / "ours1.db"), 1.3
+            "history +1 KB a step: bytes",
+            stored_bytes(place / "hand1.db"),
+            stored_bytes(place / "ours1.db"),
+            1.3,
         )
         short, long = _best(lambda: ours(HISTORY // 2)), _best(lambda: ours(HISTORY * 2))
         exponent = log(long / short) / log(4)
-        yield Result("history: exponent of time", "1.00", f"{exponent:.2f}", exponent, "≤ 1.05", exponent <= 1.05)
+        yield Result(
+            "history: exponent of time", "1.00", f"{exponent:.2f}", exponent, "≤ 1.05", exponent <= 1.05
+        )
         peaks = []
         for work in (hand, ours):
             tracemalloc.start()
@@ -130,12 +141,14 @@ def big_state() -> Iterator[Result]:
             return {"n": state["n"] + 1}
 
         def gaps() -> float:
-            found = median(b - a for a, b in zip(moments, moments[1:], strict=False))
+            found = median(b - a for a, b in pairwise(moments))
             moments.clear()
             return found
 
         connection = by_hand.open_database(f"{place}/hand.db")
-        graph = one_node({"n": int}, node, ticking(steps), store=f"sqlite:///{place}/ours.db?level=process", preserve=True)
+        graph = one_node(
+            {"n": int}, node, ticking(steps), store=f"sqlite:///{place}/ours.db?level=process", preserve=True
+        )
         times: tuple[list[float], list[float]] = ([], [])
         for run in range(5):
             by_hand.durable_loop(connection, f"run{run}", node, ticking(steps), {"n": 0, **results})
@@ -146,7 +159,13 @@ def big_state() -> Iterator[Result]:
         before = stored_bytes(place / "ours.db")
         hand_before = stored_bytes(place / "hand.db")
         by_hand.durable_loop(connection, "last", tick, ticking(10 * steps), {"n": 0, **results})
-        graph = one_node({"n": int}, tick, ticking(10 * steps), store=f"sqlite:///{place}/ours.db?level=process", preserve=True)
+        graph = one_node(
+            {"n": int},
+            tick,
+            ticking(10 * steps),
+            store=f"sqlite:///{place}/ours.db?level=process",
+            preserve=True,
+        )
         graph.execute({"n": 0, **results})
         start = len(str(results))  # the state itself, which is stored once by us and never by hand
         ours = (stored_bytes(place / "ours.db") - before - start) / (10 * steps)
@@ -213,14 +232,15 @@ def resume() -> Iterator[Result]:
             return {"n": state["n"] + 1}
 
         best = float("inf")
-        for limit in range(10_001, 10_006):
+        for _ in range(5):
             long.rollback("long", 9_999)
             graph = one_node({"n": int}, next_step, ticking(0), store=store, preserve=True)
             start = perf_counter()
             graph.resume("long")
             best = min(best, began[-1] - start)
-            assert limit
-        yield Result("resume of a 10,000-step run", "-", f"{best * 1e3:.1f} ms", best * 1e3, "≤ 20 ms", best <= 0.02)
+        yield Result(
+            "resume of a 10,000-step run", "-", f"{best * 1e3:.1f} ms", best * 1e3, "≤ 20 ms", best <= 0.02
+        )
 
 
 def importing() -> Iterator[Result]:
@@ -229,7 +249,9 @@ def importing() -> Iterator[Result]:
         min(_timed([sys.executable, "-c", code]) for _ in range(15)) for code in ("pass", "import holdfast")
     )
     extra = (ours - bare) * 1e3
-    yield Result("import holdfast", f"{bare * 1e3:.1f} ms", f"{ours * 1e3:.1f} ms", extra, "≤ 50 ms more", extra <= 50)
+    yield Result(
+        "import holdfast", f"{bare * 1e3:.1f} ms", f"{ours * 1e3:.1f} ms", extra, "≤ 50 ms more", extra <= 50
+    )
 
 
 def _child(who: str, database: Path, what: str) -> float:

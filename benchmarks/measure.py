@@ -27,7 +27,13 @@ class Result:
 
 
 def against(
-    what: str, by_hand: Work, holdfast: Work, goal: float, per: int = 1, rounds: int = 9, unit: str = "µs/step"
+    what: str,
+    by_hand: Work,
+    holdfast: Work,
+    goal: float,
+    per: int = 1,
+    rounds: int = 9,
+    unit: str = "µs/step",
 ) -> Result:
     """The ratio of the best times of `rounds` turns each; `per` is how many steps one turn takes."""
     times: tuple[list[float], list[float]] = ([], [])
@@ -43,7 +49,9 @@ def against(
 
 def ratio(what: str, hand: float, ours: float, goal: float, unit: str = "µs/step") -> Result:
     """A line from two times in seconds."""
-    return Result(what, _time(hand, unit), _time(ours, unit), ours / hand, f"≤ {goal:g}×", ours / hand <= goal)
+    return Result(
+        what, _time(hand, unit), _time(ours, unit), ours / hand, f"≤ {goal:g}×", ours / hand <= goal
+    )
 
 
 def sizes(what: str, hand: float, ours: float, goal: float) -> Result:

@@ -29,9 +29,7 @@ def main(names: list[str]) -> int:
 
 def _line(result: Result) -> str:
     mark = "" if result.met else "   MISSED"
-    return (
-        f"{result.what:40} {result.by_hand:>18} {result.holdfast:>18} {result.ratio:>8.2f}  {result.goal}{mark}"
-    )
+    return f"{result.what:40} {result.by_hand:>18} {result.holdfast:>18} {result.ratio:>8.2f}  {result.goal}{mark}"
 
 
 if __name__ == "__main__":

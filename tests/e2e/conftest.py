@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +97,8 @@ class Program:
         assert self.popen.stdin is not None
         assert self.popen.stdout is not None
         self.popen.stdout.close()
-        try:
+        with suppress(BrokenPipeError):
             self.popen.stdin.close()
-        except BrokenPipeError:
-            pass
 
     def _listen(self) -> None:
         assert self.popen.stdout is not None

@@ -45,6 +45,6 @@ def is_awaitable(result: Any) -> bool:
 
 def timed_out(task: Task) -> Failed:
     """The outcome of a node that took too long. A thread that still runs it can keep or ask nothing any more."""
-    task.closed = True
+    task.close()
     seconds = task.plan_node.timeout
     return Failed(NodeTimeout(f"node {task.node!r} took longer than its timeout of {seconds} s", task.run_id))

@@ -20,6 +20,7 @@ and returns a `Verdict`. Rules that hold wherever it stops:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
 from holdfast.engine.changes import Changes, detached
@@ -100,6 +101,7 @@ class Core:
         preserve: bool = False,
         stream: bool = False,
         keep: Keep | None = None,
+        guard: AbstractContextManager[Any] | None = None,
         way_out: str = "",
     ) -> None:
         state = progress.state
@@ -108,17 +110,13 @@ class Core:
         self.clock, self.chance, self.emit = clock, chance, emit
         self.interval, self.preserve, self.stream, self.way_out = interval, preserve, stream, way_out
         self.changes = Changes(state, plan.schema.reducers, durable=ledger is not None)
-        self.scope = Scope(plan, progress, keep)
+        self.scope = Scope(plan, progress, keep, guard or nullcontext())
 
     def run(self) -> Generator[Command, Any, Verdict]:
         """The loop. See the module's text."""
         plan, p, state, ledger, emit = self.plan, self.progress, self.state, self.ledger, self.emit
-        nodes, before, after, limit = (
-            plan.nodes,
-            plan.interrupt_before,
-            plan.interrupt_after,
-            plan.max_iterations,
-        )
+        nodes, limit = plan.nodes, plan.max_iterations
+        before, after = plan.interrupt_before, plan.interrupt_after
         scope, clock, absorb, private = self.scope, self.clock, self._absorb, self.changes.private
         watched = ledger is not None or bool(plan.schema.reducers)
         simple = not watched and emit is None
@@ -126,7 +124,7 @@ class Core:
             chosen = self._following(nodes[p.node])
             if isinstance(chosen, Failed):
                 return (yield from self._stop_after(chosen))
-            p.node, p.phase, p.cleared = chosen, BEFORE, False
+            self._note({"node": chosen, "phase": BEFORE, "cleared": False})
         while (name := p.node) != END:
             if name in before and not p.cleared:
                 return (yield from self._pause(f"interrupted before {name!r}"))
@@ -242,13 +240,10 @@ class Core:
         self, task: Task, error: BaseException, delay: float
     ) -> Generator[Command, Any, Verdict | None]:
         """Count the failed attempt, durably, and wait. None means: try again."""
-        p, ledger = self.progress, self.ledger
+        ledger = self.ledger
         self._tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=_told(error))
-        changes = {"attempts": task.attempt, "error": _error_data(error, task.node)}
-        if ledger is None:
-            p.move(changes)
-        else:
-            ledger.move(p, changes, self.clock())
+        self._note({"attempts": task.attempt, "error": _error_data(error, task.node)})
+        if ledger is not None:
             commit = ledger.commit()
             answer = yield commit
             if isinstance(answer, Exception):
@@ -317,16 +312,22 @@ class Core:
     ) -> Generator[Command, Any, Verdict | str]:
         """Save where the run stops. Gives the checkpoint's reference, or a Verdict if it can't be saved."""
         p, ledger = self.progress, self.ledger
+        self._note(changes)
         if ledger is None:
-            p.move(changes)
             return ""
-        ledger.move(p, changes, self.clock())
         commit = ledger.commit(status, summary(p), purge, heed=status == PAUSED)
         answer = yield commit
         if isinstance(answer, Exception):
             return (yield from self._unsaved(answer))
         self._saved(commit)
         return answer or f"{p.run_id}@{p.step}"
+
+    def _note(self, changes: dict[str, Any]) -> None:
+        """Something other than a completed node happened: move on by it, and have it in the next commit."""
+        if self.ledger is None:
+            self.progress.move(changes)
+        else:
+            self.ledger.move(self.progress, changes, self.clock())
 
     def _saved(self, commit: Commit) -> None:
         assert self.ledger is not None

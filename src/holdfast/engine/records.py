@@ -20,7 +20,7 @@ from holdfast.journal.codec import decode
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, Progress, Question
 from holdfast.journal.reading import Checkpoint, history, progress_at, read_progress
-from holdfast.journal.store import CANCELLED, ENDED, PAUSED, RUNNING, RunFilter, RunHead
+from holdfast.journal.store import CANCELLED, ENDED, PAUSED, RunFilter, RunHead
 
 
 class RunInfo(NamedTuple):
@@ -110,7 +110,7 @@ def fork(
     progress.run_id, progress.parent = check_id(new_run_id or new_id()), f"{run_id}@{progress.step}"
     progress.state = _as_state(progress)
     progress.meta = {**environment(), "tags": list(tags)}
-    progress.fence, progress.status = 1, RUNNING
+    progress.fence, progress.status, progress.reason = 1, PAUSED, f"forked from {progress.parent}"
     _forget_failure(progress)
     if update:
         merge_update(compiled.plan, progress, update)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import suppress
+from threading import Lock
 from time import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.changes import Changes
 from holdfast.engine.core import Command, Core, Verdict, summary
@@ -18,17 +19,29 @@ from holdfast.engine.handover import hand_over, take_back
 from holdfast.engine.holder import this_process
 from holdfast.engine.link import Held, Link, Stop
 from holdfast.engine.questions import check_answer
-from holdfast.errors import AlreadyCompleted, DefinitionError, RunNotFound, RunPaused, UsageError
+from holdfast.errors import (
+    AlreadyCompleted,
+    Conflict,
+    DefinitionError,
+    RunNotFound,
+    RunPaused,
+    StoreError,
+    UsageError,
+)
 from holdfast.graphs.plan import END, Plan
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import encode
+from holdfast.journal.envelope import Seal
 from holdfast.journal.ledger import Ledger, weigh
 from holdfast.journal.progress import BEFORE, FAILED_PHASE, Progress
 from holdfast.journal.reading import read_progress
-from holdfast.journal.store import COMPLETED, RUNNING, Commit, NewRun
+from holdfast.journal.store import COMPLETED, RUNNING, Commit, NewRun, RunHead
 from holdfast.observe import events
 from holdfast.observe.hub import Emit
 from holdfast.stores.checkpointer import Checkpointer
+
+if TYPE_CHECKING:
+    from logging import Logger
 
 NOT_GIVEN: Any = object()
 
@@ -109,8 +122,13 @@ class Session:
         self.core = Core(
             compiled.plan, progress, ledger, clock=time, chance=_chance, emit=compiled.emit,
             interval=compiled.interval, preserve=compiled.preserve, stream=stream, way_out=way_out,
-            keep=self._keep if ledger is not None else None,
+            keep=self._keep if ledger is not None else None, guard=Lock(),
         )  # fmt: skip
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        return self.progress.run_id
 
     def loop(self) -> Generator[Command, Any, Verdict]:
         """The loop, to be driven."""
@@ -139,8 +157,12 @@ class Session:
     def close(self) -> None:
         """Give the lease back if it is still held. What was saved can be resumed by anybody."""
         held, self.held = self.held, None
-        if held is not None and self.compiled.link is not None:
+        if held is None or self.compiled.link is None:
+            return
+        try:
             self.compiled.link.release(held)
+        except StoreError as problem:
+            _log().warning("run %s: couldn't give its lease back, so it has to run out: %s", self.id, problem)
 
     def _keep(self, key: str, value: Any) -> None:
         link, ledger = self.compiled.link, self.ledger
@@ -152,6 +174,12 @@ class Session:
         if refusal is not None:
             raise refusal
         ledger.acknowledged(commit)
+
+
+def _log() -> Logger:
+    from logging import getLogger
+
+    return getLogger("holdfast.run")
 
 
 def _chance() -> float:
@@ -197,10 +225,7 @@ def resume(
     `Conflict`, `AnswerRefused`, `RunPaused` for a question left open, `DamagedRecord`, `UsageError`.
     """
     link = compiled.need_link("resume")
-    if link.store.head(run_id).status == COMPLETED:
-        raise AlreadyCompleted(
-            f"run {run_id!r} is complete; fork() it to go on from one of its steps", run_id
-        )
+    _refuse_completed(link.store.head(run_id))
     held = link.claim(run_id, wait)
     try:
         progress, ledger = _reopen(compiled, link, held, step)
@@ -239,8 +264,6 @@ def run_of(reference: Any) -> str:
 
 def new_run(progress: Progress, tags: tuple[str, ...], holder: str | None, ttl: float) -> NewRun:
     """The run that begins with this progress, as a store takes it."""
-    from holdfast.journal.envelope import Seal
-
     first = Seal(progress.run_id).close(1, progress.snapshot_record())
     return NewRun(
         progress.run_id,
@@ -276,14 +299,14 @@ def _enliven(progress: Progress, compiled: Compiled) -> None:
 
 def _reopen(compiled: Compiled, link: Link, held: Held, step: int | None) -> tuple[Progress, Ledger]:
     tail = link.store.read(held.lease.run_id)
+    _refuse_completed(tail.head)
     progress = read_progress(tail)
     check_fits(compiled.plan, progress)
-    if tail.head.status == COMPLETED:
-        raise AlreadyCompleted(f"run {progress.run_id!r} is complete", progress.run_id)
     if step is not None and step != progress.step:
-        raise UsageError(
-            f"checkpoint {progress.run_id}@{step} is not the newest of its run any more (that is step "
-            f"{progress.step}); fork({progress.run_id!r}, step={step}) goes on from it beside the run"
+        raise Conflict(
+            progress.run_id,
+            f"step {step} is not its newest any more, that is {progress.step}; "
+            f"fork({progress.run_id!r}, step={step}) goes on from there beside the run",
         )
     if progress.status == RUNNING:
         progress.attempts += held.lease.fence - progress.fence
@@ -292,6 +315,12 @@ def _reopen(compiled: Compiled, link: Link, held: Held, step: int | None) -> tup
     weight = weigh(tail.records[1:])
     ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence, weight)
     return progress, ledger
+
+
+def _refuse_completed(head: RunHead) -> None:
+    if head.status == COMPLETED:
+        message = f"run {head.run_id!r} is complete; fork() it to go on from one of its steps"
+        raise AlreadyCompleted(message, head.run_id)
 
 
 def check_fits(plan: Plan, progress: Progress) -> None:
@@ -304,14 +333,19 @@ def check_fits(plan: Plan, progress: Progress) -> None:
             "put it back, or rollback() to an earlier step",
             plan.name,
         )
+    if progress.fingerprint != plan.fingerprint:
+        _log().warning("graph %s has changed since run %s was saved with it", plan.name, progress.run_id)
 
 
 def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Given) -> None:
     """Make a resume durable: from now on the run is running again, with what it was given."""
     answers, update = given.answers_to(progress), given.update_for(progress)
+    encode(answers, "answers")
+    encode(dict(given.config or {}), "config")
     if progress.status == RUNNING and not (answers or update or given.config):
         return
     changes: dict[str, Any] = {"meta": {**progress.meta, **environment()}}
+    changes["fingerprint"] = compiled.plan.fingerprint
     if progress.status != RUNNING:
         changes |= {"status": RUNNING, "reason": None, "questions": [], "cleared": True}
     if progress.phase == FAILED_PHASE:

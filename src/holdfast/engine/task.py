@@ -7,6 +7,7 @@ depth of the user's own calls, in threads that copy the context and in asyncio t
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
@@ -23,12 +24,17 @@ Keep = Callable[[str, Any], None]
 
 
 class Scope:
-    """What the tasks of a run share: its plan, how far it has come, and where results can be kept."""
+    """What the tasks of a run share: its plan, how far it has come, and where results can be kept.
 
-    __slots__ = ("keep", "plan", "progress")
+    Whoever holds `guard` is the only one to keep something, or to end a call.
+    """
 
-    def __init__(self, plan: Plan, progress: Progress, keep: Keep | None = None) -> None:
-        self.plan, self.progress, self.keep = plan, progress, keep
+    __slots__ = ("guard", "keep", "plan", "progress")
+
+    def __init__(
+        self, plan: Plan, progress: Progress, keep: Keep | None, guard: AbstractContextManager[Any]
+    ) -> None:
+        self.plan, self.progress, self.keep, self.guard = plan, progress, keep, guard
 
 
 class Task:
@@ -122,12 +128,18 @@ class Task:
         return self._kept(key, await awaitable)
 
     def _kept(self, key: str, value: Any) -> Any:
-        self._check_open("once")
-        if self.scope.keep is None:
-            self.scope.progress.memos[key] = value
-        else:
-            self.scope.keep(key, value)
+        with self.scope.guard:
+            self._check_open("once")
+            if self.scope.keep is None:
+                self.scope.progress.memos[key] = value
+            else:
+                self.scope.keep(key, value)
         return value
+
+    def close(self) -> None:
+        """The call is over: what still runs of it, in a thread that was left behind, can keep nothing more."""
+        with self.scope.guard:
+            self.closed = True
 
     def _check_open(self, what: str) -> None:
         if self.closed:

@@ -10,7 +10,7 @@ from holdfast.journal.codec import decode
 from holdfast.journal.delta import read_delta
 from holdfast.journal.envelope import Seal
 from holdfast.journal.progress import MOVE, SNAPSHOT, STEP, Progress
-from holdfast.journal.store import Tail
+from holdfast.journal.store import COMPLETED, Tail
 
 
 class Checkpoint(NamedTuple):
@@ -84,6 +84,10 @@ def history(tail: Tail) -> list[Checkpoint]:
 
 def opened(tail: Tail) -> Iterator[tuple[int, list[Any]]]:
     """The records with their sequence numbers, unsealed and decoded. Raises `DamagedRecord`."""
+    if not tail.records and tail.head.status == COMPLETED:
+        raise UsageError(
+            f"the journal of run {tail.head.run_id!r} went when it completed; preserve=True keeps it"
+        )
     seal = Seal(tail.head.run_id)
     for number, data in enumerate(tail.records, tail.first):
         body = seal.open(number, data)

@@ -110,7 +110,9 @@ def marks(values: Sequence[Any]) -> str:
 
 def insert(cursor: sqlite3.Cursor, row: int, first: int, records: Sequence[bytes]) -> None:
     """Add records to the run of this row id, numbered from `first`."""
-    cursor.executemany("INSERT INTO records (id, data) VALUES (?, ?)", enumerate(records, record_id(row, first)))
+    cursor.executemany(
+        "INSERT INTO records (id, data) VALUES (?, ?)", enumerate(records, record_id(row, first))
+    )
 
 
 def change_head(cursor: sqlite3.Cursor, row: int, commit: Commit, now: float) -> None:

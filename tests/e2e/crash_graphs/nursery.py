@@ -15,8 +15,9 @@ import time
 import traceback
 from typing import Any
 
-import holdfast.engine.aio  # so that no child has to import it
 from fifty import live
+
+import holdfast.engine.aio  # noqa: F401  # so that no child has to import it
 
 
 def main() -> None:

@@ -1,0 +1,274 @@
+"""The documentation holds: its examples run, its links lead somewhere, its references are complete.
+
+The python blocks of a page run in order, in one namespace and one empty directory. A comment in the line
+before a block says otherwise: `<!-- not run -->` only compiles it, `<!-- file: name.py -->` saves it, and
+`<!-- output -->` before a text block compares that with what the block above printed. A console block after
+`<!-- run -->` is carried out, line by line after each `$`. An … in an output stands for anything.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+import holdfast
+from holdfast import AsyncRun, HoldfastError, MemoryStore, Retry, Run, State, StateGraph, Task, errors, pause
+from holdfast.observe.events import EVENT_TYPES, Event
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
+SOURCE = Path(holdfast.__file__).parents[1]
+
+on_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, the comment in the line before it, its first line's number, its text."""
+
+    kind: str
+    mark: str
+    line: int
+    text: str
+
+
+FENCED = re.compile(r"^(?:<!-- *(?P<mark>[^\n]*?) *-->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            found["kind"], found["mark"] or "", text.count("\n", 0, found.start("text")) + 1, found["text"]
+        )
+        for found in FENCED.finditer(text)
+    ]
+
+
+@on_every_page
+def test_the_examples_of_a_page_run_and_print_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType(re.sub(r"\W", "_", page.stem))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    printed = ""
+    for block in blocks_of(page):
+        where = f"{page.relative_to(ROOT)}:{block.line}"
+        match block.kind, block.mark.partition(":")[::2]:
+            case "python", ("file", name):
+                Path(name.strip()).write_text(block.text, encoding="utf-8")
+                compile(block.text, where, "exec")
+            case "python", ("not run", _):
+                compile(block.text, where, "exec")
+            case "python", _:
+                printed = run(block, page, module)
+            case "text", ("output", _):
+                check(printed, block.text, where)
+            case "console", ("run", _):
+                run_commands(block, where)
+
+
+def run(block: Block, page: Path, module: ModuleType) -> str:
+    """Run a block, whose lines keep their numbers in tracebacks; return what it printed."""
+    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+    with redirect_stdout(io.StringIO()) as printed:
+        exec(code, module.__dict__)
+    return printed.getvalue()
+
+
+def run_commands(block: Block, where: str) -> None:
+    """Carry out each `$` line of a console block and compare what it prints; a kill is shown as `Killed`."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
+    for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
+        command, _, expected = part.partition("\n")
+        done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
+        killed = done.returncode in (-9, 137)
+        assert killed or done.returncode == 0, f"{where}: {command}\n{done.stdout}{done.stderr}"
+        if expected.strip():
+            check(done.stdout + ("Killed\n" if killed else ""), expected, f"{where}: {command}")
+
+
+def check(printed: str, expected: str, where: str) -> None:
+    pattern = ".*?".join(map(re.escape, tidy(expected).split("…")))
+    if not re.fullmatch(pattern, tidy(printed), re.S):
+        assert tidy(printed) == tidy(expected), f"{where} printed something else"
+
+
+def tidy(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+@on_every_page
+def test_every_fence_is_closed_and_every_mark_is_known(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(re.findall(r"^```", text, re.M)) == 2 * len(blocks_of(page))
+    marks = {mark.partition(":")[0] for mark in re.findall(r"<!-- *(.*?) *-->", text)}
+    assert marks <= {"not run", "output", "file", "run"}
+
+
+@on_every_page
+def test_every_link_within_the_repository_leads_somewhere(page: Path) -> None:
+    for target in links_of(page):
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{page.relative_to(ROOT)} links to {target}"
+        if anchor:
+            assert anchor in anchors_of(found), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def links_of(page: Path) -> list[str]:
+    prose = FENCED.sub("", page.read_text(encoding="utf-8"))
+    targets = re.findall(r"\]\(([^()\s]+)\)", prose)
+    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+
+
+def anchors_of(page: Path) -> set[str]:
+    prose = FENCED.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.*)$", prose, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_on_the_map() -> None:
+    mapped = {(DOCS / target.partition("#")[0]).resolve() for target in links_of(DOCS / "index.md")}
+    assert {*DOCS.rglob("*.md")} - mapped == {DOCS / "index.md"}
+
+
+API = (REFERENCE / "api.md").read_text(encoding="utf-8")
+CLASSES = (StateGraph, Run, AsyncRun, State, Task)
+
+
+@pytest.mark.parametrize("name", holdfast.__all__)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    assert re.search(rf"`{name}\b", API)
+
+
+def methods() -> Iterable[Any]:
+    for cls in CLASSES:
+        for name, member in inspect.getmembers(cls):
+            own = getattr(member, "__module__", "").startswith("holdfast")
+            if own and callable(member) and not name.startswith("_"):
+                yield pytest.param(cls, name, id=f"{cls.__name__}.{name}")
+
+
+INTERNAL = {"compiled", "freeze", "at", "call", "offer"}
+
+
+@pytest.mark.parametrize(("cls", "name"), methods())
+def test_every_method_is_in_the_reference_with_its_parameters(cls: type, name: str) -> None:
+    if name in INTERNAL:
+        pytest.skip("not meant for users")
+    section = API.partition(f"\n## {cls.__name__}\n")[2].partition("\n## ")[0]
+    written = re.search(rf"`(?:await )?(?:StateGraph\.)?{name}\(([^`]*)\)`", section)
+    assert written, f"{cls.__name__}.{name} is missing"
+    said = ast.parse(f"def f({written[1]}): ...").body[0]
+    assert isinstance(said, ast.FunctionDef)
+    actual = [each for each in inspect.signature(getattr(cls, name)).parameters.values() if each.name != "self"]
+    arguments = [*said.args.posonlyargs, *said.args.args, *said.args.kwonlyargs]
+    assert [each.arg for each in arguments] == [each.name for each in actual]
+    required = [each.name for each in actual if each.default is each.empty]
+    defaults = len(said.args.defaults) + sum(each is not None for each in said.args.kw_defaults)
+    assert len(arguments) - defaults == len(required)
+
+
+def every_error(cls: type[HoldfastError] = HoldfastError) -> Iterable[type[HoldfastError]]:
+    yield cls
+    for each in cls.__subclasses__():
+        if each.__module__ == errors.__name__:
+            yield from every_error(each)
+
+
+@pytest.mark.parametrize("error", every_error())
+def test_every_error_is_in_the_reference_with_its_code(error: type[HoldfastError]) -> None:
+    row = rows_of(REFERENCE / "errors.md").get(error.__name__, "")
+    assert f"`{error.code}`" in row
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_every_observer_event_is_in_the_reference(kind: str) -> None:
+    """G11."""
+    assert kind in rows_of(REFERENCE / "events.md")
+
+
+def test_the_data_of_every_observer_event_is_in_the_reference() -> None:
+    """G11: all that a run emits, key by key."""
+    seen: list[Event] = []
+    provoke_everything(seen.append)
+    rows = rows_of(REFERENCE / "events.md")
+    for event in seen:
+        assert event.data.keys() == named_in(rows[event.type]), event.type
+    assert {event.type for event in seen} == set(EVENT_TYPES)
+
+
+def test_every_event_of_a_run_is_in_the_reference_key_by_key() -> None:
+    """F4."""
+    rows = rows_of(REFERENCE / "events.md")
+    seen = provoke_everything(None)
+    for event in seen:
+        assert event.keys() == named_in(rows[event["type"]]) | {"type"}, event["type"]
+    assert {event["type"] for event in seen} == {"state", "interrupt", "pause", "error", "cancelled", "final"}
+
+
+def rows_of(page: Path) -> dict[str, str]:
+    """The rows of a page's tables, by the names in their first cells."""
+    rows: dict[str, str] = {}
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            first, _, rest = line.strip("| ").partition(" | ")
+            rows |= dict.fromkeys(re.findall(r"`([^`]+)`", first), rest)
+    return rows
+
+
+def named_in(row: str) -> set[str]:
+    """The keys that a row names: the code in its last cell."""
+    return set(re.findall(r"`([^`]+)`", row.rpartition(" | ")[2]))
+
+
+def provoke_everything(observer: Any) -> list[dict[str, Any]]:
+    """Runs to which everything happens that can; the events of their iteration."""
+
+    def work(state: State, ctx: Task) -> State:
+        if ctx.attempt == 1:
+            raise ValueError("the first time")
+        if ctx.visit == 1:
+            state.merge({"answer": pause("Go on?")}).clone()
+        return state.set("rounds", ctx.visit)
+
+    graph = StateGraph(name="all", observer=observer)
+    graph.add_node("work", run=work, retry=Retry(2, backoff=0.0))
+    graph.add_node("fail", run=lambda state: 1 // 0)
+    graph.set_entry_point("work")
+    graph.add_edge("work", "work", lambda state: state["rounds"] < 2)
+    graph.add_edge("work", "fail")
+    graph.set_finish_point("fail")
+    graph.compile(store=MemoryStore(), interrupt_before=["work"])
+    events: list[dict[str, Any]] = list(graph.stream({}, run_id="a"))
+    for given in (None, "yes", None):
+        events += graph.stream(given, checkpoint=events[-1]["checkpoint_path"])
+    cancelled = graph.fork("a", 1)
+    cancelled.cancel()
+    events += cancelled
+
+    short = StateGraph(name="short", observer=observer)
+    short.add_node("only").set_entry_point("only").set_finish_point("only")
+    events += asyncio.run(_all_of(short.ainvoke(State({}, observer=observer))))
+    return events
+
+
+async def _all_of(run: AsyncRun) -> list[dict[str, Any]]:
+    return [event async for event in run]

@@ -1,0 +1,235 @@
+"""One writer: two processes want the same run, and exactly one advances it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs the signals of POSIX")
+
+Actor = Callable[..., Any]
+SHORT = 0.5
+"""A lease, in seconds, that runs out while a test waits."""
+
+
+@pytest.fixture
+def actor(launch: Callable[..., Any], tmp_path: Path) -> Actor:
+    """A process with the gated graph, ready for orders."""
+    import json
+
+    def start(**settings: Any) -> Any:
+        program = launch("actor", "gated", tmp_path, json.dumps(settings))
+        assert program.hear() == {"ready": program.pid}
+        return program
+
+    return start
+
+
+@pytest.fixture
+def effects(tmp_path: Path) -> Callable[[], list[list[str]]]:
+    """What nodes did, as lines of words: the node and the process."""
+    file = tmp_path / "effects"
+    return lambda: [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.fixture
+def holding(actor: Actor, effects: Any, until: Any) -> Actor:
+    """A process that executes run "r" and is inside `hold` now, waiting for the gate."""
+
+    def start(run_id: str = "r", **settings: Any) -> Any:
+        program = actor(**settings)
+        program.tell("execute", run_id=run_id)
+        until(lambda: ["hold", str(program.pid)] in effects())
+        return program
+
+    return start
+
+
+def counted(effects: list[list[str]]) -> dict[str, int]:
+    nodes = [node for node, *_ in effects]
+    return {node: nodes.count(node) for node in ("first", "hold", "last")}
+
+
+def assert_refused(answer: dict[str, Any], holder: Any) -> None:
+    """The answer is a `Conflict` that says who holds the run, to a person and to a program."""
+    assert answer["raised"] == "Conflict", answer
+    assert f"process {holder.pid} on " in answer["text"]
+    assert str(holder.pid) in answer["holder"].split("|")
+    assert answer["until"] > 0
+
+
+@pytest.mark.parametrize("buried", [True, False], ids=["gone", "zombie"])
+def test_a_resume_right_after_a_kill_does_not_wait_for_the_dead_ones_lease(
+    holding: Actor, actor: Actor, effects: Any, tmp_path: Path, buried: bool
+) -> None:
+    """H1, G6: the lease has another minute to go, but its holder is known to be dead."""
+    dead = holding(lease=60)
+    dead.kill(bury=buried)
+    (tmp_path / "gate").touch()
+    heir = actor(lease=60)
+    began = time.monotonic()
+    state = heir.ask("resume", "r")["returned"]
+    assert time.monotonic() - began < 30
+    assert state == {
+        "first": dead.pid, "held": [[heir.pid, "in place"]], "hold": heir.pid, "last": heir.pid,
+    }  # fmt: skip
+    assert counted(effects()) == {"first": 1, "hold": 2, "last": 1}
+
+
+def test_a_run_that_is_being_run_is_nobody_elses(
+    holding: Actor, actor: Actor, effects: Any, tmp_path: Path
+) -> None:
+    """P8, invariant 5: resume, fork's source aside, is refused while the holder is alive, and nothing changes."""
+    holder, other = holding(lease=60), actor(lease=60)
+    assert_refused(other.ask("resume", "r"), holder)
+    assert_refused(other.ask("resume", "r", wait=0.2), holder)
+    assert_refused(other.ask("resume", "r", update={"first": 0}), holder)
+    assert_refused(other.ask("rollback", "r", 1), holder)
+    (tmp_path / "gate").touch()
+    state = holder.hear()["returned"]
+    assert (state["first"], state["hold"], state["last"]) == (holder.pid,) * 3
+    assert counted(effects()) == {"first": 1, "hold": 1, "last": 1}
+
+
+@pytest.mark.parametrize("stopped", ["crashed", "paused"])
+def test_of_two_that_resume_at_the_same_moment_one_goes_on(
+    actor: Actor, effects: Any, until: Any, tmp_path: Path, stopped: str
+) -> None:
+    """P8, H1, invariant 5: the other one is told who was first, and the node runs once more."""
+    settings = {"interrupt_before": ["hold"]} if stopped == "paused" else {}
+    rivals = [actor(lease=60), actor(lease=60)]
+    for number in range(5):
+        run_id, barrier = f"r{number}", tmp_path / f"barrier{number}"
+        first = actor(lease=60, **settings)
+        if stopped == "paused":
+            assert first.ask("execute", run_id=run_id)["raised"] == "RunPaused"
+        else:
+            first.tell("execute", run_id=run_id)
+            until(lambda pid=str(first.pid): ["hold", pid] in effects())
+            first.kill()
+        before = counted(effects())
+        for rival in rivals:
+            rival.tell("resume", run_id, at=str(barrier))
+        barrier.touch()
+        until(lambda: any(rival.has_answered for rival in rivals))
+        loser, winner = sorted(rivals, key=lambda rival: not rival.has_answered)
+        assert_refused(loser.hear(), winner)
+        (tmp_path / "gate").touch()
+        state = winner.hear()["returned"]
+        (tmp_path / "gate").unlink()
+        assert (state["hold"], state["last"]) == (winner.pid, winner.pid)
+        after = counted(effects())
+        assert {node: after[node] - before[node] for node in after} == {"first": 0, "hold": 1, "last": 1}
+        assert loser.ask("resume", run_id)["raised"] == "AlreadyCompleted"
+
+
+@pytest.mark.parametrize("use_once", [False, True], ids=["commit", "once"])
+@pytest.mark.parametrize("heir_is", ["finished", "under way"])
+def test_a_holder_that_was_away_too_long_is_refused(
+    holding: Actor, actor: Actor, effects: Any, until: Any, tmp_path: Path, heir_is: str, use_once: bool
+) -> None:
+    """P8, invariant 5: SIGSTOP past the lease, a takeover, SIGCONT; what the heir wrote stays as it is."""
+    if use_once:
+        (tmp_path / "use-once").touch()
+    if heir_is == "under way":
+        (tmp_path / "gate2-needed").touch()
+    zombie = holding(lease=SHORT)
+    zombie.freeze()
+    (tmp_path / "gate").touch()
+    heir = actor(lease=60)
+    heir.tell("resume", "r", wait=60)
+    if heir_is == "finished":
+        heir.hear()
+    else:
+        until(lambda: ["last", str(heir.pid)] in effects())
+    witness = actor()
+    before = [witness.ask("state_at", "r"), witness.ask("history", "r")]
+    assert before[0]["returned"]["hold"] == heir.pid
+    zombie.thaw()
+    answer = zombie.hear()
+    assert answer["raised"] == "Conflict", answer
+    assert "fence 1" in answer["text"]
+    if heir_is == "under way":
+        assert str(heir.pid) in answer["holder"].split("|")
+    assert [witness.ask("state_at", "r"), witness.ask("history", "r")] == before
+    if heir_is == "under way":
+        (tmp_path / "gate2").touch()
+        heir.hear()
+    state = witness.ask("state_at", "r")["returned"]
+    assert state == {
+        "first": zombie.pid, "held": [[heir.pid, "in place"]], "hold": heir.pid, "last": heir.pid,
+    }  # fmt: skip
+    (info,) = witness.ask("runs")["returned"]
+    assert (info["status"], info["holder"]) == ("completed", None)
+    assert counted(effects()) == {"first": 1, "hold": 2, "last": 1}
+
+
+@pytest.mark.parametrize("ending", ["failed", "cancelled"])
+def test_a_holder_keeps_its_lease_through_a_node_that_takes_longer(
+    holding: Actor, actor: Actor, effects: Any, tmp_path: Path, ending: str
+) -> None:
+    """P8, H1: a sync node blocks for four leases; others are refused until it ends, and then one goes on."""
+    holder, other, third = holding(lease=SHORT), actor(lease=60), actor()
+    began = time.monotonic()
+    while time.monotonic() - began < 4 * SHORT:
+        assert_refused(other.ask("resume", "r", wait=SHORT / 4), holder)
+    other.tell("resume", "r", wait=60)
+    if ending == "failed":
+        (tmp_path / "fail").touch()
+        answer = holder.hear()
+        assert (answer["raised"], answer["node"]) == ("ExecutionError", "hold")
+        assert answer["cause"] == ["RuntimeError", "told to fail"]
+        assert not other.has_answered
+        (tmp_path / "gate").touch()
+    else:
+        assert third.ask("cancel", "r") == {"returned": None}
+        (tmp_path / "gate").touch()
+        assert holder.hear()["raised"] == "RunCancelled"
+    state = other.hear()["returned"]
+    held = other.pid if ending == "failed" else holder.pid
+    assert (state["first"], state["hold"], state["last"]) == (holder.pid, held, other.pid)
+    assert counted(effects()) == {"first": 1, "hold": 2 if ending == "failed" else 1, "last": 1}
+
+
+@pytest.mark.parametrize("lease", [SHORT, 60], ids=["heard when renewing", "heard when saving"])
+def test_a_cancellation_from_another_process_stops_the_run_between_nodes(
+    holding: Actor, actor: Actor, effects: Any, tmp_path: Path, lease: float
+) -> None:
+    """G12: the node that was running completes and its result is kept; a resume goes on behind it."""
+    holder, other = holding(lease=lease), actor(lease=60)
+    assert other.ask("cancel", "r") == {"returned": None}
+    if lease == SHORT:
+        assert_refused(other.ask("resume", "r", wait=2 * SHORT), holder)
+    (tmp_path / "gate").touch()
+    answer = holder.hear()
+    assert (answer["raised"], answer["run_id"]) == ("RunCancelled", "r")
+    (info,) = other.ask("runs", "cancelled")["returned"]
+    assert (info["run_id"], info["step"], info["node"], info["holder"]) == ("r", 2, "last", None)
+    state = other.ask("state_at", "r")["returned"]
+    assert state == {"first": holder.pid, "held": [[holder.pid, "in place"]], "hold": holder.pid}
+    assert counted(effects()) == {"first": 1, "hold": 1, "last": 0}
+    assert other.ask("cancel", "r")["raised"] == "UsageError"
+    assert other.ask("resume", "r")["returned"] == {**state, "last": other.pid}
+    assert counted(effects()) == {"first": 1, "hold": 1, "last": 1}
+
+
+@pytest.mark.parametrize("stopped", ["crashed", "paused"])
+def test_a_run_that_nobody_runs_is_cancelled_at_once(
+    holding: Actor, actor: Actor, effects: Any, tmp_path: Path, stopped: str
+) -> None:
+    """G12, P1: no holder has to wake up for it, and what was saved can still be resumed."""
+    if stopped == "paused":
+        assert actor(interrupt_before=["hold"]).ask("execute", run_id="r")["raised"] == "RunPaused"
+    else:
+        holding(lease=60).kill()
+    other = actor()
+    assert other.ask("cancel", "r") == {"returned": None}
+    assert [info["status"] for info in other.ask("runs")["returned"]] == ["cancelled"]
+    (tmp_path / "gate").touch()
+    assert other.ask("resume", "r")["returned"]["last"] == other.pid
+    assert counted(effects())["first"] == 1

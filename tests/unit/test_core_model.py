@@ -1,0 +1,783 @@
+"""The loop against a plain model, cut anywhere: promises H2, H3, H4, H8, G6, G7 and F5.
+
+A *sketch* is a random graph: what its nodes do, where its edges lead. The `Model` runs it on a plain dict
+that it copies at every step, with no journal. The `Bench` runs the same sketch through the real loop,
+carrying out by hand what `Core.run()` yields, and can be killed before or after any of it. Whatever the
+model says about states, paths, visits and stops has to be true of the real run, killed or not.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count, cycle
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from holdfast.engine.calling import attempt
+from holdfast.engine.core import Core, Report, Verdict, Wait
+from holdfast.engine.link import Link
+from holdfast.engine.session import Compiled, Given, Session, new_run, resume
+from holdfast.engine.task import Task, pause
+from holdfast.errors import ExecutionError
+from holdfast.graphs.definition import Definition
+from holdfast.graphs.plan import END, Plan
+from holdfast.graphs.policy import Retry
+from holdfast.graphs.reducers import append, merge
+from holdfast.graphs.state import State
+from holdfast.journal.ledger import Ledger
+from holdfast.journal.progress import AFTER, BEFORE, STEP, Progress
+from holdfast.journal.reading import history, opened, progress_at, read_progress
+from holdfast.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, Commit
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.claims import ManualClock
+
+FAILED_BEFORE = "failed"
+CHANCE = 0.75
+MOST_STOPS = 12
+UNSTORABLE = object()
+
+# -- sketches: graphs as plain data, so that a failing example can be read ---------------------------------
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a node does at one of its visits: operations on the state, then what it returns."""
+
+    does: tuple[tuple[Any, ...], ...]
+    returns: tuple[Any, ...] | None
+
+
+@dataclass(frozen=True)
+class Node:
+    turns: tuple[Turn, ...]
+    ways: tuple[tuple[Any, ...], ...]
+    exit: bool
+    retry: tuple[int, type[Exception]] | None
+
+
+@dataclass(frozen=True)
+class Sketch:
+    nodes: Mapping[str, Node]
+    limit: int
+
+    def define(self, world: World) -> Definition:
+        """The graph as a user would write it."""
+        graph = Definition(SCHEMA, name="sketch", max_iterations=self.limit)
+        for name, node in self.nodes.items():
+            retry = None if node.retry is None else Retry(node.retry[0], on=node.retry[1])
+            graph.add_node(name, _function(node, world), retry=retry)
+            for way in node.ways:
+                match way:
+                    case ("edge", target, None):
+                        graph.add_edge(name, target)
+                    case ("edge", target, test):
+                        graph.add_edge(name, target, _predicate(test))
+                    case ("choice", key, targets):
+                        outcomes = dict(enumerate(targets))
+                        graph.add_conditional_edges(name, _choice(key, len(targets)), outcomes)
+            if node.exit:
+                graph.set_finish_point(name)
+        return graph.set_entry_point("a")
+
+
+class Transient(Exception):
+    """An error that goes away by itself."""
+
+
+@dataclass
+class World:
+    """What is outside of a run and survives it: what was mended, and what `once` has been asked for."""
+
+    mended: set[int] = field(default_factory=set)
+    fetch: Callable[[int, str], Any] = lambda step, key: [step, key]
+
+
+def _window(old: list[Any], new: list[Any]) -> list[Any]:
+    return (old + new)[-3:]
+
+
+def _earliest(old: dict[Any, Any], new: dict[Any, Any]) -> dict[Any, Any]:
+    return {**old, **{key: value for key, value in new.items() if key not in old}}
+
+
+SCHEMA: dict[str, Any] = {
+    "n": int,
+    "log": Annotated[list, append],
+    "book": Annotated[dict, merge],
+    "total": Annotated[int, operator.add],
+    "grown": Annotated[list, operator.add],
+    "window": Annotated[list, _window],
+    "earliest": Annotated[dict, _earliest],
+    "most": Annotated[Any, max],
+}
+REDUCERS: dict[str, Callable[[Any, Any], Any]] = {
+    key: hint.__metadata__[0] for key, hint in SCHEMA.items() if hasattr(hint, "__metadata__")
+}
+STARTING = {"log": [], "book": {}, "total": 0, "grown": [], "window": [], "earliest": {}}
+INPUT = {"n": 0, "xs": [1], "d": {"k": [0]}, "t": ([], "t")}
+
+
+def _function(node: Node, world: World) -> Callable[..., Any]:
+    def run(state: Any, ctx: Any) -> Any:
+        turn = node.turns[(ctx.visit - 1) % len(node.turns)]
+        for operation in turn.does:
+            _perform(operation, state, ctx, world)
+        return _returned(turn.returns, state, ctx, world)
+
+    return run
+
+
+def _perform(operation: tuple[Any, ...], state: Any, ctx: Any, world: World) -> None:
+    """One thing that a node may do, on the state it was handed: a private State or the model's dict."""
+    match operation:
+        case ("bump", key, by):
+            state[key] = state.get(key, 0) + by
+        case ("set", key, value):
+            state[key] = deepcopy(value)
+        case ("drop", key):
+            state.pop(key, None)
+        case ("grow", key, value) if isinstance(state.get(key), list):
+            state[key].append(deepcopy(value))
+        case ("shrink", key) if isinstance(state.get(key), list):
+            del state[key][-1:]
+        case ("poke", key, name, value) if isinstance(state.get(key), dict):
+            state[key][name] = deepcopy(value)
+        case ("dig", key, value) if isinstance(state.get(key), tuple):
+            state[key][0].append(value)
+        case ("look",):
+            assert {**state} == dict(state.items())
+        case ("own copy", key, value):
+            state[key].append(value)
+        case ("ask", "ctx", key):
+            state["told"] = ctx.pause(f"what of {key}?", key=key)
+        case ("ask", "anywhere", key):
+            ask = pause if isinstance(ctx, Task) else ctx.pause
+            state["heard"] = ask(f"what of {key}?", key=key)
+        case ("once", key, alter):
+            kept = ctx.once(key, world.fetch, ctx.step, key)
+            state["kept"] = list(kept)
+            if alter:
+                kept.append("altered by the node")
+        case ("stumble", times) if ctx.attempt <= times:
+            raise Transient(f"attempt {ctx.attempt}")
+        case ("break", kind) if ctx.step not in world.mended:
+            raise kind("broken")
+        case ("spoil", key) if ctx.step not in world.mended and isinstance(state.get(key), list):
+            state[key].append(UNSTORABLE)
+
+
+def _returned(returns: tuple[Any, ...] | None, state: Any, ctx: Any, world: World) -> Any:
+    match deepcopy(returns):
+        case ("update", update):
+            return update
+        case ("mapping", update):
+            return MappingProxyType(update)
+        case ("whole", update):
+            return State({**state, **update})
+        case ("part", update):
+            return State(update)
+        case ("unstorable", update) if ctx.step not in world.mended:
+            return {**update, "odd": [UNSTORABLE]}
+        case ("unstorable", update):
+            return update
+    return None
+
+
+def _predicate(test: tuple[Any, ...]) -> Callable[..., Any]:
+    match test:
+        case ("divides", key, by):
+            return lambda state: state.get(key, 0) % by == 0
+        case ("has", key):
+            return lambda state, config: key in state
+        case ("strict", key, by):
+            return lambda state: state[key] % by
+        case _:
+            return lambda state: len(state["log"]) % 2
+
+
+def _choice(key: str, ways: int) -> Callable[..., Any]:
+    return lambda state: state.get(key, 0) % ways
+
+
+# -- what a stop looks like, and what somebody does about it: the same for the model and the real run ------
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where a run came to rest."""
+
+    status: str
+    node: str
+    phase: str
+    step: int
+    asked: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a resume brings, and which step is mended before it."""
+
+    answers: dict[str, Any] = field(default_factory=dict)
+    update: dict[str, Any] = field(default_factory=dict)
+    mend: int | None = None
+
+
+def reply_to(stops: list[Stop], talkative: bool) -> Reply | None:
+    """What somebody does about the last of these stops; None when there is nothing to be done."""
+    stop = stops[-1]
+    if stop.status == COMPLETED or len(stops) > MOST_STOPS or stop.error == "":
+        return None
+    if stop.status == FAILED and stop.phase == AFTER:
+        return None if stop in stops[:-1] else Reply(update={"n": 0})
+    if stop.status == FAILED:
+        return Reply(mend=stop.step + 1)
+    if stop.asked:
+        return Reply({question: ["yes", question] for question in stop.asked})
+    return Reply(update={"log": [f"stop {len(stops)}"]} if talkative else {})
+
+
+def told_apart(state: Mapping[str, Any]) -> dict[str, str]:
+    """A state, written so that 1 isn't True, a tuple isn't a list and {1: 2, 3: 4} isn't {3: 4, 1: 2}."""
+    return {key: repr(value) for key, value in dict.items(state)}  # type: ignore[arg-type]
+
+
+# -- the model --------------------------------------------------------------------------------------------
+
+
+class Question(Exception):
+    """The model's node asks."""
+
+
+@dataclass
+class Call:
+    """What the model hands a node as `ctx`."""
+
+    step: int
+    visit: int
+    attempt: int
+    answers: dict[str, Any]
+    memos: dict[str, Any]
+    node: str
+
+    def pause(self, prompt: str, key: str) -> Any:
+        question = f"{self.node}:{self.step}:{key}"
+        if question not in self.answers:
+            raise Question(question)
+        return deepcopy(self.answers[question])
+
+    def once(self, key: str, function: Callable[..., Any], *args: Any) -> Any:
+        if key not in self.memos:
+            self.memos[key] = function(*args)
+        return deepcopy(self.memos[key])
+
+
+class Model:
+    """Runs a sketch on a plain dict. It saves nothing, shares nothing and is never cut."""
+
+    def __init__(self, sketch: Sketch, given: dict[str, Any]) -> None:
+        self.sketch, self.world = sketch, World()
+        self.functions = {name: _function(node, self.world) for name, node in sketch.nodes.items()}
+        self.state: dict[str, Any] = deepcopy({**given, **STARTING})
+        self.node, self.phase, self.cleared = "a", BEFORE, False
+        self.path: list[str] = []
+        self.states = [deepcopy(self.state)]
+        self.waits: list[float] = []
+        self._arrive()
+
+    def run(self, interrupts: Interrupts, talkative: bool) -> list[Stop]:
+        """Run it, resuming at every stop as long as that makes sense; returns the stops."""
+        stops: list[Stop] = []
+        for before, after in cycle(interrupts):
+            stops.append(self._go(before, after))
+            reply = reply_to(stops, talkative)
+            if reply is None:
+                return stops
+            self._resume(stops[-1], reply)
+        raise AssertionError
+
+    def _go(self, before: frozenset[str], after: frozenset[str]) -> Stop:
+        if self.phase == AFTER:
+            failure = self._choose()
+            if failure is not None:
+                return self._stop(FAILED, error=failure)
+        while self.node != END:
+            if self.node in before and not self.cleared:
+                return self._stop(PAUSED)
+            if len(self.path) >= self.sketch.limit:
+                self.phase = FAILED_BEFORE
+                return self._stop(FAILED, error="")
+            stopped = self._call()
+            if stopped is not None:
+                return stopped
+            if self.node in after:
+                return self._stop(PAUSED)
+            failure = self._choose()
+            if failure is not None:
+                return self._stop(FAILED, error=failure)
+        return self._stop(COMPLETED)
+
+    def _call(self) -> Stop | None:
+        """Call the node until it completes (None) or stops the run."""
+        node = self.sketch.nodes[self.node]
+        visit, step = self.path.count(self.node) + 1, len(self.path) + 1
+        while True:
+            draft = deepcopy(self.state)
+            call = Call(step, visit, self.ended + 1, self.answers, self.memos, self.node)
+            try:
+                returned = self.functions[self.node](draft, call)
+            except Question as asked:
+                return self._stop(PAUSED, asked=(str(asked),))
+            except Exception as error:
+                self.ended += 1
+                attempts, kind = node.retry or (1, Exception)
+                if self.ended < attempts and isinstance(error, kind):
+                    self.waits.append(2 ** (self.ended - 1) * (1 + 0.1 * (2 * CHANCE - 1)))
+                    continue
+                self.phase = FAILED_BEFORE
+                return self._stop(FAILED, error=_name(error))
+            changed = self._changed(draft, returned)
+            if _is_unstorable(changed):
+                self.phase = FAILED_BEFORE
+                return self._stop(FAILED, error="holdfast.errors.UnstorableValue")
+            self.state, self.phase = deepcopy(changed), AFTER
+            self.path.append(self.node)
+            self.states.append(deepcopy(self.state))
+            return None
+
+    def _changed(self, draft: dict[str, Any], returned: Any) -> dict[str, Any]:
+        """The state after a node: what it did to its draft, then what it returned."""
+        private = {key: draft.get(key) for key in REDUCERS}
+        new = {key: value for key, value in draft.items() if key not in REDUCERS}
+        new |= {key: value for key, value in self.state.items() if key in REDUCERS}
+        for key, value in (returned or {}).items():
+            if key not in REDUCERS or (isinstance(returned, State) and value is not private[key]):
+                new[key] = value
+            elif not isinstance(returned, State):
+                new[key] = REDUCERS[key](new[key], value) if key in new else value
+        return new
+
+    def _choose(self) -> str | None:
+        """Go where the first way that holds leads; or say what went wrong."""
+        state = deepcopy(self.state)
+        try:
+            for way in self.sketch.nodes[self.node].ways:
+                match way:
+                    case ("choice", key, targets):
+                        return self._arrive(targets[state.get(key, 0) % len(targets)])
+                    case ("edge", target, None):
+                        return self._arrive(target)
+                    case ("edge", target, ("has", key)) if key in state:
+                        return self._arrive(target)
+                    case ("edge", target, test) if test[0] != "has" and _predicate(test)(state):
+                        return self._arrive(target)
+        except Exception as error:
+            return _name(error)
+        return self._arrive(END) if self.sketch.nodes[self.node].exit else "LookupError"
+
+    def _arrive(self, node: str | None = None) -> None:
+        self.node, self.phase, self.cleared = node or self.node, BEFORE, False
+        self.ended, self.answers, self.memos = 0, {}, {}
+
+    def _stop(self, status: str, asked: tuple[str, ...] = (), error: str | None = None) -> Stop:
+        return Stop(status, self.node, self.phase, len(self.path), asked, error)
+
+    def _resume(self, stop: Stop, reply: Reply) -> None:
+        self.answers |= deepcopy(reply.answers)
+        for key, value in deepcopy(reply.update).items():
+            self.state[key] = REDUCERS[key](self.state[key], value) if key in REDUCERS else value
+        self.states[-1] = deepcopy(self.state)
+        if reply.mend is not None:
+            self.world.mended.add(reply.mend)
+        if self.phase == FAILED_BEFORE:
+            self.phase, self.ended = BEFORE, 0
+        self.cleared = True
+
+
+def _name(error: Exception) -> str:
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+
+
+def _is_unstorable(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_is_unstorable, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_unstorable, value))
+    return value is UNSTORABLE
+
+
+# -- the bench: the real loop, with commands carried out by hand -------------------------------------------
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class FragileStore(MemoryStore):
+    """A MemoryStore whose user may be killed right before or right after it takes a commit."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.point: Callable[[], None] = lambda: None
+
+    def append(self, commits: Any) -> Any:
+        self.point()
+        refusals = super().append(commits)
+        self.point()
+        return refusals
+
+
+CLOCK = ManualClock()
+STORE = FragileStore(CLOCK)
+LEASE = 3600.0
+LINK = Link(STORE, LEASE)
+NUMBERS = count(1)
+
+Interrupts = list[tuple[frozenset[str], frozenset[str]]]
+
+
+@dataclass
+class Bench:
+    """One run of a sketch by the real loop, and all the claims that are checked while it goes on.
+
+    `kills` says how many points each life of the process gets past; there is one before and one after every
+    command and every commit. When they are used up, nobody is killed any more.
+    """
+
+    sketch: Sketch
+    interval: int = 1
+    watched: bool = False
+    stream: bool = False
+    kills: list[int] = field(default_factory=list)
+    interrupts: Iterator[tuple[frozenset[str], frozenset[str]]] = field(init=False)
+    world: World = field(init=False)
+    run_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.world = World(fetch=self._fetch)
+        self.definition = self.sketch.define(self.world)
+        self.run_id = f"run-{next(NUMBERS)}"
+        self.events: list[dict[str, Any]] = []
+        self.waits: list[float] = []
+        self.called: dict[int, str] = {}
+        self.ended: dict[int, int] = {}
+        self.kept: set[tuple[int, str]] = set()
+        self.durable = 0
+        self.left: int | None = None
+        self.core: Core | None = None
+        self._next_life()
+
+    def run(self, interrupts: Interrupts, talkative: bool, other_plans: bool = False) -> list[Stop]:
+        """Run it to the end, resuming after every stop and every kill; returns the stops."""
+        lives = cycle(interrupts)
+        plan = self._plan(next(lives))
+        stops: list[Stop] = []
+        reply, seen = Reply(), 0
+        self._open(plan)
+        while True:
+            try:
+                if self.core is None:
+                    self._reopen(plan, reply)
+                self._check_verdict(self._drive())
+            except Killed:
+                self._die()
+                if other_plans:
+                    plan = self._plan(next(lives))
+            self.core = None
+            head = STORE.head(self.run_id)
+            if head.status == RUNNING:
+                reply = Reply()
+            elif head.sequence != seen:
+                stops.append(self._stop())
+                answer = reply_to(stops, talkative)
+                if answer is None:
+                    return stops
+                reply, seen, plan = answer, head.sequence, self._plan(next(lives))
+                if reply.mend is not None:
+                    self.world.mended.add(reply.mend)
+
+    def check_history(self, model: Model) -> None:
+        """Every stored step is as the model has it: the state, how it got there, what was counted."""
+        tail = STORE.read(self.run_id, first=1)
+        steps = history(tail)
+        assert [each.step for each in steps] == list(range(len(model.states)))
+        assert [each.node for each in steps] == [None, *model.path]
+        for step, expected in enumerate(model.states):
+            found = progress_at(tail, step)
+            assert told_apart(found.state) == told_apart(expected), f"state at step {step}"
+            assert list(found.path) == model.path[:step]
+            assert found.visits == {name: model.path[:step].count(name) for name in set(model.path[:step])}
+            assert found.iterations == found.step == step
+
+    def _plan(self, stops: tuple[frozenset[str], frozenset[str]]) -> Plan:
+        before, after = stops
+        nodes = self.sketch.nodes.keys()
+        return self.definition.freeze(before & nodes, after & nodes)
+
+    def _open(self, plan: Plan) -> None:
+        """A new run, made with nothing but a Progress, a Ledger and a Core."""
+        state = State(plan.schema.initial(deepcopy(INPUT)), run_id=self.run_id, timestamp=CLOCK())
+        progress = Progress(self.run_id, plan.name, plan.fingerprint, plan.entry, state, at=CLOCK(), fence=1)
+        STORE.create(new_run(progress, (), "bench", LEASE))
+        self.ledger = ledger = Ledger(self.run_id, 1, 1)
+
+        def keep(key: str, value: Any) -> None:
+            ledger.memo(progress, key, value, CLOCK())
+            commit = ledger.commit(heed=False)
+            assert STORE.append([commit]) == [None]
+            ledger.acknowledged(commit)
+
+        self.core = Core(
+            plan, progress, ledger, clock=CLOCK, chance=lambda: CHANCE, interval=self.interval,
+            preserve=True, stream=self.stream, keep=keep, emit=self._emit if self.watched else None,
+        )  # fmt: skip
+
+    def _reopen(self, plan: Plan, reply: Reply) -> None:
+        """The run as its store has it, opened as `graph.resume()` opens it."""
+        stored = read_progress(STORE.read(self.run_id))
+        at = stored.step + 1
+        if stored.status == RUNNING:
+            self.ended = {at: self.ended.get(at, 0) + 1}
+        elif stored.phase == FAILED_BEFORE:
+            self.ended = {}
+        compiled = Compiled(plan, LINK, self.interval, True, self._emit if self.watched else None)
+        brought = Given(answers=deepcopy(reply.answers), update=deepcopy(reply.update))
+        session: Session = resume(compiled, self.run_id, brought, None, self.stream)
+        self.core, self.ledger = session.core, session.ledger
+        assert self.core is not None
+        self.core.clock, self.core.chance = CLOCK, lambda: CHANCE
+
+    def _drive(self) -> Verdict:
+        """Carry out what the loop asks for, up to its verdict."""
+        assert self.core is not None
+        loop, answer = self.core.run(), None
+        while True:
+            try:
+                command = loop.send(answer)
+            except StopIteration as end:
+                return end.value
+            self._point()
+            answer = None
+            match command:
+                case Task():
+                    self._check_task(command)
+                    answer = attempt(command)
+                    command.closed = True
+                case Commit():
+                    self._check_interval(command)
+                    answer = STORE.append([command])[0]
+                    assert answer is None
+                case Wait(seconds):
+                    self.waits.append(seconds)
+                    CLOCK.advance(seconds)
+                case Report(event):
+                    self.events.append(event)
+            self._point()
+
+    def _point(self) -> None:
+        """The process may be killed here. What the store holds here is what the loop believes it holds."""
+        head = STORE.head(self.run_id)
+        if self.core is not None and head.sequence == self.ledger.sequence + self.ledger.pending:
+            self._notice()
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Killed
+
+    def _notice(self) -> None:
+        """All that is pending was taken: what is stored equals what is live, in every field."""
+        stored, live = read_progress(STORE.read(self.run_id)), self.core.progress
+        assert told_apart(stored.state) == told_apart(live.state)
+        assert list(stored.state) == list(live.state)
+        assert stored == live
+        if stored.attempts or self.durable != stored.step:
+            self.ended = {stored.step + 1: stored.attempts}
+        self.durable = stored.step
+        self.kept |= {(stored.step + 1, key) for key in stored.memos}
+
+    def _die(self) -> None:
+        """The process ends: nobody renews the lease, and it runs out."""
+        CLOCK.advance(2 * LEASE)
+        self._next_life()
+
+    def _next_life(self) -> None:
+        self.left = self.kills.pop(0) if self.kills else None
+        STORE.point = self._point
+
+    def _stop(self) -> Stop:
+        """Where the store says that the run is."""
+        p = read_progress(STORE.read(self.run_id))
+        asked = tuple(question.id for question in p.questions)
+        error = None if p.status != FAILED or p.error is None else p.error["type"]
+        return Stop(p.status, p.node, p.phase, p.step, asked, error)
+
+    def _check_task(self, task: Task) -> None:
+        """Finished is finished; what wasn't goes on as the same step, with the next attempt."""
+        assert task.step > self.durable, f"{task.node!r} runs again, though step {task.step} was stored"
+        assert self.called.setdefault(task.step, task.idempotency_key) == task.idempotency_key
+        assert task.attempt == self.ended.get(task.step, 0) + 1
+        if self.interval:
+            assert task.step - 1 - self.durable < self.interval
+
+    def _check_interval(self, commit: Commit) -> None:
+        """A step is saved by itself at every `interval`-th one of the whole run, also after a resume."""
+        p = self.core.progress
+        if commit.status is None and not p.attempts:
+            assert p.iterations % self.interval == 0
+
+    def _check_verdict(self, verdict: Verdict) -> None:
+        """What the caller is told is what was saved."""
+        stop, p = self._stop(), self.core.progress
+        assert verdict.status == stop.status
+        assert tuple(question.id for question in verdict.questions) == stop.asked
+        last = self.events[-1]
+        assert told_apart(last["state"]) == told_apart(p.state)
+        if verdict.status == FAILED:
+            assert isinstance(verdict.error, ExecutionError)
+            ran = [] if stop.phase == AFTER else [stop.node]
+            assert verdict.error.path == [*p.path, *ran]
+            assert verdict.error.node == stop.node
+
+    def _fetch(self, step: int, key: str) -> Any:
+        assert (step, key) not in self.kept, "once() called again for what it had kept"
+        return [step, key]
+
+    def _emit(self, kind: str, source: str, data: dict[str, Any]) -> None:
+        """Somebody watches: the loop then takes other ways through its code."""
+
+
+# -- strategies -------------------------------------------------------------------------------------------
+
+PLAIN = ["n", "m", "xs", "d", "t", "new"]
+numbers = st.integers(0, 4)
+values = st.sampled_from(
+    [7, True, -(2**70), 0.5, "é", None, (), (1, [2]), [1, (2,)], [], {"k": [1]}, {1: "one", "z": ()}, b"b",
+     datetime(2024, 2, 29, tzinfo=UTC)]
+)  # fmt: skip
+assignments = (
+    st.tuples(st.just("n"), numbers)
+    | st.tuples(st.sampled_from(PLAIN[2:]), values)
+    | st.tuples(st.just("xs"), st.lists(numbers, max_size=2))
+    | st.tuples(st.just("d"), st.dictionaries(st.sampled_from("kl"), values, max_size=2))
+)
+reduced = (
+    st.tuples(st.just("log"), values)
+    | st.tuples(st.just("book"), st.dictionaries(st.sampled_from("kl"), values, max_size=2))
+    | st.tuples(st.sampled_from(["total", "most"]), numbers)
+    | st.tuples(st.sampled_from(["grown", "window"]), st.lists(values, max_size=2))
+    | st.tuples(st.just("earliest"), st.dictionaries(st.sampled_from("kl"), values, max_size=2))
+)
+operations = (
+    st.tuples(st.just("bump"), st.sampled_from(["n", "m"]), st.integers(1, 2))
+    | assignments.map(lambda pair: ("set", *pair))
+    | st.tuples(st.just("drop"), st.sampled_from(PLAIN))
+    | st.tuples(st.just("grow"), st.sampled_from(["xs", "new"]), values)
+    | st.tuples(st.just("shrink"), st.just("xs"))
+    | st.tuples(st.just("poke"), st.just("d"), st.sampled_from("kl"), values)
+    | st.tuples(st.just("dig"), st.just("t"), numbers)
+    | st.just(("look",))
+    | st.tuples(st.just("own copy"), st.sampled_from(["log", "grown"]), numbers)
+    | st.tuples(st.just("once"), st.sampled_from("kl"), st.booleans())
+)
+troubles = (
+    st.tuples(st.just("ask"), st.sampled_from(["ctx", "anywhere"]), st.sampled_from("pq"))
+    | st.tuples(st.just("stumble"), st.integers(1, 2))
+    | st.tuples(st.just("break"), st.sampled_from([ValueError, Transient]))
+    | st.tuples(st.just("spoil"), st.just("xs"))
+)
+updates = st.lists(assignments | reduced, max_size=3).map(dict)
+returns = st.one_of(
+    st.none(),
+    st.tuples(st.just("update"), updates),
+    st.tuples(st.just("whole"), updates),
+    st.tuples(st.just("part"), updates),
+    st.tuples(st.just("mapping"), st.lists(assignments, max_size=2).map(dict)),
+    st.tuples(st.just("unstorable"), updates),
+)
+turns = st.builds(Turn, st.lists(operations | operations | troubles, max_size=4).map(tuple), returns)
+tests = st.one_of(
+    st.tuples(st.just("divides"), st.sampled_from(["n", "m"]), st.integers(2, 3)).filter(lambda t: t[1] == "n"),
+    st.tuples(st.just("has"), st.sampled_from(PLAIN)),
+    st.tuples(st.just("strict"), st.just("n"), st.integers(2, 3)),
+    st.just(("odd",)),
+)
+retries = st.none() | st.tuples(st.integers(1, 4), st.sampled_from([Exception, Transient]))
+
+
+@st.composite
+def sketches(draw: Any) -> Sketch:
+    names = "abcdef"[: draw(st.integers(1, 6))]
+    ways: dict[str, list[Any]] = {name: [] for name in names}
+    for place, name in enumerate(names[1:], 1):
+        ways[names[draw(st.integers(0, place - 1))]].append(("edge", name, draw(tests)))
+    targets = st.sampled_from([*names, END])
+    for name in names:
+        ways[name] += draw(
+            st.lists(
+                st.tuples(st.just("edge"), targets, tests)
+                | st.tuples(st.just("choice"), st.just("n"), st.lists(targets, min_size=1, max_size=3)),
+                max_size=2,
+            )
+        )
+        if draw(st.booleans()):
+            ways[name].append(("edge", draw(st.sampled_from(names)), None))
+    nodes = {}
+    for name in names:
+        always = any(way[0] == "choice" or way[2] is None for way in ways[name])
+        done = tuple(draw(st.lists(turns, min_size=1, max_size=2)))
+        retry = draw(retries)
+        if any(each[0] == "stumble" for turn in done for each in turn.does):
+            retry = (3, Transient)
+        nodes[name] = Node(done, tuple(ways[name]), not always and (name == names[-1] or draw(st.booleans())), retry)
+    sketch = Sketch(nodes, draw(st.integers(1, 12)))
+    return _with_an_end(sketch)
+
+
+def _with_an_end(sketch: Sketch) -> Sketch:
+    """A graph has to be able to end, and every node to lead somewhere."""
+    nodes = dict(sketch.nodes)
+    for name, node in nodes.items():
+        if not node.ways and not node.exit:
+            nodes[name] = Node(node.turns, (), True, node.retry)
+    ends = any(node.exit for node in nodes.values()) or any(
+        END in (way[1] if way[0] == "edge" else "", *(way[2] if way[0] == "choice" else ()))
+        for node in nodes.values()
+        for way in node.ways
+    )
+    if not ends:
+        last = nodes["a"]
+        nodes["a"] = Node(last.turns, (("edge", END, ("odd",)), *last.ways), False, last.retry)
+    return Sketch(nodes, sketch.limit)
+
+
+some_nodes = st.frozensets(st.sampled_from("abcdef"), max_size=3)
+interrupts = st.lists(st.tuples(some_nodes, some_nodes), min_size=1, max_size=3)
+intervals = st.sampled_from([0, 1, 2, 3, 7])
+kills = st.lists(st.integers(0, 40), min_size=1, max_size=5)
+lean = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+# -- the claims -------------------------------------------------------------------------------------------
+
+
+@settings(lean, max_examples=200)
+@given(sketches(), interrupts, intervals, st.booleans(), st.booleans())
+def test_the_loop_does_what_a_plain_interpreter_does(
+    sketch: Sketch, stops: Interrupts, interval: int, watched: bool, stream: bool
+) -> None:
+    """G6, G7, F5, H8: states, path, visits, waits and stops; each resume has other interrupts (invariants 3, 4)."""
+    model, bench = Model(sketch, INPUT), Bench(sketch, interval, watched, stream)
+    expected = model.run(stops, talkative=True)
+    assert bench.run(stops, talkative=True) == expected
+    assert bench.waits == pytest.approx(model.waits)
+    bench.check_history(model)
+    STORE.delete(bench.run_id)
