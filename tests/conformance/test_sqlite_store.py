@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import RunNotFound, StoreUnavailable, UsageError
+from holdfast.errors import Conflict, RunNotFound, StoreUnavailable, UsageError
 from holdfast.journal.store import COMPLETED, Commit, Level, NewRun, RunFilter, Store
 from holdfast.stores import sqlite as sqlite_store
 from holdfast.stores import sqlite_connections
@@ -229,6 +229,45 @@ def test_what_one_store_remembers_another_may_have_deleted(path: Path) -> None:
         (outcome,) = store.append([Commit("old", 1, 1, [b"2"])])
         assert isinstance(outcome, RunNotFound)
         assert store.read("new").records == [b"1"]
+
+
+def test_what_one_store_remembers_another_may_have_pruned(path: Path) -> None:
+    """P8: a late write is refused even under the same fence, and where the number it asks for is free again."""
+    with closing(SQLiteStore(path)) as store, closing(SQLiteStore(path)) as other:
+        for run_id in ("pruned", "purged"):
+            store.create(NewRun(run_id, "g", [b"1"]))
+            assert store.append([Commit(run_id, 1, 1, [b"2"])]) == [None]
+            assert other.append([Commit(run_id, 1, 2, [b"3"])]) == [None]
+        assert other.append([Commit("pruned", 1, 3, [b"4"], snapshot=4)]) == [None]
+        assert other.prune("pruned", 4) == 3
+        assert other.append([Commit("purged", 1, 3, [b"4"], purge=True)]) == [None]
+        for run_id in ("pruned", "purged"):
+            for expected in (1, 2, 3, 5):
+                (outcome,) = store.append([Commit(run_id, 1, expected, [b"late"])])
+                assert isinstance(outcome, Conflict)
+            assert store.append([Commit(run_id, 1, 4, [b"5"])]) == [None]
+
+
+def test_a_write_that_failed_leaves_no_gap_to_step_over(path: Path) -> None:
+    """Invariant 5: what was rolled back doesn't count, not even for whoever thinks that it was written."""
+    with closing(SQLiteStore(path)) as store:
+        store.create(NewRun("r", "g", [b"1"]))
+        writer = store._connections._writer
+        assert writer is not None
+        writer.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
+        failing = [b"x", b"y" * 20_000]
+        for commits in (
+            [Commit("r", 1, 1, failing)],
+            [Commit("r", 1, 1, [b"2"]), Commit("r", 1, 2, failing)],
+        ):
+            with pytest.raises(StoreUnavailable):
+                store.append(commits)
+            for expected in (2, 3):
+                (outcome,) = store.append([Commit("r", 1, expected, [b"x"])])
+                assert isinstance(outcome, Conflict)
+        assert store.read("r").records == [b"1"]
+        far = Commit("r", 1, 2**32 + 1, [b"x"])
+        assert isinstance(store.append([far])[0], Conflict)
 
 
 def test_a_store_nobody_refers_to_lets_go_of_its_file(path: Path) -> None:

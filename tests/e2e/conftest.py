@@ -124,6 +124,25 @@ def launch_for_module() -> Iterator[Launch]:
         yield start
 
 
+@pytest.fixture
+def actor(launch: Launch, tmp_path: Path) -> Launch:
+    """A process that is ready to use a graph whose files are in `tmp_path`: `actor("gated", lease=60)`."""
+
+    def start(graph: str, folder: Path = tmp_path, **settings: Any) -> Program:
+        program = launch("actor", graph, folder, json.dumps(settings))
+        assert program.hear() == {"ready": program.pid}
+        return program
+
+    return start
+
+
+@pytest.fixture
+def effects(tmp_path: Path) -> Callable[[], list[list[str]]]:
+    """What nodes have done so far, in order: the words of each line they wrote."""
+    file = tmp_path / "effects"
+    return lambda: [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+
 @contextmanager
 def launching() -> Iterator[Launch]:
     programs: list[Program] = []

@@ -18,31 +18,11 @@ SHORT = 0.5
 
 
 @pytest.fixture
-def actor(launch: Callable[..., Any], tmp_path: Path) -> Actor:
-    """A process with the gated graph, ready for orders."""
-    import json
-
-    def start(**settings: Any) -> Any:
-        program = launch("actor", "gated", tmp_path, json.dumps(settings))
-        assert program.hear() == {"ready": program.pid}
-        return program
-
-    return start
-
-
-@pytest.fixture
-def effects(tmp_path: Path) -> Callable[[], list[list[str]]]:
-    """What nodes did, as lines of words: the node and the process."""
-    file = tmp_path / "effects"
-    return lambda: [line.split() for line in file.read_text().splitlines()] if file.exists() else []
-
-
-@pytest.fixture
 def holding(actor: Actor, effects: Any, until: Any) -> Actor:
     """A process that executes run "r" and is inside `hold` now, waiting for the gate."""
 
     def start(run_id: str = "r", **settings: Any) -> Any:
-        program = actor(**settings)
+        program = actor("gated", **settings)
         program.tell("execute", run_id=run_id)
         until(lambda: ["hold", str(program.pid)] in effects())
         return program
@@ -71,7 +51,7 @@ def test_a_resume_right_after_a_kill_does_not_wait_for_the_dead_ones_lease(
     dead = holding(lease=60)
     dead.kill(bury=buried)
     (tmp_path / "gate").touch()
-    heir = actor(lease=60)
+    heir = actor("gated", lease=60)
     began = time.monotonic()
     state = heir.ask("resume", "r")["returned"]
     assert time.monotonic() - began < 30
@@ -85,7 +65,7 @@ def test_a_run_that_is_being_run_is_nobody_elses(
     holding: Actor, actor: Actor, effects: Any, tmp_path: Path
 ) -> None:
     """P8, invariant 5: resume, fork's source aside, is refused while the holder is alive, and nothing changes."""
-    holder, other = holding(lease=60), actor(lease=60)
+    holder, other = holding(lease=60), actor("gated", lease=60)
     assert_refused(other.ask("resume", "r"), holder)
     assert_refused(other.ask("resume", "r", wait=0.2), holder)
     assert_refused(other.ask("resume", "r", update={"first": 0}), holder)
@@ -102,10 +82,10 @@ def test_of_two_that_resume_at_the_same_moment_one_goes_on(
 ) -> None:
     """P8, H1, invariant 5: the other one is told who was first, and the node runs once more."""
     settings = {"interrupt_before": ["hold"]} if stopped == "paused" else {}
-    rivals = [actor(lease=60), actor(lease=60)]
+    rivals = [actor("gated", lease=60), actor("gated", lease=60)]
     for number in range(5):
         run_id, barrier = f"r{number}", tmp_path / f"barrier{number}"
-        first = actor(lease=60, **settings)
+        first = actor("gated", lease=60, **settings)
         if stopped == "paused":
             assert first.ask("execute", run_id=run_id)["raised"] == "RunPaused"
         else:
@@ -141,13 +121,13 @@ def test_a_holder_that_was_away_too_long_is_refused(
     zombie = holding(lease=SHORT)
     zombie.freeze()
     (tmp_path / "gate").touch()
-    heir = actor(lease=60)
+    heir = actor("gated", lease=60)
     heir.tell("resume", "r", wait=60)
     if heir_is == "finished":
         heir.hear()
     else:
         until(lambda: ["last", str(heir.pid)] in effects())
-    witness = actor()
+    witness = actor("gated")
     before = [witness.ask("state_at", "r"), witness.ask("history", "r")]
     assert before[0]["returned"]["hold"] == heir.pid
     zombie.thaw()
@@ -174,7 +154,7 @@ def test_a_holder_keeps_its_lease_through_a_node_that_takes_longer(
     holding: Actor, actor: Actor, effects: Any, tmp_path: Path, ending: str
 ) -> None:
     """P8, H1: a sync node blocks for four leases; others are refused until it ends, and then one goes on."""
-    holder, other, third = holding(lease=SHORT), actor(lease=60), actor()
+    holder, other, third = holding(lease=SHORT), actor("gated", lease=60), actor("gated")
     began = time.monotonic()
     while time.monotonic() - began < 4 * SHORT:
         assert_refused(other.ask("resume", "r", wait=SHORT / 4), holder)
@@ -201,7 +181,7 @@ def test_a_cancellation_from_another_process_stops_the_run_between_nodes(
     holding: Actor, actor: Actor, effects: Any, tmp_path: Path, lease: float
 ) -> None:
     """G12: the node that was running completes and its result is kept; a resume goes on behind it."""
-    holder, other = holding(lease=lease), actor(lease=60)
+    holder, other = holding(lease=lease), actor("gated", lease=60)
     assert other.ask("cancel", "r") == {"returned": None}
     if lease == SHORT:
         assert_refused(other.ask("resume", "r", wait=2 * SHORT), holder)
@@ -224,10 +204,10 @@ def test_a_run_that_nobody_runs_is_cancelled_at_once(
 ) -> None:
     """G12, P1: no holder has to wake up for it, and what was saved can still be resumed."""
     if stopped == "paused":
-        assert actor(interrupt_before=["hold"]).ask("execute", run_id="r")["raised"] == "RunPaused"
+        assert actor("gated", interrupt_before=["hold"]).ask("execute", run_id="r")["raised"] == "RunPaused"
     else:
         holding(lease=60).kill()
-    other = actor()
+    other = actor("gated")
     assert other.ask("cancel", "r") == {"returned": None}
     assert [info["status"] for info in other.ask("runs")["returned"]] == ["cancelled"]
     (tmp_path / "gate").touch()

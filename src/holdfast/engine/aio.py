@@ -49,21 +49,16 @@ async def call(stop: Stop, task: Task) -> Any:
     """The outcome of a task."""
     if stop.asked:
         return Cancelled()
-    function = task.plan_node.function
+    timeout = task.plan_node.timeout
     try:
-        async with asyncio.timeout(task.plan_node.timeout):
-            if function is None or function.is_async:
-                outcome = attempt(task)
-            else:
-                context = copy_context()
-                outcome = await asyncio.get_running_loop().run_in_executor(None, context.run, attempt, task)
-            if is_awaitable(outcome):
-                outcome = await awaited(task, outcome)
+        if timeout is None:
+            return await _outcome(task)
+        async with asyncio.timeout(timeout):
+            return await _outcome(task)
     except TimeoutError:
         return timed_out(task)
     finally:
         task.closed = True
-    return outcome
 
 
 async def commit(link: Link, commit: Commit) -> Exception | None:
@@ -94,6 +89,16 @@ async def sleep(stop: Stop, seconds: float) -> Cancelled | None:
     finally:
         stop.wake = None
     return Cancelled() if stop.asked else None
+
+
+async def _outcome(task: Task) -> Any:
+    function = task.plan_node.function
+    if function is None or function.is_async:
+        outcome = attempt(task)
+    else:
+        loop, context = asyncio.get_running_loop(), copy_context()
+        outcome = await loop.run_in_executor(None, context.run, attempt, task)
+    return await awaited(task, outcome) if is_awaitable(outcome) else outcome
 
 
 def _resolve(written: asyncio.Future[Exception | None], outcome: Exception | None) -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import cache
 from os.path import dirname, exists, isdir, join
 from typing import Any
 
 from holdfast.version import VERSION
 
 
-def environment() -> dict[str, Any]:
-    """What goes with every run that is started or resumed here."""
+@cache
+def environment() -> Mapping[str, Any]:
+    """What goes with every run that is started or resumed here: as it was when the first one was."""
     python = ".".join(map(str, sys.version_info[:3]))
     return {"holdfast": VERSION, "python": python, "git": git_commit(os.getcwd())}
 
 
-@lru_cache(maxsize=8)
 def git_commit(folder: str) -> str | None:
     """The commit that is checked out where `folder` is, read from the files of git; None if there is none."""
     try:

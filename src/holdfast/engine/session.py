@@ -274,7 +274,7 @@ def new_run(progress: Progress, tags: tuple[str, ...], holder: str | None, ttl: 
         ttl,
         tags,
         progress.parent,
-        summary(progress),
+        b"" if progress.status == RUNNING else summary(progress),
     )
 
 

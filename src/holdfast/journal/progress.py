@@ -134,18 +134,24 @@ class Progress:
         return encode([MEMO, self.step, at, self.fence, key, value])
 
     def snapshot_record(self) -> bytes:
-        """The record of everything. Raises `UnstorableValue` with the path from the state's key on."""
-        whole = {name: getattr(self, name) for name in _PLAIN}
-        whole["path"] = list(self.path)
-        whole["questions"] = [each.to_data() for each in self.questions]
+        """The record of everything. Raises `UnstorableValue` with the path from the state's key on.
+
+        What is empty is left out: it is so from the start.
+        """
+        whole = {name: value for name in _PLAIN if (value := getattr(self, name))}
+        if self.path:
+            whole["path"] = list(self.path)
+        if self.questions:
+            whole["questions"] = [each.to_data() for each in self.questions]
         return extended(encode([SNAPSHOT, self.step, self.at, self.fence, whole]), encode(dict(self.state)))
 
     def _restore(self, whole: dict[str, Any], state: dict[str, Any]) -> None:
+        blank = Progress("", "", "", "", {})
         for name in _PLAIN:
-            setattr(self, name, whole[name])
+            setattr(self, name, whole.get(name, getattr(blank, name)))
         self.state = state
-        self.path = deque(whole["path"], PATH_KEPT)
-        self.questions = [Question(**each) for each in whole["questions"]]
+        self.path = deque(whole.get("path", ()), PATH_KEPT)
+        self.questions = [Question(**each) for each in whole.get("questions", ())]
 
 
 _PLAIN = [

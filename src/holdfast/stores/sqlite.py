@@ -32,8 +32,7 @@ from holdfast.stores.refusals import held, is_held, refusal
 from holdfast.stores.sqlite_connections import Connections
 
 MOST_REMEMBERED = 10_000
-
-_UNKNOWN = (0, -1, -1)
+"""Runs whose row ids are kept in memory."""
 
 LARGEST = 999_999_000
 """Bytes of the largest record: SQLite's limit for a row, less what the row's other columns may need."""
@@ -64,7 +63,7 @@ class SQLiteStore:
         self.abilities = Abilities(level=level, shared=True)
         self._clock = clock
         self._connections = Connections(self.path, flush=level == "disk", timeout=timeout)
-        self._newest: dict[str, tuple[int, int, int]] = {}
+        self._rows: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.path)!r}, level={self.abilities.level!r})"
@@ -85,14 +84,13 @@ class SQLiteStore:
             return row, until
 
         row, until = self._connections.write(work)
-        self._remember(run.run_id, row, 1, len(run.records))
+        self._remember(run.run_id, row)
         return None if until is None else Lease(run.run_id, 1, until)
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         if len(commits) == 1:
             alone = self._as_statement(commits[0])
             if alone is not None and self._connections.execute(queries.APPEND, alone) == 1:
-                self._written(alone[0], commits[0])
                 return [None]
         elif not commits:
             return []
@@ -175,7 +173,7 @@ class SQLiteStore:
             cursor.execute("DELETE FROM runs WHERE id = ?", (row,))
 
         self._connections.write(work)
-        self._newest.pop(run_id, None)
+        self._rows.pop(run_id, None)
 
     def close(self) -> None:
         self._connections.close()
@@ -191,17 +189,17 @@ class SQLiteStore:
             or commit.purge
             or not commit.heed
             or len(records[0]) > LARGEST
+            or not 0 < commit.expected < queries.MOST_RECORDS
         ):
             return None
-        row, fence, sequence = self._newest.get(commit.run_id, _UNKNOWN)
-        if fence != commit.fence or sequence != commit.expected:
+        row = self._rows.get(commit.run_id)
+        if row is None:
             return None
-        return row, queries.record_id(row, sequence + 1), records[0], fence
+        return row, queries.record_id(row, commit.expected + 1), records[0], commit.fence
 
     def _apply(self, cursor: sqlite3.Cursor, commit: Commit) -> Exception | None:
         alone = self._as_statement(commit)
         if alone is not None and cursor.execute(queries.APPEND, alone).rowcount == 1:
-            self._written(alone[0], commit)
             return None
         try:
             row, head = self._find(cursor, commit.run_id)
@@ -215,30 +213,24 @@ class SQLiteStore:
             else:
                 queries.insert(cursor, row, commit.expected + 1, commit.records)
             queries.change_head(cursor, row, commit, now)
-            self._written(row, commit)
         return refused
 
     def _find(self, cursor: sqlite3.Cursor, run_id: str) -> tuple[int, RunHead]:
         row = cursor.execute(queries.FIND, (run_id,)).fetchone()
         if row is None:
             raise RunNotFound(run_id)
-        head = queries.head_of(row)
-        self._remember(run_id, row[0], head.fence, head.sequence)
-        return row[0], head
+        self._remember(run_id, row[0])
+        return row[0], queries.head_of(row)
 
-    def _drop(self, cursor: sqlite3.Cursor, row: int, last: int = 0xFFFFFFFF) -> int:
+    def _remember(self, run_id: str, row: int) -> None:
+        if len(self._rows) >= MOST_REMEMBERED:
+            self._rows.clear()
+        self._rows[run_id] = row
+
+    def _drop(self, cursor: sqlite3.Cursor, row: int, last: int = queries.MOST_RECORDS) -> int:
         """Remove the records of a run up to number `last`; returns how many there were."""
         bounds = queries.record_id(row, 0), queries.record_id(row, last)
         return cursor.execute(queries.DROP, bounds).rowcount
-
-    def _written(self, row: int, commit: Commit) -> None:
-        self._newest[commit.run_id] = row, commit.fence, commit.expected + len(commit.records)
-
-    def _remember(self, run_id: str, row: int, fence: int, sequence: int) -> None:
-        """Note which record of a run is the newest. Being wrong only costs another look: see `APPEND`."""
-        if len(self._newest) > MOST_REMEMBERED:
-            self._newest.clear()
-        self._newest[run_id] = row, fence, sequence
 
 
 def _usable(path: str | os.PathLike[str]) -> Path:
@@ -255,8 +247,10 @@ def _usable(path: str | os.PathLike[str]) -> Path:
 
 def _too_large(commit: Commit) -> StoreUnavailable | None:
     size = max(map(len, commit.records), default=0)
-    if size <= LARGEST:
+    if size > LARGEST:
+        what = f"a record of {size:,} bytes is more than SQLite can hold ({LARGEST:,})"
+    elif commit.expected + len(commit.records) > queries.MOST_RECORDS:
+        what = f"its journal is as long as it can be here ({queries.MOST_RECORDS:,} records)"
+    else:
         return None
-    return StoreUnavailable(
-        f"run {commit.run_id!r}: a record of {size:,} bytes is more than SQLite can hold ({LARGEST:,})"
-    )
+    return StoreUnavailable(f"run {commit.run_id!r}: {what}")
