@@ -266,8 +266,27 @@ def test_a_write_that_failed_leaves_no_gap_to_step_over(path: Path) -> None:
                 (outcome,) = store.append([Commit("r", 1, expected, [b"x"])])
                 assert isinstance(outcome, Conflict)
         assert store.read("r").records == [b"1"]
-        far = Commit("r", 1, 2**32 + 1, [b"x"])
-        assert isinstance(store.append([far])[0], Conflict)
+
+
+def test_no_number_leads_into_another_runs_journal(path: Path) -> None:
+    """P6: the ids of records are made of the run's and their own number, which has its bounds."""
+    with closing(SQLiteStore(path)) as store:
+        for run_id in ("r", "s"):
+            store.create(NewRun(run_id, "g", [b"1"]))
+        for run_id, expected in (("r", 2**32 + 1), ("s", 1 - 2**32), ("r", 0), ("r", -1), ("r", 2**32 - 1)):
+            (outcome,) = store.append([Commit(run_id, 1, expected, [b"x"])])
+            assert isinstance(outcome, Conflict)
+        assert store.prune("s", 0) == store.prune("s", -(2**40)) == 0
+        for run_id in ("r", "s"):
+            for first, last in ((None, None), (0, 2**40), (-(2**40), 2**70)):
+                assert store.read(run_id, first, last).records == [b"1"]
+            assert store.read(run_id, 2**33).records == []
+
+
+def test_a_reader_that_outlasts_the_store_is_the_last_to_leave(path: Path) -> None:
+    store = SQLiteStore(path)
+    store._connections.read(lambda cursor: store.close())
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_a_store_nobody_refers_to_lets_go_of_its_file(path: Path) -> None:

@@ -186,7 +186,7 @@ def test_memory_and_sqlite_agree() -> None:
     run_state_machine_as_test(
         StoresAgree,
         settings=settings(
-            max_examples=60,
+            max_examples=40,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],

@@ -13,17 +13,21 @@ import pytest
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs the signals of POSIX")
 
 Actor = Callable[..., Any]
-SHORT = 0.5
+SHORT = 1.0
 """A lease, in seconds, that runs out while a test waits."""
+
+EXECUTE = {"sync": "execute", "async": "aexecute"}
+RESUME = {"sync": "resume", "async": "aresume"}
+either_driver = pytest.mark.parametrize("driver", ["sync", "async"])
 
 
 @pytest.fixture
 def holding(actor: Actor, effects: Any, until: Any) -> Actor:
     """A process that executes run "r" and is inside `hold` now, waiting for the gate."""
 
-    def start(run_id: str = "r", **settings: Any) -> Any:
+    def start(driver: str = "sync", **settings: Any) -> Any:
         program = actor("gated", **settings)
-        program.tell("execute", run_id=run_id)
+        program.tell(EXECUTE[driver], run_id="r")
         until(lambda: ["hold", str(program.pid)] in effects())
         return program
 
@@ -43,17 +47,18 @@ def assert_refused(answer: dict[str, Any], holder: Any) -> None:
     assert answer["until"] > 0
 
 
+@either_driver
 @pytest.mark.parametrize("buried", [True, False], ids=["gone", "zombie"])
 def test_a_resume_right_after_a_kill_does_not_wait_for_the_dead_ones_lease(
-    holding: Actor, actor: Actor, effects: Any, tmp_path: Path, buried: bool
+    holding: Actor, actor: Actor, effects: Any, tmp_path: Path, buried: bool, driver: str
 ) -> None:
     """H1, G6: the lease has another minute to go, but its holder is known to be dead."""
-    dead = holding(lease=60)
+    dead = holding(driver, lease=60)
     dead.kill(bury=buried)
     (tmp_path / "gate").touch()
     heir = actor("gated", lease=60)
     began = time.monotonic()
-    state = heir.ask("resume", "r")["returned"]
+    state = heir.ask(RESUME[driver], "r")["returned"]
     assert time.monotonic() - began < 30
     assert state == {
         "first": dead.pid, "held": [[heir.pid, "in place"]], "hold": heir.pid, "last": heir.pid,
@@ -108,17 +113,31 @@ def test_of_two_that_resume_at_the_same_moment_one_goes_on(
         assert loser.ask("resume", run_id)["raised"] == "AlreadyCompleted"
 
 
-@pytest.mark.parametrize("use_once", [False, True], ids=["commit", "once"])
-@pytest.mark.parametrize("heir_is", ["finished", "under way"])
+@pytest.mark.parametrize(
+    ("driver", "heir_is", "use_once"),
+    [
+        pytest.param("sync", "finished", False, id="its commit, afterwards"),
+        pytest.param("async", "under way", False, id="its commit, meanwhile, async"),
+        pytest.param("sync", "under way", True, id="its once, meanwhile"),
+        pytest.param("async", "finished", True, id="its once, afterwards, async"),
+    ],
+)
 def test_a_holder_that_was_away_too_long_is_refused(
-    holding: Actor, actor: Actor, effects: Any, until: Any, tmp_path: Path, heir_is: str, use_once: bool
+    holding: Actor,
+    actor: Actor,
+    effects: Any,
+    until: Any,
+    tmp_path: Path,
+    driver: str,
+    heir_is: str,
+    use_once: bool,
 ) -> None:
     """P8, invariant 5: SIGSTOP past the lease, a takeover, SIGCONT; what the heir wrote stays as it is."""
     if use_once:
         (tmp_path / "use-once").touch()
     if heir_is == "under way":
         (tmp_path / "gate2-needed").touch()
-    zombie = holding(lease=SHORT)
+    zombie = holding(driver, lease=SHORT)
     zombie.freeze()
     (tmp_path / "gate").touch()
     heir = actor("gated", lease=60)
@@ -149,16 +168,17 @@ def test_a_holder_that_was_away_too_long_is_refused(
     assert counted(effects()) == {"first": 1, "hold": 2, "last": 1}
 
 
+@either_driver
 @pytest.mark.parametrize("ending", ["failed", "cancelled"])
 def test_a_holder_keeps_its_lease_through_a_node_that_takes_longer(
-    holding: Actor, actor: Actor, effects: Any, tmp_path: Path, ending: str
+    holding: Actor, actor: Actor, effects: Any, tmp_path: Path, ending: str, driver: str
 ) -> None:
-    """P8, H1: a sync node blocks for four leases; others are refused until it ends, and then one goes on."""
-    holder, other, third = holding(lease=SHORT), actor("gated", lease=60), actor("gated")
+    """P8, H1: a sync node blocks for three leases; others are refused until it ends, and then one goes on."""
+    holder, other, third = holding(driver, lease=SHORT), actor("gated", lease=60), actor("gated")
     began = time.monotonic()
-    while time.monotonic() - began < 4 * SHORT:
+    while time.monotonic() - began < 3 * SHORT:
         assert_refused(other.ask("resume", "r", wait=SHORT / 4), holder)
-    other.tell("resume", "r", wait=60)
+    other.tell(RESUME[driver], "r", wait=60)
     if ending == "failed":
         (tmp_path / "fail").touch()
         answer = holder.hear()
@@ -176,12 +196,28 @@ def test_a_holder_keeps_its_lease_through_a_node_that_takes_longer(
     assert counted(effects()) == {"first": 1, "hold": 2 if ending == "failed" else 1, "last": 1}
 
 
+@pytest.mark.parametrize("preserve", [True, False])
+def test_a_waiting_process_hears_that_the_run_was_completed_meanwhile(
+    holding: Actor, actor: Actor, effects: Any, tmp_path: Path, preserve: bool
+) -> None:
+    """G8, P8: also where the journal went with the completion; nothing runs past the exit."""
+    holder, other = holding(lease=60, preserve=preserve), actor("gated", preserve=preserve)
+    assert_refused(other.ask("resume", "r"), holder)
+    other.tell("resume", "r", wait=60)
+    (tmp_path / "gate").touch()
+    assert holder.hear()["returned"]["last"] == holder.pid
+    answer = other.hear()
+    assert (answer["raised"], answer["run_id"]) == ("AlreadyCompleted", "r")
+    assert counted(effects()) == {"first": 1, "hold": 1, "last": 1}
+
+
+@either_driver
 @pytest.mark.parametrize("lease", [SHORT, 60], ids=["heard when renewing", "heard when saving"])
 def test_a_cancellation_from_another_process_stops_the_run_between_nodes(
-    holding: Actor, actor: Actor, effects: Any, tmp_path: Path, lease: float
+    holding: Actor, actor: Actor, effects: Any, tmp_path: Path, lease: float, driver: str
 ) -> None:
     """G12: the node that was running completes and its result is kept; a resume goes on behind it."""
-    holder, other = holding(lease=lease), actor("gated", lease=60)
+    holder, other = holding(driver, lease=lease), actor("gated", lease=60)
     assert other.ask("cancel", "r") == {"returned": None}
     if lease == SHORT:
         assert_refused(other.ask("resume", "r", wait=2 * SHORT), holder)

@@ -48,3 +48,21 @@ def test_no_more_attempts_than_allowed_over_a_crash(
     assert effects() == [["1", KEY], ["2", KEY], ["3", KEY]]
     (info,) = process.ask("runs")["returned"]
     assert (info["status"], info["error"]["type"]) == ("failed", "ConnectionError")
+
+
+@pytest.mark.xfail(
+    reason="each claim counts as an attempt, also that of a resume which was refused", strict=True
+)
+def test_a_resume_that_was_refused_is_no_attempt(
+    actor: Callable[..., Any], effects: Any, tmp_path: Path
+) -> None:
+    """H8: the node is told of the attempts at it, not of the calls that came to nothing."""
+    (tmp_path / "attempts").write_text("die raise ok ok ok")
+    doomed = actor("trying", lease=60)
+    doomed.tell("execute", run_id="r")
+    assert doomed.wait() == -9
+    other = actor("trying", lease=60)
+    for _ in range(3):
+        assert other.ask("resume", "r", "an answer to no question")["raised"] == "UsageError"
+    other.ask("resume", "r")
+    assert effects() == [["1", KEY], ["2", KEY], ["3", KEY]]

@@ -380,6 +380,8 @@ def test_a_file_that_may_not_grow_is_an_error_and_nothing_is_half_written(start:
 def test_a_read_only_file_is_named(start: Start, existing: bool) -> None:
     """Errors are the user's friend: it says what to allow."""
     code = """
+    from pathlib import Path
+    Path(path).as_uri()  # imports what another user may not be able to read
     if os.geteuid() == 0:
         os.seteuid(65534)
     try:

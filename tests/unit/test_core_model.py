@@ -11,14 +11,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from itertools import count, cycle
+from itertools import count, cycle, product
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast.engine.calling import attempt
@@ -175,18 +175,20 @@ def _perform(operation: tuple[Any, ...], state: Any, ctx: Any, world: World) -> 
 
 
 def _returned(returns: tuple[Any, ...] | None, state: Any, ctx: Any, world: World) -> Any:
-    match deepcopy(returns):
-        case ("update", update):
+    kind, update = returns or ("", {})
+    update = {key: deepcopy(value) for key, value in update.items()}  # no value under two keys
+    match kind:
+        case "update":
             return update
-        case ("mapping", update):
+        case "mapping":
             return MappingProxyType(update)
-        case ("whole", update):
+        case "whole":
             return State({**state, **update})
-        case ("part", update):
+        case "part":
             return State(update)
-        case ("unstorable", update):
+        case "unstorable":
             return update if ctx.step in world.mended else {**update, "odd": [UNSTORABLE]}
-        case ("clash", update):
+        case "clash":
             return update if ctx.step in world.mended else {**update, "total": "no number"}
     return None
 
@@ -674,112 +676,100 @@ class Bench:
 # -- strategies -------------------------------------------------------------------------------------------
 
 PLAIN = ["n", "m", "xs", "d", "t", "new"]
-numbers = st.integers(0, 4)
-values = st.sampled_from(
-    [7, True, -(2**70), 0.5, "é", None, (), (1, [2]), [1, (2,)], [], {"k": [1]}, {1: "one", "z": ()}, b"b",
-     datetime(2024, 2, 29, tzinfo=UTC)]
-)  # fmt: skip
-assignments = (
-    st.tuples(st.just("n"), numbers)
-    | st.tuples(st.sampled_from(PLAIN[2:]), values)
-    | st.tuples(st.just("xs"), st.lists(numbers, max_size=2))
-    | st.tuples(st.just("d"), st.dictionaries(st.sampled_from("kl"), values, max_size=2))
-)
-replacing = (
-    st.tuples(st.sampled_from(["log", "grown", "window"]), st.lists(values, max_size=2))
-    | st.tuples(st.just("book"), st.dictionaries(st.sampled_from("kl"), values, max_size=2))
-    | st.tuples(st.sampled_from(["total", "most"]), numbers)
-    | st.tuples(st.just("earliest"), st.dictionaries(st.sampled_from("kl"), values, max_size=2))
-)
-reduced = replacing | st.tuples(st.just("log"), values)
-operations = (
-    st.tuples(st.just("bump"), st.sampled_from(["n", "m"]), st.integers(1, 2))
-    | assignments.map(lambda pair: ("set", *pair))
-    | st.tuples(st.just("drop"), st.sampled_from(PLAIN))
-    | st.tuples(st.just("grow"), st.sampled_from(["xs", "new"]), values)
-    | st.tuples(st.just("shrink"), st.just("xs"))
-    | st.tuples(st.just("poke"), st.just("d"), st.sampled_from("kl"), values)
-    | st.tuples(st.just("dig"), st.just("t"), numbers)
-    | st.just(("look",))
-    | st.tuples(st.just("own copy"), st.sampled_from(["log", "grown"]), numbers)
-    | st.tuples(st.just("once"), st.sampled_from("kl"), st.booleans())
-)
-troubles = (
-    st.tuples(st.just("ask"), st.sampled_from(["ctx", "anywhere"]), st.sampled_from("pq"))
-    | st.tuples(st.just("stumble"), st.integers(1, 2))
-    | st.tuples(st.just("break"), st.sampled_from([ValueError, Transient]))
-    | st.tuples(st.just("spoil"), st.just("xs"))
-)
-updates = st.lists(assignments | reduced, max_size=3).map(dict)
-wholes = st.lists(assignments | replacing, max_size=3).map(dict)
+VALUES = [
+    7, True, -(2**70), 0.5, "é", None, (), (1, [2]), [1, (2,)], [], {"k": [1]}, {1: "one", "z": ()}, b"b",
+    datetime(2024, 2, 29, tzinfo=UTC),
+]  # fmt: skip
+LISTS = [[1], [], [None, (2, [3])], [1, 4]]
+DICTS = [{"k": [0]}, {}, {"l": (1,), "k": 2}, {"l": [5]}]
+ASSIGNED = [
+    *product(["n"], range(5)), *product(["xs"], LISTS), *product(["d"], DICTS), *product(["new", "t"], VALUES)
+]  # fmt: skip
+REPLACING = [
+    *product(["log", "grown", "window"], LISTS), *product(["book", "earliest"], DICTS),
+    *product(["total", "most"], range(3)),
+]  # fmt: skip
+REDUCED = [*REPLACING, *product(["log"], VALUES)]
+OPERATIONS = [
+    *product(["bump"], ["n", "m"], [1, 2]),
+    *(("set", *pair) for pair in ASSIGNED[::2]),
+    *product(["drop"], PLAIN),
+    *product(["grow"], ["xs", "new"], VALUES[::2]),
+    ("shrink", "xs"),
+    *product(["poke"], ["d"], "kl", VALUES[::3]),
+    *product(["dig"], ["t"], range(2)),
+    ("look",),
+    *product(["own copy"], ["log", "grown"], [9]),
+    *product(["once"], "kl", [False, True]),
+]
+TROUBLES = [
+    *product(["ask"], ["ctx", "anywhere"], "pq"),
+    *product(["stumble"], [1, 2]),
+    *product(["break"], [ValueError, Transient]),
+    ("spoil", "xs"),
+]
+TESTS = [
+    *product(["divides"], ["n", "m"], [2, 3]), *product(["has"], PLAIN), *product(["strict"], ["n"], [2, 3]),
+    ("odd",),
+]  # fmt: skip
+RETRIES = [None, *product(range(1, 5), [Exception, Transient])]
+
+updates = st.lists(st.sampled_from(ASSIGNED) | st.sampled_from(REDUCED), max_size=3).map(dict)
+wholes = st.lists(st.sampled_from(ASSIGNED + REPLACING), max_size=3).map(dict)
+mappings = st.lists(st.sampled_from(ASSIGNED), max_size=2).map(dict)
 returns = st.one_of(
     st.none(),
     st.tuples(st.just("update"), updates),
     st.tuples(st.sampled_from(["whole", "part"]), wholes),
-    st.tuples(st.just("mapping"), st.lists(assignments, max_size=2).map(dict)),
+    st.tuples(st.just("mapping"), mappings),
     st.tuples(st.sampled_from(["unstorable", "clash"]), updates),
 )
-turns = st.builds(Turn, st.lists(operations | operations | troubles, max_size=4).map(tuple), returns)
-tests = st.one_of(
-    st.tuples(st.just("divides"), st.sampled_from(["n", "m"]), st.integers(2, 3)),
-    st.tuples(st.just("has"), st.sampled_from(PLAIN)),
-    st.tuples(st.just("strict"), st.just("n"), st.integers(2, 3)),
-    st.just(("odd",)),
-)
-retries = st.none() | st.tuples(st.integers(1, 4), st.sampled_from([Exception, Transient]))
+operations = st.sampled_from(OPERATIONS) | st.sampled_from(OPERATIONS) | st.sampled_from(TROUBLES)
+turns = st.builds(Turn, st.lists(operations, max_size=4).map(tuple), returns)
+tests = st.sampled_from(TESTS)
 
 
 @st.composite
 def sketches(draw: Any) -> Sketch:
+    """A valid graph: all nodes can be reached, all lead somewhere, and it can end."""
     names = "abcdef"[: draw(st.integers(1, 6))]
     ways: dict[str, list[Any]] = {name: [] for name in names}
-    for place, name in enumerate(names[1:], 1):
-        ways[names[draw(st.integers(0, place - 1))]].append(("edge", name, draw(tests)))
-    targets = st.sampled_from([*names, END])
+    for place, name in enumerate(names[1:]):
+        ways[names[draw(st.integers(0, place))]].append(("edge", name, draw(tests)))
+    more = [*product(["edge"], [*names, END], [None, *TESTS[::2]]), *product(["choice"], ["n"], _pairs(names))]
     for name in names:
-        ways[name] += draw(
-            st.lists(
-                st.tuples(st.just("edge"), targets, tests)
-                | st.tuples(st.just("choice"), st.just("n"), st.lists(targets, min_size=1, max_size=3)),
-                max_size=2,
-            )
-        )
-        if draw(st.booleans()):
-            ways[name].append(("edge", draw(st.sampled_from(names)), None))
-    nodes = {}
-    for name in names:
-        always = any(way[0] == "choice" or way[2] is None for way in ways[name])
-        done = tuple(draw(st.lists(turns, min_size=1, max_size=2)))
-        retry = draw(retries)
-        if any(each[0] == "stumble" for turn in done for each in turn.does):
-            retry = (3, Transient)
-        nodes[name] = Node(done, tuple(ways[name]), not always and (name == names[-1] or draw(st.booleans())), retry)
-    sketch = Sketch(nodes, draw(st.integers(1, 12)))
-    return _with_an_end(sketch)
+        ways[name] += draw(st.lists(st.sampled_from(more), max_size=2))
+    nodes = {name: draw(_nodes(ways[name])) for name in names}
+    if not any(node.exit or END in str(node.ways) for node in nodes.values()):
+        nodes["a"] = replace(nodes["a"], ways=(("edge", END, ("odd",)), *nodes["a"].ways))
+    return Sketch(nodes, draw(st.integers(1, 12)))
 
 
-def _with_an_end(sketch: Sketch) -> Sketch:
-    """A graph has to be able to end, and every node to lead somewhere."""
-    nodes = dict(sketch.nodes)
-    for name, node in nodes.items():
-        if not node.ways and not node.exit:
-            nodes[name] = Node(node.turns, (), True, node.retry)
-    ends = any(node.exit for node in nodes.values()) or any(
-        END in (way[1] if way[0] == "edge" else "", *(way[2] if way[0] == "choice" else ()))
-        for node in nodes.values()
-        for way in node.ways
-    )
-    if not ends:
-        last = nodes["a"]
-        nodes["a"] = Node(last.turns, (("edge", END, ("odd",)), *last.ways), False, last.retry)
-    return Sketch(nodes, sketch.limit)
+def _pairs(names: str) -> list[tuple[str, ...]]:
+    return list(zip([*names, END], [*names[1:], names[0], names[0]], strict=True))
 
 
+@st.composite
+def _nodes(draw: Any, ways: list[Any]) -> Node:
+    ways = [("edge", way[1], ("odd",)) if way[1:] == (END, None) else way for way in ways]
+    certain = any(way[0] == "choice" or way[2] is None for way in ways)
+    done = tuple(draw(st.lists(turns, min_size=1, max_size=2)))
+    stumbles = any(each[0] == "stumble" for turn in done for each in turn.does)
+    retry = (3, Transient) if stumbles else draw(st.sampled_from(RETRIES))
+    return Node(done, tuple(ways), not ways or (not certain and draw(st.booleans())), retry)
+
+
+NOWHERE: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 some_nodes = st.frozensets(st.sampled_from("abcdef"), max_size=3)
 interrupts = st.lists(st.tuples(some_nodes, some_nodes), min_size=1, max_size=3)
 intervals = st.sampled_from([0, 1, 2, 3, 7])
 kills = st.lists(st.integers(0, 40), min_size=1, max_size=5)
-lean = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+lean = settings(
+    deadline=None,
+    report_multiple_bugs=False,
+    phases=set(Phase) - {Phase.explain},
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 
 # -- the claims -------------------------------------------------------------------------------------------
@@ -795,5 +785,32 @@ def test_the_loop_does_what_a_plain_interpreter_does(
     expected = model.run(stops, talkative=True)
     assert bench.run(stops, talkative=True) == expected
     assert bench.waits == pytest.approx(model.waits)
+    bench.check_history(model)
+    STORE.delete(bench.run_id)
+
+
+@settings(lean, max_examples=120)
+@given(sketches(), interrupts, intervals, kills, st.booleans())
+def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
+    sketch: Sketch, stops: Interrupts, interval: int, lives: list[int], watched: bool
+) -> None:
+    """H3, G6, G7 (invariants 1, 2): before or after any command; whether the store had taken a commit or not."""
+    model, bench = Model(sketch, INPUT), Bench(sketch, interval, watched, kills=lives)
+    expected = model.run(stops, talkative=True)
+    assert bench.run(stops, talkative=True) == expected
+    bench.check_history(model)
+    STORE.delete(bench.run_id)
+
+
+@settings(lean, max_examples=80)
+@given(sketches(), interrupts, intervals, kills)
+def test_the_stored_position_is_enough_whatever_the_next_plan_interrupts(
+    sketch: Sketch, stops: Interrupts, interval: int, lives: list[int]
+) -> None:
+    """F5 (invariant 4): a killed run goes on under a plan with other interrupts; no node is left out or repeated."""
+    model, bench = Model(sketch, INPUT), Bench(sketch, interval, kills=lives)
+    expected = [stop for stop in model.run([NOWHERE], talkative=False) if stop.status != PAUSED]
+    found = bench.run(stops, talkative=False, other_plans=True)
+    assert [stop for stop in found if stop.status != PAUSED] == expected
     bench.check_history(model)
     STORE.delete(bench.run_id)

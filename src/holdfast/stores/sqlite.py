@@ -195,7 +195,8 @@ class SQLiteStore:
         row = self._rows.get(commit.run_id)
         if row is None:
             return None
-        return row, queries.record_id(row, commit.expected + 1), records[0], commit.fence
+        before = queries.record_id(row, commit.expected)
+        return before + 1, records[0], row, commit.fence, before
 
     def _apply(self, cursor: sqlite3.Cursor, commit: Commit) -> Exception | None:
         alone = self._as_statement(commit)

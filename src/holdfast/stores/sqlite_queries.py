@@ -37,9 +37,9 @@ VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING
 # purge none is there, and the long way decides.) INSERT … SELECT would say it plainly, but SQLite then copies
 # the row through a temporary table, because the SELECT reads the table that is inserted into: a quarter slower.
 APPEND = """
-INSERT OR IGNORE INTO records (id, data) VALUES (?2, (
-    SELECT ?3 FROM runs WHERE id = ?1 AND fence = ?4 AND signal IS NULL
-    AND EXISTS (SELECT 1 FROM records WHERE id = ?2 - 1)
+INSERT OR IGNORE INTO records (id, data) VALUES (?, (
+    SELECT ? FROM runs WHERE id = ? AND fence = ? AND signal IS NULL
+    AND EXISTS (SELECT 1 FROM records WHERE id = ?)
 ))
 """
 

@@ -6,6 +6,7 @@ actors begin at the same moment. The answer is a JSON line: what the call return
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
@@ -40,7 +41,8 @@ def obey(graph: StateGraph, do: str, args: list[Any], kwargs: dict[str, Any]) ->
     if do == "limit_files":
         resource.setrlimit(resource.RLIMIT_FSIZE, (args[0], resource.RLIM_INFINITY))
         return None
-    return plain(getattr(graph, do)(*args, **kwargs))
+    outcome = getattr(graph, do)(*args, **kwargs)
+    return plain(asyncio.run(outcome) if asyncio.iscoroutine(outcome) else outcome)
 
 
 def about(error: Exception) -> dict[str, Any]:

@@ -61,6 +61,7 @@ def kill_at(child: int, log: str, lines: int, delay: float) -> None:
             return
         if length(log) >= lines:
             break
+        time.sleep(0.0001)
     moment = time.monotonic() + delay
     while time.monotonic() < moment:
         pass

@@ -1,0 +1,355 @@
+"""What observers see of runs and states."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    CheckpointConfig,
+    Event,
+    ExecutionError,
+    MemoryStore,
+    Retry,
+    State,
+    StateGraph,
+    key_exists,
+    pause,
+)
+from holdfast.observe import EVENT_TYPES
+
+
+class Crash(BaseException):
+    """Ends the run as the end of the process would."""
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def of(self, *types: str) -> list[dict[str, Any]]:
+        return [dict(event.data) for event in self.events if event.type in types]
+
+    @property
+    def types(self) -> list[str]:
+        return [event.type for event in self.events]
+
+
+def count(state: State) -> dict[str, Any]:
+    return {"n": state.get("n", 0) + 1}
+
+
+def loop(times: int, function: Callable[..., Any] = count, **settings: Any) -> StateGraph:
+    """a → b → a → b …, until `n` is `times`, and then the exit c."""
+    graph = StateGraph(name="loop", **settings)
+    graph.add_node("a", run=function).add_node("b", run=function).add_node("c", run=function)
+    graph.add_edge("a", "b", key_exists("n"))
+    graph.add_edge("b", "a", lambda state: state["n"] < times)
+    graph.add_edge("b", "c", key_exists("n"))
+    return graph.set_entry_point("a").set_finish_point("c")
+
+
+def branch(recorder: Any, function: Callable[..., Any] = count, **policy: Any) -> StateGraph:
+    """One node with two conditional edges, to b and to c."""
+    graph = StateGraph(name="branch", observer=recorder).add_node("a", run=function, **policy)
+    graph.add_node("b", run=count).add_node("c", run=count).set_entry_point("a")
+    graph.add_edge("a", "b", key_exists("never")).add_edge("a", "c", key_exists("n"))
+    return graph.set_finish_point("b").set_finish_point("c")
+
+
+def matches(found: dict[str, Any], **expected: Any) -> bool:
+    """Whether the data has all of these; events may gain keys."""
+    return expected.items() <= found.items()
+
+
+# Cycles
+
+
+def test_each_revisit_is_told_with_visit_count_iteration_and_path_length() -> None:
+    """G4: cycles are legal; the first visit of a node is none."""
+    recorder = Recorder()
+    assert loop(6, observer=recorder).execute({})["n"] == 7
+    found = recorder.of("cycle.detected")
+    expected = [("a", 2, 3, 3), ("b", 2, 4, 4), ("a", 3, 5, 5), ("b", 3, 6, 6)]
+    assert [
+        (each["node"], each["visit_count"], each["iteration"], each["path_length"]) for each in found
+    ] == expected
+
+
+def test_a_graph_without_a_revisit_tells_of_no_cycle() -> None:
+    """G4: only revisits are cycles."""
+    recorder = Recorder()
+    loop(1, observer=recorder).execute({})
+    assert recorder.of("cycle.detected") == []
+
+
+def test_a_revisit_after_a_resume_counts_on() -> None:
+    """G4, G7: the visits, iterations and path from before the crash count."""
+    recorder, calls = Recorder(), []
+
+    def crash_at_five(state: State) -> dict[str, Any]:
+        calls.append(1)
+        if len(calls) == 5:
+            raise Crash
+        return count(state)
+
+    graph = loop(6, crash_at_five, observer=recorder).compile(store="memory://")
+    with pytest.raises(Crash):
+        graph.execute({}, run_id="r")
+    recorder.events.clear()
+    graph.resume("r")
+    found = recorder.of("cycle.detected")
+    assert [
+        (each["node"], each["visit_count"], each["iteration"], each["path_length"]) for each in found
+    ] == [
+        ("a", 3, 5, 5),
+        ("b", 3, 6, 6),
+    ]
+
+
+# The events of a run
+
+
+def test_a_run_is_told_from_its_start_to_its_end() -> None:
+    """G11: graph, node, edge and checkpoint events, in the order in which things happen."""
+    recorder = Recorder()
+    run_id = branch(recorder).compile(store="memory://").execute({}).run_id
+    assert recorder.types == [
+        "graph.start",
+        "node.start",
+        "node.complete",
+        "edge.evaluate",
+        "edge.evaluate",
+        "edge.transition",
+        "checkpoint.save",
+        "node.start",
+        "node.complete",
+        "checkpoint.save",
+        "graph.complete",
+    ]
+    data = [dict(event.data) for event in recorder.events]
+    assert matches(data[0], run_id=run_id, entry="a")
+    assert matches(data[1], run_id=run_id, node="a", iteration=1, attempt=1)
+    assert matches(data[2], run_id=run_id, node="a", iteration=1, error=False)
+    assert data[2]["duration"] >= 0
+    assert matches(data[3], **{"from": "a", "to": "b", "result": False})
+    assert matches(data[4], **{"from": "a", "to": "c", "result": True})
+    assert matches(data[5], **{"from": "a", "to": "c"})
+    assert matches(data[6], run_id=run_id, node="a", step=1)
+    assert matches(data[9], run_id=run_id, node="c", step=2)
+    assert matches(data[10], run_id=run_id, exit_point="c", iterations=2)
+
+
+def test_every_event_has_a_type_a_timestamp_a_source_and_data() -> None:
+    """G11: the source is the graph's name."""
+    recorder, before = Recorder(), time.time()
+    graph = branch(recorder).compile(store="memory://", interrupt_before=["c"])
+    run = graph.invoke({}).wait()
+    graph.resume(run.id)
+    assert len(recorder.events) > 10
+    for event in recorder.events:
+        assert event.type in EVENT_TYPES
+        assert event.source == "branch"
+        assert isinstance(event.data, dict)
+        assert before <= event.timestamp <= time.time()
+    times = [event.timestamp for event in recorder.events]
+    assert times == sorted(times)
+
+
+def test_a_resume_is_told_with_where_it_loaded_and_where_it_goes_on() -> None:
+    """G11: checkpoint.load and checkpoint.resume come first, and the graph isn't started anew."""
+    recorder = Recorder()
+    graph = branch(recorder).compile(store="memory://", interrupt_before=["c"])
+    run = graph.invoke({}).wait()
+    assert matches(recorder.of("run.pause")[0], run_id=run.id, node="c", reason="interrupted before 'c'")
+    recorder.events.clear()
+    graph.resume(run.id)
+    assert recorder.types == [
+        "checkpoint.load",
+        "checkpoint.resume",
+        "node.start",
+        "node.complete",
+        "checkpoint.save",
+        "graph.complete",
+    ]
+    assert matches(recorder.of("checkpoint.load")[0], run_id=run.id, node="a")
+    assert matches(recorder.of("checkpoint.resume")[0], run_id=run.id, checkpoint_node="a", resume_node="c")
+
+
+def test_a_choice_is_told_as_the_edge_that_it_took() -> None:
+    """G11: evaluate and transition, with its target."""
+    recorder = Recorder()
+    graph = (
+        StateGraph(observer=recorder).add_node("a").add_node("b").set_entry_point("a").set_finish_point("b")
+    )
+    graph.add_conditional_edges("a", lambda state: True, {True: "b"}).execute({})
+    (evaluated,), (taken,) = recorder.of("edge.evaluate"), recorder.of("edge.transition")
+    assert matches(evaluated, **{"from": "a", "to": "b", "result": True})
+    assert matches(taken, **{"from": "a", "to": "b"})
+
+
+def test_a_failure_is_told() -> None:
+    """G11: the node completes with an error, and the run fails."""
+    recorder = Recorder()
+    graph = branch(recorder, lambda state: {"n": 1 / 0}).compile(store="memory://")
+    with pytest.raises(ExecutionError):
+        graph.execute({}, run_id="r")
+    assert recorder.types == ["graph.start", "node.start", "node.complete", "checkpoint.save", "run.fail"]
+    assert recorder.of("node.complete")[0]["error"] is True
+    assert matches(
+        recorder.of("run.fail")[0], run_id="r", node="a", error="ZeroDivisionError: division by zero"
+    )
+
+
+def test_a_retry_and_a_question_are_told() -> None:
+    """G11: node.retry and run.pause."""
+    recorder, calls = Recorder(), []
+
+    def node(state: State) -> dict[str, Any]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError("again")
+        return {"n": pause("Go on?")}
+
+    graph = branch(recorder, node, retry=Retry(backoff=0)).compile(store="memory://")
+    run = graph.invoke({}).wait()
+    assert matches(
+        recorder.of("node.retry")[0], run_id=run.id, node="a", attempt=1, error="ValueError: again"
+    )
+    assert [each["attempt"] for each in recorder.of("node.start")] == [1, 2]
+    assert matches(recorder.of("run.pause")[0], run_id=run.id, node="a", reason="'a' asks: Go on?")
+
+
+def test_a_cancellation_is_told() -> None:
+    """G11, G12: run.cancel names the node that isn't run any more."""
+    recorder = Recorder()
+    run = branch(recorder, lambda state: run.cancel() or count(state)).compile(store="memory://").invoke({})
+    run.wait()
+    assert recorder.types[-2:] == ["checkpoint.save", "run.cancel"]
+    assert matches(recorder.of("run.cancel")[0], run_id=run.id, node="c")
+
+
+def test_without_a_store_there_are_no_checkpoint_events() -> None:
+    """G11, G5: nothing was saved, so nothing is said to have been."""
+    recorder = Recorder()
+    branch(recorder).execute({})
+    assert [kind for kind in recorder.types if kind.startswith("checkpoint.")] == []
+
+
+# The events of a state
+
+
+def test_a_state_tells_what_is_done_to_it() -> None:
+    """G11: state.create, state.clone, state.set and state.merge, from the source "state"."""
+    recorder = Recorder()
+    state = State({"a": 1}, observer=recorder)
+    state.set("b", 2).merge({"c": 3, "d": 4}).clone()
+    assert recorder.types == ["state.create", "state.set", "state.merge", "state.clone"]
+    assert [dict(event.data) for event in recorder.events] == [
+        {"keys": 1},
+        {"key": "b"},
+        {"keys": 2},
+        {"keys": 4},
+    ]
+    assert {event.source for event in recorder.events} == {"state"}
+    assert all(isinstance(event.timestamp, float) for event in recorder.events)
+
+
+def test_the_events_of_a_state_do_not_hold_its_values() -> None:
+    """G11: keys and counts, never what is under them."""
+    recorder = Recorder()
+    State({"password": "secret"}, observer=recorder).set("password", "secret2").merge({"x": "secret3"})
+    assert "secret" not in repr(recorder.events)
+
+
+@pytest.mark.parametrize("store", [None, "memory://"])
+def test_what_a_node_does_to_its_state_is_told_to_the_graphs_observers(store: str | None) -> None:
+    """G11: within a run, too."""
+    recorder = Recorder()
+    graph = branch(recorder, lambda state: state.set("n", 1).merge({"m": 2}).clone()).compile(store=store)
+    assert graph.execute({}) == {"n": 2, "m": 2}
+    found = [kind for kind in recorder.types if kind.startswith("state.")]
+    assert [kind for kind in found if kind != "state.create"] == ["state.set", "state.merge", "state.clone"]
+
+
+# Observers
+
+
+def test_several_observers_see_the_same_events() -> None:
+    """G11: by name, as objects and as functions, at once."""
+    one, other, functions = Recorder(), Recorder(), []
+    graph = StateGraph(observer=one, observers=[other, functions.append, "noop"]).add_node("a", run=count)
+    graph.set_entry_point("a").set_finish_point("a").compile(store="memory://").execute({})
+    assert one.events == other.events == functions
+    assert len(functions) == 5
+
+
+def test_an_observer_that_raises_never_breaks_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    """G11: whatever the event; the run goes on, and so do the other observers."""
+    seen: list[str] = []
+
+    def explode(event: Event) -> None:
+        seen.append(event.type)
+        raise RuntimeError(f"no {event.type} please")
+
+    recorder = Recorder()
+    graph = (
+        StateGraph(observers=[explode, recorder]).add_node("a", run=count, retry=2).add_node("b", run=count)
+    )
+    graph.set_entry_point("a").set_finish_point("b").add_edge("a", "b", key_exists("n"))
+    graph.compile(store="memory://", interrupt_before=["b"])
+    with caplog.at_level(logging.ERROR, logger="holdfast.observe"):
+        run = graph.invoke({}).wait()
+        assert graph.resume(run.id) == {"n": 2}
+        assert State(observer=explode).set("x", 1) == {"x": 1}
+    assert recorder.types == [kind for kind in seen if not kind.startswith("state.")]
+    assert {"graph.start", "run.pause", "checkpoint.resume", "graph.complete"} <= set(seen)
+    assert caplog.records
+
+
+@pytest.mark.parametrize("observers", [[], ["noop"], ["noop", "noop"]])
+def test_no_observer_costs_nothing(observers: list[str]) -> None:
+    """G11: the engine then has nothing to call: no event is built, and no clock is read for one."""
+    graph = StateGraph(observers=observers, checkpoint=CheckpointConfig(MemoryStore(), 1))
+    graph.add_node("a", run=count).set_entry_point("a").set_finish_point("a")
+    assert graph.compiled().emit is None
+    with_one = StateGraph(observers=[*observers, Recorder()]).add_node("a", run=count)
+    assert with_one.set_entry_point("a").set_finish_point("a").compiled().emit is not None
+
+
+def test_no_event_is_made_when_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G11: not one, in a run with all that could be told."""
+
+    def refuse(*arguments: Any, **more: Any) -> None:
+        raise AssertionError("an event was made")
+
+    monkeypatch.setattr("holdfast.observe.hub.Event", refuse)
+    graph = loop(4, lambda state: state.set("n", state.get("n", 0) + 1), observer="noop")
+    graph.compile(store="memory://", interrupt_before=["c"])
+    run = graph.invoke({}).wait()
+    assert graph.resume(run.id)["n"] == 5
+
+
+def test_runs_in_many_threads_are_told_apart_by_their_run_id() -> None:
+    """G11, P6: one observer of many runs sees each of them whole and in order."""
+    lock, seen = threading.Lock(), {}
+
+    def watch(event: Event) -> None:
+        if "run_id" in event.data:
+            with lock:
+                seen.setdefault(event.data["run_id"], []).append(event.type)
+
+    graph = branch(watch).compile(store="memory://")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: graph.execute({}, run_id=f"r{number}"), range(50)))
+    assert len(seen) == 50
+    assert len({tuple(types) for types in seen.values()}) == 1
