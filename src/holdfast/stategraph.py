@@ -118,6 +118,10 @@ class StateGraph(Definition, Runnable):
             )
         if not lease > 0:
             raise DefinitionError(f"lease is a number of seconds above 0, not {lease!r}", self.name)
+        if checkpointer is not None and interval:
+            raise DefinitionError(
+                "a checkpointer keeps a run when it stops; an interval needs a store", self.name
+            )
         plan = self.freeze(interrupt_before, interrupt_after)
         configured = self._checkpoint
         opened: Store | None = None

@@ -7,7 +7,7 @@ so a large value that is only carried along costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from operator import is_
 from typing import Any
@@ -15,9 +15,9 @@ from typing import Any
 from holdfast.errors import UnstorableValue, UsageError
 from holdfast.graphs import reducers as known
 from holdfast.graphs.reducers import Reducer
-from holdfast.graphs.state import NodeState, Notes, State, TrackedState
+from holdfast.graphs.state import ATOMS, NodeState, Notes, State, TrackedState
 from holdfast.journal.codec import decode, encode
-from holdfast.journal.delta import Delta
+from holdfast.journal.delta import Delta, read_delta
 
 _ABSENT: Any = object()
 
@@ -82,7 +82,10 @@ class Changes:
             for key in notes.touched:
                 if key in self._shadows and key not in update and key not in notes.written:
                     self._replace(delta, key, self._live[key])
-        data = delta.encode() if self.durable else b""
+        data = b""
+        if self.durable:
+            data = delta.encode()
+            delta = self._as_stored(delta, data)
         delta.apply(self._live)
         self._follow(delta)
         self._begin_notes()
@@ -93,7 +96,7 @@ class Changes:
         for key in private.notes.touched:
             shadow = self._shadows.get(key)
             if shadow is not None and not _same(self._live[key], shadow):
-                self._live[key] = decode(shadow)
+                dict.__setitem__(self._live, key, decode(shadow))
         self._begin_notes()
 
     def _begin_notes(self) -> None:
@@ -105,11 +108,24 @@ class Changes:
         for key in update:
             if type(key) is not str:
                 _refuse_key(key)
-        data = encode(update) if self.durable else b""
-        self._live.update(update)
+        data = b""
+        if self.durable:
+            data = encode(update)
+            if not _unchangeable(update.values()):
+                update = decode(data)
+        dict.update(self._live, update)
         if self._notes.touched:
             self._begin_notes()
         return data
+
+    def _as_stored(self, delta: Delta, data: bytes) -> Delta:
+        """The delta as it comes back from the journal, so that the live state shares nothing with the node's."""
+        grown = (*delta.appends.values(), *(entries.values() for entries in delta.merges.values()))
+        if not delta.live and all(map(_unchangeable, (delta.sets.values(), *grown))):
+            return delta
+        stored = read_delta(decode(data))
+        stored.live = {key: decode(self._fresh[key]) for key in delta.live}
+        return stored
 
     def _replace(self, delta: Delta, key: str, value: Any) -> None:
         shadow = self._shadows.get(key)
@@ -165,14 +181,27 @@ def as_update(returned: Any, live: State, private: NodeState) -> dict[str, Any]:
     )
 
 
+def detached_value(value: Any) -> Any:
+    """A copy that shares nothing changeable with `value`, as far as it can be copied."""
+    if type(value) in ATOMS:
+        return value
+    try:
+        return decode(encode(value))
+    except UnstorableValue:
+        from copy import deepcopy
+
+        try:
+            return deepcopy(value)
+        except Exception:
+            return value
+
+
 def detached(state: State) -> State:
     """A copy that shares nothing changeable with `state`, for whoever looks at it from outside."""
     try:
         copied = decode(encode(dict(state)))
     except UnstorableValue:
-        from copy import deepcopy
-
-        copied = {key: _copied(value, deepcopy) for key, value in state.items()}
+        copied = {key: detached_value(value) for key, value in state.items()}
     return State(copied, run_id=state.run_id, checkpoint_node=state.checkpoint_node, timestamp=state._at)
 
 
@@ -184,8 +213,6 @@ def _note_growth(delta: Delta, key: str, old: Any, merged: Any) -> None:
         delta.merges[key] = {k: v for k, v in merged.items() if old.get(k, _ABSENT) is not v}
     else:
         delta.sets[key] = merged
-        return
-    delta.live[key] = merged
 
 
 def _grown(old: bytes, new: bytes) -> int:
@@ -208,6 +235,10 @@ def _list_head(data: bytes) -> tuple[int, int]:
     return 0, 0
 
 
+def _unchangeable(values: Iterable[Any]) -> bool:
+    return all(type(value) in ATOMS for value in values)
+
+
 def _same(value: Any, shadow: bytes) -> bool:
     try:
         return encode(value) == shadow
@@ -218,13 +249,6 @@ def _same(value: Any, shadow: bytes) -> bool:
 def _shielded(old: Any) -> Any:
     """What a reducer may alter: its own copy."""
     return old.copy() if type(old) in (list, dict, set) else old
-
-
-def _copied(value: Any, deepcopy: Any) -> Any:
-    try:
-        return deepcopy(value)
-    except Exception:
-        return value
 
 
 def _refuse_key(key: Any) -> None:

@@ -110,6 +110,7 @@ class Core:
         self.clock, self.chance, self.emit = clock, chance, emit
         self.interval, self.preserve, self.stream, self.way_out = interval, preserve, stream, way_out
         self.changes = Changes(state, plan.schema.reducers, durable=ledger is not None)
+        self._reported = progress.step
         self.scope = Scope(plan, progress, keep, guard or nullcontext())
 
     def run(self) -> Generator[Command, Any, Verdict]:
@@ -119,7 +120,8 @@ class Core:
         before, after = plan.interrupt_before, plan.interrupt_after
         scope, clock, absorb, private = self.scope, self.clock, self._absorb, self.changes.private
         watched = ledger is not None or bool(plan.schema.reducers)
-        simple = not watched and emit is None
+        straight = emit is None
+        simple = straight and not watched
         if p.phase == AFTER:
             chosen = self._following(nodes[p.node])
             if isinstance(chosen, Failed):
@@ -129,14 +131,15 @@ class Core:
             if name in before and not p.cleared:
                 return (yield from self._pause(f"interrupted before {name!r}"))
             if p.iterations >= limit:
-                return (yield from self._fail(f"max_iterations ({limit}) exceeded", None, FAILED_PHASE))
+                reason = f"max_iterations ({limit}) exceeded; a resume needs a graph that allows more"
+                return (yield from self._fail(reason, None, FAILED_PHASE))
             node = nodes[name]
             task = Task(scope, node, private(watched or node.retry is not None), p.attempts + 1, p.step + 1)
             if emit is not None:
                 self._announce(task)
             outcome = yield task
             if type(outcome) is dict and simple and not task.state.notes.written:
-                state.update(outcome)
+                dict.update(state, outcome)
             elif type(outcome) not in UNFINISHED:
                 outcome = absorb(task, outcome)
             if type(outcome) in UNFINISHED:
@@ -145,7 +148,7 @@ class Core:
                     return stopped
                 continue
             state.checkpoint_node, state._at = name, clock()
-            following = None if name in after else node.follower or self._following(node)
+            following = None if name in after else (straight and node.follower) or self._following(node)
             decided = None if isinstance(following, Failed) else following
             p.complete(name, state._at, decided)
             if ledger is not None:
@@ -158,8 +161,8 @@ class Core:
                 if isinstance(answer, Exception):
                     return (yield from self._unsaved(answer))
                 self._saved(commit)
-            if self.stream:
-                yield Report({"type": "state", "node": name, "state": detached(state)})
+            if self.stream and decided != END and decided not in before:
+                yield self._step_report()
         return (yield from self._finish())
 
     def _absorb(self, task: Task, returned: Any) -> bytes | Failed:
@@ -190,8 +193,8 @@ class Core:
                 for way in node.ways:
                     taken = self._tried(way)
                     if taken is not None:
-                        if emit is not None and taken != END:
-                            emit(events.EDGE_TRANSITION, self.plan.name, {"from": node.name, "to": taken})
+                        if taken != END:
+                            self._tell(events.EDGE_TRANSITION, **{"from": node.name, "to": taken})
                         return taken
         except Exception as error:
             return Failed(error)
@@ -209,9 +212,8 @@ class Core:
         else:
             result = asked.call(**asked.arguments(self._offer(way).get))
         target = way.leads(result, self.plan.nodes)
-        if self.emit is not None:
-            data = {"from": way.source, "to": target or way.targets[0], "result": target is not None}
-            self.emit(events.EDGE_EVALUATE, self.plan.name, data)
+        tried = {"from": way.source, "to": target or way.targets[0], "result": target is not None}
+        self._tell(events.EDGE_EVALUATE, **tried)
         return target
 
     def _offer(self, way: Edge | Choice) -> dict[str, Any]:
@@ -283,7 +285,7 @@ class Core:
         if isinstance(saved, Verdict):
             return saved
         path = p.path if phase == AFTER else [*p.path, p.node]
-        return (yield from self._failed(reason, cause, p.node, path))
+        return (yield from self._failed(reason, cause, p.node, path, saved))
 
     def _cancel(self) -> Ending:
         p = self.progress
@@ -304,7 +306,7 @@ class Core:
             return saved
         if self.emit is not None:
             self._tell(events.GRAPH_COMPLETE, exit_point=p.made_by, iterations=p.iterations)
-        yield Report({"type": "final", "state": self.state, "run_id": p.run_id})
+        yield Report({"type": "final", "state": self.state.plain(), "run_id": p.run_id})
         return Verdict(COMPLETED)
 
     def _stop(
@@ -314,13 +316,22 @@ class Core:
         p, ledger = self.progress, self.ledger
         self._note(changes)
         if ledger is None:
+            if self.stream and p.step != self._reported:
+                yield self._step_report()
             return ""
         commit = ledger.commit(status, summary(p), purge, heed=status == PAUSED)
         answer = yield commit
         if isinstance(answer, Exception):
             return (yield from self._unsaved(answer))
         self._saved(commit)
+        if self.stream and p.step != self._reported:
+            yield self._step_report()
         return answer or f"{p.run_id}@{p.step}"
+
+    def _step_report(self) -> Report:
+        """The event of the step that completed last. It is reported once, and after it was saved."""
+        self._reported = self.progress.step
+        return Report({"type": "state", "node": self.progress.made_by, "state": detached(self.state)})
 
     def _note(self, changes: dict[str, Any]) -> None:
         """Something other than a completed node happened: move on by it, and have it in the next commit."""
@@ -345,7 +356,9 @@ class Core:
         reason = f"checkpoint save failed: {_told(refusal)}"
         return (yield from self._failed(reason, refusal, p.made_by or p.node, p.path))
 
-    def _failed(self, reason: str, cause: BaseException | None, node: str, path: Iterable[str]) -> Ending:
+    def _failed(
+        self, reason: str, cause: BaseException | None, node: str, path: Iterable[str], saved: str = ""
+    ) -> Ending:
         """The end of a run that can't go on, saved or not."""
         p = self.progress
         seen = detached(self.state)
@@ -353,16 +366,8 @@ class Core:
             reason, run_id=p.run_id, node=node, state=seen, path=path, cause=cause, way_out=self.way_out
         )
         self._tell(events.RUN_FAIL, node=node, error=reason)
-        yield Report(
-            {
-                "type": "error",
-                "node": node,
-                "error": reason,
-                "exception": error,
-                "state": seen,
-                "run_id": p.run_id,
-            }
-        )
+        event = {"node": node, "error": reason, "exception": error, "state": seen, "run_id": p.run_id}
+        yield Report({"type": "error", **event, **({"checkpoint_path": saved} if saved else {})})
         return Verdict(FAILED, error)
 
     def _announce(self, task: Task) -> None:

@@ -151,7 +151,9 @@ class Link:
             head = self.store.head(run_id)
             if head.holder is not None and head.holder == conflict.holder and is_dead(head.holder):
                 return self.store.claim(run_id, me, self.ttl, instead_of=head.fence)
-            raise Conflict(run_id, _held_by(conflict), conflict.holder, conflict.until) from None
+            holder = conflict.holder or ""
+            reason = conflict.reason.replace(holder, describe_holder(holder)) if holder else conflict.reason
+            raise Conflict(run_id, reason, conflict.holder, conflict.until) from None
 
     def _hold(self, lease: Lease) -> Held:
         held = Held(lease)
@@ -222,7 +224,3 @@ def _keep(link: Link) -> None:
             logging.getLogger("holdfast.leases").warning(
                 "couldn't renew leases; will try again", exc_info=True
             )
-
-
-def _held_by(conflict: Conflict) -> str:
-    return f"held by {describe_holder(conflict.holder)}; {conflict.reason}"

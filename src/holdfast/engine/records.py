@@ -20,11 +20,14 @@ from holdfast.journal.codec import decode
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, Progress, Question
 from holdfast.journal.reading import Checkpoint, history, progress_at, read_progress
-from holdfast.journal.store import CANCELLED, ENDED, PAUSED, RunFilter, RunHead
+from holdfast.journal.store import CANCELLED, ENDED, PAUSED, STATUSES, RunFilter, RunHead
 
 
 class RunInfo(NamedTuple):
-    """What a store knows of a run: enough for a list, and to see what a paused or failed one needs."""
+    """What a store knows of a run: enough for a list, and to see what a paused or failed one needs.
+
+    `step`, `node`, `reason`, `error` and `questions` are those of the run's last stop.
+    """
 
     run_id: str
     graph: str
@@ -66,6 +69,8 @@ def list_runs(
     link: Link, status: str | None, graph: str | None, tag: str | None, limit: int | None
 ) -> list[RunInfo]:
     """The runs that fit, newest first."""
+    if status is not None and status not in STATUSES:
+        raise UsageError(f"a run's status is one of {', '.join(STATUSES)}, not {status!r}")
     statuses = () if status is None else (status,)
     return [run_info(head) for head in link.store.list(RunFilter(statuses, graph, tag, limit=limit))]
 
@@ -110,7 +115,7 @@ def fork(
     progress.run_id, progress.parent = check_id(new_run_id or new_id()), f"{run_id}@{progress.step}"
     progress.state = _as_state(progress)
     progress.meta = {**environment(), "tags": list(tags)}
-    progress.fence, progress.status, progress.reason = 1, PAUSED, f"forked from {progress.parent}"
+    progress.crashes, progress.status, progress.reason = 0, PAUSED, f"forked from {progress.parent}"
     _forget_failure(progress)
     if update:
         merge_update(compiled.plan, progress, update)
@@ -126,7 +131,7 @@ def rollback(compiled: Compiled, run_id: str, step: int) -> State:
         tail = link.store.read(run_id, first=1)
         newest = read_progress(link.store.read(run_id))
         progress = progress_at(tail, step)
-        progress.step, progress.fence, progress.at = newest.step + 1, held.lease.fence, time()
+        progress.step, progress.crashes, progress.at = newest.step + 1, held.lease.crashes, time()
         progress.status, progress.reason = PAUSED, f"rolled back to step {step}"
         _forget_failure(progress)
         ledger = Ledger(run_id, held.lease.fence, tail.head.sequence)
@@ -157,7 +162,7 @@ def cancel(link: Link, run_id: str) -> None:
     try:
         tail = link.store.read(run_id)
         progress = read_progress(tail)
-        progress.fence = held.lease.fence
+        progress.crashes = held.lease.crashes
         ledger = Ledger(run_id, held.lease.fence, tail.head.sequence)
         ledger.move(progress, {"status": CANCELLED, "reason": "cancelled"}, time())
         refusal = link.commit(ledger.commit(CANCELLED, summary(progress), heed=False))

@@ -16,71 +16,89 @@ from holdfast.journal.store import PAUSED, RUNNING
 Open = Callable[[], Session]
 
 
+class Seen:
+    """What has been seen of a run in this process. Shared by the handle and the generator that drives the run.
+
+    The generator knows nothing else of the handle, so that both go, and the lease with them, as soon as
+    nobody iterates any more.
+    """
+
+    __slots__ = ("began", "cancelled", "open", "run_id", "session", "verdict")
+
+    def __init__(self, run_id: str, open_session: Open) -> None:
+        self.run_id, self.open = run_id, open_session
+        self.session: Session | None = None
+        self.verdict: Verdict | None = None
+        self.began = False
+        self.cancelled = False
+
+    def begin(self) -> Session:
+        """Open the run."""
+        self.began = True
+        session = self.open()
+        self.session, self.run_id = session, session.id
+        if self.cancelled:
+            session.stop.ask()
+        return session
+
+    def end(self, verdict: Verdict) -> None:
+        """The run came to a stop. Raises if it isn't this process's run any more."""
+        self.verdict = verdict
+        if isinstance(verdict.error, (Conflict, RunNotFound)):
+            raise verdict.error
+
+    def status(self) -> str:
+        return self.verdict.status if self.verdict is not None else RUNNING
+
+    def state(self) -> State:
+        if self.session is None:
+            raise UsageError(f"run {self.run_id!r} has not begun")
+        return self.session.core.state.plain()
+
+    def outcome(self) -> State:
+        """The final state, or the exception that says why there is none."""
+        verdict = self.verdict
+        if verdict is None or self.session is None:
+            raise UsageError(f"run {self.run_id!r} was left before it came to a stop")
+        if verdict.error is not None:
+            raise verdict.error
+        if verdict.status == PAUSED:
+            p = self.session.progress
+            way_on = "answer" if verdict.questions else "update"
+            reason = f"{p.reason}. resume({self.run_id!r}, {way_on}) goes on"
+            raise RunPaused(self.run_id, reason, verdict.questions, p.node)
+        return self.state()
+
+
 class Handle:
     """What a sync and an async run have in common: the id, and how far it has come in this process."""
 
     def __init__(self, run_id: str, open_session: Open) -> None:
-        self.id = run_id
-        self._open = open_session
-        self._session: Session | None = None
-        self._verdict: Verdict | None = None
-        self._began = False
-        self._cancelled = False
+        self._seen = Seen(run_id, open_session)
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        return self._seen.run_id
 
     @property
     def error(self) -> HoldfastError | None:
         """Why the run failed or was cancelled, if it did."""
-        return self._verdict.error if self._verdict is not None else None
+        return self._seen.verdict.error if self._seen.verdict is not None else None
 
     @property
     def questions(self) -> list[Question]:
         """What the paused run waits to be told."""
-        return list(self._verdict.questions) if self._verdict is not None else []
+        return list(self._seen.verdict.questions) if self._seen.verdict is not None else []
 
     def cancel(self) -> None:
         """Stop the run before its next node, from any thread. What it saved can be resumed."""
-        self._cancelled = True
-        if self._session is not None:
-            self._session.stop.ask()
-
-    def _begin(self) -> Session:
-        self._began = True
-        session = self._open()
-        self._session, self.id = session, session.progress.run_id
-        if self._cancelled:
-            session.stop.ask()
-        return session
-
-    def _end(self, verdict: Verdict) -> None:
-        self._verdict = verdict
-        if isinstance(verdict.error, (Conflict, RunNotFound)):
-            raise verdict.error
-
-    def _outcome(self) -> State:
-        verdict, state = self._verdict, self._state()
-        if verdict is None:
-            raise UsageError(f"run {self.id!r} was left before it came to a stop")
-        if verdict.error is not None:
-            raise verdict.error
-        if verdict.status == PAUSED:
-            assert self._session is not None
-            p = self._session.progress
-            way_on = "answer" if verdict.questions else "update"
-            raise RunPaused(
-                self.id, f"{p.reason}. resume({self.id!r}, {way_on}) goes on", verdict.questions, p.node
-            )
-        return state
-
-    def _status(self) -> str:
-        return self._verdict.status if self._verdict is not None else RUNNING
-
-    def _state(self) -> State:
-        if self._session is None:
-            raise UsageError(f"run {self.id!r} has not begun")
-        return self._session.core.state
+        self._seen.cancelled = True
+        if self._seen.session is not None:
+            self._seen.session.stop.ask()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} {self._status() if self._began else 'not begun'}>"
+        return f"<{type(self).__name__} {self.id} {self._seen.status() if self._seen.began else 'not begun'}>"
 
 
 class Run(Handle):
@@ -92,49 +110,43 @@ class Run(Handle):
 
     def __init__(self, run_id: str, open_session: Open) -> None:
         super().__init__(run_id, open_session)
-        self._events: Generator[dict[str, Any], None, None] | None = None
+        self._events = _driven(self._seen)
 
     @property
     def status(self) -> str:
         """`running`, `paused`, `completed`, `failed` or `cancelled`."""
         self._drain_unless_begun()
-        return self._status()
+        return self._seen.status()
 
     @property
     def state(self) -> State:
         """The state as it is now."""
         self._drain_unless_begun()
-        return self._state()
+        return self._seen.state()
 
     def wait(self) -> Run:
         """Run to the next stop, letting the events go."""
-        for _ in self:
+        for _ in self._events:
             pass
         return self
 
     def result(self) -> State:
         """Run to the end and return the final state. Raises the run's error, or `RunPaused`."""
         self.wait()
-        return self._outcome()
+        return self._seen.outcome()
 
     def close(self) -> None:
         """Leave the run where it is, so that anybody can resume it."""
-        if self._events is not None:
-            self._events.close()
+        self._events.close()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        if self._events is None:
-            self._events = self._drive()
         return self._events
 
     def __next__(self) -> dict[str, Any]:
-        return next(iter(self))
-
-    def _drive(self) -> Generator[dict[str, Any], None, None]:
-        self._end((yield from drive(self._begin())))
+        return next(self._events)
 
     def _drain_unless_begun(self) -> None:
-        if not self._began:
+        if not self._seen.began:
             self.wait()
 
 
@@ -143,49 +155,54 @@ class AsyncRun(Handle):
 
     def __init__(self, run_id: str, open_session: Open) -> None:
         super().__init__(run_id, open_session)
-        self._events: AsyncGenerator[dict[str, Any], None] | None = None
+        self._events = _driven_async(self._seen)
 
     @property
     def status(self) -> str:
         """`running`, `paused`, `completed`, `failed` or `cancelled`."""
-        return self._status()
+        return self._seen.status()
 
     @property
     def state(self) -> State:
         """The state as it is now. Raises `UsageError` before the run has begun."""
-        return self._state()
+        return self._seen.state()
 
     async def wait(self) -> AsyncRun:
         """Run to the next stop, letting the events go."""
-        async for _ in self:
+        async for _ in self._events:
             pass
         return self
 
     async def result(self) -> State:
         """Run to the end and return the final state. Raises the run's error, or `RunPaused`."""
         await self.wait()
-        return self._outcome()
+        return self._seen.outcome()
 
     async def aclose(self) -> None:
         """Leave the run where it is, so that anybody can resume it."""
-        if self._events is not None:
-            await self._events.aclose()
+        await self._events.aclose()
 
     def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
-        if self._events is None:
-            self._events = self._drive()
         return self._events
 
-    async def _drive(self) -> AsyncGenerator[dict[str, Any], None]:
-        import asyncio
-        from contextlib import aclosing
+    async def __anext__(self) -> dict[str, Any]:
+        return await anext(self._events)
 
-        from holdfast.engine.aio import drive
 
-        session = await asyncio.to_thread(self._begin)
-        async with aclosing(drive(session)) as events:
-            async for event in events:
-                if isinstance(event, Verdict):
-                    self._end(event)
-                else:
-                    yield event
+def _driven(seen: Seen) -> Generator[dict[str, Any], None, None]:
+    seen.end((yield from drive(seen.begin())))
+
+
+async def _driven_async(seen: Seen) -> AsyncGenerator[dict[str, Any], None]:
+    import asyncio
+    from contextlib import aclosing
+
+    from holdfast.engine import aio
+
+    session = await asyncio.to_thread(seen.begin)
+    async with aclosing(aio.drive(session)) as events:
+        async for event in events:
+            if isinstance(event, Verdict):
+                seen.end(event)
+            else:
+                yield event

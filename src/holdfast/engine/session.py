@@ -12,7 +12,7 @@ from threading import Lock
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.engine.changes import Changes
+from holdfast.engine.changes import Changes, detached_value
 from holdfast.engine.core import Command, Core, Verdict, summary
 from holdfast.engine.environment import environment
 from holdfast.engine.handover import hand_over, take_back
@@ -29,13 +29,13 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.graphs.plan import END, Plan
-from holdfast.graphs.state import State, new_id
+from holdfast.graphs.state import LiveState, State, new_id
 from holdfast.journal.codec import encode
 from holdfast.journal.envelope import Seal
 from holdfast.journal.ledger import Ledger, weigh
 from holdfast.journal.progress import BEFORE, FAILED_PHASE, Progress
 from holdfast.journal.reading import read_progress
-from holdfast.journal.store import COMPLETED, RUNNING, Commit, NewRun, RunHead
+from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, NewRun, RunHead
 from holdfast.observe import events
 from holdfast.observe.hub import Emit
 from holdfast.stores.checkpointer import Checkpointer
@@ -147,7 +147,7 @@ class Session:
         ):
             link.let_go(self.held)
             self.held = None
-        if self.compiled.checkpointer is None or commit.purge:
+        if self.compiled.checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
             return None
         try:
             return hand_over(self.compiled.checkpointer, self.progress)
@@ -201,8 +201,8 @@ def start(
     fresh = isinstance(given, State) and given.checkpoint_node is None
     run_id = check_id(run_id or (given.run_id if fresh else new_id()))
     progress = Progress(
-        run_id, plan.name, plan.fingerprint, plan.entry, plan.schema.initial(given),
-        at=time(), fence=1, config=dict(config or {}),
+        run_id, plan.name, plan.fingerprint, plan.entry, detached_value(plan.schema.initial(given)),
+        at=time(), config=dict(config or {}),
     )  # fmt: skip
     _enliven(progress, compiled)
     ledger, held = None, None
@@ -250,7 +250,7 @@ def recall(compiled: Compiled, reference: str, given: Given, stream: bool) -> Se
     link = compiled.need_link("invoke(checkpoint=…)")
     with suppress(RunNotFound):
         link.store.delete(progress.run_id)
-    progress.fence = 1
+    progress.crashes = 0
     link.store.create(new_run(progress, (), None, link.ttl))
     return resume(compiled, progress.run_id, given, None, stream)
 
@@ -287,7 +287,7 @@ def check_id(run_id: Any) -> str:
 
 def _enliven(progress: Progress, compiled: Compiled) -> None:
     """Make the state a State, which knows where it came from."""
-    state = State(
+    state = LiveState(
         progress.state,
         run_id=progress.run_id,
         checkpoint_node=progress.made_by,
@@ -309,8 +309,8 @@ def _reopen(compiled: Compiled, link: Link, held: Held, step: int | None) -> tup
             f"fork({progress.run_id!r}, step={step}) goes on from there beside the run",
         )
     if progress.status == RUNNING:
-        progress.attempts += held.lease.fence - progress.fence
-    progress.fence = held.lease.fence
+        progress.attempts += held.lease.crashes - progress.crashes
+    progress.crashes = held.lease.crashes
     _enliven(progress, compiled)
     weight = weigh(tail.records[1:])
     ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence, weight)
@@ -319,7 +319,8 @@ def _reopen(compiled: Compiled, link: Link, held: Held, step: int | None) -> tup
 
 def _refuse_completed(head: RunHead) -> None:
     if head.status == COMPLETED:
-        message = f"run {head.run_id!r} is complete; fork() it to go on from one of its steps"
+        kept = "fork() it to go on from one of its steps" if head.snapshot else "its journal went with that"
+        message = f"run {head.run_id!r} is complete; {kept}"
         raise AlreadyCompleted(message, head.run_id)
 
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
+from holdfast.engine.changes import detached_value
 from holdfast.engine.questions import Pause, question_for, read_answer
 from holdfast.errors import UsageError
 from holdfast.graphs.plan import Plan, PlanNode
@@ -107,7 +108,7 @@ class Task:
         self._asked += 1
         question_id = f"{self.node}:{self.step}:{key or self._asked}"
         if question_id in self.scope.progress.answers:
-            return read_answer(self.scope.progress.answers[question_id], schema)
+            return read_answer(detached_value(self.scope.progress.answers[question_id]), schema)
         if self.scope.keep is None:
             raise UsageError("pause() needs a store to keep the run in: compile(store=…)")
         raise Pause(question_for(question_id, prompt, self.node, choices, schema))
@@ -118,22 +119,25 @@ class Task:
         if not isinstance(key, str):
             raise UsageError(f"once(key, function, …): the key is a str, not {key!r}")
         if key in self.scope.progress.memos:
-            return self.scope.progress.memos[key]
+            return detached_value(self.scope.progress.memos[key])
         value = function(*args, **kwargs)
         if hasattr(value, "__await__"):
             return self._kept_later(key, value)
         return self._kept(key, value)
 
     async def _kept_later(self, key: str, awaitable: Any) -> Any:
-        return self._kept(key, await awaitable)
+        from asyncio import to_thread
+
+        value = await awaitable
+        return await to_thread(self._kept, key, value)
 
     def _kept(self, key: str, value: Any) -> Any:
         with self.scope.guard:
             self._check_open("once")
             if self.scope.keep is None:
-                self.scope.progress.memos[key] = value
+                self.scope.progress.memos[key] = detached_value(value)
             else:
-                self.scope.keep(key, value)
+                self.scope.keep(key, detached_value(value))
         return value
 
     def close(self) -> None:

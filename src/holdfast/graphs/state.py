@@ -77,11 +77,9 @@ class State(dict[str, Any]):
         """The same as `clone`."""
         return self.clone()
 
-    def at(self, node: str, timestamp: float) -> State:
-        """A new State that says it was produced by `node` at `timestamp`."""
-        moved = self._copy()
-        moved.checkpoint_node, moved._at = node, timestamp
-        return moved
+    def plain(self) -> State:
+        """A State of the caller's own, whatever kind this one is."""
+        return self._copy()
 
     def __repr__(self) -> str:
         return f"State({dict(self)!r})"
@@ -99,6 +97,20 @@ class State(dict[str, Any]):
     def _tell(self, kind: str, data: dict[str, Any]) -> None:
         if self._emit is not None:
             self._emit(kind, "state", data)
+
+
+class LiveState(State):
+    """The state of a run as the engine holds it and predicates see it: to be looked at, not to be changed."""
+
+    __slots__ = ()
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise UsageError(
+            "a predicate or choice only looks at the state; a node changes it, by what it returns"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = pop = popitem = setdefault = clear = _refuse
 
 
 class Notes:

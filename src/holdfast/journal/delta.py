@@ -38,24 +38,20 @@ class Delta:
         return joined([encode(self.sets), encode(self.appends), encode(self.merges), encode(self.deletes)])
 
     def apply(self, state: dict[str, Any]) -> None:
-        """Change the state as this says."""
-        state.update(self.sets)
+        """Change the state as this says, also one that refuses to be assigned to."""
+        dict.update(state, self.sets)
         for key, items in self.appends.items():
-            if key in self.live:
-                state[key] = self.live[key]
-            elif key in state:
+            if key in state and key not in self.live:
                 state[key].extend(items)
             else:
-                state[key] = list(items)
+                dict.__setitem__(state, key, self.live.get(key, items))
         for key, entries in self.merges.items():
-            if key in self.live:
-                state[key] = self.live[key]
-            elif key in state:
+            if key in state and key not in self.live:
                 state[key].update(entries)
             else:
-                state[key] = dict(entries)
+                dict.__setitem__(state, key, self.live.get(key, entries))
         for key in self.deletes:
-            state.pop(key, None)
+            dict.pop(state, key, None)
 
     @property
     def keys(self) -> list[str]:

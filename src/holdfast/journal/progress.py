@@ -52,7 +52,7 @@ class Progress:
     choice of what follows (`after`), or failed and will be tried again (`failed`). `cleared` says that
     the interrupts at this position have been taken. `made_by` is the node that completed last, `step`
     its number. `attempts` counts the ended attempts of the node at this position, and `answers` and
-    `memos` belong to it.
+    `memos` belong to it. `crashes` is how many holders had been lost when the last record was written.
     """
 
     run_id: str
@@ -64,7 +64,7 @@ class Progress:
     cleared: bool = False
     step: int = 0
     at: float = 0.0
-    fence: int = 0
+    crashes: int = 0
     made_by: str | None = None
     status: str = RUNNING
     reason: str | None = None
@@ -106,7 +106,7 @@ class Progress:
 
     def apply(self, record: list[Any]) -> None:
         """Take over one decoded record of the journal."""
-        kind, step, at, fence = record[:4]
+        kind, step, at, crashes = record[:4]
         if kind == STEP:
             read_delta(record[6]).apply(self.state)
             self.complete(record[4], at, record[5])
@@ -118,20 +118,20 @@ class Progress:
             self.memos[record[4]] = record[5]
         else:
             self._restore(record[4], record[5])
-        self.step, self.fence = step, fence
+        self.step, self.crashes = step, crashes
 
     def step_record(self, delta: bytes, following: str | None) -> bytes:
         """The record of the node that just completed."""
-        return extended(encode([STEP, self.step, self.at, self.fence, self.made_by, following]), delta)
+        return extended(encode([STEP, self.step, self.at, self.crashes, self.made_by, following]), delta)
 
     def move_record(self, changes: Mapping[str, Any], at: float, delta: bytes | None = None) -> bytes:
         """The record of anything else that happened; `delta` is how it changed the state."""
-        record = encode([MOVE, self.step, at, self.fence, changes])
+        record = encode([MOVE, self.step, at, self.crashes, changes])
         return record if delta is None else extended(record, delta)
 
     def memo_record(self, key: str, value: Any, at: float) -> bytes:
         """The record of a result that a node wants kept before it completes."""
-        return encode([MEMO, self.step, at, self.fence, key, value])
+        return encode([MEMO, self.step, at, self.crashes, key, value])
 
     def snapshot_record(self) -> bytes:
         """The record of everything. Raises `UnstorableValue` with the path from the state's key on.
@@ -143,7 +143,7 @@ class Progress:
             whole["path"] = list(self.path)
         if self.questions:
             whole["questions"] = [each.to_data() for each in self.questions]
-        return extended(encode([SNAPSHOT, self.step, self.at, self.fence, whole]), encode(dict(self.state)))
+        return extended(encode([SNAPSHOT, self.step, self.at, self.crashes, whole]), encode(dict(self.state)))
 
     def _restore(self, whole: dict[str, Any], state: dict[str, Any]) -> None:
         blank = Progress("", "", "", "", {})
@@ -155,5 +155,7 @@ class Progress:
 
 
 _PLAIN = [
-    each.name for each in fields(Progress) if each.name not in ("state", "path", "questions", "step", "fence")
+    each.name
+    for each in fields(Progress)
+    if each.name not in ("state", "path", "questions", "step", "crashes")
 ]

@@ -46,22 +46,35 @@ def read_progress(tail: Tail) -> Progress:
 
 
 def progress_at(tail: Tail, step: int) -> Progress:
-    """The progress as it was after `step`. Raises `UsageError` if the journal has no such step."""
-    run_id = tail.head.run_id
-    records = list(opened(tail))
-    steps = sorted({record[1] for _, record in records})
-    if step not in steps:
-        kept = f"{steps[0]}…{steps[-1]}" if steps else "none"
-        raise UsageError(f"run {run_id!r} has no step {step!r} in its journal (kept: {kept})")
-    upto = [(number, record) for number, record in records if record[1] <= step]
-    start = max(place for place, (_, record) in enumerate(upto) if record[0] == SNAPSHOT)
-    return _folded(run_id, upto[start:])
+    """The progress as it was after `step`. Raises `UsageError` if the journal has no such step.
+
+    Damage elsewhere doesn't matter: what counts is the newest whole record up to the step, and what follows it.
+    """
+    run_id, seen = tail.head.run_id, -1
+    needed: list[tuple[int, list[Any]]] = []
+    damage: DamagedRecord | None = None
+    for number, record in _each(tail):
+        if isinstance(record, DamagedRecord):
+            needed, damage = [], record
+            continue
+        seen = record[1]
+        if seen > step:
+            break
+        if record[0] == SNAPSHOT:
+            needed, damage = [], None
+        if damage is None:
+            needed.append((number, record))
+    if damage is not None:
+        raise damage
+    if not needed or needed[-1][1][1] != step:
+        raise UsageError(f"run {run_id!r} has no step {step!r} in its journal; history() lists those it has")
+    return _folded(run_id, needed)
 
 
 def history(tail: Tail) -> list[Checkpoint]:
     """All steps that the journal still has, in order."""
     found: dict[int, Checkpoint] = {}
-    progress = Progress("", "", "", "", {})
+    progress = Progress("", "", "", "", {}, step=-1)
     for number, record in opened(tail):
         keys = _changed_keys(record, progress)
         _apply(progress, number, record)
@@ -84,18 +97,26 @@ def history(tail: Tail) -> list[Checkpoint]:
 
 def opened(tail: Tail) -> Iterator[tuple[int, list[Any]]]:
     """The records with their sequence numbers, unsealed and decoded. Raises `DamagedRecord`."""
+    for number, record in _each(tail):
+        if isinstance(record, DamagedRecord):
+            raise record
+        yield number, record
+
+
+def _each(tail: Tail) -> Iterator[tuple[int, list[Any] | DamagedRecord]]:
+    """The same, with damage in the place of a record that is damaged."""
     if not tail.records and tail.head.status == COMPLETED:
         raise UsageError(
             f"the journal of run {tail.head.run_id!r} went when it completed; preserve=True keeps it"
         )
     seal = Seal(tail.head.run_id)
     for number, data in enumerate(tail.records, tail.first):
-        body = seal.open(number, data)
         try:
-            record = decode(body)
+            yield number, decode(seal.open(number, data))
+        except DamagedRecord as damage:
+            yield number, damage
         except ValueError as problem:
-            raise DamagedRecord(tail.head.run_id, number, str(problem)) from problem
-        yield number, record
+            yield number, DamagedRecord(tail.head.run_id, number, str(problem))
 
 
 def _folded(run_id: str, records: list[tuple[int, list[Any]]]) -> Progress:

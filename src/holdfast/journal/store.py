@@ -54,7 +54,8 @@ class RunHead(NamedTuple):
     `sequence` is the number of the newest record, `snapshot` that of the newest whole one (0 after a
     purge). `updated` moves when the run is created, claimed, renewed or given a status, not with each
     record. `note` is a small encoded summary (step, error, open questions), opaque to the store. `signal`
-    is a request to the holder, such as "cancel".
+    is a request to the holder, such as "cancel". `crashes` counts the holders that were
+    replaced without having let go.
     """
 
     run_id: str
@@ -71,6 +72,7 @@ class RunHead(NamedTuple):
     parent: str | None = None
     signal: str | None = None
     note: bytes = b""
+    crashes: int = 0
 
 
 class NewRun(NamedTuple):
@@ -123,11 +125,15 @@ class Commit:
 
 
 class Lease(NamedTuple):
-    """The right to advance a run until `until`, by the store's clock, with writes that carry `fence`."""
+    """The right to advance a run until `until`, by the store's clock, with writes that carry `fence`.
+
+    `crashes` is how many holders before this one were replaced without having let go.
+    """
 
     run_id: str
     fence: int
     until: float
+    crashes: int = 0
 
 
 class RunFilter(NamedTuple):
@@ -204,6 +210,8 @@ class Store(Protocol):
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         """Take the lease of a run that nobody validly holds, and raise its fence.
+
+        If the last holder hasn't released it, or ended the run, that counts as a crash.
 
         `instead_of` breaks a lease that has not run out, provided that the fence is still this number:
         for a holder known to be dead. It is no condition for a run that is free. Raises `RunNotFound`, or

@@ -87,9 +87,13 @@ class MemoryStore:
             run, now = self._run(run_id), self._clock()
             if is_held(run.head, now) and instead_of != run.head.fence:
                 raise held(run.head, now)
-            fence, until = run.head.fence + 1, now + ttl
-            run.head = run.head._replace(fence=fence, holder=holder, lease_until=until, updated=now)
-            return Lease(run_id, fence, until)
+            lease = Lease(
+                run_id, run.head.fence + 1, now + ttl, run.head.crashes + (run.head.holder is not None)
+            )
+            run.head = run.head._replace(
+                fence=lease.fence, crashes=lease.crashes, holder=holder, lease_until=lease.until, updated=now
+            )
+            return lease
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
         leases = list(leases)

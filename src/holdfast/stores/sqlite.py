@@ -116,8 +116,8 @@ class SQLiteStore:
             now = self._clock()
             if is_held(head, now) and instead_of != head.fence:
                 raise held(head, now)
-            lease = Lease(run_id, head.fence + 1, now + ttl)
-            cursor.execute(queries.CLAIM, (lease.fence, holder, lease.until, now, row))
+            lease = Lease(run_id, head.fence + 1, now + ttl, head.crashes + (head.holder is not None))
+            cursor.execute(queries.CLAIM, (lease.fence, lease.crashes, holder, lease.until, now, row))
             return lease
 
         return self._connections.write(work)

@@ -15,7 +15,7 @@ SELECT id, run_id, graph, status,
         SELECT records.id & 0xFFFFFFFF FROM records
         WHERE records.id BETWEEN runs.id << 32 AND (runs.id << 32) + 0xFFFFFFFF ORDER BY records.id DESC LIMIT 1
     ), 0)),
-    snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note
+    snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note, crashes
 FROM runs
 """
 
@@ -43,7 +43,7 @@ INSERT OR IGNORE INTO records (id, data) VALUES (?, (
 ))
 """
 
-CLAIM = "UPDATE runs SET fence = ?, holder = ?, lease_until = ?, updated = ? WHERE id = ?"
+CLAIM = "UPDATE runs SET fence = ?, crashes = ?, holder = ?, lease_until = ?, updated = ? WHERE id = ?"
 
 RENEW = "UPDATE runs SET lease_until = ?, updated = ? WHERE run_id = ? AND fence = ? AND holder IS NOT NULL"
 
@@ -66,7 +66,7 @@ def record_id(row: int, sequence: int) -> int:
 def head_of(row: Sequence[Any]) -> RunHead:
     """The head in a row of `HEAD`."""
     _, run_id, graph, status, sequence, snapshot, fence, created, updated, *rest = row
-    holder, lease_until, tags, parent, signal, note = rest
+    holder, lease_until, tags, parent, signal, note, crashes = rest
     return RunHead(
         run_id=run_id,
         graph=graph,
@@ -82,6 +82,7 @@ def head_of(row: Sequence[Any]) -> RunHead:
         parent=parent,
         signal=signal,
         note=note,
+        crashes=crashes,
     )
 
 

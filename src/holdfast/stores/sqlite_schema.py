@@ -26,6 +26,7 @@ MIGRATIONS = (
             sequence INTEGER NOT NULL DEFAULT 0,
             snapshot INTEGER NOT NULL,
             fence INTEGER NOT NULL,
+            crashes INTEGER NOT NULL DEFAULT 0,
             created REAL NOT NULL,
             updated REAL NOT NULL,
             holder TEXT,

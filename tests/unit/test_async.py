@@ -1,0 +1,490 @@
+"""Sync and async nodes in one graph, the sync and the async API, from one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    AlreadyCompleted,
+    AsyncRun,
+    Event,
+    ExecutionError,
+    MemoryStore,
+    Retry,
+    RunCancelled,
+    RunNotFound,
+    RunPaused,
+    State,
+    StateGraph,
+    Task,
+    UsageError,
+)
+from holdfast.journal.store import Abilities, Commit
+
+SOON = 10.0
+"""Seconds within which what is waited for has happened, on any machine."""
+
+
+class Crash(BaseException):
+    """Ends the run as the end of the process would."""
+
+
+def note(state: State, node: str) -> dict[str, Any]:
+    return {"path": [*state.get("path", []), node]}
+
+
+async def anote(state: State, node: str) -> dict[str, Any]:
+    await asyncio.sleep(0)
+    return note(state, node)
+
+
+class AsyncCall:
+    async def __call__(self, state: State, node: str) -> dict[str, Any]:
+        return note(state, node)
+
+
+def line(*functions: Callable[..., Any], **settings: Any) -> StateGraph:
+    """A graph of nodes n1 → n2 → …, one for each function."""
+    graph = StateGraph(name="line", **settings)
+    for number, function in enumerate(functions, 1):
+        graph.add_node(f"n{number}", run=function)
+        if number > 1:
+            graph.add_edge(f"n{number - 1}", f"n{number}")
+    return graph.set_entry_point("n1").set_finish_point(f"n{len(functions)}")
+
+
+def names(*numbers: int) -> list[str]:
+    return [f"n{number}" for number in numbers]
+
+
+async def soon(awaitable: Awaitable[Any]) -> Any:
+    return await asyncio.wait_for(awaitable, SOON)
+
+
+MIXES = {
+    "sync": (note, note, note, note),
+    "async": (anote, anote, anote, anote),
+    "mixed": (note, anote, note, AsyncCall()),
+    "mixed the other way": (anote, note, lambda state, node: anote(state, node), note),
+}
+
+
+@pytest.mark.parametrize("store", [None, "memory://"])
+@pytest.mark.parametrize("mix", MIXES)
+def test_any_mix_of_nodes_gives_the_same_through_either_api(mix: str, store: str | None) -> None:
+    """H7: also a plain function that returns something to be awaited."""
+    graph = line(*MIXES[mix]).compile(store=store)
+    expected = {"given": 1, "path": names(1, 2, 3, 4)}
+    assert graph.execute({"given": 1}) == expected
+    assert asyncio.run(graph.aexecute({"given": 1})) == expected
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_both_apis_yield_the_same_events(mix: str) -> None:
+    """H7, F4: `ainvoke` and `astream` for `async for`."""
+    graph = line(*MIXES[mix]).compile(store="memory://", interrupt_before=["n3"])
+
+    async def collect(run: AsyncRun) -> list[dict[str, Any]]:
+        return [event async for event in run]
+
+    def shape(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return [(event["type"], event.get("node"), dict(event["state"])) for event in events]
+
+    stopped = list(graph.stream({}))
+    astopped = asyncio.run(collect(graph.astream({})))
+    assert shape(stopped) == shape(astopped)
+    assert [event["type"] for event in astopped] == ["state", "state", "interrupt"]
+    resumed = list(graph.invoke({"ok": 1}, checkpoint=stopped[-1]["checkpoint_path"]))
+    aresumed = asyncio.run(collect(graph.ainvoke({"ok": 1}, checkpoint=astopped[-1]["checkpoint_path"])))
+    assert shape(resumed) == shape(aresumed)
+    assert resumed[-1]["state"] == {"ok": 1, "path": names(1, 2, 3, 4)}
+
+
+def test_observers_are_told_the_same_through_either_api() -> None:
+    """H7, G11: one loop."""
+    seen: list[Event] = []
+    graph = line(note, anote, note, observer=seen.append).compile(store="memory://")
+    graph.execute({})
+    sync = [event.type for event in seen]
+    seen.clear()
+    asyncio.run(graph.aexecute({}))
+    assert [event.type for event in seen] == sync
+
+
+@pytest.mark.parametrize("crashed", ["sync", "async"])
+@pytest.mark.parametrize("resumed", ["sync", "async"])
+def test_a_run_of_one_api_can_be_resumed_through_the_other(crashed: str, resumed: str) -> None:
+    """H7, G6: and no finished node runs again."""
+    ran: list[str] = []
+    fail = [True]
+
+    async def node(state: State, node: str) -> dict[str, Any]:
+        if node == "n2" and fail:
+            fail.clear()
+            raise ValueError
+        ran.append(node)
+        return note(state, node)
+
+    graph = line(node, node, node).compile(store="memory://")
+    with pytest.raises(ExecutionError) as caught:
+        graph.execute({}, run_id="r") if crashed == "sync" else asyncio.run(graph.aexecute({}, run_id="r"))
+    assert (caught.value.node, caught.value.path) == ("n2", names(1, 2))
+    final = graph.resume("r") if resumed == "sync" else asyncio.run(graph.aresume("r"))
+    assert final["path"] == ran == names(1, 2, 3)
+
+
+def test_the_async_api_raises_what_the_sync_one_does() -> None:
+    """H7: paused, completed, unknown, refused."""
+    graph = line(note, note).compile(store="memory://", interrupt_before=["n2"])
+
+    async def main() -> None:
+        with pytest.raises(RunPaused):
+            await graph.aexecute({}, run_id="r")
+        assert (await graph.aresume("r"))["path"] == names(1, 2)
+        with pytest.raises(AlreadyCompleted):
+            await graph.aresume("r")
+        with pytest.raises(RunNotFound):
+            await graph.aresume("ghost")
+        with pytest.raises(UsageError, match="a state key is a str"):
+            await graph.aexecute({1: 2})
+
+    asyncio.run(main())
+
+
+def test_an_async_run_can_be_read() -> None:
+    """H7: its id at once, its state once it has begun."""
+    graph = line(anote, note).compile(store="memory://")
+
+    async def main() -> None:
+        run = graph.ainvoke({}, run_id="mine")
+        assert (run.id, run.status) == ("mine", "running")
+        with pytest.raises(UsageError, match="has not begun"):
+            _ = run.state
+        await run.wait()
+        assert (run.status, run.state["path"], run.error, run.questions) == (
+            "completed",
+            names(1, 2),
+            None,
+            [],
+        )
+        assert await run.result() is run.state
+
+    asyncio.run(main())
+
+
+# The event loop goes on
+
+
+async def heartbeat(beats: list[int], enough: int, then: Callable[[], Any]) -> None:
+    """Beat on the event loop; after so many beats, do something."""
+    while len(beats) < enough:
+        beats.append(1)
+        await asyncio.sleep(0)
+    then()
+
+
+def test_a_sync_node_in_an_async_run_does_not_block_the_event_loop() -> None:
+    """H7: the node waits for beats that only a free event loop can make."""
+    enough, beats = threading.Event(), []
+
+    def wait(state: State) -> dict[str, Any]:
+        return {"free": enough.wait(SOON), "thread": threading.current_thread() is threading.main_thread()}
+
+    async def main() -> State:
+        beating = asyncio.create_task(heartbeat(beats, 50, enough.set))
+        final = await line(wait).aexecute({})
+        await beating
+        return final
+
+    assert asyncio.run(main()) == {"free": True, "thread": False}
+    assert len(beats) == 50
+
+
+class SlowStore(MemoryStore):
+    """A store that claims to reach a disk, and whose appends wait for an event."""
+
+    abilities = Abilities(level="process", shared=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free, self.waited = threading.Event(), []
+
+    def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        self.waited.append(self.free.wait(SOON))
+        return super().append(commits)
+
+
+def test_a_save_in_an_async_run_does_not_block_the_event_loop() -> None:
+    """H7: the store waits for beats that only a free event loop can make."""
+    store, beats = SlowStore(), []
+
+    async def main() -> State:
+        beating = asyncio.create_task(heartbeat(beats, 50, store.free.set))
+        final = await line(anote, note).compile(store=store).aexecute({})
+        await beating
+        return final
+
+    assert asyncio.run(main())["path"] == names(1, 2)
+    assert store.waited
+    assert all(store.waited)
+
+
+def test_async_runs_go_on_at_the_same_time() -> None:
+    """H7: each waits for all the others to have begun."""
+
+    async def main() -> list[State]:
+        begun, everyone = [], asyncio.Event()
+
+        async def meet(state: State) -> dict[str, Any]:
+            begun.append(1)
+            if len(begun) == 20:
+                everyone.set()
+            await soon(everyone.wait())
+            return {"met": len(begun)}
+
+        graph = line(meet, anote).compile(store="memory://")
+        return await asyncio.gather(*(graph.aexecute({"who": who}) for who in range(20)))
+
+    assert asyncio.run(main()) == [{"who": who, "met": 20, "path": ["n2"]} for who in range(20)]
+
+
+def test_commits_of_many_async_runs_go_to_the_store_together() -> None:
+    """H7: those that gather while one is being written."""
+    sizes: list[int] = []
+
+    class Gathering(SlowStore):
+        def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
+            sizes.append(len(commits))
+            return super().append(commits)
+
+    store, begun = Gathering(), []
+
+    async def main() -> list[State]:
+        async def begin(state: State) -> dict[str, Any]:
+            begun.append(1)
+            if len(begun) == 10:
+                asyncio.get_running_loop().call_later(0.05, store.free.set)
+            return {}
+
+        graph = line(begin, anote).compile(store=store)
+        return await asyncio.gather(*(graph.aexecute({"who": who}) for who in range(10)))
+
+    finals = asyncio.run(main())
+    assert [final["who"] for final in finals] == list(range(10))
+    assert max(sizes) > 1
+
+
+# Sync calls with async nodes
+
+
+def test_a_sync_call_inside_a_running_event_loop_runs_async_nodes() -> None:
+    """H7: a notebook or a callback may call `execute` although a loop is running in its thread."""
+    graph = line(anote, note, anote).compile(store="memory://", interrupt_before=["n2"])
+
+    async def main() -> State:
+        run = graph.invoke({}).wait()
+        return graph.resume(run.id)
+
+    assert asyncio.run(main())["path"] == names(1, 2, 3)
+
+
+def test_the_async_nodes_of_a_sync_run_share_one_event_loop() -> None:
+    """H7: what one opened on it, the next may use; when the run is over, its thread is gone."""
+    loops: list[Any] = []
+
+    async def remember(state: State) -> None:
+        loops.append(asyncio.get_running_loop())
+
+    line(remember, note, remember).execute({})
+    assert loops[0] is loops[1]
+    assert loops[0].is_closed()
+    assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-async"]
+
+
+def test_what_an_async_node_left_running_is_cancelled_when_a_sync_run_ends() -> None:
+    """H7: no task outlives the loop it was started on."""
+    ended: list[str] = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    async def leave(state: State) -> dict[str, Any]:
+        asyncio.get_running_loop().left = asyncio.create_task(forever())  # type: ignore[attr-defined]  # kept alive
+        await asyncio.sleep(0)
+        return {}
+
+    line(leave).execute({})
+    assert ended == ["cancelled"]
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_context_variables_of_the_caller_reach_every_node(how: str) -> None:
+    """H7: in threads and on event loops."""
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+    seen: list[str] = []
+
+    def look(state: State) -> None:
+        seen.append(variable.get())
+
+    async def alook(state: State) -> None:
+        seen.append(variable.get())
+
+    def call() -> None:
+        variable.set("caller's")
+        graph = line(look, alook)
+        graph.add_node("timed", run=look, timeout=SOON).add_edge("n2", "timed", lambda state: True)
+        graph.set_finish_point("timed")
+        graph.execute({}) if how == "sync" else asyncio.run(graph.aexecute({}))
+
+    contextvars.copy_context().run(call)
+    assert seen == ["caller's"] * 3
+
+
+def test_an_exception_of_an_async_node_is_its_own() -> None:
+    """H7: the cause is what it raised, with where."""
+
+    async def fail(state: State) -> None:
+        await asyncio.sleep(0)
+        raise KeyError("mine")
+
+    for call in (line(fail).execute, lambda given: asyncio.run(line(fail).aexecute(given))):
+        with pytest.raises(ExecutionError, match="KeyError: 'mine'") as caught:
+            call({})
+        assert isinstance(caught.value.cause, KeyError)
+        assert caught.value.cause.__traceback__ is not None
+
+
+# Cancelling
+
+
+@pytest.mark.parametrize("how", ["run", "graph", "observer"])
+def test_an_async_run_can_be_cancelled_between_two_nodes(how: str) -> None:
+    """G12: from another task or an observer; the last good state stays, and it can be resumed."""
+    cancelled: list[int] = []
+
+    def watch(event: Event) -> None:
+        if how == "observer" and event.type == "node.complete" and not cancelled:
+            cancelled.append(1)
+            graph.cancel(event.data["run_id"])
+
+    async def main() -> None:
+        running, go_on = asyncio.Event(), asyncio.Event()
+        if how == "observer":
+            go_on.set()
+
+        async def wait(state: State, node: str) -> dict[str, Any]:
+            running.set()
+            await soon(go_on.wait())
+            return note(state, node)
+
+        nonlocal graph
+        graph = line(wait, anote, note, observer=watch).compile(store="memory://")
+        run = graph.ainvoke({})
+        waiting = asyncio.create_task(run.wait())
+        await soon(running.wait())
+        if how == "run":
+            run.cancel()
+        elif how == "graph":
+            graph.cancel(run.id)
+        go_on.set()
+        await soon(waiting)
+        assert (run.status, run.state["path"]) == ("cancelled", names(1))
+        assert isinstance(run.error, RunCancelled)
+        with pytest.raises(RunCancelled):
+            await run.result()
+        assert (await graph.aresume(run.id))["path"] == names(1, 2, 3)
+
+    graph = StateGraph()
+    asyncio.run(main())
+
+
+def test_an_async_run_that_waits_to_be_tried_again_can_be_cancelled() -> None:
+    """G12, H8: the wait of an hour ends at once."""
+
+    async def main() -> None:
+        retrying = asyncio.Event()
+        attempts: list[int] = []
+
+        async def fail(state: State, ctx: Task) -> dict[str, Any]:
+            attempts.append(ctx.attempt)
+            if len(attempts) == 1:
+                raise ValueError
+            return {"done": True}
+
+        def watch(event: Event) -> None:
+            if event.type == "node.retry":
+                retrying.set()
+
+        graph = StateGraph(observer=watch).add_node("a", run=fail, retry=Retry(backoff=3600, longest=3600))
+        graph.set_entry_point("a").set_finish_point("a").compile(store="memory://")
+        run = graph.ainvoke({})
+        waiting = asyncio.create_task(run.wait())
+        await soon(retrying.wait())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        threading.Thread(target=run.cancel).start()
+        await soon(waiting)
+        assert run.status == "cancelled"
+        assert await graph.aresume(run.id) == {"done": True}
+        assert attempts == [1, 2]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_cancelling_the_task_that_awaits_a_run_gives_the_run_back(kind: str) -> None:
+    """G12, H7: what was saved can be resumed at once, by the same process."""
+
+    async def main() -> None:
+        running, release, calls = asyncio.Event(), threading.Event(), []
+        loop = asyncio.get_running_loop()
+
+        async def wait(state: State, node: str) -> dict[str, Any]:
+            calls.append(1)
+            if len(calls) == 1:
+                running.set()
+                await asyncio.Event().wait()
+            return note(state, node)
+
+        def wait_in_thread(state: State, node: str) -> dict[str, Any]:
+            calls.append(1)
+            if len(calls) == 1:
+                loop.call_soon_threadsafe(running.set)
+                release.wait(SOON)
+            return note(state, node)
+
+        graph = line(anote, wait if kind == "async" else wait_in_thread, note).compile(store="memory://")
+        task = asyncio.create_task(graph.aexecute({}, run_id="r"))
+        await soon(running.wait())
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        release.set()
+        assert (await graph.aresume("r"))["path"] == names(1, 2, 3)
+
+    asyncio.run(main())
+
+
+def test_an_async_run_that_is_closed_early_can_be_resumed() -> None:
+    """H7, F4: leaving `async for` and closing gives the run back."""
+
+    async def main() -> None:
+        graph = line(anote, note, anote).compile(store="memory://")
+        run = graph.astream({})
+        async with aclosing(run):
+            async for event in run:
+                assert event["node"] == "n1"
+                break
+        assert (await graph.aresume(run.id))["path"] == names(1, 2, 3)
+
+    asyncio.run(main())
