@@ -128,13 +128,14 @@ class Journal:
 
 
 @pytest.fixture
-def journal(actor: Callable[..., Any], effects: Any, until: Any, tmp_path: Path) -> Journal:
-    """A run of which ten steps or more are saved, whose process was killed."""
+def journal(actor: Callable[..., Any], effects: Any, tmp_path: Path) -> Journal:
+    """The journal of a run of which twelve steps are saved and whose process was killed."""
     (tmp_path / "log-folder").write_text(str(tmp_path))
     (tmp_path / "stop-after").write_text("12")
     process = actor("filling", lease=60)
     process.tell("execute", run_id="r")
     assert process.wait() == -9
+    (tmp_path / "stop-after").unlink()
     assert acknowledged(effects()) == 12
     return Journal(tmp_path / "runs.db")
 

@@ -50,9 +50,6 @@ def test_no_more_attempts_than_allowed_over_a_crash(
     assert (info["status"], info["error"]["type"]) == ("failed", "ConnectionError")
 
 
-@pytest.mark.xfail(
-    reason="each claim counts as an attempt, also that of a resume which was refused", strict=True
-)
 def test_a_resume_that_was_refused_is_no_attempt(
     actor: Callable[..., Any], effects: Any, tmp_path: Path
 ) -> None:

@@ -174,7 +174,7 @@ def test_an_async_run_can_be_read() -> None:
             None,
             [],
         )
-        assert await run.result() is run.state
+        assert await run.result() == run.state
 
     asyncio.run(main())
 
@@ -264,13 +264,13 @@ def test_commits_of_many_async_runs_go_to_the_store_together() -> None:
             sizes.append(len(commits))
             return super().append(commits)
 
-    store, begun = Gathering(), []
+    store, begun, beating = Gathering(), [], []
 
     async def main() -> list[State]:
         async def begin(state: State) -> dict[str, Any]:
             begun.append(1)
             if len(begun) == 10:
-                asyncio.get_running_loop().call_later(0.05, store.free.set)
+                beating.append(asyncio.create_task(heartbeat([], 50, store.free.set)))
             return {}
 
         graph = line(begin, anote).compile(store=store)

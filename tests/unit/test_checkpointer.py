@@ -16,6 +16,7 @@ from holdfast import (
     DefinitionError,
     ExecutionError,
     MemoryCheckpointer,
+    Retry,
     RunPaused,
     State,
     StateGraph,
@@ -214,6 +215,27 @@ def test_a_question_is_answered_through_the_checkpoint(checkpointer: Checkpointe
         list(graph.invoke("maybe", checkpoint=event["checkpoint_path"]))
     (final,) = graph.invoke("yes", checkpoint=event["checkpoint_path"])
     assert final["state"] == {"ok": "yes"}
+
+
+def test_a_checkpointer_is_handed_a_run_only_where_it_stops() -> None:
+    """F11: at an interrupt and a failure; not at a failed attempt, nor when the run completes."""
+    saved: list[str] = []
+
+    class Keeper(MemoryCheckpointer):
+        def save(self, state: dict[str, Any], node: str, config: dict[str, Any]) -> str:
+            saved.append(node)
+            return super().save(state, node, config)
+
+    def fail_twice(ctx: Task) -> None:
+        if ctx.attempt < 3:
+            raise ValueError
+
+    graph = StateGraph().add_node("a", run=fail_twice, retry=Retry(attempts=3, backoff=0)).add_node("b")
+    graph.add_edge("a", "b").set_entry_point("a").set_finish_point("b")
+    graph.compile(checkpointer=Keeper()).execute({})
+    assert saved == []
+    graph.compile(checkpointer=Keeper(), interrupt_before=["b"]).invoke({}).wait()
+    assert saved == ["b"]
 
 
 def test_a_run_can_be_resumed_by_its_id_while_its_process_lives() -> None:

@@ -384,6 +384,25 @@ def test_a_predicate_that_raises_fails_the_run_after_its_node() -> None:
     assert caught.value.path == ["a"]
 
 
+@pytest.mark.parametrize("place", ["predicate", "choice"])
+@pytest.mark.parametrize("store", [None, "memory://"])
+def test_a_predicate_or_a_choice_can_not_change_the_state(place: str, store: str | None) -> None:
+    """G3: it would be a change that nobody saves; the error says who may."""
+
+    def meddle(state: State) -> str:
+        state["x"] = 1
+        return "b"
+
+    graph = StateGraph().add_node("a", run=note).add_node("b").set_entry_point("a").set_finish_point("b")
+    if place == "predicate":
+        graph.add_edge("a", "b", meddle)
+    else:
+        graph.add_conditional_edges("a", meddle, ["b"])
+    with pytest.raises(ExecutionError, match="only looks at the state; a node changes it") as caught:
+        graph.compile(store=store).execute({})
+    assert caught.value.state == {"path": ["a"]}
+
+
 # What functions are handed
 
 
@@ -725,6 +744,10 @@ def test_a_graph_can_be_made_from_a_config_or_a_dict_like_one() -> None:
         (lambda: GraphConfig.from_dict(["name"]), "the graph settings are a dict"),  # type: ignore[arg-type]
         (lambda: line("a", "b").compile(store="memory://", interval=-2), "a whole number from 0"),
         (lambda: line("a", "b").compile(store="memory://", lease=0), "lease is a number of seconds above 0"),
+        (
+            lambda: line("a", "b").compile(checkpointer=MemoryCheckpointer(), interval=2),
+            "an interval needs a store",
+        ),
     ],
 )
 def test_settings_are_checked_when_they_are_given(build: Callable[[], Any], message: str) -> None:

@@ -185,6 +185,18 @@ def test_a_resume_is_told_with_where_it_loaded_and_where_it_goes_on() -> None:
     assert matches(recorder.of("checkpoint.resume")[0], run_id=run.id, checkpoint_node="a", resume_node="c")
 
 
+def test_an_edge_without_a_predicate_is_told_like_any_other() -> None:
+    """G11: edge.evaluate and edge.transition for every transition."""
+    recorder = Recorder()
+    graph = (
+        StateGraph(observer=recorder).add_node("a").add_node("b").set_entry_point("a").set_finish_point("b")
+    )
+    graph.add_edge("a", "b").execute({})
+    (evaluated,), (taken,) = recorder.of("edge.evaluate"), recorder.of("edge.transition")
+    assert matches(evaluated, **{"from": "a", "to": "b", "result": True})
+    assert matches(taken, **{"from": "a", "to": "b"})
+
+
 def test_a_choice_is_told_as_the_edge_that_it_took() -> None:
     """G11: evaluate and transition, with its target."""
     recorder = Recorder()

@@ -173,13 +173,38 @@ def test_a_failed_run_yields_an_error_event_and_execute_raises_it() -> None:
     assert nodes.ran == names(1)
 
 
+def test_a_failed_run_that_was_saved_can_be_resumed_by_its_checkpoint() -> None:
+    """F4, G6: the error event of a stored run has a `checkpoint_path`, too."""
+    nodes = Nodes()
+    nodes.once["n2"] = throw(ValueError("no kelp"))
+    graph = line(3, nodes).compile(store="memory://")
+    (event,) = graph.invoke({})
+    (final,) = graph.invoke({"more": 1}, checkpoint=event["checkpoint_path"])
+    assert final["state"] == {"path": names(1, 2, 3), "more": 1}
+    (unsaved,) = line(1, throw(ValueError())).invoke({})
+    assert "checkpoint_path" not in unsaved
+
+
+@pytest.mark.parametrize("store", [None, "memory://"])
+def test_what_a_run_was_given_stays_as_it_is(store: str | None) -> None:
+    """P6: a run works on its own copy, so that two runs of the same input don't meet."""
+
+    def alter(state: State) -> None:
+        state["items"][0]["x"].append(1)
+
+    given = {"items": [{"x": []}]}
+    graph = line(2, alter).compile(store=store)
+    assert graph.execute(given) == graph.execute(given) == {"items": [{"x": [1, 1]}]}
+    assert given == {"items": [{"x": []}]}
+
+
 def test_a_run_can_be_read_instead_of_iterated() -> None:
     """F4: reading the state or the status runs it to its next stop."""
     run = line(2, Nodes()).invoke({})
     assert "not begun" in repr(run)
     assert run.status == "completed"
     assert run.state == {"path": names(1, 2)}
-    assert run.result() is run.state
+    assert run.result() == run.state
     assert (run.error, run.questions, list(run)) == (None, [], [])
 
 
@@ -564,6 +589,8 @@ def test_runs_can_be_listed_by_status_tag_and_graph() -> None:
     assert [info.run_id for info in graph.runs(limit=1)] == ["d"]
     assert [info.run_id for info in graph.runs(graph="loop")] == ["e"]
     assert {info.run_id for info in graph.runs(graph="*")} == set("abcde")
+    with pytest.raises(UsageError, match="a run's status is one of running, paused, completed"):
+        graph.runs("done")
     with pytest.raises(UsageError, match="tags are non-empty strs"):
         graph.execute({}, tags=[""])
 

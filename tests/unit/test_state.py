@@ -347,6 +347,21 @@ def test_a_change_in_place_is_noticed_at_each_step_anew() -> None:
     assert [graph.state_at("r", step)["items"] for step in range(4)] == [[], [0], [0, 1], [0, 1, 2]]
 
 
+def test_a_list_that_a_node_keeps_and_returns_again_is_saved_as_it_is() -> None:
+    """H4: what is live is what is stored, also when the node altered its object before it read the key."""
+    log: list[str] = []
+
+    def work(state: State) -> dict[str, Any]:
+        log.append("x")
+        return {"log": log, "seen": len(state.get("log", []))}
+
+    graph = chain(work, work, work).compile(store="memory://", preserve=True)
+    final = graph.execute({}, run_id="r")
+    assert final == graph.state_at("r") == {"log": ["x"] * 3, "seen": 2}
+    log.append("later")
+    assert final["log"] == ["x"] * 3
+
+
 def test_a_value_that_was_read_and_not_altered_is_not_stored_again() -> None:
     """H2, H4: reading is free of consequences."""
     graph = chain(lambda state: {"n": len(state["items"])}).compile(store="memory://", preserve=True)

@@ -306,7 +306,7 @@ class Core:
             return saved
         if self.emit is not None:
             self._tell(events.GRAPH_COMPLETE, exit_point=p.made_by, iterations=p.iterations)
-        yield Report({"type": "final", "state": self.state.plain(), "run_id": p.run_id})
+        yield Report({"type": "final", "state": self.state._copy(), "run_id": p.run_id})
         return Verdict(COMPLETED)
 
     def _stop(

@@ -144,13 +144,11 @@ class Link:
         self.held.pop(held.lease.run_id, None)
 
     def _claim_once(self, run_id: str) -> Lease:
-        me = this_process()
         try:
-            return self.store.claim(run_id, me, self.ttl)
-        except Conflict as conflict:
             head = self.store.head(run_id)
-            if head.holder is not None and head.holder == conflict.holder and is_dead(head.holder):
-                return self.store.claim(run_id, me, self.ttl, instead_of=head.fence)
+            dead = head.holder is not None and is_dead(head.holder)
+            return self.store.claim(run_id, this_process(), self.ttl, head.fence if dead else None)
+        except Conflict as conflict:
             holder = conflict.holder or ""
             reason = conflict.reason.replace(holder, describe_holder(holder)) if holder else conflict.reason
             raise Conflict(run_id, reason, conflict.holder, conflict.until) from None

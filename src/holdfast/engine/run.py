@@ -53,7 +53,7 @@ class Seen:
     def state(self) -> State:
         if self.session is None:
             raise UsageError(f"run {self.run_id!r} has not begun")
-        return self.session.core.state.plain()
+        return self.session.core.state._copy()
 
     def outcome(self) -> State:
         """The final state, or the exception that says why there is none."""

@@ -77,10 +77,6 @@ class State(dict[str, Any]):
         """The same as `clone`."""
         return self.clone()
 
-    def plain(self) -> State:
-        """A State of the caller's own, whatever kind this one is."""
-        return self._copy()
-
     def __repr__(self) -> str:
         return f"State({dict(self)!r})"
 
@@ -88,6 +84,7 @@ class State(dict[str, Any]):
         return _restore, (dict(self), self.run_id, self.checkpoint_node, self._at)
 
     def _copy(self) -> State:
+        """A plain State of the same content and provenance, whatever kind this one is."""
         made = State.__new__(State)
         dict.update(made, self)
         made.run_id, made.checkpoint_node = self.run_id, self.checkpoint_node

@@ -55,7 +55,7 @@ def progress_at(tail: Tail, step: int) -> Progress:
     damage: DamagedRecord | None = None
     for number, record in _each(tail):
         if isinstance(record, DamagedRecord):
-            needed, damage = [], record
+            needed, damage = [], damage or record
             continue
         seen = record[1]
         if seen > step:
