@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic, sleep
 from weakref import WeakValueDictionary
 
 from holdfast.engine.holder import describe_holder, is_dead, this_process
 from holdfast.errors import Conflict
-from holdfast.journal.store import Commit, Lease, NewRun, Store
+from holdfast.journal.store import Commit, Lease, NewRun, RunHead, Store
 
 LARGEST_BATCH = 256
 IDLE = 30.0
@@ -74,12 +75,14 @@ class Link:
         self._flushing = False
         self._keeper_lock = threading.Lock()
         self._keeper: threading.Thread | None = None
+        self._on_the_way: list[str] = []
 
     def create(self, run: NewRun) -> Held:
         """Create a run and hold it."""
-        lease = self.store.create(run)
-        assert lease is not None
-        return self._hold(lease)
+        with self._claiming(run.run_id):
+            lease = self.store.create(run)
+            assert lease is not None
+            return self._hold(lease)
 
     def claim(self, run_id: str, wait: float | None = None) -> Held:
         """Take the lease, at once from a holder that is dead, else within `wait` seconds or not at all.
@@ -90,7 +93,8 @@ class Link:
         pause = 0.02
         while True:
             try:
-                return self._hold(self._claim_once(run_id))
+                with self._claiming(run_id):
+                    return self._hold(self._claim_once(run_id))
             except Conflict:
                 if monotonic() >= deadline:
                     raise
@@ -141,29 +145,53 @@ class Link:
 
     def let_go(self, held: Held) -> None:
         """Stop renewing a lease that is given back or lost."""
-        self.held.pop(held.lease.run_id, None)
+        if self.held.get(held.lease.run_id) is held:
+            del self.held[held.lease.run_id]
 
     def _claim_once(self, run_id: str) -> Lease:
         try:
             head = self.store.head(run_id)
-            dead = head.holder is not None and is_dead(head.holder)
+            dead = head.holder is not None and (is_dead(head.holder) or self._abandoned(head))
             return self.store.claim(run_id, this_process(), self.ttl, head.fence if dead else None)
         except Conflict as conflict:
             holder = conflict.holder or ""
             reason = conflict.reason.replace(holder, describe_holder(holder)) if holder else conflict.reason
             raise Conflict(run_id, reason, conflict.holder, conflict.until) from None
 
+    @contextmanager
+    def _claiming(self, run_id: str) -> Iterator[None]:
+        """While the store may know of our lease and `held` doesn't yet."""
+        self._on_the_way.append(run_id)
+        try:
+            yield
+        finally:
+            self._on_the_way.remove(run_id)
+
+    def _abandoned(self, head: RunHead) -> bool:
+        """Whether this process has the lease but doesn't know of it: it couldn't be given back at the time."""
+        if head.holder != this_process() or self._on_the_way.count(head.run_id) > 1:
+            return False
+        known = [link.held.get(head.run_id) for link in list(_links.values())]
+        return not any(held is not None and held.lease.fence == head.fence for held in known)
+
     def _hold(self, lease: Lease) -> Held:
         held = Held(lease)
         self.held[lease.run_id] = held
-        if self._keeper is None or not self._keeper.is_alive():
-            with self._keeper_lock:
-                if self._keeper is None or not self._keeper.is_alive():
-                    self._keeper = threading.Thread(
-                        target=_keep, args=(self,), name="holdfast-leases", daemon=True
-                    )
-                    self._keeper.start()
+        with self._keeper_lock:
+            if self._keeper is None or not self._keeper.is_alive():
+                self._keeper = threading.Thread(
+                    target=_keep, args=(self,), name="holdfast-leases", daemon=True
+                )
+                self._keeper.start()
         return held
+
+    def keeper_may_end(self) -> bool:
+        """Whether there is nothing to renew; then the thread that asks is the keeper no more."""
+        with self._keeper_lock:
+            if self.held:
+                return False
+            self._keeper = None
+            return True
 
     def _carry_out(self) -> None:
         batch: list[Slot] = []
@@ -211,7 +239,7 @@ def link_to(store: Store, ttl: float = 10.0) -> Link:
 def _keep(link: Link) -> None:
     """Renew leases until there have been none for a while. A store that can't be reached is asked again."""
     idle = 0.0
-    while idle < IDLE:
+    while idle < IDLE or not link.keeper_may_end():
         sleep(link.ttl / 3)
         idle = 0.0 if link.held else idle + link.ttl / 3
         try:

@@ -152,8 +152,7 @@ def cancel(link: Link, run_id: str) -> None:
     if held is not None:
         held.stop.ask()
         return
-    if link.store.head(run_id).status in ENDED:
-        raise UsageError(f"run {run_id!r} has ended already: it is {link.store.head(run_id).status}")
+    _refuse_ended(link.store.head(run_id))
     try:
         held = link.claim(run_id)
     except Conflict:
@@ -161,6 +160,7 @@ def cancel(link: Link, run_id: str) -> None:
         return
     try:
         tail = link.store.read(run_id)
+        _refuse_ended(tail.head)
         progress = read_progress(tail)
         progress.crashes = held.lease.crashes
         ledger = Ledger(run_id, held.lease.fence, tail.head.sequence)
@@ -172,6 +172,11 @@ def cancel(link: Link, run_id: str) -> None:
         link.release(held)
         raise
     link.let_go(held)
+
+
+def _refuse_ended(head: RunHead) -> None:
+    if head.status in ENDED:
+        raise UsageError(f"run {head.run_id!r} has ended already: it is {head.status}")
 
 
 def _progress(link: Link, run_id: str, step: int | None) -> Progress:

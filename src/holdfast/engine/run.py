@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.core import Verdict
 from holdfast.engine.session import Session
@@ -12,6 +12,9 @@ from holdfast.errors import Conflict, HoldfastError, RunNotFound, RunPaused, Usa
 from holdfast.graphs.state import State
 from holdfast.journal.progress import Question
 from holdfast.journal.store import PAUSED, RUNNING
+
+if TYPE_CHECKING:
+    from asyncio import Future
 
 Open = Callable[[], Session]
 
@@ -199,10 +202,21 @@ async def _driven_async(seen: Seen) -> AsyncGenerator[dict[str, Any], None]:
 
     from holdfast.engine import aio
 
-    session = await asyncio.to_thread(seen.begin)
+    opening = asyncio.ensure_future(asyncio.to_thread(seen.begin))
+    try:
+        session = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_give_back)
+        raise
     async with aclosing(aio.drive(session)) as events:
         async for event in events:
             if isinstance(event, Verdict):
                 seen.end(event)
             else:
                 yield event
+
+
+def _give_back(opening: Future[Session]) -> None:
+    """What was opened for a task that is gone by now."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

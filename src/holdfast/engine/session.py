@@ -228,8 +228,8 @@ def resume(
     _refuse_completed(link.store.head(run_id))
     held = link.claim(run_id, wait)
     try:
-        progress, ledger = _reopen(compiled, link, held, step)
-        _bring_in(compiled, progress, ledger, given)
+        progress, ledger, signalled = _reopen(compiled, link, held, step)
+        _bring_in(compiled, progress, ledger, given, signalled)
         session = Session(compiled, progress, ledger, held, stream)
     except BaseException:
         link.release(held)
@@ -297,7 +297,8 @@ def _enliven(progress: Progress, compiled: Compiled) -> None:
     progress.state = state
 
 
-def _reopen(compiled: Compiled, link: Link, held: Held, step: int | None) -> tuple[Progress, Ledger]:
+def _reopen(compiled: Compiled, link: Link, held: Held, step: int | None) -> tuple[Progress, Ledger, bool]:
+    """The run's progress, the ledger to go on with, and whether a signal waits that nobody has heeded."""
     tail = link.store.read(held.lease.run_id)
     _refuse_completed(tail.head)
     progress = read_progress(tail)
@@ -314,7 +315,7 @@ def _reopen(compiled: Compiled, link: Link, held: Held, step: int | None) -> tup
     _enliven(progress, compiled)
     weight = weigh(tail.records[1:])
     ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence, weight)
-    return progress, ledger
+    return progress, ledger, tail.head.signal is not None
 
 
 def _refuse_completed(head: RunHead) -> None:
@@ -338,12 +339,15 @@ def check_fits(plan: Plan, progress: Progress) -> None:
         _log().warning("graph %s has changed since run %s was saved with it", plan.name, progress.run_id)
 
 
-def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Given) -> None:
-    """Make a resume durable: from now on the run is running again, with what it was given."""
+def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Given, signalled: bool) -> None:
+    """Make a resume durable: from now on the run is running again, with what it was given.
+
+    A request to cancel that its holder didn't live to heed is over: resuming is the newer wish.
+    """
     answers, update = given.answers_to(progress), given.update_for(progress)
     encode(answers, "answers")
     encode(dict(given.config or {}), "config")
-    if progress.status == RUNNING and not (answers or update or given.config):
+    if progress.status == RUNNING and not (answers or update or given.config or signalled):
         return
     changes: dict[str, Any] = {"meta": {**progress.meta, **environment()}}
     changes["fingerprint"] = compiled.plan.fingerprint

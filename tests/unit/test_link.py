@@ -1,0 +1,191 @@
+"""This process's link to a store: leases held, given back and abandoned; commits put together."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Conflict,
+    ExecutionError,
+    MemoryStore,
+    RunCancelled,
+    StateGraph,
+    StoreUnavailable,
+    UsageError,
+)
+from holdfast.engine.holder import describe_holder, is_dead, this_process
+from holdfast.engine.link import link_to
+from holdfast.journal.store import Commit, NewRun
+
+
+def new_run(run_id: str = "r") -> NewRun:
+    return NewRun(run_id, "g", [b"1"], holder=this_process(), ttl=60.0)
+
+
+def graph_of(store: Any, run: Any, **options: Any) -> StateGraph:
+    graph = StateGraph(name="g")
+    graph.add_node("first", run=run)
+    graph.add_node("second", run=lambda state: {"second": True})
+    graph.set_entry_point("first")
+    graph.add_edge("first", "second")
+    graph.set_finish_point("second")
+    return graph.compile(store=store, **options)
+
+
+def test_letting_go_of_a_lease_leaves_a_newer_one_of_the_same_run_alone() -> None:
+    """P8: a run that paused here and was resumed here at once goes on being renewed."""
+    link = link_to(MemoryStore(), 60.0)
+    old = link.create(new_run())
+    link.store.release(old.lease)
+    new = link.claim("r")
+    link.let_go(old)
+    assert link.held.get("r") is new
+
+
+def test_graphs_on_the_same_store_share_one_link() -> None:
+    """G10: so that their runs share commits."""
+    store = MemoryStore()
+    assert link_to(store) is link_to(store)
+    assert link_to(store) is not link_to(MemoryStore())
+
+
+def test_a_lease_that_could_not_be_given_back_is_taken_again_by_the_same_process() -> None:
+    """G9: after a failed save the message says that resume tries again, so it must."""
+
+    class Failing(MemoryStore):
+        broken = False
+
+        def append(self, commits: Any) -> Any:
+            if self.broken:
+                raise StoreUnavailable("the disk is full")
+            return super().append(commits)
+
+        def release(self, lease: Any) -> None:
+            if self.broken:
+                raise StoreUnavailable("the disk is full")
+            super().release(lease)
+
+    store = Failing()
+
+    def first(state: Any) -> dict[str, Any]:
+        store.broken = True
+        return {"first": True}
+
+    with pytest.raises(ExecutionError, match="the disk is full"):
+        graph_of(store, first, lease=60).execute({}, run_id="r")
+    store.broken = False
+    assert graph_of(store, lambda state: {"first": True}, lease=60).resume("r") == {
+        "first": True,
+        "second": True,
+    }
+
+
+def test_a_run_that_this_process_is_running_is_not_taken_from_it() -> None:
+    """P8: also not by another graph object over the same store."""
+    store, begun, go_on = MemoryStore(), threading.Event(), threading.Event()
+
+    def first(state: Any) -> dict[str, Any]:
+        begun.set()
+        assert go_on.wait(30)
+        return {"first": True}
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(graph_of(store, first, lease=60).execute, {}, run_id="r")
+        assert begun.wait(30)
+        with pytest.raises(Conflict, match="this process"):
+            graph_of(store, first, lease=30).resume("r")
+        go_on.set()
+        assert running.result(30)["second"] is True
+
+
+def test_a_cancellation_that_nobody_lived_to_heed_ends_with_the_resume() -> None:
+    """G12: resuming is the newer wish."""
+    store = MemoryStore()
+    graph = graph_of(store, lambda state: {"first": True})
+    run = graph.stream({}, run_id="r")
+    next(run)
+    store.signal("r", "cancel")
+    run.close()
+    assert graph.resume("r") == {"first": True, "second": True}
+
+
+def test_a_signal_stops_a_run_at_its_next_save() -> None:
+    """G12: with what the node did kept."""
+    store = MemoryStore()
+    graph = graph_of(store, lambda state: store.signal("r", "cancel") or {"first": True})
+    with pytest.raises(RunCancelled):
+        graph.execute({}, run_id="r")
+    assert graph.state_at("r") == {"first": True}
+    assert graph.resume("r") == {"first": True, "second": True}
+
+
+def test_a_run_that_completes_while_it_is_being_cancelled_stays_completed() -> None:
+    """G12: cancel() says so."""
+    store = MemoryStore()
+    graph = graph_of(store, lambda state: {"first": True}, preserve=True)
+    graph.execute({}, run_id="r")
+
+    class Late(MemoryStore):
+        """Shows the run as it was a moment ago, once."""
+
+        def __init__(self) -> None:
+            self.__dict__ = store.__dict__
+            self.looked = False
+
+        def head(self, run_id: str) -> Any:
+            head = super().head(run_id)
+            if not self.looked:
+                self.looked = True
+                return head._replace(status="running")
+            return head
+
+    late = graph_of(Late(), lambda state: None, preserve=True)
+    with pytest.raises(UsageError, match="ended already"):
+        late.cancel("r")
+    assert graph.runs()[0].status == "completed"
+
+
+def test_commits_of_many_threads_are_put_together_and_none_is_lost() -> None:
+    """Invariant 1: whoever comes first carries out what has gathered."""
+
+    class Counting(MemoryStore):
+        calls = 0
+
+        def append(self, commits: Any) -> Any:
+            self.calls += 1
+            return super().append(commits)
+
+    store = Counting()
+    link = link_to(store, 60.0)
+    runs = [f"r{number}" for number in range(8)]
+    for run_id in runs:
+        link.create(new_run(run_id))
+
+    def work(run_id: str) -> None:
+        for sequence in range(1, 101):
+            assert link.commit(Commit(run_id, 1, sequence, [b"x"])) is None
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, runs))
+    assert [store.head(run_id).sequence for run_id in runs] == [101] * 8
+    assert store.calls <= 800
+
+
+def test_a_holder_is_dead_only_when_that_is_certain() -> None:
+    """P8: another host, another boot, or a name of somebody else's making may be alive."""
+    me = this_process()
+    host, boot, space, pid, began = me.split("|")
+    assert not is_dead(me)
+    assert not is_dead("|".join(["elsewhere", boot, space, "999999999", began]))
+    assert not is_dead("|".join([host, "another boot", space, "999999999", began]))
+    assert not is_dead("worker-7")
+    if began:
+        assert is_dead("|".join([host, boot, space, "999999999", began]))
+        assert is_dead("|".join([host, boot, space, pid, "1"]))
+    assert "this process" in describe_holder(me)
+    assert describe_holder("worker-7") == "worker-7"
+    assert describe_holder(None) == "nobody"
