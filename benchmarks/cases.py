@@ -257,10 +257,8 @@ def importing() -> Iterator[Result]:
 def _child(who: str, database: Path, what: str) -> float:
     began = perf_counter()
     here = Path(__file__).parent
-    child = subprocess.run(
-        [sys.executable, str(here / f"child_{who}.py"), str(database), what, repr(perf_counter())],
-        capture_output=True, text=True,
-    )  # fmt: skip
+    command = [sys.executable, str(here / f"child_{who}.py"), str(database), what]
+    child = subprocess.run(command, capture_output=True, text=True, env=_usual_environment())
     if what == "kill":
         assert child.returncode == -signal.SIGKILL, child.stderr
         return 0.0
@@ -271,10 +269,14 @@ def _child(who: str, database: Path, what: str) -> float:
 
 
 def _timed(command: list[str]) -> float:
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     began = perf_counter()
-    subprocess.run(command, check=True, env=environment)
+    subprocess.run(command, check=True, env=_usual_environment())
     return perf_counter() - began
+
+
+def _usual_environment() -> dict[str, str]:
+    """With compiled modules kept, as they are wherever Python isn't told otherwise."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _best(work: Any, rounds: int = 3) -> float:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.calling import attempt
 from holdfast.engine.core import Cancelled, Core, Report, Verdict, Wait
-from holdfast.engine.link import Link
+from holdfast.engine.link import link_to
 from holdfast.engine.session import Compiled, Given, Session, new_run, resume
 from holdfast.engine.task import Task, pause
 from holdfast.errors import Conflict, ExecutionError, StoreUnavailable
@@ -500,7 +500,7 @@ def drive(
 CLOCK = ManualClock()
 STORE = FragileStore(CLOCK)
 LEASE = 3600.0
-LINK = Link(STORE, LEASE)
+LINK = link_to(STORE, LEASE)
 NUMBERS = count(1)
 
 
@@ -532,7 +532,7 @@ class Bench:
         self.ended: dict[int, int] = {}
         self.kept: set[tuple[int, str]] = set()
         self.durable = 0
-        self.inside = False
+        self.inside = self.crashed = False
         self.points = self.chances = self.commits = 0
         self.refused: list[str] = []
         self.core: Core | None = None
@@ -611,9 +611,10 @@ class Bench:
         stored = read_progress(STORE.read(self.run_id))
         at = stored.step + 1
         if stored.status == RUNNING:
-            self.ended = {at: self.ended.get(at, 0) + 1}
+            self.ended = {at: self.ended.get(at, 0) + self.crashed}
         elif stored.phase == FAILED_BEFORE:
             self.ended = {}
+        self.crashed = False
         compiled = Compiled(plan, LINK, self.interval, True, self._emit if self.watched else None)
         brought = Given(answers=deepcopy(reply.answers), update=deepcopy(reply.update))
         session: Session = resume(compiled, self.run_id, brought, None, self.stream)
@@ -687,7 +688,7 @@ class Bench:
     def _die(self) -> None:
         """The process ends: nobody renews the lease, and it runs out."""
         CLOCK.advance(2 * LEASE)
-        STORE.deserted = False
+        STORE.deserted, self.crashed = False, True
         self._begin_life()
 
     def _begin_life(self) -> None:

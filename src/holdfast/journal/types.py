@@ -20,11 +20,11 @@ from __future__ import annotations
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from threading import Lock
 from types import BuiltinFunctionType, MemberDescriptorType
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from holdfast.errors import UsageError
 
@@ -33,8 +33,7 @@ To = Callable[[Any], Any]
 Restore = Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredType:
+class StoredType(NamedTuple):
     """How values of one class are stored: under `name`, as `to(value)`, which `restore` turns back."""
 
     name: str
