@@ -12,7 +12,7 @@ from holdfast.engine.runnable import Runnable
 from holdfast.engine.session import Compiled
 from holdfast.errors import DefinitionError, UsageError
 from holdfast.graphs.config import CheckpointConfig, GraphConfig
-from holdfast.graphs.definition import Definition
+from holdfast.graphs.definition import Definition, stop_names
 from holdfast.journal.store import Store
 from holdfast.observe.hub import gather
 from holdfast.observe.registry import resolve_observer
@@ -84,8 +84,8 @@ class StateGraph(Definition, Runnable):
         """
         self._options = {
             "store": store,
-            "interrupt_before": interrupt_before,
-            "interrupt_after": interrupt_after,
+            "interrupt_before": stop_names("interrupt_before", interrupt_before),
+            "interrupt_after": stop_names("interrupt_after", interrupt_after),
             "checkpointer": checkpointer,
             "interval": interval,
             "preserve": preserve,
@@ -137,6 +137,8 @@ class StateGraph(Definition, Runnable):
                 "interrupts need somewhere to save the run: compile(store=…) or compile(checkpointer=…)",
                 self.name,
             )
+        if opened is None and interval:
+            raise DefinitionError("an interval needs a store: compile(store=…)", self.name)
         every = every if interval is None else CheckpointConfig(interval=interval).interval
         return Compiled(
             plan=plan,

@@ -441,6 +441,22 @@ def test_an_async_run_that_waits_to_be_tried_again_can_be_cancelled() -> None:
     asyncio.run(main())
 
 
+def test_an_async_run_that_is_cancelled_when_it_is_about_to_wait_does_not_wait() -> None:
+    """G12, H8: by the observer that is told of the wait."""
+
+    async def fail(state: State) -> None:
+        raise ValueError
+
+    def watch(event: Event) -> None:
+        if event.type == "node.retry":
+            run.cancel()
+
+    graph = StateGraph(observer=watch).add_node("a", run=fail, retry=Retry(backoff=3600, longest=3600))
+    run = graph.set_entry_point("a").set_finish_point("a").compile(store="memory://").ainvoke({})
+    asyncio.run(soon(run.wait()))
+    assert run.status == "cancelled"
+
+
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_cancelling_the_task_that_awaits_a_run_gives_the_run_back(kind: str) -> None:
     """G12, H7: what was saved can be resumed at once, by the same process."""

@@ -163,6 +163,9 @@ def test_a_choice_that_leads_nowhere_fails_the_run_and_can_be_mended(outcomes: A
     with pytest.raises(ExecutionError, match=message) as caught:
         graph.execute({"next": "maybe"}, run_id="r")
     assert (caught.value.node, caught.value.path) == ("a", ["a"])
+    with pytest.raises(ExecutionError, match=message) as caught:
+        graph.resume("r")
+    assert (caught.value.node, caught.value.path) == ("a", ["a"])
     assert graph.resume("r", {"next": "yes" if outcomes else "b"})["path"] == ["a", "b"]
 
 

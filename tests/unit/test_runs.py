@@ -154,6 +154,29 @@ def test_what_an_event_holds_does_not_alias_the_live_state(store: str | None) ->
     assert before == [[0], [0, 1], [0, 1, 2], [0, 1, 2]]
 
 
+@pytest.mark.parametrize("stop", ["interrupt", "pause", "error", "cancelled"])
+def test_what_the_event_of_a_stop_holds_is_a_copy(stop: str) -> None:
+    """F4: altering it, at the top or deep inside, reaches neither the run nor what is stored."""
+    tell: dict[str, Callable[[], Any]] = {
+        "interrupt": lambda: None,
+        "pause": lambda: pause("Go on?"),
+        "error": throw(ValueError()),
+        "cancelled": lambda: run.cancel(),
+    }
+
+    def act(state: State, node: str) -> None:
+        if node == ("n1" if stop == "cancelled" else "n2"):
+            tell[stop]()
+
+    graph = line(3, act).compile(store="memory://", interrupt_before=["n3"] if stop == "interrupt" else [])
+    run = graph.invoke({"items": [[]]})
+    (event,) = run
+    assert event["type"] == stop
+    event["state"]["items"][0].append("altered")
+    event["state"]["new"] = 1
+    assert run.state == graph.state_at(run.id) == {"items": [[]]}
+
+
 def test_a_failed_run_yields_an_error_event_and_execute_raises_it() -> None:
     """F4: `{"type": "error", …}` with node, message, exception and the last good state."""
     nodes = Nodes()
@@ -313,6 +336,27 @@ def test_a_store_with_interval_zero_saves_a_run_only_where_it_stops() -> None:
     assert nodes.ran == names(1, 2, 1, 2, 3, 4)
 
 
+def test_a_stop_is_saved_together_with_the_step_before_it() -> None:
+    """G5: whether it is an interrupt, a failure or the end: one save, not two."""
+    for settings, broken in (
+        ({"interrupt_before": ["n3"]}, False),
+        ({"interrupt_after": ["n2"]}, False),
+        ({}, True),
+    ):
+        events: list[Event] = []
+        nodes = Nodes()
+        if broken:
+            nodes.once["n3"] = throw(ValueError())
+        graph = line(3, nodes, observer=events.append).compile(
+            store="memory://", interval=3 if broken else 1, **settings
+        )
+        run = graph.invoke({}).wait()
+        assert saves(events) == (names(2) if broken else names(1, 2))
+        events.clear()
+        graph.resume(run.id)
+        assert saves(events) == names(3)
+
+
 def test_a_run_that_fails_keeps_what_was_done_since_the_last_save() -> None:
     """G5, G6: a stop is always saved, so only the failed node runs again."""
     nodes = Nodes()
@@ -439,7 +483,7 @@ def test_a_run_that_is_being_run_can_not_be_resumed_by_a_second_one() -> None:
     graph = line(2, Nodes()).compile(store="memory://")
     run = graph.stream({})
     next(run)
-    with pytest.raises(Conflict, match=r"held by process \d+ on .* \(this process\)") as caught:
+    with pytest.raises(Conflict, match=r"held by process \d+ on .* \(this process;") as caught:
         graph.resume(run.id)
     assert caught.value.run_id == run.id
     assert [event["type"] for event in run] == ["state", "final"]
@@ -652,6 +696,30 @@ def test_a_final_save_that_fails_is_a_failure_too() -> None:
     assert nodes.ran == names(1, 2, 3, 3)
 
 
+@pytest.mark.parametrize("stop", ["failure", "cancellation", "retry"])
+def test_a_stop_that_can_not_be_saved_is_a_failed_save(stop: str) -> None:
+    """G9: of a failed or cancelled run, or of an attempt; what was saved before can be resumed."""
+    nodes = Nodes()
+    graph = line(3, nodes).compile(store=FailingStore(2))
+    if stop == "retry":
+        graph = (
+            StateGraph(name="line")
+            .add_node("n1", run=nodes)
+            .add_node("n2", run=nodes, retry=Retry(backoff=0))
+        )
+        graph.add_node("n3", run=nodes).add_edge("n1", "n2").add_edge("n2", "n3")
+        graph.set_entry_point("n1").set_finish_point("n3").compile(store=FailingStore(2))
+    run = graph.invoke({}, run_id="r")
+    if stop == "cancellation":
+        nodes.once["n1"] = run.cancel
+    else:
+        nodes.once["n2"] = throw(ValueError())
+    (event,) = run
+    assert (event["type"], event["node"], event["state"]) == ("error", "n1", {"path": names(1)})
+    assert "checkpoint save failed: StoreUnavailable: the disk is full" in event["error"]
+    assert graph.resume("r")["path"] == nodes.ran == names(1, 2, 3)
+
+
 def test_a_run_that_can_not_be_created_runs_nothing() -> None:
     """G9: the store's own error, before the first node."""
     store, nodes = MemoryStore(), Nodes()
@@ -806,6 +874,22 @@ def test_a_run_that_waits_to_be_tried_again_can_be_cancelled() -> None:
     assert run.status == "cancelled"
     assert graph.resume(run.id) == {"done": True}
     assert attempts == [1, 2]
+
+
+def test_a_run_that_is_cancelled_when_it_is_about_to_wait_does_not_wait() -> None:
+    """G12, H8: by the observer that is told of the wait."""
+
+    def fail(state: State) -> None:
+        raise ValueError
+
+    def watch(event: Event) -> None:
+        if event.type == "node.retry":
+            run.cancel()
+
+    graph = StateGraph(observer=watch).add_node("a", run=fail, retry=Retry(backoff=3600, longest=3600))
+    run = graph.set_entry_point("a").set_finish_point("a").compile(store="memory://").invoke({})
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run.wait).result(SOON).status == "cancelled"
 
 
 def test_without_a_store_a_cancelled_run_still_gives_its_last_good_state() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -347,6 +348,16 @@ def test_a_change_in_place_is_noticed_at_each_step_anew() -> None:
     assert [graph.state_at("r", step)["items"] for step in range(4)] == [[], [0], [0, 1], [0, 1, 2]]
 
 
+@pytest.mark.parametrize("length", [0, 1, 14, 15, 16, 65534, 65535, 65536])
+def test_a_list_of_any_length_may_grow_in_place(length: int) -> None:
+    """H4, H2: only the new item is stored, wherever the encoding of a list's length changes."""
+
+    def node(state: State) -> None:
+        state["items"].append("new")
+
+    assert resumed(node, {"items": list(range(length))})["items"] == [*range(length), "new"]
+
+
 def test_a_list_that_a_node_keeps_and_returns_again_is_saved_as_it_is() -> None:
     """H4: what is live is what is stored, also when the node altered its object before it read the key."""
     log: list[str] = []
@@ -498,6 +509,18 @@ def test_without_a_store_any_value_will_do() -> None:
         return {"same": state["marker"] is marker}
 
     assert chain(lambda state: {"marker": marker}, read).execute({})["same"] is True
+    watched = chain(lambda state: {"marker": marker}, read, schema={"log": Annotated[list, append]})
+    assert watched.execute({})["same"] is True
+
+
+def test_without_a_store_the_events_of_a_run_hold_copies_as_far_as_there_are_any() -> None:
+    """F4, H4: what can't be stored is copied, and what can't be copied is handed on."""
+    lock = threading.Lock()
+    graph = chain(lambda state: {"f": print, "lock": lock, "deep": [[print]]}, lambda state: {"n": 1})
+    first, second, final = (event["state"] for event in graph.stream({}))
+    assert (first["f"], first["lock"], first["deep"]) == (print, lock, [[print]])
+    assert first["deep"][0] is not second["deep"][0]
+    assert final == {"f": print, "lock": lock, "deep": [[print]], "n": 1}
 
 
 @pytest.mark.parametrize("node", [lambda state: {1: "x"}, lambda state: state.__setitem__(1, "x")])

@@ -50,15 +50,13 @@ async def call(stop: Stop, task: Task) -> Any:
     if stop.asked:
         return Cancelled()
     timeout = task.plan_node.timeout
+    if timeout is None:
+        return await _outcome(task)
     try:
-        if timeout is None:
-            return await _outcome(task)
         async with asyncio.timeout(timeout):
             return await _outcome(task)
     except TimeoutError:
         return timed_out(task)
-    finally:
-        task.closed = True
 
 
 async def commit(link: Link, commit: Commit) -> Exception | None:

@@ -18,7 +18,7 @@ def attempt(task: Task) -> Any:
     try:
         return task.call() if direct is None else direct(task.state)
     except Pause as asked:
-        return Asked(asked.question)
+        return Asked(asked.question, asked.note)
     except Exception as error:
         return Failed(error)
     finally:
@@ -31,7 +31,7 @@ async def awaited(task: Task, result: Awaitable[Any]) -> Any:
     try:
         return await result
     except Pause as asked:
-        return Asked(asked.question)
+        return Asked(asked.question, asked.note)
     except Exception as error:
         return Failed(error)
     finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from operator import is_
+from operator import add
 from typing import Any
 
 from holdfast.errors import UnstorableValue, UsageError
@@ -28,13 +28,14 @@ class Changes:
     `durable` says that what changed is to be stored; otherwise it is only carried out.
     """
 
-    __slots__ = ("_fresh", "_live", "_notes", "_reducers", "_shadows", "durable")
+    __slots__ = ("_fresh", "_live", "_notes", "_old_notes", "_reducers", "_shadows", "durable")
 
     def __init__(self, live: State, reducers: Mapping[str, Reducer], durable: bool) -> None:
         self._live, self._reducers, self.durable = live, reducers, durable
         self._shadows: dict[str, bytes] = {}
         self._fresh: dict[str, bytes] = {}
         self._notes = Notes(live, reducers, self.watch)
+        self._old_notes = Notes(live, reducers)
 
     def private(self, tracked: bool) -> NodeState:
         """The live state as a node is handed it; `tracked` if changes in place are to be found or taken back."""
@@ -58,9 +59,17 @@ class Changes:
         whatever a reducer raises.
         """
         notes = private.notes
-        update = returned if type(returned) is dict else as_update(returned, self._live, private)
+        if type(returned) is dict:
+            if not (self.durable or notes.written or self._reducers):
+                dict.update(self._live, returned)
+                self._shadows.clear()
+                private.notes = self._old_notes
+                return b""
+            update = returned
+        else:
+            update = as_update(returned, private)
         if not (self._shadows or notes.written or self._reducers):
-            return self._take(update)
+            return self._take(private, update)
         self._fresh.clear()
         delta = Delta()
         for key, there in notes.written.items():
@@ -74,7 +83,7 @@ class Changes:
             if type(key) is not str:
                 _refuse_key(key)
             reducer = self._reducers.get(key)
-            if reducer is None or type(returned) is not dict:
+            if reducer is None or isinstance(returned, State):
                 self._replace(delta, key, value)
             else:
                 self._reduce(delta, key, value, reducer)
@@ -88,22 +97,28 @@ class Changes:
             delta = self._as_stored(delta, data)
         delta.apply(self._live)
         self._follow(delta)
-        self._begin_notes()
+        self._begin_notes(private)
         return data
 
     def undo(self, private: NodeState) -> None:
-        """A node didn't complete: take back what it altered in place, and note nothing more of it."""
+        """A node didn't complete: take back what it altered in place, and note nothing more of it.
+
+        A thread that was left behind may still alter what the node was given. So what it has read is made anew,
+        even where it looks unchanged, and there is nothing more to be read.
+        """
         for key in private.notes.touched:
             shadow = self._shadows.get(key)
-            if shadow is not None and not _same(self._live[key], shadow):
+            if shadow is not None:
                 dict.__setitem__(self._live, key, decode(shadow))
-        self._begin_notes()
+        dict.clear(private)
+        self._begin_notes(private)
 
-    def _begin_notes(self) -> None:
-        """New notes for the next task; a thread that was left behind goes on writing into the old ones."""
+    def _begin_notes(self, private: NodeState) -> None:
+        """New notes for the next task. Whoever keeps the private state of this one writes into old ones."""
         self._notes = Notes(self._live, self._reducers, self.watch)
+        private.notes = self._old_notes
 
-    def _take(self, update: dict[str, Any]) -> bytes:
+    def _take(self, private: NodeState, update: dict[str, Any]) -> bytes:
         """The common case: nothing was assigned, read for altering, or is reduced."""
         for key in update:
             if type(key) is not str:
@@ -115,7 +130,9 @@ class Changes:
                 update = decode(data)
         dict.update(self._live, update)
         if self._notes.touched:
-            self._begin_notes()
+            self._begin_notes(private)
+        else:
+            private.notes = self._old_notes
         return data
 
     def _as_stored(self, delta: Delta, data: bytes) -> Delta:
@@ -134,6 +151,9 @@ class Changes:
             return
         new = encode(value, key)
         if new == shadow:
+            if value is not self._live.get(key):
+                self._fresh[key] = new
+                delta.live[key] = value
             return
         self._fresh[key] = new
         grown = _grown(shadow, new) if type(value) is list else 0
@@ -147,30 +167,39 @@ class Changes:
         old = self._live.get(key, _ABSENT)
         if reducer is known.append and (old is _ABSENT or type(old) is list):
             delta.appends[key] = list(known.new_items(value))
+        elif reducer is add and type(old) is list and type(value) is list:
+            delta.appends[key] = list(value)
         elif reducer is known.merge and (old is _ABSENT or type(old) is dict):
             delta.merges[key] = dict(value)
+        elif old is _ABSENT:
+            delta.sets[key] = value
+        elif self.durable:
+            shadow = self._shadows.setdefault(key, encode(old))
+            self._replace(delta, key, reducer(decode(shadow), value))
         else:
-            _note_growth(delta, key, old, value if old is _ABSENT else reducer(_shielded(old), value))
+            delta.sets[key] = reducer(detached_value(old), value)
 
     def _follow(self, delta: Delta) -> None:
         """A key that got another value has another shadow: the one just made, or none until it is next read."""
+        if not self.durable:
+            self._shadows.clear()
+            return
         for key in (*delta.sets, *delta.live, *delta.deletes):
             self._shadows.pop(key, None)
         self._shadows.update(self._fresh)
 
 
-def as_update(returned: Any, live: State, private: NodeState) -> dict[str, Any]:
+def as_update(returned: Any, private: NodeState) -> dict[str, Any]:
     """What a node returned, as a dict of updates. Raises `UsageError` when it can't be one.
 
-    A State stands for what is different in it; it replaces, where a returned dict is reduced.
+    A State stands for what is different in it from what the node was given or has assigned; it replaces,
+    where a returned dict is reduced.
     """
     if returned is None:
         return {}
     if isinstance(returned, State):
         return {
-            key: value
-            for key, value in dict.items(returned)
-            if dict.get(live, key, _ABSENT) is not value and dict.get(private, key, _ABSENT) is not value
+            key: value for key, value in dict.items(returned) if dict.get(private, key, _ABSENT) is not value
         }
     if isinstance(returned, Mapping):
         return dict(returned)
@@ -205,16 +234,6 @@ def detached(state: State) -> State:
     return State(copied, run_id=state.run_id, checkpoint_node=state.checkpoint_node, timestamp=state._at)
 
 
-def _note_growth(delta: Delta, key: str, old: Any, merged: Any) -> None:
-    """Store only what a reducer added, where it kept the rest: told by identity, since nothing else may alter it."""
-    if type(old) is list and type(merged) is list and len(merged) >= len(old) and all(map(is_, old, merged)):
-        delta.appends[key] = merged[len(old) :]
-    elif type(old) is dict and type(merged) is dict and old.keys() <= merged.keys():
-        delta.merges[key] = {k: v for k, v in merged.items() if old.get(k, _ABSENT) is not v}
-    else:
-        delta.sets[key] = merged
-
-
 def _grown(old: bytes, new: bytes) -> int:
     """How many items an encoded list had, if the new one starts with all of them; otherwise 0."""
     old_head, old_count = _list_head(old)
@@ -236,19 +255,7 @@ def _list_head(data: bytes) -> tuple[int, int]:
 
 
 def _unchangeable(values: Iterable[Any]) -> bool:
-    return all(type(value) in ATOMS for value in values)
-
-
-def _same(value: Any, shadow: bytes) -> bool:
-    try:
-        return encode(value) == shadow
-    except UnstorableValue:
-        return False
-
-
-def _shielded(old: Any) -> Any:
-    """What a reducer may alter: its own copy."""
-    return old.copy() if type(old) in (list, dict, set) else old
+    return ATOMS.issuperset(map(type, values))
 
 
 def _refuse_key(key: Any) -> None:

@@ -47,9 +47,10 @@ class Failed(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The node asked a question."""
+    """The node asked a question; `note` says why it asks again, if it does."""
 
     question: Question
+    note: str = ""
 
 
 class Cancelled:
@@ -100,6 +101,7 @@ class Core:
         interval: int = 1,
         preserve: bool = False,
         stream: bool = False,
+        resumed: bool = False,
         keep: Keep | None = None,
         guard: AbstractContextManager[Any] | None = None,
         way_out: str = "",
@@ -110,63 +112,68 @@ class Core:
         self.clock, self.chance, self.emit = clock, chance, emit
         self.interval, self.preserve, self.stream, self.way_out = interval, preserve, stream, way_out
         self.changes = Changes(state, plan.schema.reducers, durable=ledger is not None)
-        self._reported = progress.step
+        self.resumed, self._reported = resumed, progress.step
         self.scope = Scope(plan, progress, keep, guard or nullcontext())
 
     def run(self) -> Generator[Command, Any, Verdict]:
         """The loop. See the module's text."""
         plan, p, state, ledger, emit = self.plan, self.progress, self.state, self.ledger, self.emit
-        nodes, limit = plan.nodes, plan.max_iterations
+        nodes, limit, stream = plan.nodes, plan.max_iterations, self.stream
         before, after = plan.interrupt_before, plan.interrupt_after
-        scope, clock, absorb, private = self.scope, self.clock, self._absorb, self.changes.private
+        scope, changes, clock = self.scope, self.changes, self.clock
         watched = ledger is not None or bool(plan.schema.reducers)
-        straight = emit is None
-        simple = straight and not watched
+        straight = emit is None and not after
+        interval, unsaved = self.interval, before | {END}  # a step that stops the run is saved with the stop
         if p.phase == AFTER:
             chosen = self._following(nodes[p.node])
             if isinstance(chosen, Failed):
                 return (yield from self._stop_after(chosen))
             self._note({"node": chosen, "phase": BEFORE, "cleared": False})
+        if self.resumed:
+            self._tell(events.CHECKPOINT_RESUME, checkpoint_node=p.made_by, resume_node=p.node)
         while (name := p.node) != END:
-            if name in before and not p.cleared:
+            if before and name in before and not p.cleared:
                 return (yield from self._pause(f"interrupted before {name!r}"))
             if p.iterations >= limit:
                 reason = f"max_iterations ({limit}) exceeded; a resume needs a graph that allows more"
                 return (yield from self._fail(reason, None, FAILED_PHASE))
             node = nodes[name]
-            task = Task(scope, node, private(watched or node.retry is not None), p.attempts + 1, p.step + 1)
+            private = changes.private(watched or node.retry is not None)
+            task = scope.task = Task(scope, node, private, p.attempts + 1, p.step + 1)
             if emit is not None:
                 self._announce(task)
             outcome = yield task
-            if type(outcome) is dict and simple and not task.state.notes.written:
-                dict.update(state, outcome)
-            elif type(outcome) not in UNFINISHED:
-                outcome = absorb(task, outcome)
+            if type(outcome) not in UNFINISHED:
+                outcome = self._absorb(task, outcome)
             if type(outcome) in UNFINISHED:
                 stopped = yield from self._unfinished(task, outcome)
                 if stopped is not None:
                     return stopped
                 continue
-            state.checkpoint_node, state._at = name, clock()
-            following = None if name in after else (straight and node.follower) or self._following(node)
-            decided = None if isinstance(following, Failed) else following
-            p.complete(name, state._at, decided)
+            state.checkpoint_node = name
+            state._at = at = clock()
+            following: str | Failed | None = node.follower if straight else None
+            if following is None and name not in after:
+                following = self._following(node)
+            decided = following if type(following) is str else None
+            p.complete(name, at, decided)
             if ledger is not None:
                 ledger.step(p, outcome, decided)
             if decided is None:
-                return (yield from self._stop_after(following if isinstance(following, Failed) else None))
-            if ledger is not None and self._due(decided):
+                return (yield from self._stop_after(following))
+            if ledger is not None and not (interval == 0 or p.iterations % interval or decided in unsaved):
                 commit = ledger.commit()
                 answer = yield commit
                 if isinstance(answer, Exception):
                     return (yield from self._unsaved(answer))
                 self._saved(commit)
-            if self.stream and decided != END and decided not in before:
+            if stream and decided not in unsaved:
                 yield self._step_report()
         return (yield from self._finish())
 
     def _absorb(self, task: Task, returned: Any) -> bytes | Failed:
         """Take over what a node did. What can't be taken is a failure that trying again won't mend."""
+        self.scope.task = None
         try:
             delta = self.changes.collect(task.state, returned)
         except Exception as error:
@@ -174,12 +181,6 @@ class Core:
         if self.emit is not None:
             self._conclude(task, None)
         return delta
-
-    def _due(self, following: str) -> bool:
-        """Whether this step is saved by itself; one that stops the run is saved together with the stop."""
-        if not self.interval or self.progress.iterations % self.interval:
-            return False
-        return following != END and following not in self.plan.interrupt_before
 
     def _following(self, node: PlanNode) -> str | Failed:
         """What comes after a node that completed, or why that can't be told."""
@@ -224,12 +225,13 @@ class Core:
         self, task: Task, outcome: Failed | Asked | Cancelled
     ) -> Generator[Command, Any, Verdict | None]:
         """A node didn't complete: try again (None), or stop the run (a Verdict)."""
+        self.scope.task = None
         self.changes.undo(task.state)
         if self.emit is not None:
             self._conclude(task, outcome)
         match outcome:
-            case Asked(question):
-                return (yield from self._pause(f"{task.node!r} asks: {question.prompt}", [question]))
+            case Asked(question, note):
+                return (yield from self._pause(f"{task.node!r} asks: {question.prompt}{note}", [question]))
             case Cancelled():
                 return (yield from self._cancel())
             case Failed(error, again):
@@ -255,18 +257,18 @@ class Core:
             return (yield from self._cancel())
         return None
 
-    def _stop_after(self, following: Failed | None) -> Ending:
+    def _stop_after(self, following: Failed | str | None) -> Ending:
         """The node completed, but what follows isn't decided: it is to be, at the resume."""
-        p = self.progress
-        if following is None:
-            return (yield from self._pause(f"interrupted after {p.node!r}"))
+        if not isinstance(following, Failed):
+            return (yield from self._pause(f"interrupted after {self.progress.node!r}"))
         reason = f"choosing what follows failed: {_told(following.error)}"
         return (yield from self._fail(reason, following.error, AFTER))
 
     def _pause(self, reason: str, questions: Sequence[Question] = ()) -> Ending:
         p = self.progress
         asked = [question.to_data() for question in questions]
-        saved = yield from self._stop(PAUSED, {"status": PAUSED, "reason": reason, "questions": asked})
+        changes = {"status": PAUSED, "reason": reason, "questions": asked, "cleared": True}
+        saved = yield from self._stop(PAUSED, changes)
         if isinstance(saved, Verdict):
             return saved
         self._tell(events.RUN_PAUSE, node=p.node, reason=reason)
@@ -280,7 +282,7 @@ class Core:
     def _fail(self, reason: str, cause: BaseException | None, phase: str) -> Ending:
         p = self.progress
         described = _error_data(cause, p.node) if cause else {"type": "", "message": reason, "node": p.node}
-        changes = {"status": FAILED, "reason": reason, "phase": phase, "error": described}
+        changes = {"status": FAILED, "reason": reason, "phase": phase, "error": described, "cleared": True}
         saved = yield from self._stop(FAILED, changes)
         if isinstance(saved, Verdict):
             return saved
@@ -314,6 +316,7 @@ class Core:
     ) -> Generator[Command, Any, Verdict | str]:
         """Save where the run stops. Gives the checkpoint's reference, or a Verdict if it can't be saved."""
         p, ledger = self.progress, self.ledger
+        cleared = p.cleared
         self._note(changes)
         if ledger is None:
             if self.stream and p.step != self._reported:
@@ -322,6 +325,7 @@ class Core:
         commit = ledger.commit(status, summary(p), purge, heed=status == PAUSED)
         answer = yield commit
         if isinstance(answer, Exception):
+            self._note({"cleared": cleared})
             return (yield from self._unsaved(answer))
         self._saved(commit)
         if self.stream and p.step != self._reported:
@@ -372,7 +376,7 @@ class Core:
 
     def _announce(self, task: Task) -> None:
         p, iteration = self.progress, self.progress.iterations + 1
-        if task.visit > 1:
+        if task.visit > 1 and task.attempt == 1:
             self._tell(
                 events.CYCLE_DETECTED,
                 node=task.node, visit_count=task.visit, iteration=iteration, path_length=p.iterations + 1,

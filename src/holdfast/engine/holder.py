@@ -35,7 +35,7 @@ def describe_holder(holder: str | None) -> str:
     host, _, _, pid, _ = _parts(holder)
     if not pid:
         return holder
-    here = " (this process)" if holder == this_process() else ""
+    here = " (this process; run.close() lets go of it)" if holder == this_process() else ""
     return f"process {pid} on {host}{here}"
 
 

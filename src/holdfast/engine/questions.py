@@ -23,8 +23,8 @@ _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", list:
 class Pause(BaseException):
     """Carries a question out of a node. Not an `Exception`, so that a node's own `except` lets it through."""
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
+    def __init__(self, question: Question, note: str = "") -> None:
+        self.question, self.note = question, note
         super().__init__(question.prompt)
 
 

@@ -116,7 +116,7 @@ def fork(
     progress.state = _as_state(progress)
     progress.meta = {**environment(), "tags": list(tags)}
     progress.crashes, progress.status, progress.reason = 0, PAUSED, f"forked from {progress.parent}"
-    _forget_failure(progress)
+    _forget_stop(progress)
     if update:
         merge_update(compiled.plan, progress, update)
     link.store.create(new_run(progress, tags, None, link.ttl))
@@ -133,7 +133,7 @@ def rollback(compiled: Compiled, run_id: str, step: int) -> State:
         progress = progress_at(tail, step)
         progress.step, progress.crashes, progress.at = newest.step + 1, held.lease.crashes, time()
         progress.status, progress.reason = PAUSED, f"rolled back to step {step}"
-        _forget_failure(progress)
+        _forget_stop(progress)
         ledger = Ledger(run_id, held.lease.fence, tail.head.sequence)
         ledger.whole(progress)
         refusal = link.commit(ledger.commit(PAUSED, summary(progress), heed=False))
@@ -191,8 +191,9 @@ def _as_state(progress: Progress) -> State:
     )
 
 
-def _forget_failure(progress: Progress) -> None:
+def _forget_stop(progress: Progress) -> None:
+    """Begin at the position anew: what was asked or approved there counts for the run it was asked in."""
     if progress.phase != AFTER:
         progress.phase = BEFORE
     progress.questions, progress.answers = [], {}
-    progress.attempts, progress.error = 0, None
+    progress.attempts, progress.error, progress.cleared = 0, None, False

@@ -108,7 +108,7 @@ class Run(Handle):
     """A run that is driven by whoever iterates it.
 
     It begins with the first event that is asked for, or when `state` or `status` is read before that, which
-    runs it to its next stop. Leaving the iteration early gives the run back: anybody can resume it.
+    runs it to its next stop. `close()`, or letting go of the run, gives it back: anybody can resume it.
     """
 
     def __init__(self, run_id: str, open_session: Open) -> None:

@@ -114,15 +114,22 @@ class Session:
     """One run in this process: the loop, the lease it works under, and the flag that stops it."""
 
     def __init__(
-        self, compiled: Compiled, progress: Progress, ledger: Ledger | None, held: Held | None, stream: bool
-    ):
+        self,
+        compiled: Compiled,
+        progress: Progress,
+        ledger: Ledger | None,
+        held: Held | None,
+        *,
+        stream: bool,
+        resumed: bool,
+    ) -> None:
         way_out = f"resume({progress.run_id!r}) tries it again" if ledger is not None else ""
         self.compiled, self.progress, self.ledger, self.held = compiled, progress, ledger, held
         self.stop = held.stop if held is not None else Stop()
         self.core = Core(
             compiled.plan, progress, ledger, clock=time, chance=_chance, emit=compiled.emit,
             interval=compiled.interval, preserve=compiled.preserve, stream=stream, way_out=way_out,
-            keep=self._keep if ledger is not None else None, guard=Lock(),
+            resumed=resumed, keep=self._keep if ledger is not None else None, guard=Lock(),
         )  # fmt: skip
 
     @property
@@ -136,16 +143,10 @@ class Session:
 
     def settle(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
         """What the loop is told about a commit: the reference, where a checkpointer keeps the run."""
-        if refusal is not None:
+        if refusal is not None or commit.status is None or commit.status == RUNNING:
             return refusal
-        link = self.compiled.link
-        if (
-            commit.status is not None
-            and commit.status != RUNNING
-            and link is not None
-            and self.held is not None
-        ):
-            link.let_go(self.held)
+        if self.held is not None and self.compiled.link is not None:
+            self.compiled.link.let_go(self.held)
             self.held = None
         if self.compiled.checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
             return None
@@ -213,7 +214,7 @@ def start(
         ledger = Ledger(run_id, held.lease.fence, 1)
     if compiled.emit is not None:
         compiled.emit(events.GRAPH_START, plan.name, {"run_id": run_id, "entry": plan.entry})
-    return Session(compiled, progress, ledger, held, stream)
+    return Session(compiled, progress, ledger, held, stream=stream, resumed=False)
 
 
 def resume(
@@ -230,11 +231,13 @@ def resume(
     try:
         progress, ledger, signalled = _reopen(compiled, link, held, step)
         _bring_in(compiled, progress, ledger, given, signalled)
-        session = Session(compiled, progress, ledger, held, stream)
+        session = Session(compiled, progress, ledger, held, stream=stream, resumed=True)
     except BaseException:
         link.release(held)
         raise
-    _tell_resumed(compiled, progress)
+    if compiled.emit is not None:
+        data = {"run_id": run_id, "node": progress.made_by}
+        compiled.emit(events.CHECKPOINT_LOAD, compiled.plan.name, data)
     return session
 
 
@@ -309,9 +312,7 @@ def _reopen(compiled: Compiled, link: Link, held: Held, step: int | None) -> tup
             f"step {step} is not its newest any more, that is {progress.step}; "
             f"fork({progress.run_id!r}, step={step}) goes on from there beside the run",
         )
-    if progress.status == RUNNING:
-        progress.attempts += held.lease.crashes - progress.crashes
-    progress.crashes = held.lease.crashes
+    progress.lost(held.lease.crashes)
     _enliven(progress, compiled)
     weight = weigh(tail.records[1:])
     ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence, weight)
@@ -352,7 +353,7 @@ def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Giv
     changes: dict[str, Any] = {"meta": {**progress.meta, **environment()}}
     changes["fingerprint"] = compiled.plan.fingerprint
     if progress.status != RUNNING:
-        changes |= {"status": RUNNING, "reason": None, "questions": [], "cleared": True}
+        changes |= {"status": RUNNING, "reason": None, "questions": []}
     if progress.phase == FAILED_PHASE:
         changes |= {"phase": BEFORE, "attempts": 0}
     if answers:
@@ -376,12 +377,3 @@ def merge_update(plan: Plan, progress: Progress, update: Mapping[str, Any]) -> b
     reducers = plan.schema.reducers
     changes = Changes(state, reducers, durable=True)
     return changes.collect(changes.private(tracked=False), dict(update))
-
-
-def _tell_resumed(compiled: Compiled, progress: Progress) -> None:
-    if compiled.emit is None:
-        return
-    name, run_id = compiled.plan.name, progress.run_id
-    compiled.emit(events.CHECKPOINT_LOAD, name, {"run_id": run_id, "node": progress.made_by})
-    data = {"run_id": run_id, "checkpoint_node": progress.made_by, "resume_node": progress.node}
-    compiled.emit(events.CHECKPOINT_RESUME, name, data)

@@ -16,6 +16,7 @@ from holdfast.engine.questions import Pause, question_for, read_answer
 from holdfast.errors import UsageError
 from holdfast.graphs.plan import Plan, PlanNode
 from holdfast.graphs.state import NodeState
+from holdfast.journal.codec import encode
 from holdfast.journal.progress import Progress
 
 CURRENT: ContextVar[Task] = ContextVar("holdfast.task")
@@ -27,21 +28,22 @@ Keep = Callable[[str, Any], None]
 class Scope:
     """What the tasks of a run share: its plan, how far it has come, and where results can be kept.
 
-    Whoever holds `guard` is the only one to keep something, or to end a call.
+    `task` is the call that is under way. Whoever holds `guard` is the only one to keep something, or to end it.
     """
 
-    __slots__ = ("guard", "keep", "plan", "progress")
+    __slots__ = ("guard", "keep", "plan", "progress", "task")
 
     def __init__(
         self, plan: Plan, progress: Progress, keep: Keep | None, guard: AbstractContextManager[Any]
     ) -> None:
         self.plan, self.progress, self.keep, self.guard = plan, progress, keep, guard
+        self.task: Task | None = None
 
 
 class Task:
     """What a node may know about the call it is in, and what a driver needs to make it."""
 
-    __slots__ = ("_asked", "attempt", "began", "closed", "plan_node", "scope", "state", "step")
+    __slots__ = ("_asked", "attempt", "began", "plan_node", "scope", "state", "step")
 
     def __init__(self, scope: Scope, plan_node: PlanNode, state: NodeState, attempt: int, step: int) -> None:
         self.scope = scope
@@ -50,9 +52,9 @@ class Task:
         self.attempt = attempt
         self.step = step
         """The number of the step that this call will complete. The first is 1."""
-        self.closed = False
-        self._asked = 0
 
+    _asked: int
+    """How many questions it has asked; unset while that is none."""
     began: float
     """When the call began, by the loop's clock; known where somebody watches."""
 
@@ -105,13 +107,18 @@ class Task:
     def pause(self, prompt: str, *, choices: Any = None, schema: Any = None, key: str | None = None) -> Any:
         """See `holdfast.pause`."""
         self._check_open("pause")
-        self._asked += 1
+        self._asked = getattr(self, "_asked", 0) + 1
         question_id = f"{self.node}:{self.step}:{key or self._asked}"
-        if question_id in self.scope.progress.answers:
-            return read_answer(detached_value(self.scope.progress.answers[question_id]), schema)
         if self.scope.keep is None:
             raise UsageError("pause() needs a store to keep the run in: compile(store=…)")
-        raise Pause(question_for(question_id, prompt, self.node, choices, schema))
+        question = question_for(question_id, prompt, self.node, choices, schema)
+        if question_id not in self.scope.progress.answers:
+            encode(question.to_data(), "question")
+            raise Pause(question)
+        try:
+            return read_answer(detached_value(self.scope.progress.answers[question_id]), schema)
+        except ValueError as problem:
+            raise Pause(question, f" (the last answer was refused: {problem})") from problem
 
     def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """See `holdfast.once`."""
@@ -119,34 +126,37 @@ class Task:
         if not isinstance(key, str):
             raise UsageError(f"once(key, function, …): the key is a str, not {key!r}")
         if key in self.scope.progress.memos:
-            return detached_value(self.scope.progress.memos[key])
+            awaited, kept = self.scope.progress.memos[key]
+            return _ready(detached_value(kept)) if awaited else detached_value(kept)
         value = function(*args, **kwargs)
         if hasattr(value, "__await__"):
             return self._kept_later(key, value)
-        return self._kept(key, value)
+        return self._kept(key, value, awaited=False)
 
     async def _kept_later(self, key: str, awaitable: Any) -> Any:
         from asyncio import to_thread
 
         value = await awaitable
-        return await to_thread(self._kept, key, value)
+        return await to_thread(self._kept, key, value, awaited=True)
 
-    def _kept(self, key: str, value: Any) -> Any:
+    def _kept(self, key: str, value: Any, *, awaited: bool) -> Any:
         with self.scope.guard:
             self._check_open("once")
+            memo = [awaited, detached_value(value)]
             if self.scope.keep is None:
-                self.scope.progress.memos[key] = detached_value(value)
+                self.scope.progress.memos[key] = memo
             else:
-                self.scope.keep(key, detached_value(value))
+                encode(value, f"once({key!r})")
+                self.scope.keep(key, memo)
         return value
 
     def close(self) -> None:
         """The call is over: what still runs of it, in a thread that was left behind, can keep nothing more."""
         with self.scope.guard:
-            self.closed = True
+            self.scope.task = None
 
     def _check_open(self, what: str) -> None:
-        if self.closed:
+        if self.scope.task is not self:
             raise UsageError(f"{what}(): the call of node {self.node!r} that this belongs to is over")
 
 
@@ -168,6 +178,10 @@ def once(key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> A
     returns the kept result. With an async function, await what this returns.
     """
     return current("once").once(key, function, *args, **kwargs)
+
+
+async def _ready(value: Any) -> Any:
+    return value
 
 
 def current(what: str) -> Task:

@@ -37,7 +37,6 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
                     answer = waiting.at_most(timeout, command)
                 if type(answer) is not dict and is_awaitable(answer):
                     answer = waiting.result_of(command, answer)
-                command.closed = True
             elif type(command) is Commit:
                 assert link is not None
                 answer = session.settle(command, link.commit(command))
@@ -66,14 +65,20 @@ class Waiting:
     def at_most(self, timeout: float, task: Task) -> Any:
         """The outcome of a task that may take so many seconds."""
         outcomes: list[Any] = []
+        interrupts: list[BaseException] = []
         context = copy_context()
-        thread = threading.Thread(
-            target=lambda: outcomes.append(context.run(attempt, task)),
-            name=f"holdfast-{task.node}",
-            daemon=True,
-        )
+
+        def work() -> None:
+            try:
+                outcomes.append(context.run(attempt, task))
+            except BaseException as interrupt:
+                interrupts.append(interrupt)
+
+        thread = threading.Thread(target=work, name=f"holdfast-{task.node}", daemon=True)
         thread.start()
         thread.join(timeout)
+        if interrupts:
+            raise interrupts[0]
         return outcomes[0] if outcomes else timed_out(task)
 
     def result_of(self, task: Task, result: Awaitable[Any]) -> Any:

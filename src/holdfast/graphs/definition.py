@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
 from holdfast.errors import DefinitionError, did_you_mean
-from holdfast.graphs.functions import Function, examine
+from holdfast.graphs.functions import Function, examine, examine_choice
 from holdfast.graphs.plan import END, START, Choice, Edge, Plan, fingerprint, plan_node
 from holdfast.graphs.policy import Retry, read_retry
 from holdfast.graphs.predicates import Predicate
@@ -82,7 +82,8 @@ class Definition:
             return self.set_entry_point(target)
         if target == END and predicate is None:
             return self.set_finish_point(source)
-        asked = None if predicate is None else examine(predicate, f"the predicate of {source!r} → {target!r}")
+        what = f"the predicate of {source!r} → {target!r}"
+        asked = None if predicate is None else examine_choice(predicate, what)
         self._ways.append(Edge(source, target, asked))
         return self._changed()
 
@@ -98,7 +99,7 @@ class Definition:
         """
         if outcomes is not None and not isinstance(outcomes, Mapping):
             outcomes = {name: name for name in outcomes}
-        asked = examine(choose, f"the choice after {source!r}")
+        asked = examine_choice(choose, f"the choice after {source!r}")
         self._ways.append(Choice(source, asked, None if outcomes is None else dict(outcomes)))
         return self._changed()
 
@@ -124,7 +125,7 @@ class Definition:
     def freeze(self, interrupt_before: Iterable[str] = (), interrupt_after: Iterable[str] = ()) -> Plan:
         """Validate and return the plan. Raises `DefinitionError`."""
         stops = [
-            _names(kind, given)
+            stop_names(kind, given)
             for kind, given in zip(KINDS_OF_STOP, (interrupt_before, interrupt_after), strict=True)
         ]
         self.validate()
@@ -224,7 +225,8 @@ class Definition:
         return f"there is no node {name!r}" + did_you_mean(name, self._nodes)
 
 
-def _names(kind: str, given: Iterable[str] | None) -> list[str]:
+def stop_names(kind: str, given: Iterable[str] | None) -> list[str]:
+    """The nodes of `interrupt_before` or `interrupt_after`, whatever they were given as."""
     if isinstance(given, str):
         raise DefinitionError(f"{kind} is a list of node names, not one str: write [{given!r}]")
     return list(given or ())

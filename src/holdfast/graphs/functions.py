@@ -42,6 +42,7 @@ def examine(call: Callable[..., Any], what: str) -> Function:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
         return Function(call, (("state", "state"),), True, False)
+    named = {parameter.name for parameter in parameters}
     takes: list[tuple[str, str]] = []
     positional: list[str] = []
     for index, parameter in enumerate(parameters):
@@ -49,7 +50,7 @@ def examine(call: Callable[..., Any], what: str) -> Function:
             continue
         if parameter.name in OFFERED:
             thing = parameter.name
-        elif index == 0 and parameter.kind is not parameter.KEYWORD_ONLY:
+        elif index == 0 and "state" not in named and parameter.kind is not parameter.KEYWORD_ONLY:
             thing = "state"
         elif parameter.default is parameter.empty:
             raise DefinitionError(
@@ -68,6 +69,14 @@ def examine(call: Callable[..., Any], what: str) -> Function:
         0
     ].kind is not inspect.Parameter.KEYWORD_ONLY
     return Function(call, tuple(takes), bool(positional) or first, _is_async(call))
+
+
+def examine_choice(call: Callable[..., Any], what: str) -> Function:
+    """The same for a predicate or a choice, which can't be async."""
+    function = examine(call, what)
+    if function.is_async:
+        raise DefinitionError(f"{what} is async; only a node can be: let the node before it find out")
+    return function
 
 
 def _is_async(call: Callable[..., Any]) -> bool:

@@ -36,9 +36,6 @@ class Schema(NamedTuple):
         for key, make in self.defaults.items():
             if key not in values:
                 values[key] = make()
-        for key in self.reducers:
-            if type(values.get(key)) in (list, dict, set):
-                values[key] = values[key].copy()
         for key in values:
             if type(key) is not str:
                 raise UsageError(f"a state key is a str, not {type(key).__name__}: {key!r}")

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from holdfast.errors import UsageError
 from holdfast.observe.events import STATE_CLONE, STATE_CREATE, STATE_MERGE, STATE_SET
 from holdfast.observe.hub import Emit, gather
+from holdfast.observe.registry import resolve_observer
 
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, datetime})
 """The types of which a value can't be changed in place: what is read of them need not be watched."""
@@ -45,7 +46,7 @@ class State(dict[str, Any]):
         self.run_id = run_id or new_id()
         self.checkpoint_node = checkpoint_node
         self._at = time() if timestamp is None else _seconds(timestamp)
-        self._emit: Emit | None = None if observer is None else gather([observer], time)
+        self._emit: Emit | None = None if observer is None else gather([resolve_observer(observer)], time)
         self._tell(STATE_CREATE, {"keys": len(self)})
 
     @property

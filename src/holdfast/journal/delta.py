@@ -14,7 +14,9 @@ from holdfast.journal.splice import joined
 
 
 class Delta:
-    """What changed. `live` has the new value of a grown key where the live state already holds it whole."""
+    """What changed. `live` has the whole value of a key where the live state can't be trusted to grow by it:
+    a node has had its hands on it. It isn't stored.
+    """
 
     __slots__ = ("appends", "deletes", "live", "merges", "sets")
 
@@ -40,16 +42,17 @@ class Delta:
     def apply(self, state: dict[str, Any]) -> None:
         """Change the state as this says, also one that refuses to be assigned to."""
         dict.update(state, self.sets)
+        dict.update(state, self.live)
         for key, items in self.appends.items():
-            if key in state and key not in self.live:
+            if key not in state:
+                dict.__setitem__(state, key, items)
+            elif key not in self.live:
                 state[key].extend(items)
-            else:
-                dict.__setitem__(state, key, self.live.get(key, items))
         for key, entries in self.merges.items():
-            if key in state and key not in self.live:
-                state[key].update(entries)
+            if key not in state:
+                dict.__setitem__(state, key, entries)
             else:
-                dict.__setitem__(state, key, self.live.get(key, entries))
+                state[key].update(entries)
         for key in self.deletes:
             dict.pop(state, key, None)
 

@@ -107,6 +107,7 @@ class Progress:
     def apply(self, record: list[Any]) -> None:
         """Take over one decoded record of the journal."""
         kind, step, at, crashes = record[:4]
+        self.lost(crashes)
         if kind == STEP:
             read_delta(record[6]).apply(self.state)
             self.complete(record[4], at, record[5])
@@ -118,7 +119,13 @@ class Progress:
             self.memos[record[4]] = record[5]
         else:
             self._restore(record[4], record[5])
-        self.step, self.crashes = step, crashes
+        self.step = step
+
+    def lost(self, crashes: int) -> None:
+        """So many holders have been lost by now: what they were about counts as attempts."""
+        if self.status == RUNNING:
+            self.attempts += crashes - self.crashes
+        self.crashes = crashes
 
     def step_record(self, delta: bytes, following: str | None) -> bytes:
         """The record of the node that just completed."""
