@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.calling import attempt
 from holdfast.engine.core import Cancelled, Core, Report, Verdict, Wait
+from holdfast.engine.link import Stop as StopRequest
 from holdfast.engine.link import link_to
 from holdfast.engine.session import Compiled, Given, Session, new_run, resume
 from holdfast.engine.task import Task, pause
@@ -547,6 +548,7 @@ class Bench:
         self.points = self.chances = self.commits = 0
         self.refused: list[str] = []
         self.wrong: AssertionError | None = None
+        self.stop: StopRequest | None = None
         self.core: Core | None = None
         self._begin_life()
 
@@ -630,7 +632,7 @@ class Bench:
         compiled = Compiled(plan, LINK, self.interval, True, self._emit if self.watched else None)
         brought = Given(answers=deepcopy(reply.answers), update=deepcopy(reply.update))
         session: Session = resume(compiled, self.run_id, brought, None, self.stream)
-        self.core, self.ledger = session.core, session.ledger
+        self.core, self.ledger, self.stop = session.core, session.ledger, session.stop
         assert self.core is not None
         self.core.clock, self.core.chance = CLOCK, lambda: CHANCE
         if reply != Reply():
@@ -642,7 +644,7 @@ class Bench:
 
     def _call(self, task: Task) -> Any:
         self._check_task(task)
-        if self._is_cancelled():
+        if self._is_cancelled() or (self.stop is not None and self.stop.asked):
             return Cancelled()
         self.inside = True
         try:
@@ -1015,6 +1017,24 @@ def test_a_run_that_is_cancelled_anywhere_goes_on_where_it_was() -> None:
         asking = [replace(stop, status=PAUSED) if stop.asked else stop for stop in found]
         assert [stop for stop in asking if stop.status != CANCELLED] == expected, f"cancelled at {chance}"
         bench.check_history(model)
+
+
+def test_a_request_to_cancel_outlives_a_result_that_is_kept() -> None:
+    """G12: a node that keeps something is in the middle of a step; the step's own commit is to heed the signal."""
+    expected = Model(RICH).run([NOWHERE], talkative=False)
+    bench = Bench(RICH, kills=[0])  # so that what is kept goes the way it does after a resume
+    fetch, sent = bench.world.fetch, []
+
+    def cancelling(step: int, key: str) -> Any:
+        if not sent:
+            sent.append(step)
+            STORE.signal(bench.run_id, "cancel")
+        return fetch(step, key)
+
+    bench.world.fetch = cancelling
+    found = bench.run([NOWHERE], talkative=False)
+    assert [stop.step for stop in found if stop.status == CANCELLED] == sent
+    assert [stop for stop in found if stop.status != CANCELLED] == expected
 
 
 def test_a_save_that_is_refused_stops_the_run_before_anything_else_happens() -> None:

@@ -700,7 +700,7 @@ def test_a_final_save_that_fails_is_a_failure_too() -> None:
 def test_a_stop_that_can_not_be_saved_is_a_failed_save(stop: str) -> None:
     """G9: of a failed or cancelled run, or of an attempt; what was saved before can be resumed."""
     nodes = Nodes()
-    graph = line(3, nodes).compile(store=FailingStore(2))
+    graph = line(3, nodes).compile(store=FailingStore(1 if stop == "cancellation" else 2))
     if stop == "retry":
         graph = (
             StateGraph(name="line")

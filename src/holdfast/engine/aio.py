@@ -31,7 +31,7 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                 answer = await call(session.stop, command)
             elif type(command) is Commit:
                 assert link is not None
-                answer = session.settle(command, await commit(link, command))
+                answer = session.stopped(command) or session.settle(command, await commit(link, command))
             elif type(command) is Report:
                 yield command.event
             else:

@@ -63,7 +63,7 @@ class Changes:
             if not (self.durable or notes.written or self._reducers):
                 dict.update(self._live, returned)
                 self._shadows.clear()
-                private.notes = self._old_notes
+                self._retire(private)
                 return b""
             update = returned
         else:
@@ -97,7 +97,7 @@ class Changes:
             delta = self._as_stored(delta, data)
         delta.apply(self._live)
         self._follow(delta)
-        self._begin_notes(private)
+        self._retire(private)
         return data
 
     def undo(self, private: NodeState) -> None:
@@ -111,11 +111,12 @@ class Changes:
             if shadow is not None:
                 dict.__setitem__(self._live, key, decode(shadow))
         dict.clear(private)
-        self._begin_notes(private)
+        self._retire(private)
 
-    def _begin_notes(self, private: NodeState) -> None:
-        """New notes for the next task. Whoever keeps the private state of this one writes into old ones."""
-        self._notes = Notes(self._live, self._reducers, self.watch)
+    def _retire(self, private: NodeState) -> None:
+        """New notes for the next task, if need be. Whoever keeps the private state of this one writes elsewhere."""
+        if self._notes.touched or self._notes.written:
+            self._notes = Notes(self._live, self._reducers, self.watch)
         private.notes = self._old_notes
 
     def _take(self, private: NodeState, update: dict[str, Any]) -> bytes:
@@ -129,10 +130,7 @@ class Changes:
             if not _unchangeable(update.values()):
                 update = decode(data)
         dict.update(self._live, update)
-        if self._notes.touched:
-            self._begin_notes(private)
-        else:
-            private.notes = self._old_notes
+        self._retire(private)
         return data
 
     def _as_stored(self, delta: Delta, data: bytes) -> Delta:

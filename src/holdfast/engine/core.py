@@ -125,6 +125,8 @@ class Core:
         straight = emit is None and not after
         interval, unsaved = self.interval, before | {END}  # a step that stops the run is saved with the stop
         if p.phase == AFTER:
+            if p.node in after and not p.cleared:
+                return (yield from self._stop_after(None))
             chosen = self._following(nodes[p.node])
             if isinstance(chosen, Failed):
                 return (yield from self._stop_after(chosen))

@@ -35,7 +35,17 @@ from holdfast.journal.envelope import Seal
 from holdfast.journal.ledger import Ledger, weigh
 from holdfast.journal.progress import BEFORE, FAILED_PHASE, Progress
 from holdfast.journal.reading import read_progress
-from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, NewRun, RunHead
+from holdfast.journal.store import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    PAUSED,
+    RUNNING,
+    Commit,
+    NewRun,
+    RunHead,
+    Signalled,
+)
 from holdfast.observe import events
 from holdfast.observe.hub import Emit
 from holdfast.stores.checkpointer import Checkpointer
@@ -140,6 +150,10 @@ class Session:
     def loop(self) -> Generator[Command, Any, Verdict]:
         """The loop, to be driven."""
         return self.core.run()
+
+    def stopped(self, commit: Commit) -> Signalled | None:
+        """The answer to a commit that would go on although this process asked the run to stop."""
+        return Signalled(commit.run_id, "cancel") if self.stop.asked and commit.heed else None
 
     def settle(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
         """What the loop is told about a commit: the reference, where a checkpointer keeps the run."""

@@ -5,9 +5,9 @@ acknowledged, so a refused one can be made again with more added.
 
 A snapshot is written when reading the records since the last one would clearly cost more than reading the
 state whole. A record weighs its bytes plus a fixed amount for being one. The state isn't measured at
-every step: it is looked at when the weight has grown by a factor since the last look, so all the looking
-together costs a fraction of the writing. Superseded values and many tiny records thus bring a snapshot
-on, and an append-only history of large items hardly does.
+every step: it is looked at when the records weigh as much as it did at the last look would justify, so all
+the looking together costs a fraction of the writing. Superseded values and many tiny records thus bring a
+snapshot on, and an append-only history of large items hardly does.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from holdfast.journal.progress import Progress
 from holdfast.journal.store import Commit
 
 RECORD_WEIGHT = 256
-SNAPSHOT_FACTOR = 4
+SNAPSHOT_FACTOR = 8
 LEAST_WEIGHT = 64 * 1024
-LOOK_AGAIN = 4
 
 
 class Ledger:
@@ -110,12 +109,13 @@ class Ledger:
 
     def _consider(self, progress: Progress) -> None:
         whole = progress.snapshot_record()
-        if self._weight > SNAPSHOT_FACTOR * (len(whole) + RECORD_WEIGHT):
+        worth = SNAPSHOT_FACTOR * (len(whole) + RECORD_WEIGHT)
+        if self._weight > worth:
             self._pending.append(whole)
             self._snapshot = len(self._pending)
             self._weight, self._look_at = 0, LEAST_WEIGHT
         else:
-            self._look_at = self._weight * LOOK_AGAIN
+            self._look_at = worth + 1
 
 
 def weigh(records: list[bytes]) -> int:

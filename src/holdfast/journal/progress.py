@@ -21,6 +21,7 @@ from holdfast.journal.splice import extended
 from holdfast.journal.store import RUNNING
 
 STEP, SNAPSHOT, MOVE, MEMO = 1, 2, 3, 4
+KINDS = (STEP, SNAPSHOT, MOVE, MEMO)
 
 BEFORE = "before"
 AFTER = "after"

@@ -9,7 +9,7 @@ from holdfast.errors import DamagedRecord, UsageError
 from holdfast.journal.codec import decode
 from holdfast.journal.delta import read_delta
 from holdfast.journal.envelope import Seal
-from holdfast.journal.progress import MOVE, SNAPSHOT, STEP, Progress
+from holdfast.journal.progress import KINDS, MOVE, SNAPSHOT, STEP, Progress
 from holdfast.journal.store import COMPLETED, Tail
 
 
@@ -76,8 +76,7 @@ def history(tail: Tail) -> list[Checkpoint]:
     found: dict[int, Checkpoint] = {}
     progress = Progress("", "", "", "", {}, step=-1)
     for number, record in opened(tail):
-        keys = _changed_keys(record, progress)
-        _apply(progress, number, record)
+        keys = _apply(progress, number, record)
         earlier = found.get(progress.step)
         known = earlier.keys if earlier is not None else ()
         found[progress.step] = Checkpoint(
@@ -112,7 +111,10 @@ def _each(tail: Tail) -> Iterator[tuple[int, list[Any] | DamagedRecord]]:
     seal = Seal(tail.head.run_id)
     for number, data in enumerate(tail.records, tail.first):
         try:
-            yield number, decode(seal.open(number, data))
+            record = decode(seal.open(number, data))
+            if type(record) is not list or len(record) < 5 or record[0] not in KINDS:
+                raise ValueError("it is none of the kinds of record there are")
+            yield number, record
         except DamagedRecord as damage:
             yield number, damage
         except ValueError as problem:
@@ -129,9 +131,12 @@ def _folded(run_id: str, records: list[tuple[int, list[Any]]]) -> Progress:
     return progress
 
 
-def _apply(progress: Progress, number: int, record: list[Any]) -> None:
+def _apply(progress: Progress, number: int, record: list[Any]) -> list[str]:
+    """Move progress on by a record; returns the keys of the state that it changed."""
     try:
+        keys = _changed_keys(record, progress)
         progress.apply(record)
+        return keys
     except (LookupError, TypeError, ValueError, AttributeError) as problem:
         raise DamagedRecord(
             progress.run_id, number, f"it doesn't follow from those before: {problem}"
