@@ -103,7 +103,7 @@ class StoresAgree(RuleBasedStateMachine):
         status=st.none() | statuses,
         note=st.none() | st.binary(max_size=3),
         purge=st.sampled_from([False, False, True]),
-        heed=st.booleans(),
+        heed=st.sampled_from([True, False, None]),
     )
     def append_fully(
         self, run_id: str, fence: int, expected: int, data: list[bytes], whole: bool, **more: Any

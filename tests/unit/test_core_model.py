@@ -48,7 +48,7 @@ FAILED_BEFORE = "failed"
 CHANCE = 0.75
 UNSTORABLE = object()
 
-# -- sketches: graphs as plain data, so that a failing example can be read ---------------------------------
+# Sketches: graphs as plain data, so that a failing example can be read
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def _choice(key: str, ways: int) -> Callable[..., Any]:
     return lambda state: state.get(key, 0) % ways
 
 
-# -- what a stop looks like, and what somebody does about it: the same for the model and the real run ------
+# What a stop looks like, and what somebody does about it: the same for the model and the real run
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def told_apart(state: Mapping[str, Any]) -> dict[str, str]:
     return {key: repr(value) for key, value in dict.items(state)}  # type: ignore[arg-type]
 
 
-# -- the model --------------------------------------------------------------------------------------------
+# The model
 
 
 class Question(Exception):
@@ -455,7 +455,7 @@ def _is_unstorable(value: Any) -> bool:
     return value is UNSTORABLE
 
 
-# -- the bench: the real loop, with commands carried out by hand -------------------------------------------
+# The bench: the real loop, with commands carried out by hand
 
 
 class Killed(BaseException):
@@ -474,7 +474,8 @@ class FragileStore(MemoryStore):
     def append(self, commits: Any) -> Any:
         self.before()
         refusals = super().append(commits)
-        self.after()
+        if refusals == [None]:
+            self.after()
         return refusals
 
     def release(self, lease: Lease) -> None:
@@ -767,7 +768,7 @@ class Bench:
         """Somebody watches: the loop then takes other ways through its code."""
 
 
-# -- strategies -------------------------------------------------------------------------------------------
+# Strategies
 
 PLAIN = ["n", "m", "xs", "d", "t", "new"]
 VALUES = [
@@ -934,7 +935,7 @@ def eager_snapshots(wanted: bool) -> Iterator[None]:
         yield
 
 
-# -- the claims -------------------------------------------------------------------------------------------
+# The claims
 
 
 @settings(lean, max_examples=150)

@@ -131,7 +131,7 @@ def eager_snapshots() -> Iterator[None]:
         yield
 
 
-# -- reading is what was written --------------------------------------------------------------------------
+# Reading is what was written
 
 keys = st.sampled_from(["n", "xs", "d", "é"])
 values = st.sampled_from([0, True, 1.5, 2**70, "é", None, (1, [2]), [1, (2,)], {"k": [1]}, {1: ()}, b"b", []])
@@ -143,7 +143,11 @@ deltas = st.tuples(
     st.dictionaries(st.just("book"), dicts, max_size=1),
     st.lists(keys, max_size=1),
 )
-asked = st.builds(lambda name, choices: Question(name, "sure?", "a", choices, None).to_data(), st.sampled_from("pq"), st.none() | lists)
+asked = st.builds(
+    lambda name, choices: Question(name, "sure?", "a", choices, None).to_data(),
+    st.sampled_from("pq"),
+    st.none() | lists,
+)
 moves = st.one_of(
     st.just({"status": PAUSED, "reason": "waits"}),
     st.just({"status": RUNNING, "reason": None, "cleared": True, "questions": []}),
@@ -259,7 +263,7 @@ def test_the_path_is_bounded_and_the_counts_are_not() -> None:
     assert list(found.path) == [*["a", "b"] * 306, "c"][-PATH_KEPT:]
 
 
-# -- commits ----------------------------------------------------------------------------------------------
+# Commits
 
 
 def test_what_was_refused_is_committed_again_together_with_what_came_after() -> None:
@@ -303,7 +307,7 @@ def test_a_value_that_cannot_be_stored_leaves_the_ledger_as_it_was() -> None:
     assert all_of(book.live) == before
 
 
-# -- when a snapshot is worth its bytes -------------------------------------------------------------------
+# When a snapshot is worth its bytes
 
 
 def test_superseded_values_bring_a_snapshot_on() -> None:
@@ -446,7 +450,7 @@ def test_a_step_costs_what_it_changes_whatever_the_state_holds() -> None:
     assert written[0] == written[1] < 100 * 50
 
 
-# -- damage -----------------------------------------------------------------------------------------------
+# Damage
 
 
 def damaged_book() -> Book:

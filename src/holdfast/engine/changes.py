@@ -61,6 +61,9 @@ class Changes:
         notes = private.notes
         if type(returned) is dict:
             if not (self.durable or notes.written or self._reducers):
+                for key in returned:
+                    if type(key) is not str:
+                        _refuse_key(key)
                 dict.update(self._live, returned)
                 self._shadows.clear()
                 self._retire(private)

@@ -184,7 +184,7 @@ class Session:
         assert link is not None
         assert ledger is not None
         ledger.memo(self.progress, key, value, time())
-        commit = ledger.commit(heed=False)
+        commit = ledger.commit(heed=None)
         refusal = link.commit(commit)
         if refusal is not None:
             raise refusal

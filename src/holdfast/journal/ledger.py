@@ -76,7 +76,7 @@ class Ledger:
         status: str | None = None,
         note: bytes | None = None,
         purge: bool = False,
-        heed: bool = True,
+        heed: bool | None = True,
     ) -> Commit:
         """All that is pending, as a commit. It stays pending until `acknowledged`."""
         bodies, snapshot = self._pending, self._snapshot

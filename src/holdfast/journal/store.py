@@ -96,7 +96,7 @@ class Commit:
     and `note` replace those of the head when given; a status other than `running` also releases the
     lease. `purge` drops the journal, these records included, and keeps the head. `heed` makes a waiting
     signal refuse the commit (`Signalled`); a commit that answers the signal says `heed=False`, which also
-    clears it.
+    clears it, and one that leaves it to the next commit says `heed=None`.
     """
 
     __slots__ = ("expected", "fence", "heed", "note", "purge", "records", "run_id", "snapshot", "status")
@@ -111,7 +111,7 @@ class Commit:
         status: str | None = None,
         note: bytes | None = None,
         purge: bool = False,
-        heed: bool = True,
+        heed: bool | None = True,
     ) -> None:
         self.run_id = run_id
         self.fence = fence

@@ -174,7 +174,13 @@ class MemoryStore:
             run.dropped, run.records = run.sequence + len(commit.records), []
         else:
             run.records.extend(commit.records)
-        if commit.snapshot or commit.status or commit.note is not None or commit.purge or not commit.heed:
+        if (
+            commit.snapshot
+            or commit.status
+            or commit.note is not None
+            or commit.purge
+            or commit.heed is False
+        ):
             run.head = self._changed(head, commit)
         return None
 
@@ -187,7 +193,7 @@ class MemoryStore:
             updated=self._clock() if commit.status else head.updated,
             holder=None if freed else head.holder,
             lease_until=None if freed else head.lease_until,
-            signal=head.signal if commit.heed else None,
+            signal=None if commit.heed is False else head.signal,
         )
 
     def _renew(self, run: _Run | None, lease: Lease, now: float, ttl: float) -> str | None:

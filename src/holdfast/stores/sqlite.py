@@ -187,7 +187,7 @@ class SQLiteStore:
             or commit.status is not None
             or commit.note is not None
             or commit.purge
-            or not commit.heed
+            or commit.heed is False
             or len(records[0]) > LARGEST
             or not 0 < commit.expected < queries.MOST_RECORDS
         ):

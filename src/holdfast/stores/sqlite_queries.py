@@ -138,7 +138,7 @@ def change_head(cursor: sqlite3.Cursor, row: int, commit: Commit, now: float) ->
             changes |= {"holder": None, "lease_until": None}
     if commit.note is not None:
         changes |= {"note": commit.note}
-    if not commit.heed:
+    if commit.heed is False:
         changes |= {"signal": None}
     if changes:
         columns = ", ".join(f"{column} = ?" for column in changes)

@@ -181,6 +181,15 @@ class LeaseClaims:
         landed(store, commit(lease, 2, b"3", snapshot=3))
         landed(store, commit(lease, 3, b"4", snapshot=4, heed=False))
 
+    def test_a_commit_may_leave_a_signal_to_the_next_one(self, store: Store) -> None:
+        """G12: what a node wants kept is kept, and the request still waits."""
+        lease = create(store, "r")
+        store.signal("r", "cancel")
+        landed(store, commit(lease, 1, b"2", snapshot=2, heed=None))
+        landed(store, commit(lease, 2, b"3", heed=None))
+        assert store.head("r").signal == "cancel"
+        refused(store, commit(lease, 3, b"4"), Signalled)
+
     def test_a_signal_waits_for_whoever_comes_next(self, store: Store) -> None:
         """G12: also when nobody held the run as it was sent."""
         needs_leases(store)
