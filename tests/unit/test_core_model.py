@@ -536,6 +536,7 @@ class Bench:
     refuse_at: int | None = None
 
     def __post_init__(self) -> None:
+        self.kills = list(self.kills)
         self.world = World(fetch=self._fetch)
         self.definition = self.sketch.define(self.world)
         self.run_id = f"run-{next(NUMBERS)}"

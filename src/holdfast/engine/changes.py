@@ -15,8 +15,9 @@ from typing import Any
 from holdfast.errors import UnstorableValue, UsageError
 from holdfast.graphs import reducers as known
 from holdfast.graphs.reducers import Reducer
-from holdfast.graphs.state import ATOMS, NodeState, Notes, State, TrackedState
+from holdfast.graphs.state import NodeState, Notes, State, TrackedState
 from holdfast.journal.codec import decode, encode
+from holdfast.journal.copies import ATOMS, detached_value
 from holdfast.journal.delta import Delta, read_delta
 
 _ABSENT: Any = object()
@@ -209,21 +210,6 @@ def as_update(returned: Any, private: NodeState) -> dict[str, Any]:
     raise UsageError(
         f"a node returns a dict of updates or None, not {type(returned).__name__}: {_short(returned)}"
     )
-
-
-def detached_value(value: Any) -> Any:
-    """A copy that shares nothing changeable with `value`, as far as it can be copied."""
-    if type(value) in ATOMS:
-        return value
-    try:
-        return decode(encode(value))
-    except UnstorableValue:
-        from copy import deepcopy
-
-        try:
-            return deepcopy(value)
-        except Exception:
-            return value
 
 
 def detached(state: State) -> State:

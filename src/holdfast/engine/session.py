@@ -12,7 +12,7 @@ from threading import Lock
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.engine.changes import Changes, detached_value
+from holdfast.engine.changes import Changes
 from holdfast.engine.core import Command, Core, Verdict, summary
 from holdfast.engine.environment import environment
 from holdfast.engine.handover import hand_over, take_back
@@ -31,6 +31,7 @@ from holdfast.errors import (
 from holdfast.graphs.plan import END, Plan
 from holdfast.graphs.state import LiveState, State, new_id
 from holdfast.journal.codec import encode
+from holdfast.journal.copies import detached_value
 from holdfast.journal.envelope import Seal
 from holdfast.journal.ledger import Ledger, weigh
 from holdfast.journal.progress import BEFORE, FAILED_PHASE, Progress

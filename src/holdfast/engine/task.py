@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from holdfast.engine.changes import detached_value
 from holdfast.engine.questions import Pause, question_for, read_answer
 from holdfast.errors import UsageError
 from holdfast.graphs.plan import Plan, PlanNode
 from holdfast.graphs.state import NodeState
 from holdfast.journal.codec import encode
+from holdfast.journal.copies import detached_value
 from holdfast.journal.progress import Progress
 
 CURRENT: ContextVar[Task] = ContextVar("holdfast.task")

@@ -15,12 +15,10 @@ from time import time
 from typing import Any, NoReturn
 
 from holdfast.errors import UsageError
+from holdfast.journal.copies import ATOMS
 from holdfast.observe.events import STATE_CLONE, STATE_CREATE, STATE_MERGE, STATE_SET
 from holdfast.observe.hub import Emit, gather
 from holdfast.observe.registry import resolve_observer
-
-ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, datetime})
-"""The types of which a value can't be changed in place: what is read of them need not be watched."""
 
 
 class State(dict[str, Any]):
