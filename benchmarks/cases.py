@@ -47,14 +47,16 @@ def ticking(limit: int) -> Any:
 
 
 def loop() -> Iterator[Result]:
-    """1,000 trivial steps, nothing saved."""
+    """1,000 trivial steps, nothing saved, over a state of 20 keys and over one of a single key."""
     graph, more = one_node({"n": int}, tick, ticking(STEPS)), ticking(STEPS)
-    yield against(
-        "loop, no store",
-        lambda: by_hand.loop(tick, more, {"n": 0}),
-        lambda: graph.execute({"n": 0}),
-        5, STEPS, 25,
-    )  # fmt: skip
+    for keys, goal in ((20, 5), (1, 8)):
+        state = {"n": 0, **{f"key{number}": number for number in range(1, keys)}}
+        yield against(
+            f"loop, no store, {keys} key{'s' * (keys > 1)}",
+            lambda: by_hand.loop(tick, more, state),  # noqa: B023
+            lambda: graph.execute(state),  # noqa: B023
+            goal, STEPS, 25,
+        )  # fmt: skip
 
 
 def durable_loop() -> Iterator[Result]:

@@ -15,14 +15,13 @@ from holdfast.engine.calling import attempt, awaited, is_awaitable, timed_out
 from holdfast.engine.core import Cancelled, Command, Report, Verdict, Wait
 from holdfast.engine.link import Link, Slot, Stop
 from holdfast.engine.session import Session
-from holdfast.engine.task import Task
+from holdfast.engine.task import CURRENT, Task
 from holdfast.journal.store import Commit
 
 
 async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, None]:
     """Run a session to its next stop, yielding events and, last, the verdict. Then the lease is given back."""
-    loop = session.loop()
-    link = session.compiled.link
+    loop, link, outer = session.loop(), session.compiled.link, CURRENT.get()
     try:
         command: Command = next(loop)
         while True:
@@ -33,14 +32,17 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                 assert link is not None
                 answer = session.stopped(command) or session.settle(command, await commit(link, command))
             elif type(command) is Report:
+                CURRENT.set(outer)
                 yield command.event
             else:
                 assert type(command) is Wait
                 answer = await sleep(session.stop, command.seconds)
             command = loop.send(answer)
     except StopIteration as end:
+        CURRENT.set(outer)
         yield end.value
     finally:
+        CURRENT.set(outer)
         if session.held is not None:
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, session.close))
 

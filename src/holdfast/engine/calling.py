@@ -12,8 +12,11 @@ from holdfast.errors import NodeTimeout
 
 
 def attempt(task: Task) -> Any:
-    """Call the node here: what it returned, a `Failed`, an `Asked`, or something to be awaited."""
-    token = CURRENT.set(task)
+    """Call the node here: what it returned, a `Failed`, an `Asked`, or something to be awaited.
+
+    The task stays the current one of this context; the driver puts back what was before.
+    """
+    CURRENT.set(task)
     direct = task.plan_node.direct
     try:
         return task.call() if direct is None else direct(task.state)
@@ -21,21 +24,17 @@ def attempt(task: Task) -> Any:
         return Asked(asked.question, asked.note)
     except Exception as error:
         return Failed(error)
-    finally:
-        CURRENT.reset(token)
 
 
 async def awaited(task: Task, result: Awaitable[Any]) -> Any:
     """Await what an async node returned, for the same outcomes."""
-    token = CURRENT.set(task)
+    CURRENT.set(task)
     try:
         return await result
     except Pause as asked:
         return Asked(asked.question, asked.note)
     except Exception as error:
         return Failed(error)
-    finally:
-        CURRENT.reset(token)
 
 
 def is_awaitable(result: Any) -> bool:

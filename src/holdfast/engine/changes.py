@@ -72,7 +72,7 @@ class Changes:
             update = returned
         else:
             update = as_update(returned, private)
-        if not (self._shadows or notes.written or self._reducers):
+        if self.durable and not (self._shadows or notes.written or self._reducers):
             return self._take(private, update)
         self._fresh.clear()
         delta = Delta()
@@ -125,15 +125,14 @@ class Changes:
 
     def _take(self, private: NodeState, update: dict[str, Any]) -> bytes:
         """The common case: nothing was assigned, read for altering, or is reduced."""
-        for key in update:
+        unchangeable = True
+        for key, value in update.items():
             if type(key) is not str:
                 _refuse_key(key)
-        data = b""
-        if self.durable:
-            data = encode(update)
-            if not _unchangeable(update.values()):
-                update = decode(data)
-        dict.update(self._live, update)
+            if type(value) not in ATOMS:
+                unchangeable = False
+        data = encode(update)
+        dict.update(self._live, update if unchangeable else decode(data))
         self._retire(private)
         return data
 

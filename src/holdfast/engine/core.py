@@ -120,7 +120,7 @@ class Core:
         plan, p, state, ledger, emit = self.plan, self.progress, self.state, self.ledger, self.emit
         nodes, limit, stream = plan.nodes, plan.max_iterations, self.stream
         before, after = plan.interrupt_before, plan.interrupt_after
-        scope, changes, clock = self.scope, self.changes, self.clock
+        scope, clock, hand_out, collect = self.scope, self.clock, self.changes.private, self.changes.collect
         watched = ledger is not None or bool(plan.schema.reducers)
         straight = emit is None and not after
         interval, unsaved = self.interval, before | {END}  # a step that stops the run is saved with the stop
@@ -140,18 +140,24 @@ class Core:
                 reason = f"max_iterations ({limit}) exceeded; a resume needs a graph that allows more"
                 return (yield from self._fail(reason, None, FAILED_PHASE))
             node = nodes[name]
-            private = changes.private(watched or node.retry is not None)
+            private = hand_out(watched or node.retry is not None)
             task = scope.task = Task(scope, node, private, p.attempts + 1, p.step + 1)
             if emit is not None:
                 self._announce(task)
             outcome = yield task
             if type(outcome) not in UNFINISHED:
-                outcome = self._absorb(task, outcome)
+                try:
+                    outcome = collect(private, outcome)
+                except Exception as error:
+                    outcome = Failed(error, again=False)
             if type(outcome) in UNFINISHED:
                 stopped = yield from self._unfinished(task, outcome)
                 if stopped is not None:
                     return stopped
                 continue
+            scope.task = None
+            if emit is not None:
+                self._conclude(task, None)
             state.checkpoint_node = name
             state._at = at = clock()
             following: str | Failed | None = node.follower if straight else None
@@ -173,22 +179,11 @@ class Core:
                 yield self._step_report()
         return (yield from self._finish())
 
-    def _absorb(self, task: Task, returned: Any) -> bytes | Failed:
-        """Take over what a node did. What can't be taken is a failure that trying again won't mend."""
-        self.scope.task = None
-        try:
-            delta = self.changes.collect(task.state, returned)
-        except Exception as error:
-            return Failed(error, again=False)
-        if self.emit is not None:
-            self._conclude(task, None)
-        return delta
-
     def _following(self, node: PlanNode) -> str | Failed:
         """What comes after a node that completed, or why that can't be told."""
-        state, emit = self.state, self.emit
         try:
-            if node.tests is not None and emit is None:
+            if node.tests is not None and self.emit is None:
+                state = self.state
                 for holds, target in node.tests:
                     if holds(state):
                         return target

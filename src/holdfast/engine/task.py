@@ -19,7 +19,7 @@ from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.progress import Progress
 
-CURRENT: ContextVar[Task] = ContextVar("holdfast.task")
+CURRENT: ContextVar[Task | None] = ContextVar("holdfast.task", default=None)
 
 Keep = Callable[[str, Any], None]
 """Store the result of a `once()` durably: `keep(key, value)`."""
@@ -186,7 +186,7 @@ async def _ready(value: Any) -> Any:
 
 def current(what: str) -> Task:
     """The task that is running here. Raises `UsageError` outside of a node."""
-    task = CURRENT.get(None)
+    task = CURRENT.get()
     if task is None:
         raise UsageError(f"{what}() works inside a node of a running graph, and none is running here")
     return task

@@ -16,14 +16,14 @@ from holdfast.engine.calling import attempt, awaited, is_awaitable, timed_out
 from holdfast.engine.core import Cancelled, Command, Report, Verdict, Wait
 from holdfast.engine.link import Stop
 from holdfast.engine.session import Session
-from holdfast.engine.task import Task
+from holdfast.engine.task import CURRENT, Task
 from holdfast.journal.store import Commit
 
 
 def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
     """Run a session to its next stop, yielding events; returns the verdict. The lease is given back at the end."""
     loop, stop, link = session.loop(), session.stop, session.compiled.link
-    waiting = Waiting()
+    waiting, outer = Waiting(), CURRENT.get()
     try:
         command: Command = next(loop)
         while True:
@@ -41,6 +41,7 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
                 assert link is not None
                 answer = session.stopped(command) or session.settle(command, link.commit(command))
             elif type(command) is Report:
+                CURRENT.set(outer)
                 yield command.event
             else:
                 assert type(command) is Wait
@@ -50,6 +51,7 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
         verdict: Verdict = end.value
         return verdict
     finally:
+        CURRENT.set(outer)
         waiting.close()
         session.close()
 

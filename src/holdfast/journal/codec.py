@@ -63,9 +63,13 @@ def encode(value: Any, path: str = "") -> bytes:
     or anything in it, can't be stored exactly.
     """
     try:
-        return _pack(value, _extend)
+        data = packb(value, _extend, _OPTIONS)
     except TypeError:
         _raise_interrupt()
+    else:
+        # The same question as in `_may_hide`, without the call: this is asked for every record.
+        if not (0xC4 in data or 0xC5 in data or len(data) > 0xFFFF) or not _hides_buffer(value):
+            return data
     return _Careful(path).encode(value)
 
 
@@ -86,10 +90,14 @@ def decode(data: bytes) -> Any:
 
 def _pack(value: Any, extend: _Extend | None) -> bytes:
     data = packb(value, extend, _OPTIONS)
-    may_hide = 0xC4 in data or 0xC5 in data or (len(data) > 0xFFFF and 0xC6 in data)
-    if may_hide and _hides_buffer(value):
+    if _may_hide(data) and _hides_buffer(value):
         raise TypeError("packb takes bytearray and memoryview for bytes")
     return data
+
+
+def _may_hide(data: bytes) -> bool:
+    """Whether the bytes of a bytes-like value may be among these: such begin with one of three marks."""
+    return 0xC4 in data or 0xC5 in data or (len(data) > 0xFFFF and 0xC6 in data)
 
 
 def _hides_buffer(value: Any) -> bool:

@@ -38,11 +38,14 @@ class Checkpoint(NamedTuple):
 
 
 def read_progress(tail: Tail) -> Progress:
-    """The progress that the records of `tail`, the first of them whole, amount to.
+    """The progress that the records of `tail`, from a whole one to the newest, amount to.
 
     Raises `DamagedRecord` for one that isn't what was written.
     """
-    return _folded(tail.head.run_id, list(opened(tail)))
+    records, last = list(opened(tail)), tail.first + len(tail.records) - 1
+    if last < tail.head.sequence:
+        raise DamagedRecord(tail.head.run_id, last + 1, "it is missing")
+    return _folded(tail.head.run_id, records)
 
 
 def progress_at(tail: Tail, step: int) -> Progress:
