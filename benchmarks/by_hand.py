@@ -15,18 +15,39 @@ Node = Callable[[dict[str, Any]], dict[str, Any]]
 Test = Callable[[dict[str, Any]], bool]
 
 
-def loop(node: Node, more: Test, state: dict[str, Any]) -> dict[str, Any]:
-    """A graph of one node and one conditional edge, driven by tables as a small graph runner would be."""
+def graph_loop(node: Node, more: Test, state: dict[str, Any], limit: int = 10**9) -> dict[str, Any]:
+    """A small graph runner: tables of nodes and edges, an iteration budget, visits and the path taken.
+
+    The node gets a copy of the state, so that what it does to it counts only when it returns.
+    """
     nodes = {"step": node}
     edges: dict[str, list[tuple[Test | None, str | None]]] = {"step": [(more, "step"), (None, None)]}
     current: str | None = "step"
+    iterations, visits, path = 0, {"step": 0}, []
     while current is not None:
-        state = {**state, **nodes[current](state)}
+        iterations += 1
+        if iterations > limit:
+            raise RuntimeError(f"more than {limit} iterations at {current}")
+        visits[current] += 1
+        path.append(current)
+        try:
+            update = nodes[current](dict(state))
+        except Exception as error:
+            raise RuntimeError(f"{current} failed after {path}") from error
+        state = {**state, **update}
         for test, target in edges[current]:
             if test is None or test(state):
                 current = target
                 break
     return state
+
+
+def bare_loop(node: Node, more: Test, state: dict[str, Any]) -> dict[str, Any]:
+    """No graph at all: call, merge, ask, again."""
+    while True:
+        state = {**state, **node(state)}
+        if not more(state):
+            return state
 
 
 def open_database(path: str, synchronous: str = "NORMAL") -> sqlite3.Connection:

@@ -49,9 +49,8 @@ def against(
 
 def ratio(what: str, hand: float, ours: float, goal: float, unit: str = "µs/step") -> Result:
     """A line from two times in seconds."""
-    return Result(
-        what, _time(hand, unit), _time(ours, unit), ours / hand, f"≤ {goal:g}×", ours / hand <= goal
-    )
+    aim = f"≤ {goal:g}×" if goal < float("inf") else "-"
+    return Result(what, _time(hand, unit), _time(ours, unit), ours / hand, aim, ours / hand <= goal)
 
 
 def sizes(what: str, hand: float, ours: float, goal: float) -> Result:

@@ -30,7 +30,9 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                 answer = await call(session.stop, command)
             elif type(command) is Commit:
                 assert link is not None
-                answer = session.stopped(command) or session.settle(command, await commit(link, command))
+                answer = session.stopped(command) if session.stop.asked else None
+                if answer is None:
+                    answer = session.settle(command, await commit(link, command))
             elif type(command) is Report:
                 CURRENT.set(outer)
                 yield command.event

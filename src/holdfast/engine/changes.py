@@ -66,8 +66,11 @@ class Changes:
                     if type(key) is not str:
                         _refuse_key(key)
                 dict.update(self._live, returned)
-                self._shadows.clear()
-                self._retire(private)
+                if self._shadows or notes.touched:
+                    self._shadows.clear()
+                    self._retire(private)
+                else:
+                    private.notes = self._old_notes
                 return b""
             update = returned
         else:

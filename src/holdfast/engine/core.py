@@ -145,12 +145,12 @@ class Core:
             if emit is not None:
                 self._announce(task)
             outcome = yield task
-            if type(outcome) not in UNFINISHED:
+            if type(outcome) is dict or type(outcome) not in UNFINISHED:
                 try:
                     outcome = collect(private, outcome)
                 except Exception as error:
                     outcome = Failed(error, again=False)
-            if type(outcome) in UNFINISHED:
+            if type(outcome) is not bytes:
                 stopped = yield from self._unfinished(task, outcome)
                 if stopped is not None:
                     return stopped

@@ -105,7 +105,9 @@ class Link:
         """Carry out a commit, together with whatever others wait. Returns why it was refused, or None."""
         if not self._queue and self._gate.acquire(blocking=False):
             try:
-                return self._append([commit])[0]
+                return self.store.append((commit,))[0]
+            except Exception as error:
+                return error
             finally:
                 self._gate.release()
         slot = Slot(commit)

@@ -154,7 +154,7 @@ class Session:
 
     def stopped(self, commit: Commit) -> Signalled | None:
         """The answer to a commit that would go on although this process asked the run to stop."""
-        return Signalled(commit.run_id, "cancel") if self.stop.asked and commit.heed else None
+        return Signalled(commit.run_id, "cancel") if commit.heed else None
 
     def settle(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
         """What the loop is told about a commit: the reference, where a checkpointer keeps the run."""

@@ -39,7 +39,9 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
                     answer = waiting.result_of(command, answer)
             elif type(command) is Commit:
                 assert link is not None
-                answer = session.stopped(command) or session.settle(command, link.commit(command))
+                answer = session.stopped(command) if stop.asked else None
+                if answer is None:
+                    answer = session.settle(command, link.commit(command))
             elif type(command) is Report:
                 CURRENT.set(outer)
                 yield command.event

@@ -44,7 +44,9 @@ class Ledger:
 
     def step(self, progress: Progress, delta: bytes, following: str | None) -> None:
         """Note that a node completed; `progress` is already past it."""
-        self._note(progress.step_record(delta, following))
+        record = progress.step_record(delta, following)
+        self._pending.append(record)
+        self._weight += len(record) + RECORD_WEIGHT
         if self._weight >= self._look_at:
             self._consider(progress)
 

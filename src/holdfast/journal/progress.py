@@ -84,15 +84,18 @@ class Progress:
     def complete(self, node: str, at: float, following: str | None) -> None:
         """A node completed and `following` is next; None leaves that to be chosen."""
         self.step += 1
+        self.iterations += 1
         self.at = at
         self.made_by = node
-        self.iterations += 1
-        self.visits[node] = self.visits.get(node, 0) + 1
+        visits = self.visits
+        visits[node] = visits[node] + 1 if node in visits else 1
         self.path.append(node)
         if following is None:
-            self.node, self.phase = node, AFTER
+            self.node = node
+            self.phase = AFTER
         else:
-            self.node, self.phase = following, BEFORE
+            self.node = following
+            self.phase = BEFORE
         self.cleared = False
         if self.attempts or self.answers or self.memos or self.error:
             self.attempts, self.answers, self.memos, self.error = 0, {}, {}, None
