@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from time import time
 from typing import Any, Self
 
@@ -46,7 +45,8 @@ class StateGraph(Definition, Runnable):
         self._observers = [resolve_observer(each) for each in watching]
         self._checkpoint = _checkpoint_config(checkpoint)
         if self._checkpoint.interval:
-            self._checkpoint = replace(self._checkpoint, store=open_store(self._checkpoint.store))
+            opened = open_store(self._checkpoint.store)
+            self._checkpoint = CheckpointConfig(opened, self._checkpoint.interval, self._checkpoint.preserve)
         self._options: dict[str, Any] = {}
         self._compiled: Compiled | None = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -17,6 +18,8 @@ from holdfast.engine.link import Link, Slot, Stop
 from holdfast.engine.session import Session
 from holdfast.engine.task import CURRENT, Task
 from holdfast.journal.store import Commit
+
+_AT_LEISURE = nullcontext()
 
 
 async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, None]:
@@ -53,12 +56,15 @@ async def call(stop: Stop, task: Task) -> Any:
     """The outcome of a task."""
     if stop.asked:
         return Cancelled()
-    timeout = task.plan_node.timeout
-    if timeout is None:
-        return await _outcome(task)
+    function, timeout = task.plan_node.function, task.plan_node.timeout
     try:
-        async with asyncio.timeout(timeout):
-            return await _outcome(task)
+        async with asyncio.timeout(timeout) if timeout is not None else _AT_LEISURE:
+            if function is None or function.is_async:
+                outcome = attempt(task)
+            else:
+                loop, context = asyncio.get_running_loop(), copy_context()
+                outcome = await loop.run_in_executor(None, context.run, attempt, task)
+            return await awaited(task, outcome) if is_awaitable(outcome) else outcome
     except TimeoutError:
         return timed_out(task)
 
@@ -71,7 +77,8 @@ async def commit(link: Link, commit: Commit) -> Exception | None:
     written: asyncio.Future[Exception | None] = loop.create_future()
 
     def ready(slot: Slot) -> None:
-        loop.call_soon_threadsafe(_resolve, written, slot.outcome)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_resolve, written, slot.outcome)
 
     if link.commit_later(commit, ready):
         loop.run_in_executor(None, link.flush)
@@ -91,16 +98,6 @@ async def sleep(stop: Stop, seconds: float) -> Cancelled | None:
     finally:
         stop.wake = None
     return Cancelled() if stop.asked else None
-
-
-async def _outcome(task: Task) -> Any:
-    function = task.plan_node.function
-    if function is None or function.is_async:
-        outcome = attempt(task)
-    else:
-        loop, context = asyncio.get_running_loop(), copy_context()
-        outcome = await loop.run_in_executor(None, context.run, attempt, task)
-    return await awaited(task, outcome) if is_awaitable(outcome) else outcome
 
 
 def _resolve(written: asyncio.Future[Exception | None], outcome: Exception | None) -> None:

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from holdfast.errors import DefinitionError, did_you_mean
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointConfig:
+class _CheckpointFields(NamedTuple):
+    store: Any
+    interval: int
+    preserve: bool
+
+
+class CheckpointConfig(_CheckpointFields):
     """When and where a run is saved.
 
     `store` is a registered name, a URL or a store object. `interval` 0 is off; N saves after every N-th
     completed node. `preserve` keeps the checkpoints of a run that completed.
     """
 
-    store: Any = "memory"
-    interval: int = 0
-    preserve: bool = False
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        if type(self.interval) is not int or self.interval < 0:
-            raise DefinitionError(f"checkpoint.interval is a whole number from 0, not {self.interval!r}")
-        if type(self.preserve) is not bool:
-            raise DefinitionError(f"checkpoint.preserve is True or False, not {self.preserve!r}")
+    def __new__(cls, store: Any = "memory", interval: int = 0, preserve: bool = False) -> Self:
+        if type(interval) is not int or interval < 0:
+            raise DefinitionError(f"checkpoint.interval is a whole number from 0, not {interval!r}")
+        if type(preserve) is not bool:
+            raise DefinitionError(f"checkpoint.preserve is True or False, not {preserve!r}")
+        return super().__new__(cls, store, interval, preserve)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CheckpointConfig:
@@ -33,14 +36,13 @@ class CheckpointConfig:
         return cls(**_known(cls, data, "checkpoint"))
 
 
-@dataclass(frozen=True, slots=True)
-class GraphConfig:
+class GraphConfig(NamedTuple):
     """Name, observer, iteration budget and checkpointing of a graph."""
 
     name: str = "graph"
     observer: Any = None
     max_iterations: int = 1000
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    checkpoint: CheckpointConfig = CheckpointConfig()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> GraphConfig:
@@ -54,7 +56,7 @@ class GraphConfig:
 def _known(cls: Any, data: Mapping[str, Any], what: str) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise DefinitionError(f"the {what} settings are a dict, not {type(data).__name__}")
-    names = [each.name for each in fields(cls)]
+    names: tuple[str, ...] = cls._fields
     mistakes = []
     for key in data:
         if key not in names:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from holdfast.errors import DefinitionError
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class _Fields(NamedTuple):
+    attempts: int
+    backoff: float
+    factor: float
+    longest: float
+    jitter: float
+    on: type[Exception] | tuple[type[Exception], ...]
+
+
+class Retry(_Fields):
     """Try a node again when it raises.
 
     `attempts` counts the first one too, and goes on counting over crashes. The n-th wait is
@@ -16,14 +24,22 @@ class Retry:
     or longer. Only the exceptions in `on` are tried again.
     """
 
-    attempts: int = 3
-    backoff: float = 1.0
-    factor: float = 2.0
-    longest: float = 60.0
-    jitter: float = 0.1
-    on: type[Exception] | tuple[type[Exception], ...] = Exception
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
+    def __new__(
+        cls,
+        attempts: int = 3,
+        backoff: float = 1.0,
+        factor: float = 2.0,
+        longest: float = 60.0,
+        jitter: float = 0.1,
+        on: type[Exception] | tuple[type[Exception], ...] = Exception,
+    ) -> Self:
+        self = super().__new__(cls, attempts, backoff, factor, longest, jitter, on)
+        self._check()
+        return self
+
+    def _check(self) -> None:
         kinds = self.on if isinstance(self.on, tuple) else (self.on,)
         mistakes = [
             text

@@ -94,6 +94,10 @@ class SQLiteStore:
                 return [None]
         elif not commits:
             return []
+        else:
+            plain = [self._as_statement(commit) for commit in commits]
+            if None not in plain and self._connections.write(lambda cursor: self._all_of(cursor, plain)):
+                return [None] * len(plain)
         return self._connections.write(lambda cursor: [self._apply(cursor, commit) for commit in commits])
 
     def head(self, run_id: str) -> RunHead:
@@ -197,6 +201,14 @@ class SQLiteStore:
             return None
         before = queries.record_id(row, commit.expected)
         return before + 1, records[0], row, commit.fence, before
+
+    def _all_of(self, cursor: sqlite3.Cursor, plain: Sequence[Any]) -> bool:
+        """Carry out commits that are a statement each, if all of them can be; otherwise none."""
+        if cursor.executemany(queries.APPEND, plain).rowcount == len(plain):
+            return True
+        cursor.execute("ROLLBACK")
+        cursor.execute("BEGIN IMMEDIATE")
+        return False
 
     def _apply(self, cursor: sqlite3.Cursor, commit: Commit) -> Exception | None:
         alone = self._as_statement(commit)
