@@ -272,9 +272,10 @@ def test_over_many_steps_the_live_state_is_what_plain_dicts_would_be(history: An
                 assert told_apart(watched.rebuilt) == told_apart(watched.live)
         else:
             watched.changes.undo(private)
-        assert {key: repr(value) for key, value in watched.live.items()} == {
-            key: repr(value) for key, value in expected.items()
-        }
+        assert sorted(told_apart(watched.live)) == sorted(told_apart(expected))
+        expected = {
+            key: expected[key] for key in watched.live
+        }  # where a key that was made again stands is open
 
 
 def _outcome(deed: tuple[Any, ...], state: Any) -> Any:

@@ -23,7 +23,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast.engine.calling import attempt
-from holdfast.engine.core import Cancelled, Core, Report, Verdict, Wait
+from holdfast.engine.commands import Cancelled, Report, Verdict, Wait
+from holdfast.engine.core import Core
 from holdfast.engine.link import Stop as StopRequest
 from holdfast.engine.link import link_to
 from holdfast.engine.session import Compiled, Given, Session, new_run, resume

@@ -13,7 +13,7 @@ from contextvars import copy_context
 from typing import Any
 
 from holdfast.engine.calling import attempt, awaited, is_awaitable, timed_out
-from holdfast.engine.core import Cancelled, Command, Report, Verdict, Wait
+from holdfast.engine.commands import Cancelled, Command, Report, Verdict, Wait
 from holdfast.engine.link import Link, Slot, Stop
 from holdfast.engine.session import Session
 from holdfast.engine.task import CURRENT, Task

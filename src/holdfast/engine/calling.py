@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-from holdfast.engine.core import Asked, Failed
+from holdfast.engine.commands import Asked, Failed
 from holdfast.engine.questions import Pause
 from holdfast.engine.task import CURRENT, Task
 from holdfast.errors import NodeTimeout

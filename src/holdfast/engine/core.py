@@ -21,69 +21,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, NamedTuple
+from typing import Any
 
+from holdfast.engine.accounts import error_data, summary, told
 from holdfast.engine.changes import Changes, detached
+from holdfast.engine.commands import (
+    UNFINISHED,
+    Asked,
+    Cancelled,
+    Command,
+    Ending,
+    Failed,
+    Report,
+    Verdict,
+    Wait,
+)
 from holdfast.engine.task import Keep, Scope, Task
-from holdfast.errors import Conflict, ExecutionError, HoldfastError, RunCancelled, RunNotFound
+from holdfast.errors import Conflict, ExecutionError, RunCancelled, RunNotFound
 from holdfast.graphs.plan import END, Choice, Edge, Plan, PlanNode
 from holdfast.graphs.state import State
-from holdfast.journal.codec import encode
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, FAILED_PHASE, Progress, Question
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, Signalled
 from holdfast.observe import events
 from holdfast.observe.hub import Emit
-
-TRACEBACK_KEPT = 4000
-"""How many characters of a traceback, from its end, are stored with a failed run."""
-
-
-class Failed(NamedTuple):
-    """The node raised, or what it returned can't be taken (`again` False: trying again won't help)."""
-
-    error: BaseException
-    again: bool = True
-
-
-class Asked(NamedTuple):
-    """The node asked a question; `note` says why it asks again, if it does."""
-
-    question: Question
-    note: str = ""
-
-
-class Cancelled:
-    """The run is to stop here."""
-
-    __slots__ = ()
-
-
-UNFINISHED: Final = frozenset({Failed, Asked, Cancelled})
-
-
-class Wait(NamedTuple):
-    """Let this many seconds pass."""
-
-    seconds: float
-
-
-class Report(NamedTuple):
-    """An event for whoever iterates the run."""
-
-    event: dict[str, Any]
-
-
-class Verdict(NamedTuple):
-    """How the run came to a stop."""
-
-    status: str
-    error: HoldfastError | None = None
-    questions: Sequence[Question] = ()
-
-
-Command = Task | Commit | Wait | Report
-Ending = Generator[Command, Any, Verdict]
 
 
 class Core:
@@ -235,15 +196,15 @@ class Core:
                 retry = task.plan_node.retry
                 if again and retry is not None and retry.applies(error, task.attempt):
                     return (yield from self._again(task, error, retry.delay(task.attempt, self.chance())))
-                return (yield from self._fail(_told(error), error, FAILED_PHASE))
+                return (yield from self._fail(told(error), error, FAILED_PHASE))
 
     def _again(
         self, task: Task, error: BaseException, delay: float
     ) -> Generator[Command, Any, Verdict | None]:
         """Count the failed attempt, durably, and wait. None means: try again."""
         ledger = self.ledger
-        self._tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=_told(error))
-        self._note({"attempts": task.attempt, "error": _error_data(error, task.node)})
+        self._tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=told(error))
+        self._note({"attempts": task.attempt, "error": error_data(error, task.node)})
         if ledger is not None:
             commit = ledger.commit()
             answer = yield commit
@@ -258,7 +219,7 @@ class Core:
         """The node completed, but what follows isn't decided: it is to be, at the resume."""
         if not isinstance(following, Failed):
             return (yield from self._pause(f"interrupted after {self.progress.node!r}"))
-        reason = f"choosing what follows failed: {_told(following.error)}"
+        reason = f"choosing what follows failed: {told(following.error)}"
         return (yield from self._fail(reason, following.error, AFTER))
 
     def _pause(self, reason: str, questions: Sequence[Question] = ()) -> Ending:
@@ -278,7 +239,7 @@ class Core:
 
     def _fail(self, reason: str, cause: BaseException | None, phase: str) -> Ending:
         p = self.progress
-        described = _error_data(cause, p.node) if cause else {"type": "", "message": reason, "node": p.node}
+        described = error_data(cause, p.node) if cause else {"type": "", "message": reason, "node": p.node}
         changes = {"status": FAILED, "reason": reason, "phase": phase, "error": described, "cleared": True}
         saved = yield from self._stop(FAILED, changes)
         if isinstance(saved, Verdict):
@@ -354,7 +315,7 @@ class Core:
         if isinstance(refusal, (Conflict, RunNotFound)):
             return Verdict(RUNNING, refusal)
         p = self.progress
-        reason = f"checkpoint save failed: {_told(refusal)}"
+        reason = f"checkpoint save failed: {told(refusal)}"
         return (yield from self._failed(reason, refusal, p.made_by or p.node, p.path))
 
     def _failed(
@@ -393,38 +354,3 @@ class Core:
     def _tell(self, kind: str, **data: Any) -> None:
         if self.emit is not None:
             self.emit(kind, self.plan.name, {"run_id": self.progress.run_id, **data})
-
-
-def summary(progress: Progress) -> bytes:
-    """What a run's head says of it, so that a list of runs needs no journal."""
-    return encode(
-        {
-            "step": progress.step,
-            "node": progress.node,
-            "phase": progress.phase,
-            "reason": progress.reason,
-            "error": progress.error,
-            "questions": [question.to_data() for question in progress.questions],
-        }
-    )
-
-
-def _error_data(error: BaseException, node: str) -> dict[str, Any]:
-    from traceback import format_exception
-
-    text = "".join(format_exception(error))
-    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    return {
-        "type": name,
-        "message": _plain(str(error)),
-        "node": node,
-        "traceback": _plain(text[-TRACEBACK_KEPT:]),
-    }
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _plain(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()

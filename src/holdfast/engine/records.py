@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from time import time
 from typing import Any, NamedTuple
 
-from holdfast.engine.core import summary
+from holdfast.engine.accounts import summary
 from holdfast.engine.environment import environment
 from holdfast.engine.link import Link
 from holdfast.engine.session import Compiled, check_fits, check_id, merge_update, new_run

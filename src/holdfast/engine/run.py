@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.core import Verdict
+from holdfast.engine.commands import Verdict
 from holdfast.engine.session import Session
 from holdfast.engine.threads import drive
 from holdfast.errors import Conflict, HoldfastError, RunNotFound, RunPaused, UsageError

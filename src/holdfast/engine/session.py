@@ -12,8 +12,10 @@ from threading import Lock
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.engine.accounts import summary
 from holdfast.engine.changes import Changes
-from holdfast.engine.core import Command, Core, Verdict, summary
+from holdfast.engine.commands import Command, Verdict
+from holdfast.engine.core import Core
 from holdfast.engine.environment import environment
 from holdfast.engine.handover import hand_over, take_back
 from holdfast.engine.holder import this_process

@@ -2,7 +2,7 @@
 
 The bytes are MessagePack. What MessagePack knows by itself (None, bool, 64-bit int, float, str, bytes,
 list, dict with str keys) is written by ormsgpack in one call; everything else is an *extension*, a tag
-and a payload: see `_FORMS` for the built-in types and `types.py` for registered classes.
+and a payload: see `forms.py` for the built-in types and `types.py` for registered classes.
 
 - Stored exactly: the above, int of any size, str with lone surrogates, bytearray, tuple, set, frozenset,
   dict with any storable keys (order kept, 1 and True and 1.0 told apart), datetime, date, time, timedelta
@@ -25,20 +25,18 @@ the value apart in Python, knows where it is, and puts the bytes together or say
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Callable, Iterable
-from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from enum import Enum
 from gc import get_referents
 from threading import local
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
-from uuid import UUID, SafeUUID
 
 import ormsgpack
 from ormsgpack import Ext, packb, unpackb
 
 from holdfast.errors import HoldfastError, UnstorableValue, UnsupportedFormat, UsageError
+from holdfast.journal.forms import FORMS, LATER, Form, form_of, pairs
 from holdfast.journal.types import TYPES, builtin_base, conversion_of
 
 _OPTIONS = (
@@ -120,7 +118,7 @@ def _extender(levels: int) -> _Extend:
 
     def extend(value: Any) -> Ext:
         try:
-            form = _form_of(type(value))
+            form = form_of(type(value))
             if form is not None:
                 content = form.to(value)
                 return Ext(form.tag, content if form.raw else _pack(content, deeper))
@@ -199,7 +197,7 @@ class _Careful:
             return _Parts(range(len(value)), value, lambda body: _head(_ARRAY, len(value)) + body)
         if kind is dict:
             return self.take_dict_apart(value)
-        form = _form_of(kind)
+        form = form_of(kind)
         if form is not None:
             content = self.call(form.to, value)
             if form.raw:
@@ -216,10 +214,10 @@ class _Careful:
         return inner._replace(wrap=lambda body: packb(Ext(_REGISTERED, head + inner.wrap(body))))
 
     def take_dict_apart(self, value: dict[Any, Any]) -> _Parts:
-        steps, items = (step for key in value for step in (_Step.KEY, key)), _pairs_to(value)
+        steps, items = (step for key in value for step in (_Step.KEY, key)), pairs(value)
         if all(map(_is_plain_key, value)):
             return _Parts(steps, items, lambda body: _head(_MAP, len(value)) + body)
-        tag = _FORMS[dict].tag
+        tag = FORMS[dict].tag
         try:
             payload = _pack(items, _extend)
         except TypeError:
@@ -297,7 +295,7 @@ def _why_not(value: Any) -> str:
     if conversion_of(kind) is not None:
         return f"{name}, whose class isn't registered; put @register_type on it"
     base = builtin_base(kind)
-    if base in _FORMS or base in _ATOMS or base is list:
+    if base in FORMS or base in _ATOMS or base is list:
         return (
             f"{name}, which would come back as a plain {base.__name__}; "
             "register the class with register_type(cls, to=..., restore=...)"
@@ -314,129 +312,6 @@ def _name(value: Any) -> str:
     subject = value if named else type(value)
     article = "an" if kind[0] in "aeiouAEIOU" else "a"
     return f"{article} {kind} ({subject.__module__ or 'builtins'}.{subject.__qualname__})"
-
-
-class _Form(NamedTuple):
-    """How a built-in type is written: `to` gives the payload, as bytes if `raw`, else as a simpler value."""
-
-    tag: int
-    raw: bool
-    to: Callable[[Any], Any]
-    restore: Callable[[Any], Any]
-
-
-def _form_of(kind: type) -> _Form | None:
-    form = _FORMS.get(kind)
-    if form is None and kind.__name__ in _LATER:
-        module, later = _LATER[kind.__name__]
-        if getattr(sys.modules.get(module), kind.__name__, None) is kind:
-            form = _FORMS[kind] = later
-    return form
-
-
-def _pairs_to(value: dict[Any, Any]) -> list[Any]:
-    return [part for pair in value.items() for part in pair]
-
-
-def _pairs_restore(parts: list[Any]) -> dict[Any, Any]:
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-def _int_to(value: int) -> bytes:
-    return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
-
-
-def _datetime_to(value: datetime) -> bytes:
-    clock = value.hour, value.minute, value.second, value.microsecond, value.fold
-    return _DATETIME.pack(value.year, value.month, value.day, *clock) + _zone_to(value.tzinfo)
-
-
-def _datetime_restore(payload: bytes) -> datetime:
-    year, month, day, hour, minute, second, micro, fold = _DATETIME.unpack_from(payload)
-    zone = _zone_restore(payload[_DATETIME.size :])
-    return datetime(year, month, day, hour, minute, second, micro, zone, fold=fold)
-
-
-def _time_to(value: time) -> bytes:
-    clock = value.hour, value.minute, value.second, value.microsecond, value.fold
-    return _TIME.pack(*clock) + _zone_to(value.tzinfo)
-
-
-def _time_restore(payload: bytes) -> time:
-    hour, minute, second, micro, fold = _TIME.unpack_from(payload)
-    return time(hour, minute, second, micro, _zone_restore(payload[_TIME.size :]), fold=fold)
-
-
-def _zone_to(zone: tzinfo | None) -> bytes:
-    return b"" if zone is None else b"Z" if zone is UTC else encode(zone, "tzinfo")
-
-
-def _zone_restore(payload: bytes) -> Any:
-    return None if not payload else UTC if payload == b"Z" else decode(payload)
-
-
-def _timedelta_to(value: timedelta) -> bytes:
-    return _TIMEDELTA.pack(value.days, value.seconds, value.microseconds)
-
-
-def _timezone_to(value: Any) -> list[Any]:
-    return list(value.__getinitargs__())
-
-
-def _zoneinfo_to(value: Any) -> bytes:
-    if value.key is None:
-        raise ValueError("it was read from a file and has no key to find it by")
-    return _text_to(value.key)
-
-
-def _zoneinfo_restore(payload: bytes) -> Any:
-    from zoneinfo import ZoneInfo
-
-    key = _text_restore(payload)
-    try:
-        return ZoneInfo(key)
-    except (KeyError, ValueError, OSError) as error:
-        raise UsageError(f"this system doesn't know the time zone {key!r}: pip install tzdata") from error
-
-
-def _uuid_to(value: UUID) -> bytes:
-    return value.bytes if value.is_safe is SafeUUID.unknown else value.bytes + value.is_safe.name.encode()
-
-
-def _uuid_restore(payload: bytes) -> UUID:
-    return UUID(bytes=payload[:16], is_safe=SafeUUID[payload[16:].decode() or "unknown"])
-
-
-def _decimal_restore(payload: bytes) -> Any:
-    from decimal import Decimal
-
-    return Decimal(payload.decode())
-
-
-def _fraction_restore(parts: list[int]) -> Any:
-    from fractions import Fraction
-
-    return Fraction(*parts)
-
-
-def _path_form(tag: int, name: str) -> _Form:
-    def restore(payload: bytes) -> Any:
-        import pathlib
-
-        try:
-            return getattr(pathlib, name)(_text_restore(payload))
-        except NotImplementedError as error:
-            raise UsageError(f"a stored {name} can't be read on this system; store Pure paths") from error
-
-    return _Form(tag, True, lambda value: _text_to(str(value)), restore)
-
-
-def _text_to(value: str) -> bytes:
-    return value.encode("utf-8", "surrogatepass")
-
-
-def _text_restore(payload: bytes) -> str:
-    return payload.decode("utf-8", "surrogatepass")
 
 
 def _registered_restore(content: list[Any]) -> Any:
@@ -461,57 +336,12 @@ class _Step(Enum):
 _CONTAINERS = frozenset((list, dict))
 _ATOMS = frozenset((type(None), bool, float, bytes))
 _NATIVE = _CONTAINERS | _ATOMS | {int, str}
-_DATETIME, _TIME = struct.Struct(">HBBBBBIB"), struct.Struct(">BBBIB")
-_DATE, _TIMEDELTA, _COMPLEX = struct.Struct(">HBB"), struct.Struct(">iII"), struct.Struct(">dd")
 _ARRAY, _MAP = (0x90, 0xDC, 0xDD), (0x80, 0xDE, 0xDF)
 _REGISTERED = 0
 
-# The tags are the format: a number is never given to another type.
-_FORMS: dict[type, _Form] = {
-    tuple: _Form(1, False, list, tuple),
-    set: _Form(2, False, list, set),
-    frozenset: _Form(3, False, list, frozenset),
-    dict: _Form(4, False, _pairs_to, _pairs_restore),
-    int: _Form(5, True, _int_to, lambda payload: int.from_bytes(payload, "big", signed=True)),
-    str: _Form(6, True, _text_to, _text_restore),
-    bytearray: _Form(7, True, bytes, bytearray),
-    complex: _Form(
-        8,
-        True,
-        lambda value: _COMPLEX.pack(value.real, value.imag),
-        lambda payload: complex(*_COMPLEX.unpack(payload)),
-    ),
-    range: _Form(9, False, lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts)),
-    slice: _Form(10, False, lambda value: [value.start, value.stop, value.step], lambda parts: slice(*parts)),
-    type(...): _Form(11, True, lambda _: b"", lambda _: ...),
-    datetime: _Form(12, True, _datetime_to, _datetime_restore),
-    date: _Form(
-        13,
-        True,
-        lambda value: _DATE.pack(value.year, value.month, value.day),
-        lambda payload: date(*_DATE.unpack(payload)),
-    ),
-    time: _Form(14, True, _time_to, _time_restore),
-    timedelta: _Form(15, True, _timedelta_to, lambda payload: timedelta(*_TIMEDELTA.unpack(payload))),
-    timezone: _Form(16, False, _timezone_to, lambda parts: timezone(*parts)),
-    UUID: _Form(17, True, _uuid_to, _uuid_restore),
-}
-# Types of modules that aren't imported for this: they are recognised once the program has done so.
-_LATER: dict[str, tuple[str, _Form]] = {
-    "ZoneInfo": ("zoneinfo", _Form(18, True, _zoneinfo_to, _zoneinfo_restore)),
-    "Decimal": ("decimal", _Form(19, True, lambda value: str(value).encode(), _decimal_restore)),
-    "Fraction": (
-        "fractions",
-        _Form(20, False, lambda value: [value.numerator, value.denominator], _fraction_restore),
-    ),
-    "PurePosixPath": ("pathlib", _path_form(21, "PurePosixPath")),
-    "PureWindowsPath": ("pathlib", _path_form(22, "PureWindowsPath")),
-    "PosixPath": ("pathlib", _path_form(23, "PosixPath")),
-    "WindowsPath": ("pathlib", _path_form(24, "WindowsPath")),
-}
-_BY_TAG: dict[int, _Form] = {
-    _REGISTERED: _Form(_REGISTERED, False, list, _registered_restore),
-    **{form.tag: form for form in _FORMS.values()},
-    **{form.tag: form for _, form in _LATER.values()},
+_BY_TAG: dict[int, Form] = {
+    _REGISTERED: Form(_REGISTERED, False, list, _registered_restore),
+    **{form.tag: form for form in FORMS.values()},
+    **{form.tag: form for _, form in LATER.values()},
 }
 _extend = _extender(_FAST_LEVELS)

@@ -1,0 +1,46 @@
+"""What is told of a run that stopped: in its head, so that a list needs no journal, and of its errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.journal.codec import encode
+from holdfast.journal.progress import Progress
+
+TRACEBACK_KEPT = 4000
+"""How many characters of a traceback, from its end, are stored with a failed run."""
+
+
+def summary(progress: Progress) -> bytes:
+    """What a run's head says of it, so that a list of runs needs no journal."""
+    return encode(
+        {
+            "step": progress.step,
+            "node": progress.node,
+            "phase": progress.phase,
+            "reason": progress.reason,
+            "error": progress.error,
+            "questions": [question.to_data() for question in progress.questions],
+        }
+    )
+
+
+def error_data(error: BaseException, node: str) -> dict[str, Any]:
+    from traceback import format_exception
+
+    text = "".join(format_exception(error))
+    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    return {
+        "type": name,
+        "message": _plain(str(error)),
+        "node": node,
+        "traceback": _plain(text[-TRACEBACK_KEPT:]),
+    }
+
+
+def told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _plain(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,58 @@
+"""What passes between the loop and a driver: what is to be done, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Final, NamedTuple
+
+from holdfast.engine.task import Task
+from holdfast.errors import HoldfastError
+from holdfast.journal.progress import Question
+from holdfast.journal.store import Commit
+
+
+class Failed(NamedTuple):
+    """The node raised, or what it returned can't be taken (`again` False: trying again won't help)."""
+
+    error: BaseException
+    again: bool = True
+
+
+class Asked(NamedTuple):
+    """The node asked a question; `note` says why it asks again, if it does."""
+
+    question: Question
+    note: str = ""
+
+
+class Cancelled:
+    """The run is to stop here."""
+
+    __slots__ = ()
+
+
+UNFINISHED: Final = frozenset({Failed, Asked, Cancelled})
+
+
+class Wait(NamedTuple):
+    """Let this many seconds pass."""
+
+    seconds: float
+
+
+class Report(NamedTuple):
+    """An event for whoever iterates the run."""
+
+    event: dict[str, Any]
+
+
+class Verdict(NamedTuple):
+    """How the run came to a stop."""
+
+    status: str
+    error: HoldfastError | None = None
+    questions: Sequence[Question] = ()
+
+
+Command = Task | Commit | Wait | Report
+Ending = Generator[Command, Any, Verdict]
