@@ -26,6 +26,7 @@ def summary(progress: Progress) -> bytes:
 
 
 def error_data(error: BaseException, node: str) -> dict[str, Any]:
+    """An error as plain data: its type, message and traceback, and the node it came from."""
     from traceback import format_exception
 
     text = "".join(format_exception(error))
@@ -39,6 +40,7 @@ def error_data(error: BaseException, node: str) -> dict[str, Any]:
 
 
 def told(error: BaseException) -> str:
+    """An error in one line."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -85,15 +85,9 @@ class Core:
         watched = ledger is not None or bool(plan.schema.reducers)
         straight = emit is None and not after
         interval, unsaved = self.interval, before | {END}  # a step that stops the run is saved with the stop
-        if p.phase == AFTER:
-            if p.node in after and not p.cleared:
-                return (yield from self._stop_after(None))
-            chosen = self._following(nodes[p.node])
-            if isinstance(chosen, Failed):
-                return (yield from self._stop_after(chosen))
-            self._note({"node": chosen, "phase": BEFORE, "cleared": False})
-        if self.resumed:
-            self._tell(events.CHECKPOINT_RESUME, checkpoint_node=p.made_by, resume_node=p.node)
+        stopped = yield from self._arrive()
+        if stopped is not None:
+            return stopped
         while (name := p.node) != END:
             if before and name in before and not p.cleared:
                 return (yield from self._pause(f"interrupted before {name!r}"))
@@ -139,6 +133,20 @@ class Core:
             if stream and decided not in unsaved:
                 yield self._step_report()
         return (yield from self._finish())
+
+    def _arrive(self) -> Generator[Command, Any, Verdict | None]:
+        """Begin where the progress says: after a node, what follows is chosen first. A Verdict ends it there."""
+        p = self.progress
+        if p.phase == AFTER:
+            if p.node in self.plan.interrupt_after and not p.cleared:
+                return (yield from self._stop_after(None))
+            chosen = self._following(self.plan.nodes[p.node])
+            if isinstance(chosen, Failed):
+                return (yield from self._stop_after(chosen))
+            self._note({"node": chosen, "phase": BEFORE, "cleared": False})
+        if self.resumed:
+            self._tell(events.CHECKPOINT_RESUME, checkpoint_node=p.made_by, resume_node=p.node)
+        return None
 
     def _following(self, node: PlanNode) -> str | Failed:
         """What comes after a node that completed, or why that can't be told."""

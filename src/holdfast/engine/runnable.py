@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,12 +17,12 @@ from holdfast.journal.reading import Checkpoint
 Config = Mapping[str, Any] | None
 
 
-class Runnable:
+class Runnable(ABC):
     """A graph that can be run. What it gives: `compiled()`."""
 
+    @abstractmethod
     def compiled(self) -> Compiled:
         """The plan and its settings. Raises `DefinitionError`."""
-        raise NotImplementedError
 
     def invoke(
         self,
