@@ -103,7 +103,7 @@ class DamagedRecord(StoreError):
         self.run_id, self.sequence, self.reason = run_id, sequence, reason
         super().__init__(
             f"record {sequence} of run {run_id!r} is damaged: {reason}. "
-            "The steps before it can be read with state_at() or forked"
+            "Earlier steps can be read with state_at(), or forked"
         )
 
 

@@ -100,6 +100,9 @@ class StateGraph(Definition, Runnable):
             self._compiled = self._compile(**self._options)
         return self._compiled
 
+    def __repr__(self) -> str:
+        return f"<StateGraph {self.name!r}: {', '.join(self._nodes) or 'no nodes'}>"
+
     def _compile(
         self,
         store: Any = None,

@@ -251,10 +251,11 @@ def test_two_runs_do_not_share_their_starting_values() -> None:
 
 
 def test_a_reducer_that_raises_fails_the_node() -> None:
-    """F1: the state is as it was; the cause is the reducer's."""
+    """F1: the state is as it was; the error names the key, and the cause is the reducer's."""
     graph = graph_of({"n": Annotated[int, operator.add]}, lambda state: {"n": "text", "other": 1})
     with pytest.raises(ExecutionError) as caught:
         graph.execute({"n": 1})
+    assert "in the reducer of 'n', given int and str" in str(caught.value)
     assert isinstance(caught.value.cause, TypeError)
     assert caught.value.state == {"n": 1}
 

@@ -33,15 +33,24 @@ def error_data(error: BaseException, node: str) -> dict[str, Any]:
     name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
     return {
         "type": name,
-        "message": _plain(str(error)),
+        "message": _plain(_text(error)),
         "node": node,
         "traceback": _plain(text[-TRACEBACK_KEPT:]),
     }
 
 
 def told(error: BaseException) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """An error in one line, with the notes that were added to it."""
+    parts = [_text(error), *(f"({note})" for note in getattr(error, "__notes__", ()))]
+    text = " ".join(part for part in parts if part)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its text can't be had)"
 
 
 def _plain(text: str) -> str:

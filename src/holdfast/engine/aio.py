@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from typing import Any
 
-from holdfast.engine.calling import attempt, awaited, is_awaitable, timed_out
+from holdfast.engine.calling import attempt, attempt_within, awaited, is_awaitable, timed_out
 from holdfast.engine.commands import Cancelled, Command, Report, Verdict, Wait
 from holdfast.engine.link import Link, Slot, Stop
 from holdfast.engine.session import Session
@@ -58,13 +58,14 @@ async def call(stop: Stop, task: Task) -> Any:
         return Cancelled()
     function, timeout = task.plan_node.function, task.plan_node.timeout
     try:
+        if function is None or function.is_async:
+            outcome = attempt(task)
+        else:
+            outcome = await _in_thread(task, timeout)
+        if not is_awaitable(outcome):
+            return outcome
         async with asyncio.timeout(timeout) if timeout is not None else _AT_LEISURE:
-            if function is None or function.is_async:
-                outcome = attempt(task)
-            else:
-                loop, context = asyncio.get_running_loop(), copy_context()
-                outcome = await loop.run_in_executor(None, context.run, attempt, task)
-            return await awaited(task, outcome) if is_awaitable(outcome) else outcome
+            return await awaited(task, outcome)
     except TimeoutError:
         return timed_out(task)
 
@@ -98,6 +99,14 @@ async def sleep(stop: Stop, seconds: float) -> Cancelled | None:
     finally:
         stop.wake = None
     return Cancelled() if stop.asked else None
+
+
+def _in_thread(task: Task, timeout: float | None) -> asyncio.Future[Any]:
+    """A sync node in a thread, where its time begins when it does, however long it had to queue."""
+    loop, context = asyncio.get_running_loop(), copy_context()
+    if timeout is None:
+        return loop.run_in_executor(None, context.run, attempt, task)
+    return loop.run_in_executor(None, context.run, attempt_within, timeout, task)
 
 
 def _resolve(written: asyncio.Future[Exception | None], outcome: Exception | None) -> None:

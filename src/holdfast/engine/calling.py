@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextvars import copy_context
+from threading import Thread
 from typing import Any
 
 from holdfast.engine.commands import Asked, Failed
@@ -26,14 +28,41 @@ def attempt(task: Task) -> Any:
         return Failed(error)
 
 
+def attempt_within(timeout: float, task: Task) -> Any:
+    """The same in a thread of its own, which is left behind if it takes more than so many seconds."""
+    outcomes: list[Any] = []
+    interrupts: list[BaseException] = []
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            outcomes.append(context.run(attempt, task))
+        except BaseException as interrupt:
+            interrupts.append(interrupt)
+
+    thread = Thread(target=work, name=f"holdfast-{task.node}", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if interrupts:
+        raise interrupts[0]
+    return outcomes[0] if outcomes else timed_out(task)
+
+
 async def awaited(task: Task, result: Awaitable[Any]) -> Any:
     """Await what an async node returned, for the same outcomes."""
+    from asyncio import CancelledError, current_task
+
     CURRENT.set(task)
     try:
         return await result
     except Pause as asked:
         return Asked(asked.question, asked.note)
     except Exception as error:
+        return Failed(error)
+    except CancelledError as error:
+        driver = current_task()
+        if driver is not None and driver.cancelling():
+            raise
         return Failed(error)
 
 

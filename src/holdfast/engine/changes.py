@@ -98,6 +98,9 @@ class Changes:
             for key in notes.touched:
                 if key in self._shadows and key not in update and key not in notes.written:
                     self._replace(delta, key, self._live[key])
+        for key in notes.touched & self._reducers.keys():
+            if _size(dict.get(private, key)) != _size(self._live.get(key)):
+                _warn_without_effect(key)
         data = b""
         if self.durable:
             data = delta.encode()
@@ -179,9 +182,9 @@ class Changes:
             delta.sets[key] = value
         elif self.durable:
             shadow = self._shadows.setdefault(key, encode(old))
-            self._replace(delta, key, reducer(decode(shadow), value))
+            self._replace(delta, key, _reduced(reducer, key, decode(shadow), value))
         else:
-            delta.sets[key] = reducer(detached_value(old), value)
+            delta.sets[key] = _reduced(reducer, key, detached_value(old), value)
 
     def _follow(self, delta: Delta) -> None:
         """A key that got another value has another shadow: the one just made, or none until it is next read."""
@@ -241,6 +244,27 @@ def _list_head(data: bytes) -> tuple[int, int]:
     if first == 0xDD:
         return 5, int.from_bytes(data[1:5], "big")
     return 0, 0
+
+
+def _reduced(reducer: Reducer, key: str, old: Any, new: Any) -> Any:
+    try:
+        return reducer(old, new)
+    except Exception as problem:
+        problem.add_note(f"in the reducer of {key!r}, given {type(old).__name__} and {type(new).__name__}")
+        raise
+
+
+def _size(value: Any) -> int:
+    return len(value) if type(value) in (list, dict, set) else -1
+
+
+def _warn_without_effect(key: str) -> None:
+    from logging import getLogger
+
+    getLogger("holdfast.run").warning(
+        "a node changed its copy of %r in place, which has no effect: the key has a reducer, so return what is new",
+        key,
+    )
 
 
 def _unchangeable(values: Iterable[Any]) -> bool:

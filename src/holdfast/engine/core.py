@@ -40,6 +40,7 @@ from holdfast.engine.task import Keep, Scope, Task
 from holdfast.errors import Conflict, ExecutionError, RunCancelled, RunNotFound
 from holdfast.graphs.plan import END, Choice, Edge, Plan, PlanNode
 from holdfast.graphs.state import State
+from holdfast.journal.copies import detached_value
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, FAILED_PHASE, Progress, Question
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, Signalled
@@ -110,7 +111,10 @@ class Core:
                 if stopped is not None:
                     return stopped
                 continue
-            scope.task = None
+            if ledger is None:
+                scope.task = None
+            else:
+                task.close()
             if emit is not None:
                 self._conclude(task, None)
             state.checkpoint_node = name
@@ -184,14 +188,14 @@ class Core:
         return target
 
     def _offer(self, way: Edge | Choice) -> dict[str, Any]:
-        config = self.progress.config
+        config = detached_value(self.progress.config)
         return {"state": self.state, "config": config, "node": way.source, "graph": self.plan.graph}
 
     def _unfinished(
         self, task: Task, outcome: Failed | Asked | Cancelled
     ) -> Generator[Command, Any, Verdict | None]:
         """A node didn't complete: try again (None), or stop the run (a Verdict)."""
-        self.scope.task = None
+        task.close()
         self.changes.undo(task.state)
         if self.emit is not None:
             self._conclude(task, outcome)
@@ -251,6 +255,9 @@ class Core:
         changes = {"status": FAILED, "reason": reason, "phase": phase, "error": described, "cleared": True}
         saved = yield from self._stop(FAILED, changes)
         if isinstance(saved, Verdict):
+            if saved.error is not None:
+                saved.error.add_note(f"This was to save that {p.node!r} had failed: {reason}")
+                saved.error.__context__ = cause
             return saved
         path = p.path if phase == AFTER else [*p.path, p.node]
         return (yield from self._failed(reason, cause, p.node, path, saved))
@@ -291,7 +298,7 @@ class Core:
         commit = ledger.commit(status, summary(p), purge, heed=status == PAUSED)
         answer = yield commit
         if isinstance(answer, Exception):
-            self._note({"cleared": cleared})
+            self._note({"cleared": cleared, "questions": []})
             return (yield from self._unsaved(answer))
         self._saved(commit)
         if self.stream and p.step != self._reported:

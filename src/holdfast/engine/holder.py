@@ -25,7 +25,8 @@ def is_dead(holder: str) -> bool:
         return False
     if not pid.isdigit():
         return False
-    return _start_of(int(pid)) != began
+    start = _start_of(int(pid))
+    return start is not None and start != began
 
 
 def describe_holder(holder: str | None) -> str:
@@ -42,7 +43,7 @@ def describe_holder(holder: str | None) -> str:
 @lru_cache(maxsize=1)
 def _name(pid: int) -> str:
     """Keyed by the process, so that a forked child finds its own name."""
-    return _SEPARATOR.join([*_place(), str(pid), _start_of(pid)])
+    return _SEPARATOR.join([*_place(), str(pid), _start_of(pid) or ""])
 
 
 def _place() -> tuple[str, str, str]:
@@ -70,11 +71,26 @@ def _process_space() -> str:
         return ""
 
 
-def _start_of(pid: int) -> str:
-    """When a process started, in ticks since boot; empty if it doesn't run or has ended but lingers."""
+def _start_of(pid: int) -> str | None:
+    """When a process started, in ticks since boot; empty if it has ended, None if that can't be told."""
     line = _first_line(f"/proc/{pid}/stat")
     fields = line.rpartition(")")[2].split()
-    return "" if len(fields) < 20 or fields[0] in ("Z", "X") else fields[19]
+    if len(fields) >= 20:
+        return "" if fields[0] in ("Z", "X") else fields[19]
+    return "" if _has_ended(pid) else None
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether the system says for certain that there is no such process."""
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 def _first_line(path: str) -> str:

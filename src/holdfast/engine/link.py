@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic, sleep
 from weakref import WeakValueDictionary
 
 from holdfast.engine.holder import describe_holder, is_dead, this_process
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, RunNotFound, StoreUnavailable
 from holdfast.journal.store import Commit, Lease, NewRun, RunHead, Store
 
 LARGEST_BATCH = 256
@@ -68,6 +68,10 @@ class Link:
 
     def __init__(self, store: Store, ttl: float = 10.0) -> None:
         self.store, self.ttl = store, ttl
+        self.begin()
+
+    def begin(self) -> None:
+        """Hold nothing and wait for nothing: at first, and in a child that was forked off."""
         self.held: WeakValueDictionary[str, Held] = WeakValueDictionary()
         self._queue: deque[Slot] = deque()
         self._gate = threading.Lock()
@@ -100,6 +104,13 @@ class Link:
                     raise
                 sleep(min(pause, max(0.0, deadline - monotonic())))
                 pause = min(pause * 1.5, 0.5)
+
+    def head(self, run_id: str) -> RunHead:
+        """What the store knows of a run. Raises `RunNotFound`, which says where it was looked for."""
+        try:
+            return self.store.head(run_id)
+        except RunNotFound:
+            raise RunNotFound(run_id, f"looked in {self.store!r}") from None
 
     def commit(self, commit: Commit) -> Exception | None:
         """Carry out a commit, together with whatever others wait. Returns why it was refused, or None."""
@@ -142,7 +153,7 @@ class Link:
     def release(self, held: Held) -> None:
         """Give the lease back, unless the run's last commit has done so."""
         self.let_go(held)
-        if not held.lost:
+        if not held.lost and held.process == os.getpid():
             self.store.release(held.lease)
 
     def let_go(self, held: Held) -> None:
@@ -156,8 +167,7 @@ class Link:
             dead = head.holder is not None and (is_dead(head.holder) or self._abandoned(head))
             return self.store.claim(run_id, this_process(), self.ttl, head.fence if dead else None)
         except Conflict as conflict:
-            holder = conflict.holder or ""
-            reason = conflict.reason.replace(holder, describe_holder(holder)) if holder else conflict.reason
+            reason = f"{in_words(conflict).reason}; resume(…, wait=seconds) waits for it"
             raise Conflict(run_id, reason, conflict.holder, conflict.until) from None
 
     @contextmanager
@@ -199,11 +209,15 @@ class Link:
         batch: list[Slot] = []
         while self._queue and len(batch) < LARGEST_BATCH:
             batch.append(self._queue.popleft())
-        outcomes = self._append([slot.commit for slot in batch])
-        for slot, outcome in zip(batch, outcomes, strict=True):
-            slot.outcome, slot.done = outcome, True
-            if slot.ready is not None:
-                slot.ready(slot)
+        cut_off = StoreUnavailable("the process was interrupted while it saved")
+        outcomes: Sequence[Exception | None] = [cut_off] * len(batch)
+        try:
+            outcomes = self._append([slot.commit for slot in batch])
+        finally:
+            for slot, outcome in zip(batch, outcomes, strict=True):
+                slot.outcome, slot.done = outcome, True
+                if slot.ready is not None:
+                    slot.ready(slot)
 
     def _append(self, commits: list[Commit]) -> list[Exception | None]:
         try:
@@ -213,7 +227,7 @@ class Link:
 
     def renew(self) -> None:
         """Prolong all leases that are held here; note the ones that are lost and the signals that wait."""
-        mine = [held for held in self.held.values() if held.process == os.getpid()]
+        mine = [held for ref in self.held.valuerefs() if (held := ref()) is not None]
         if not mine:
             return
         answers = self.store.renew([each.lease for each in mine], self.ttl)
@@ -252,3 +266,23 @@ def _keep(link: Link) -> None:
             logging.getLogger("holdfast.leases").warning(
                 "couldn't renew leases; will try again", exc_info=True
             )
+
+
+def in_words(conflict: Conflict) -> Conflict:
+    """The same conflict, with its holder as a person would name it."""
+    if not conflict.holder:
+        return conflict
+    reason = conflict.reason.replace(conflict.holder, describe_holder(conflict.holder))
+    return Conflict(conflict.run_id, reason, conflict.holder, conflict.until)
+
+
+def _begin_in_child() -> None:
+    """Locks that other threads of the parent held would never be released here; its leases are its own."""
+    global _links_lock
+    _links_lock = threading.Lock()
+    for link in list(_links.values()):
+        link.begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)

@@ -31,7 +31,9 @@ class Pause(BaseException):
 def question_for(
     question_id: str, prompt: str, node: str, choices: Iterable[Any] | None, schema: Any
 ) -> Question:
-    """The question as data. Raises `UsageError` for a schema that isn't one."""
+    """The question as data. Raises `UsageError` for choices or a schema that aren't any."""
+    if isinstance(choices, str) or (choices is not None and not (choices := list(choices))):
+        raise UsageError(f"choices is a list of at least one answer, not {choices!r}")
     return Question(
         question_id, str(prompt), node, None if choices is None else list(choices), _as_schema(schema)
     )
@@ -98,7 +100,7 @@ def _wrong_type(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any]
 
 
 def _wrong_value(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
-    if "enum" in schema and value not in schema["enum"]:
+    if "enum" in schema and not any(_equal(value, each) for each in schema["enum"]):
         return f"{where} is {value!r}, not one of {schema['enum']!r}"
     if "const" in schema and value != schema["const"]:
         return f"{where} is {value!r}, not {schema['const']!r}"

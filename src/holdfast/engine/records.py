@@ -16,10 +16,10 @@ from holdfast.engine.link import Link
 from holdfast.engine.session import Compiled, check_fits, check_id, merge_update, new_run
 from holdfast.errors import Conflict, UsageError
 from holdfast.graphs.state import State, new_id
-from holdfast.journal.codec import decode
+from holdfast.journal.codec import decode, encode
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, Progress, Question
-from holdfast.journal.reading import Checkpoint, history, progress_at, read_progress
+from holdfast.journal.reading import Checkpoint, history, next_step, progress_at, read_progress
 from holdfast.journal.store import CANCELLED, ENDED, PAUSED, STATUSES, RunFilter, RunHead
 
 
@@ -95,7 +95,7 @@ def difference(link: Link, run_id: str, a: int, b: int) -> Difference:
         changed={
             key: (old[key], value)
             for key, value in new.items()
-            if key in old and (type(old[key]) is not type(value) or old[key] != value)
+            if key in old and encode(old[key]) != encode(value)
         },
     )
 
@@ -129,9 +129,9 @@ def rollback(compiled: Compiled, run_id: str, step: int) -> State:
     held = link.claim(run_id)
     try:
         tail = link.store.read(run_id, first=1)
-        newest = read_progress(link.store.read(run_id))
         progress = progress_at(tail, step)
-        progress.step, progress.crashes, progress.at = newest.step + 1, held.lease.crashes, time()
+        check_fits(compiled.plan, progress)
+        progress.step, progress.crashes, progress.at = next_step(tail), held.lease.crashes, time()
         progress.status, progress.reason = PAUSED, f"rolled back to step {step}"
         _forget_stop(progress)
         ledger = Ledger(run_id, held.lease.fence, tail.head.sequence)
@@ -152,7 +152,10 @@ def cancel(link: Link, run_id: str) -> None:
     if held is not None:
         held.stop.ask()
         return
-    _refuse_ended(link.store.head(run_id))
+    head = link.head(run_id)
+    if head.status == CANCELLED:
+        return
+    _refuse_ended(head)
     try:
         held = link.claim(run_id)
     except Conflict:
@@ -195,5 +198,5 @@ def _forget_stop(progress: Progress) -> None:
     """Begin at the position anew: what was asked or approved there counts for the run it was asked in."""
     if progress.phase != AFTER:
         progress.phase = BEFORE
-    progress.questions, progress.answers = [], {}
+    progress.questions, progress.answers, progress.memos = [], {}, {}
     progress.attempts, progress.error, progress.cleared = 0, None, False

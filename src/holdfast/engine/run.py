@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
+from holdfast.engine.changes import detached
 from holdfast.engine.commands import Verdict
 from holdfast.engine.session import Session
 from holdfast.engine.threads import drive
@@ -56,7 +57,8 @@ class Seen:
     def state(self) -> State:
         if self.session is None:
             raise UsageError(f"run {self.run_id!r} has not begun")
-        return self.session.core.state._copy()
+        state = self.session.core.state
+        return state._copy() if self.verdict is not None else detached(state)
 
     def outcome(self) -> State:
         """The final state, or the exception that says why there is none."""
@@ -68,7 +70,7 @@ class Seen:
         if verdict.status == PAUSED:
             p = self.session.progress
             way_on = "answer" if verdict.questions else "update"
-            reason = f"{p.reason}. resume({self.run_id!r}, {way_on}) goes on"
+            reason = f"{p.reason} — resume({self.run_id!r}, {way_on}) goes on"
             raise RunPaused(self.run_id, reason, verdict.questions, p.node)
         return self.state()
 

@@ -35,6 +35,7 @@ class Runnable(ABC):
     ) -> Run:
         """Start a run, or go on from a checkpoint; iterate what this returns for its events.
 
+        It begins when it is iterated, or when its `state` is read; `execute` runs it to the end at once.
         Events are dicts: `interrupt` and `pause` (`node`, `state`, `checkpoint_path`), `error`, `cancelled` and
         `final` (`state`). With `checkpoint`, the input is the answer to an open question or else a dict that is
         merged into the saved state, and `config` is merged over the saved one.
@@ -194,7 +195,7 @@ class Runnable(ABC):
         compiled, labels = self.compiled(), _tags(tags)
         if checkpoint is None:
             fresh = isinstance(input, State) and input.checkpoint_node is None
-            named = session.check_id(run_id or (input.run_id if fresh else new_id()))
+            named = session.check_id(run_id if run_id is not None else input.run_id if fresh else new_id())
             return named, lambda: session.start(compiled, input, config, named, labels, stream)
         if run_id is not None:
             raise UsageError("a checkpoint belongs to its run: give checkpoint= or run_id=, not both")

@@ -19,7 +19,7 @@ from holdfast.engine.core import Core
 from holdfast.engine.environment import environment
 from holdfast.engine.handover import hand_over, take_back
 from holdfast.engine.holder import this_process
-from holdfast.engine.link import Held, Link, Stop
+from holdfast.engine.link import Held, Link, Stop, in_words
 from holdfast.engine.questions import check_answer
 from holdfast.errors import (
     AlreadyCompleted,
@@ -31,7 +31,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.graphs.plan import END, Plan
-from holdfast.graphs.state import LiveState, State, new_id
+from holdfast.graphs.state import LiveState, State
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.envelope import Seal
@@ -56,7 +56,15 @@ from holdfast.stores.checkpointer import Checkpointer
 if TYPE_CHECKING:
     from logging import Logger
 
-NOT_GIVEN: Any = object()
+
+class NotGiven:
+    """Stands for an argument that wasn't given, where None could be one."""
+
+    def __repr__(self) -> str:
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN: Any = NotGiven()
 
 
 class Compiled(NamedTuple):
@@ -161,7 +169,7 @@ class Session:
     def settle(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
         """What the loop is told about a commit: the reference, where a checkpointer keeps the run."""
         if refusal is not None or commit.status is None or commit.status == RUNNING:
-            return refusal
+            return in_words(refusal) if isinstance(refusal, Conflict) else refusal
         if self.held is not None and self.compiled.link is not None:
             self.compiled.link.let_go(self.held)
             self.held = None
@@ -210,14 +218,12 @@ def start(
     compiled: Compiled,
     given: Any,
     config: Mapping[str, Any] | None,
-    run_id: str | None,
+    run_id: str,
     tags: tuple[str, ...],
     stream: bool,
 ) -> Session:
     """Open a new run. Raises `RunExists`, `UnstorableValue`, `UsageError`."""
     plan, link = compiled.plan, compiled.link
-    fresh = isinstance(given, State) and given.checkpoint_node is None
-    run_id = check_id(run_id or (given.run_id if fresh else new_id()))
     progress = Progress(
         run_id, plan.name, plan.fingerprint, plan.entry, detached_value(plan.schema.initial(given)),
         at=time(), config=dict(config or {}),
@@ -243,7 +249,7 @@ def resume(
     `Conflict`, `AnswerRefused`, `RunPaused` for a question left open, `DamagedRecord`, `UsageError`.
     """
     link = compiled.need_link("resume")
-    _refuse_completed(link.store.head(run_id))
+    _refuse_completed(link.head(run_id))
     held = link.claim(run_id, wait)
     try:
         progress, ledger, signalled = _reopen(compiled, link, held, step)
@@ -338,7 +344,8 @@ def _reopen(compiled: Compiled, link: Link, held: Held, step: int | None) -> tup
 
 def _refuse_completed(head: RunHead) -> None:
     if head.status == COMPLETED:
-        kept = "fork() it to go on from one of its steps" if head.snapshot else "its journal went with that"
+        kept = "fork() it to go on from one of its steps"
+        kept = kept if head.snapshot else "its journal went with that; compile(preserve=True) keeps it"
         message = f"run {head.run_id!r} is complete; {kept}"
         raise AlreadyCompleted(message, head.run_id)
 

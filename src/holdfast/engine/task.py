@@ -43,7 +43,7 @@ class Scope:
 class Task:
     """What a node may know about the call it is in, and what a driver needs to make it."""
 
-    __slots__ = ("_asked", "attempt", "began", "plan_node", "scope", "state", "step")
+    __slots__ = ("_asked", "_used", "attempt", "began", "plan_node", "scope", "state", "step")
 
     def __init__(self, scope: Scope, plan_node: PlanNode, state: NodeState, attempt: int, step: int) -> None:
         self.scope = scope
@@ -55,6 +55,8 @@ class Task:
 
     _asked: int
     """How many questions it has asked; unset while that is none."""
+    _used: set[str]
+    """The keys of the results that it has asked for; unset while there are none."""
     began: float
     """When the call began, by the loop's clock; known where somebody watches."""
 
@@ -75,8 +77,9 @@ class Task:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What `invoke(config=…)` was given, over what was saved with the run."""
-        return self.scope.progress.config
+        """What `invoke(config=…)` was given, over what was saved with the run: a copy of your own."""
+        copied: dict[str, Any] = detached_value(self.scope.progress.config)
+        return copied
 
     @property
     def idempotency_key(self) -> str:
@@ -107,10 +110,14 @@ class Task:
     def pause(self, prompt: str, *, choices: Any = None, schema: Any = None, key: str | None = None) -> Any:
         """See `holdfast.pause`."""
         self._check_open("pause")
+        if key is not None and key.isdigit():
+            raise UsageError(f"pause(key={key!r}): numbers are for questions without a key; use a word")
         self._asked = getattr(self, "_asked", 0) + 1
         question_id = f"{self.node}:{self.step}:{key or self._asked}"
         if self.scope.keep is None:
-            raise UsageError("pause() needs a store to keep the run in: compile(store=…)")
+            raise UsageError(
+                "pause() needs a store to keep the run in: compile(store=…), or a CheckpointConfig with an interval"
+            )
         question = question_for(question_id, prompt, self.node, choices, schema)
         if question_id not in self.scope.progress.answers:
             encode(question.to_data(), "question")
@@ -125,6 +132,7 @@ class Task:
         self._check_open("once")
         if not isinstance(key, str):
             raise UsageError(f"once(key, function, …): the key is a str, not {key!r}")
+        self._use(key)
         if key in self.scope.progress.memos:
             awaited, kept = self.scope.progress.memos[key]
             return _ready(detached_value(kept)) if awaited else detached_value(kept)
@@ -154,6 +162,13 @@ class Task:
         """The call is over: what still runs of it, in a thread that was left behind, can keep nothing more."""
         with self.scope.guard:
             self.scope.task = None
+
+    def _use(self, key: str) -> None:
+        """A key stands for one result in one call of the node; else one would be taken for another."""
+        used = self._used = getattr(self, "_used", set())
+        if key in used:
+            raise UsageError(f"once(): node {self.node!r} has used the key {key!r} before; give each its own")
+        used.add(key)
 
     def _check_open(self, what: str) -> None:
         if self.scope.task is not self:

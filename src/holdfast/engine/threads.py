@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Generator
-from contextvars import copy_context
 from typing import Any
 
-from holdfast.engine.calling import attempt, awaited, is_awaitable, timed_out
+from holdfast.engine.calling import attempt, attempt_within, awaited, is_awaitable, timed_out
 from holdfast.engine.commands import Cancelled, Command, Report, Verdict, Wait
 from holdfast.engine.link import Stop
 from holdfast.engine.session import Session
@@ -34,7 +33,7 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
                 elif (timeout := command.plan_node.timeout) is None:
                     answer = attempt(command)
                 else:
-                    answer = waiting.at_most(timeout, command)
+                    answer = attempt_within(timeout, command)
                 if type(answer) is not dict and is_awaitable(answer):
                     answer = waiting.result_of(command, answer)
             elif type(command) is Commit:
@@ -54,8 +53,10 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
         return verdict
     finally:
         CURRENT.set(outer)
-        waiting.close()
-        session.close()
+        try:
+            waiting.close()
+        finally:
+            session.close()
 
 
 class Waiting:
@@ -65,25 +66,6 @@ class Waiting:
 
     def __init__(self) -> None:
         self._events: EventLoop | None = None
-
-    def at_most(self, timeout: float, task: Task) -> Any:
-        """The outcome of a task that may take so many seconds."""
-        outcomes: list[Any] = []
-        interrupts: list[BaseException] = []
-        context = copy_context()
-
-        def work() -> None:
-            try:
-                outcomes.append(context.run(attempt, task))
-            except BaseException as interrupt:
-                interrupts.append(interrupt)
-
-        thread = threading.Thread(target=work, name=f"holdfast-{task.node}", daemon=True)
-        thread.start()
-        thread.join(timeout)
-        if interrupts:
-            raise interrupts[0]
-        return outcomes[0] if outcomes else timed_out(task)
 
     def result_of(self, task: Task, result: Awaitable[Any]) -> Any:
         """The outcome of a task whose node is async."""
@@ -141,7 +123,13 @@ class EventLoop:
             await asyncio.gather(*others, return_exceptions=True)
             await self._loop.shutdown_asyncgens()
 
-        asyncio.run_coroutine_threadsafe(wind_down(), self._loop).result(5)
+        try:
+            asyncio.run_coroutine_threadsafe(wind_down(), self._loop).result(5)
+        except TimeoutError:
+            from logging import getLogger
+
+            getLogger("holdfast.run").warning("an async node blocks its event loop, which is left behind")
+            return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()

@@ -137,6 +137,7 @@ class Definition:
         ]
         if unknown:
             raise DefinitionError(unknown, self.name)
+        self._warn_of_idle_edges()
         nodes = {
             spec.name: plan_node(
                 spec.name,
@@ -220,6 +221,19 @@ class Definition:
             for name in self._nodes
             if name not in reached
         ]
+
+    def _warn_of_idle_edges(self) -> None:
+        """Two edges from a node don't make two nodes run: say so where the second can never be taken."""
+        for name in self._nodes:
+            ways = self._ways_from(name)
+            certain = next((place for place, way in enumerate(ways) if way.unconditional), len(ways))
+            for way in ways[certain + 1 :]:
+                from logging import getLogger
+
+                getLogger("holdfast.graph").warning(
+                    "graph %s: the edge from %r to %s is never taken, as one added before it always is",
+                    self.name, name, " or ".join(map(repr, way.targets)),
+                )  # fmt: skip
 
     def _no_node(self, name: Hashable) -> str:
         return f"there is no node {name!r}" + did_you_mean(name, self._nodes)

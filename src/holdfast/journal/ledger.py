@@ -101,9 +101,10 @@ class Ledger:
 
     def acknowledged(self, commit: Commit) -> None:
         """The commit is durable: forget what it held."""
-        self.sequence += len(commit.records)
-        self._pending.clear()
-        self._snapshot = 0
+        saved = len(commit.records)
+        self.sequence += saved
+        del self._pending[:saved]
+        self._snapshot = max(self._snapshot - saved, 0)
 
     def _note(self, record: bytes) -> None:
         self._pending.append(record)

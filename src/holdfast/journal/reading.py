@@ -74,6 +74,14 @@ def progress_at(tail: Tail, step: int) -> Progress:
     return _folded(run_id, needed)
 
 
+def next_step(tail: Tail) -> int:
+    """The number that no step of the run has had, whatever of its journal is damaged."""
+    newest = 0
+    for _, record in _each(tail):
+        newest = newest + 1 if isinstance(record, DamagedRecord) else max(newest, record[1])
+    return newest + 1
+
+
 def history(tail: Tail) -> list[Checkpoint]:
     """All steps that the journal still has, in order."""
     found: dict[int, Checkpoint] = {}

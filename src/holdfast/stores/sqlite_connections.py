@@ -11,6 +11,7 @@ then writes is lost. So everything is closed before a fork, and opened again whe
 
 from __future__ import annotations
 
+import atexit
 import os
 import sqlite3
 import threading
@@ -281,5 +282,12 @@ def _after_fork() -> None:
     _one_fork.release()
 
 
+def _at_exit() -> None:
+    """Close what is open, so that SQLite folds the log into the file and takes it away."""
+    for connections in list(_all):
+        connections.close()
+
+
+atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
