@@ -1,4 +1,8 @@
-"""Measuring: two ways of doing the same work, in turn, in one process, as a ratio of their best times."""
+"""Measuring: two ways of doing the same work, in turn, in one process, as a ratio.
+
+Machines change their speed from one second to the next. So the ratio is the median of those of neighbouring
+turns; the times shown are the best of each.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 Work = Callable[[], object]
@@ -35,7 +40,7 @@ def against(
     rounds: int = 9,
     unit: str = "µs/step",
 ) -> Result:
-    """The ratio of the best times of `rounds` turns each; `per` is how many steps one turn takes."""
+    """The median ratio of `rounds` turns each; `per` is how many steps one turn takes."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for work, taken in zip((by_hand, holdfast), times, strict=True):
@@ -43,13 +48,15 @@ def against(
             began = perf_counter()
             work()
             taken.append(perf_counter() - began)
-    hand, ours = (min(taken) for taken in times)
-    return ratio(what, hand / per, ours / per, goal, unit)
+    hand, ours = (min(taken) / per for taken in times)
+    found = median(b / a for a, b in zip(*times, strict=True))
+    aim = f"≤ {goal:g}×" if goal < float("inf") else "-"
+    return Result(what, _time(hand, unit), _time(ours, unit), found, aim, found <= goal)
 
 
 def ratio(what: str, hand: float, ours: float, goal: float, unit: str = "µs/step") -> Result:
     """A line from two times in seconds."""
-    aim = f"≤ {goal:g}×" if goal < float("inf") else "-"
+    aim = f"≤ {goal:g}×"
     return Result(what, _time(hand, unit), _time(ours, unit), ours / hand, aim, ours / hand <= goal)
 
 

@@ -98,7 +98,7 @@ class Changes:
             for key in notes.touched:
                 if key in self._shadows and key not in update and key not in notes.written:
                     self._replace(delta, key, self._live[key])
-        for key in notes.touched & self._reducers.keys():
+        for key in notes.touched & self._reducers.keys() if notes.touched else ():
             if _size(dict.get(private, key)) != _size(self._live.get(key)):
                 _warn_without_effect(key)
         data = b""

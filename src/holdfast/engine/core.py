@@ -111,7 +111,7 @@ class Core:
                 if stopped is not None:
                     return stopped
                 continue
-            if ledger is None:
+            if task.used is None:
                 scope.task = None
             else:
                 task.close()

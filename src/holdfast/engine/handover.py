@@ -7,7 +7,6 @@ the checkpointer writes. A checkpoint without it was saved by hand: its node is 
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import replace
 from time import time
@@ -25,6 +24,8 @@ KEY = "__holdfast__"
 
 def hand_over(checkpointer: Checkpointer, progress: Progress) -> str:
     """Save a run that stops; returns the reference. Raises whatever the checkpointer does."""
+    from base64 import b64encode
+
     rest = replace(progress, state={}, config={})
     config = {**progress.config, KEY: b64encode(rest.snapshot_record()).decode("ascii")}
     copied: dict[str, Any] = decode(encode(dict(progress.state)))
@@ -38,6 +39,8 @@ def hand_over(checkpointer: Checkpointer, progress: Progress) -> str:
 
 def take_back(checkpointer: Checkpointer, reference: str, plan: Plan) -> Progress:
     """The progress that a reference leads to. Raises `UsageError` if it isn't a checkpoint."""
+    from base64 import b64decode
+
     found = checkpointer.load(reference)
     if not isinstance(found, Mapping) or not isinstance(found.get("state"), Mapping) or not found.get("node"):
         raise UsageError(f"what load({reference!r}) gave is no checkpoint: it needs 'state' and 'node'")

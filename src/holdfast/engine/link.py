@@ -114,7 +114,7 @@ class Link:
 
     def commit(self, commit: Commit) -> Exception | None:
         """Carry out a commit, together with whatever others wait. Returns why it was refused, or None."""
-        if not self._queue and self._gate.acquire(blocking=False):
+        if not self._queue and self._gate.acquire(False):
             try:
                 return self.store.append((commit,))[0]
             except Exception as error:

@@ -43,7 +43,7 @@ class Scope:
 class Task:
     """What a node may know about the call it is in, and what a driver needs to make it."""
 
-    __slots__ = ("_asked", "_used", "attempt", "began", "plan_node", "scope", "state", "step")
+    __slots__ = ("_asked", "attempt", "began", "plan_node", "scope", "state", "step", "used")
 
     def __init__(self, scope: Scope, plan_node: PlanNode, state: NodeState, attempt: int, step: int) -> None:
         self.scope = scope
@@ -52,11 +52,11 @@ class Task:
         self.attempt = attempt
         self.step = step
         """The number of the step that this call will complete. The first is 1."""
+        self.used: set[str] | None = None
+        """The keys of the results that it has asked to be kept."""
 
     _asked: int
     """How many questions it has asked; unset while that is none."""
-    _used: set[str]
-    """The keys of the results that it has asked for; unset while there are none."""
     began: float
     """When the call began, by the loop's clock; known where somebody watches."""
 
@@ -165,10 +165,11 @@ class Task:
 
     def _use(self, key: str) -> None:
         """A key stands for one result in one call of the node; else one would be taken for another."""
-        used = self._used = getattr(self, "_used", set())
-        if key in used:
+        if self.used is None:
+            self.used = set()
+        if key in self.used:
             raise UsageError(f"once(): node {self.node!r} has used the key {key!r} before; give each its own")
-        used.add(key)
+        self.used.add(key)
 
     def _check_open(self, what: str) -> None:
         if self.scope.task is not self:

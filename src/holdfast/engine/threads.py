@@ -40,7 +40,9 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
                 assert link is not None
                 answer = session.stopped(command) if stop.asked else None
                 if answer is None:
-                    answer = session.settle(command, link.commit(command))
+                    answer = link.commit(command)
+                    if answer is not None or command.status is not None:
+                        answer = session.settle(command, answer)
             elif type(command) is Report:
                 CURRENT.set(outer)
                 yield command.event

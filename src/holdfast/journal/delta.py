@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.journal.codec import encode
-from holdfast.journal.splice import joined
+from holdfast.journal.splice import NO_ENTRIES, NO_ITEMS, joined
 
 
 class Delta:
@@ -37,7 +37,9 @@ class Delta:
         """The bytes of it. Raises `UnstorableValue` with the path from the state's key on."""
         if not (self.appends or self.merges or self.deletes):
             return encode(self.sets)
-        return joined([encode(self.sets), encode(self.appends), encode(self.merges), encode(self.deletes)])
+        parts = (self.sets, self.appends, self.merges)
+        deletes = encode(self.deletes) if self.deletes else NO_ITEMS
+        return joined([*(encode(part) if part else NO_ENTRIES for part in parts), deletes])
 
     def apply(self, state: dict[str, Any]) -> None:
         """Change the state as this says, also one that refuses to be assigned to."""

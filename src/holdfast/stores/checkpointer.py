@@ -8,7 +8,6 @@ process, history, recovery) takes a store.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from threading import Lock
 from typing import Any, Protocol, runtime_checkable
 
@@ -37,6 +36,8 @@ class MemoryCheckpointer:
 
     def save(self, state: dict[str, Any], node: str, config: dict[str, Any]) -> str:
         """Keep a copy, and return its reference."""
+        from copy import deepcopy
+
         checkpoint = deepcopy({"state": dict(state), "node": node, "config": dict(config)})
         with self._lock:
             ref = f"{node}_{len(self._kept) + 1}"
@@ -45,6 +46,8 @@ class MemoryCheckpointer:
 
     def load(self, ref: str) -> dict[str, Any]:
         """A copy of what was saved. Raises `UsageError` for a reference that isn't known."""
+        from copy import deepcopy
+
         with self._lock:
             if ref not in self._kept:
                 raise UsageError(
