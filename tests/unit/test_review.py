@@ -47,6 +47,27 @@ def test_a_key_of_once_stands_for_one_result_in_one_call() -> None:
         graph.execute({})
 
 
+def test_a_key_of_once_is_free_again_when_its_function_raised() -> None:
+    """P1, H8: a node may try again by itself; there is no result yet."""
+    tries: list[int] = []
+
+    def flaky() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError
+        return "got it"
+
+    def node(state: Any) -> dict[str, Any]:
+        while True:
+            try:
+                return {"text": once("call", flaky)}
+            except ConnectionError:
+                continue
+
+    assert line(node).execute({}) == {"text": "got it"}
+    assert len(tries) == 3
+
+
 def test_a_fork_and_a_rollback_pay_again() -> None:
     """H6: what was kept belongs to the run, and to what it knew, when it was paid for."""
     paid: list[int] = []

@@ -77,30 +77,7 @@ class Changes:
             update = as_update(returned, private)
         if self.durable and not (self._shadows or notes.written or self._reducers):
             return self._take(private, update)
-        self._fresh.clear()
-        delta = Delta()
-        for key, there in notes.written.items():
-            if key in update:
-                continue
-            if there:
-                self._replace(delta, key, dict.__getitem__(private, key))
-            else:
-                delta.deletes.append(key)
-        for key, value in update.items():
-            if type(key) is not str:
-                _refuse_key(key)
-            reducer = self._reducers.get(key)
-            if reducer is None or isinstance(returned, State):
-                self._replace(delta, key, value)
-            else:
-                self._reduce(delta, key, value, reducer)
-        if self.durable:
-            for key in notes.touched:
-                if key in self._shadows and key not in update and key not in notes.written:
-                    self._replace(delta, key, self._live[key])
-        for key in notes.touched & self._reducers.keys() if notes.touched else ():
-            if _size(dict.get(private, key)) != _size(self._live.get(key)):
-                _warn_without_effect(key)
+        delta = self._delta(private, update, isinstance(returned, State))
         data = b""
         if self.durable:
             data = delta.encode()
@@ -141,6 +118,33 @@ class Changes:
         dict.update(self._live, update if unchangeable else decode(data))
         self._retire(private)
         return data
+
+    def _delta(self, private: NodeState, update: dict[str, Any], whole: bool) -> Delta:
+        """What was assigned, returned and altered in place; `whole` values replace where others are reduced."""
+        self._fresh.clear()
+        delta, notes = Delta(), private.notes
+        for key, there in notes.written.items():
+            if key in update:
+                continue
+            if there:
+                self._replace(delta, key, dict.__getitem__(private, key))
+            else:
+                delta.deletes.append(key)
+        for key, value in update.items():
+            if type(key) is not str:
+                _refuse_key(key)
+            reducer = self._reducers.get(key)
+            if reducer is None or whole:
+                self._replace(delta, key, value)
+            else:
+                self._reduce(delta, key, value, reducer)
+        for key in notes.touched:
+            if key in self._reducers:
+                if _size(dict.get(private, key)) != _size(self._live.get(key)):
+                    _warn_without_effect(key)
+            elif self.durable and key in self._shadows and key not in update and key not in notes.written:
+                self._replace(delta, key, self._live[key])
+        return delta
 
     def _as_stored(self, delta: Delta, data: bytes) -> Delta:
         """The delta as it comes back from the journal, so that the live state shares nothing with the node's."""

@@ -53,7 +53,7 @@ class Task:
         self.step = step
         """The number of the step that this call will complete. The first is 1."""
         self.used: set[str] | None = None
-        """The keys of the results that it has asked to be kept."""
+        """The keys of the results that it has got; None while it hasn't asked for any."""
 
     _asked: int
     """How many questions it has asked; unset while that is none."""
@@ -132,9 +132,10 @@ class Task:
         self._check_open("once")
         if not isinstance(key, str):
             raise UsageError(f"once(key, function, …): the key is a str, not {key!r}")
-        self._use(key)
+        self._check_unused(key)
         if key in self.scope.progress.memos:
             awaited, kept = self.scope.progress.memos[key]
+            self._used(key)
             return _ready(detached_value(kept)) if awaited else detached_value(kept)
         value = function(*args, **kwargs)
         if hasattr(value, "__await__"):
@@ -150,12 +151,14 @@ class Task:
     def _kept(self, key: str, value: Any, *, awaited: bool) -> Any:
         with self.scope.guard:
             self._check_open("once")
+            self._check_unused(key)
             memo = [awaited, detached_value(value)]
             if self.scope.keep is None:
                 self.scope.progress.memos[key] = memo
             else:
                 encode(value, f"once({key!r})")
                 self.scope.keep(key, memo)
+            self._used(key)
         return value
 
     def close(self) -> None:
@@ -163,12 +166,15 @@ class Task:
         with self.scope.guard:
             self.scope.task = None
 
-    def _use(self, key: str) -> None:
+    def _check_unused(self, key: str) -> None:
         """A key stands for one result in one call of the node; else one would be taken for another."""
         if self.used is None:
             self.used = set()
-        if key in self.used:
+        elif key in self.used:
             raise UsageError(f"once(): node {self.node!r} has used the key {key!r} before; give each its own")
+
+    def _used(self, key: str) -> None:
+        assert self.used is not None
         self.used.add(key)
 
     def _check_open(self, what: str) -> None:
