@@ -322,3 +322,15 @@ def _lock(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.execute("BEGIN IMMEDIATE")
     return connection
+
+
+def test_a_file_that_was_removed_takes_nothing_more_once_the_leases_are_renewed(path: Path) -> None:
+    """Invariant 1: what is written to a file that nobody can find isn't saved."""
+    with closing(SQLiteStore(path)) as store:
+        lease = store.create(NewRun("r", "g", [b"1"], holder="me"))
+        assert lease is not None
+        path.unlink()
+        with pytest.raises(StoreUnavailable):
+            store.renew([lease], 10)
+        with pytest.raises(StoreUnavailable):
+            store.append([Commit("r", 1, 1, [b"2"])])

@@ -128,6 +128,7 @@ class SQLiteStore:
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
         leases = list(leases)
+        self._connections.check_file()
 
         def work(cursor: sqlite3.Cursor) -> list[str | None]:
             now = self._clock()

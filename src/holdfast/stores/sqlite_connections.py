@@ -47,6 +47,7 @@ class Connections:
         self._idle: list[sqlite3.Cursor] = []
         self._start_afresh()
         self._writer = self._persist(self._create)
+        self._file = self._identity()
         _all.add(self)
 
     def __del__(self) -> None:
@@ -85,6 +86,24 @@ class Connections:
             return self._persist(lambda: _look(reader, work))
         finally:
             self._end_reading(cursor)
+
+    def check_file(self) -> None:
+        """See whether the file is still the one that was opened. If not, it is opened anew when next needed.
+
+        A file that was removed goes on taking what is written to it, for nobody: better to fail.
+        """
+        found = self._identity()
+        if found != self._file:
+            with self._writing, self._reading:
+                self._close_idle_and_writer()
+                self._file = found
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def close(self) -> None:
         """Close what is idle now and, as soon as it is given back, what is in use."""
