@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast.engine import records, session
+from holdfast.engine.given import NOT_GIVEN, Given
 from holdfast.engine.records import Difference, RunInfo
 from holdfast.engine.run import AsyncRun, Run
-from holdfast.engine.session import NOT_GIVEN, Compiled, Given, Session
+from holdfast.engine.session import Compiled, Session
 from holdfast.errors import UsageError
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.reading import Checkpoint

@@ -17,16 +17,15 @@ from holdfast.engine.changes import Changes
 from holdfast.engine.commands import Command, Verdict
 from holdfast.engine.core import Core
 from holdfast.engine.environment import environment
+from holdfast.engine.given import Given
 from holdfast.engine.handover import hand_over, take_back
 from holdfast.engine.holder import this_process
 from holdfast.engine.link import Held, Link, Stop, in_words
-from holdfast.engine.questions import check_answer
 from holdfast.errors import (
     AlreadyCompleted,
     Conflict,
     DefinitionError,
     RunNotFound,
-    RunPaused,
     StoreError,
     UsageError,
 )
@@ -57,16 +56,6 @@ if TYPE_CHECKING:
     from logging import Logger
 
 
-class NotGiven:
-    """Stands for an argument that wasn't given, where None could be one."""
-
-    def __repr__(self) -> str:
-        return "NOT_GIVEN"
-
-
-NOT_GIVEN: Any = NotGiven()
-
-
 class Compiled(NamedTuple):
     """A plan and all that a run of it needs: where it is saved, how often, who watches."""
 
@@ -82,53 +71,6 @@ class Compiled(NamedTuple):
         if self.link is None:
             raise UsageError(f"{what} needs a store, and graph {self.plan.name!r} has none: compile(store=…)")
         return self.link
-
-
-class Given(NamedTuple):
-    """What a resume brings along: answers to open questions, updates of the state, settings."""
-
-    value: Any = NOT_GIVEN
-    answers: Mapping[str, Any] | None = None
-    update: Mapping[str, Any] | None = None
-    config: Mapping[str, Any] | None = None
-
-    def answers_to(self, progress: Progress) -> dict[str, Any]:
-        """The answers by question id, each checked. Raises if one is wrong, unknown or missing."""
-        given = dict(self.answers or {})
-        if progress.questions and self.value is not NOT_GIVEN:
-            if len(progress.questions) > 1:
-                raise UsageError("several questions are open; answer them by id: answers={id: answer}")
-            given[progress.questions[0].id] = self.value
-        open_ones = {question.id: question for question in progress.questions}
-        for question_id, answer in given.items():
-            if question_id not in open_ones:
-                listed = ", ".join(map(repr, open_ones)) or "none"
-                raise UsageError(
-                    f"run {progress.run_id!r} has no open question {question_id!r}; open: {listed}"
-                )
-            check_answer(open_ones[question_id], answer)
-        unanswered = [question for question in progress.questions if question.id not in given]
-        if unanswered:
-            asked = "; ".join(f"{question.id}: {question.prompt}" for question in unanswered)
-            raise RunPaused(
-                progress.run_id,
-                f"it waits for an answer to {asked}. Give it with resume({progress.run_id!r}, answer)",
-                unanswered,
-                progress.node,
-            )
-        return given
-
-    def update_for(self, progress: Progress) -> dict[str, Any]:
-        """What is to be merged into the state."""
-        update = dict(self.update or {})
-        if not progress.questions and self.value is not NOT_GIVEN and self.value is not None:
-            if not isinstance(self.value, Mapping):
-                raise UsageError(
-                    f"run {progress.run_id!r} has no open question; what a resume brings is then a dict "
-                    f"to be merged into the state, not {type(self.value).__name__}"
-                )
-            update = {**self.value, **update}
-        return update
 
 
 class Session:

@@ -1,0 +1,67 @@
+"""What a resume brings along, and whether it fits what the run waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from holdfast.engine.questions import check_answer
+from holdfast.errors import RunPaused, UsageError
+from holdfast.journal.progress import Progress
+
+
+class NotGiven:
+    """Stands for an argument that wasn't given, where None could be one."""
+
+    def __repr__(self) -> str:
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN: Any = NotGiven()
+
+
+class Given(NamedTuple):
+    """What a resume brings along: answers to open questions, updates of the state, settings."""
+
+    value: Any = NOT_GIVEN
+    answers: Mapping[str, Any] | None = None
+    update: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] | None = None
+
+    def answers_to(self, progress: Progress) -> dict[str, Any]:
+        """The answers by question id, each checked. Raises if one is wrong, unknown or missing."""
+        given = dict(self.answers or {})
+        if progress.questions and self.value is not NOT_GIVEN:
+            if len(progress.questions) > 1:
+                raise UsageError("several questions are open; answer them by id: answers={id: answer}")
+            given[progress.questions[0].id] = self.value
+        open_ones = {question.id: question for question in progress.questions}
+        for question_id, answer in given.items():
+            if question_id not in open_ones:
+                listed = ", ".join(map(repr, open_ones)) or "none"
+                raise UsageError(
+                    f"run {progress.run_id!r} has no open question {question_id!r}; open: {listed}"
+                )
+            check_answer(open_ones[question_id], answer)
+        unanswered = [question for question in progress.questions if question.id not in given]
+        if unanswered:
+            asked = "; ".join(f"{question.id}: {question.prompt}" for question in unanswered)
+            raise RunPaused(
+                progress.run_id,
+                f"it waits for an answer to {asked}. Give it with resume({progress.run_id!r}, answer)",
+                unanswered,
+                progress.node,
+            )
+        return given
+
+    def update_for(self, progress: Progress) -> dict[str, Any]:
+        """What is to be merged into the state."""
+        update = dict(self.update or {})
+        if not progress.questions and self.value is not NOT_GIVEN and self.value is not None:
+            if not isinstance(self.value, Mapping):
+                raise UsageError(
+                    f"run {progress.run_id!r} has no open question; what a resume brings is then a dict "
+                    f"to be merged into the state, not {type(self.value).__name__}"
+                )
+            update = {**self.value, **update}
+        return update
