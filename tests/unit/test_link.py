@@ -189,3 +189,22 @@ def test_a_holder_is_dead_only_when_that_is_certain() -> None:
     assert "this process" in describe_holder(me)
     assert describe_holder("worker-7") == "worker-7"
     assert describe_holder(None) == "nobody"
+
+
+def test_a_run_whose_lease_is_lost_stops_before_its_next_node() -> None:
+    """P8: also where nothing is saved between the nodes, and a write would not be refused for long."""
+    store, ran = MemoryStore(), []
+
+    def first(state: Any) -> None:
+        head = store.head("r")
+        store.claim("r", "somebody else", 60.0, instead_of=head.fence)
+        graph.compiled().need_link("test").renew()
+
+    graph = graph_of(store, first, interval=5)
+    graph.add_node("third", run=lambda state: ran.append("third"))
+    graph.add_edge("second", "third", lambda state: True).set_finish_point("third")
+    with pytest.raises(Conflict, match="somebody else"):
+        graph.execute({}, run_id="r")
+    assert ran == []
+    assert store.head("r").holder == "somebody else"
+    assert store.head("r").sequence == 1

@@ -15,6 +15,7 @@ from holdfast import (
     CheckpointConfig,
     DefinitionError,
     ExecutionError,
+    MemoryCheckpointer,
     MemoryStore,
     NodeTimeout,
     RunNotFound,
@@ -263,3 +264,16 @@ def test_cancelling_what_is_cancelled_is_no_mistake() -> None:
     graph.cancel("r")
     graph.cancel("r")
     assert graph.resume("r") == {"a": 1, "b": 1}
+
+
+def test_a_checkpoint_that_was_damaged_elsewhere_is_refused() -> None:
+    """F10, F11: what a checkpointer gives back is looked at before it is believed."""
+    keeper = MemoryCheckpointer()
+    graph = StateGraph(name="g").add_node("n", run=lambda state: {"a": 1})
+    graph.set_entry_point("n").set_finish_point("n").compile(interrupt_before=["n"], checkpointer=keeper)
+    (event,) = graph.invoke({})
+    saved = keeper.load(event["checkpoint_path"])
+    for damaged in ("no base64!", "AAAA", saved["config"]["__holdfast__"][:-8]):
+        reference = keeper.save(saved["state"], saved["node"], {"__holdfast__": damaged})
+        with pytest.raises(UsageError, match="is damaged"):
+            list(graph.invoke(None, checkpoint=reference))

@@ -5,7 +5,7 @@ what came of it; a driver does the doing:
 
     yields              is sent
     `Task`              what the node returned, or a `Failed`, `Asked` or `Cancelled`
-    `Commit`            once it is durable, None or the reference its store gave it; else the exception
+    `Commit`            once it is durable, None or the reference a checkpointer gave it; else the exception
     `Wait`              None when the time is over, or a `Cancelled`
     `Report`            None; the event is for whoever iterates the run
 

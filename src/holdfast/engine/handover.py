@@ -50,6 +50,9 @@ def take_back(checkpointer: Checkpointer, reference: str, plan: Plan) -> Progres
         progress = Progress(new_id(), plan.name, plan.fingerprint, found["node"], {}, at=time(), cleared=True)
     else:
         progress = Progress("", "", "", "", {})
-        progress.apply(decode(b64decode(packed)))
+        try:
+            progress.apply(decode(b64decode(packed)))
+        except (ValueError, TypeError, LookupError, AttributeError) as problem:
+            raise UsageError(f"checkpoint {reference!r} is damaged under {KEY!r}: {problem}") from problem
     progress.state, progress.config = dict(found["state"]), config
     return progress

@@ -181,9 +181,10 @@ class Link:
 
     def _abandoned(self, head: RunHead) -> bool:
         """Whether this process has the lease but doesn't know of it: it couldn't be given back at the time."""
-        if head.holder != this_process() or self._on_the_way.count(head.run_id) > 1:
+        links = list(_links.values())
+        if head.holder != this_process() or sum(each._on_the_way.count(head.run_id) for each in links) > 1:
             return False
-        known = [link.held.get(head.run_id) for link in list(_links.values())]
+        known = [link.held.get(head.run_id) for link in links]
         return not any(held is not None and held.lease.fence == head.fence for held in known)
 
     def _hold(self, lease: Lease) -> Held:
@@ -234,6 +235,7 @@ class Link:
         for held, answer in zip(mine, answers, strict=True):
             if answer is None:
                 held.lost = True
+                held.stop.ask()  # before the next node has an effect that isn't ours to have
                 self.let_go(held)
             elif answer == "cancel":
                 held.stop.ask()

@@ -112,7 +112,10 @@ def fork(
     link = compiled.need_link("fork")
     progress = _progress(link, run_id, step)
     check_fits(compiled.plan, progress)
-    progress.run_id, progress.parent = check_id(new_run_id or new_id()), f"{run_id}@{progress.step}"
+    progress.run_id, progress.parent = (
+        check_id(new_id() if new_run_id is None else new_run_id),
+        f"{run_id}@{progress.step}",
+    )
     progress.state = _as_state(progress)
     progress.meta = {**environment(), "tags": list(tags)}
     progress.crashes, progress.status, progress.reason = 0, PAUSED, f"forked from {progress.parent}"

@@ -63,9 +63,7 @@ class Ledger:
 
     def whole(self, progress: Progress) -> None:
         """Note all of `progress`, so that nothing before it counts any more."""
-        self._pending.append(progress.snapshot_record())
-        self._snapshot = len(self._pending)
-        self._weight, self._look_at = 0, LEAST_WEIGHT
+        self._begin_anew(progress.snapshot_record())
 
     def memo(self, progress: Progress, key: str, value: Any, at: float) -> None:
         """Note a result to be kept. Raises `UnstorableValue`."""
@@ -114,11 +112,14 @@ class Ledger:
         whole = progress.snapshot_record()
         worth = SNAPSHOT_FACTOR * (len(whole) + RECORD_WEIGHT)
         if self._weight > worth:
-            self._pending.append(whole)
-            self._snapshot = len(self._pending)
-            self._weight, self._look_at = 0, LEAST_WEIGHT
+            self._begin_anew(whole)
         else:
             self._look_at = worth + 1
+
+    def _begin_anew(self, whole: bytes) -> None:
+        self._pending.append(whole)
+        self._snapshot = len(self._pending)
+        self._weight, self._look_at = 0, LEAST_WEIGHT
 
 
 def weigh(records: list[bytes]) -> int:
