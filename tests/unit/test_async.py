@@ -298,14 +298,17 @@ def test_a_sync_call_inside_a_running_event_loop_runs_async_nodes() -> None:
 def test_the_async_nodes_of_a_sync_run_share_one_event_loop() -> None:
     """H7: what one opened on it, the next may use; when the run is over, its thread is gone."""
     loops: list[Any] = []
+    threads: list[threading.Thread] = []
 
     async def remember(state: State) -> None:
         loops.append(asyncio.get_running_loop())
+        threads.append(threading.current_thread())
 
     line(remember, note, remember).execute({})
     assert loops[0] is loops[1]
     assert loops[0].is_closed()
-    assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-async"]
+    assert threads[0] is threads[1]
+    assert not threads[0].is_alive()
 
 
 def test_what_an_async_node_left_running_is_cancelled_when_a_sync_run_ends() -> None:
