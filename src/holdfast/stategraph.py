@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from time import time
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from holdfast.engine.core import BESIDE
 from holdfast.engine.link import link_to
 from holdfast.engine.runnable import Runnable
 from holdfast.engine.session import Compiled
 from holdfast.errors import DefinitionError, UsageError
 from holdfast.graphs.config import CheckpointConfig, GraphConfig
 from holdfast.graphs.definition import Definition, stop_names
+from holdfast.graphs.plan import Plan
 from holdfast.journal.store import Store
 from holdfast.observe.hub import gather
 from holdfast.observe.registry import resolve_observer
 from holdfast.stores.checkpointer import Checkpointer
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.registry import open_store
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 LEASE = 10.0
 
@@ -72,6 +77,8 @@ class StateGraph(Definition, Runnable):
         interval: int | None = None,
         preserve: bool | None = None,
         lease: float = LEASE,
+        executor: Executor | None = None,
+        max_concurrency: int = BESIDE,
     ) -> StateGraph:
         """Check the graph, fix how it runs, and return it.
 
@@ -80,6 +87,9 @@ class StateGraph(Definition, Runnable):
         `interrupt_before` and `interrupt_after` stop a run at nodes, for which there must be somewhere to
         save: a store, or a `checkpointer` with `save` and `load`. `lease` is how many seconds another process
         waits before it takes over a run whose process has gone silent.
+
+        Nodes of parallel branches run at once, at most `max_concurrency` of a run: sync ones in threads, or by the
+        `executor` (any of `concurrent.futures`; you end it yourself), async ones on the event loop.
         Raises `DefinitionError` that lists all mistakes.
         """
         self._options = {
@@ -90,6 +100,8 @@ class StateGraph(Definition, Runnable):
             "interval": interval,
             "preserve": preserve,
             "lease": lease,
+            "executor": executor,
+            "max_concurrency": max_concurrency,
         }
         self._compiled = self._compile(**self._options)
         return self
@@ -100,8 +112,13 @@ class StateGraph(Definition, Runnable):
             self._compiled = self._compile(**self._options)
         return self._compiled
 
+    def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:
+        """The plan of this graph where it runs inside another one: with its own interrupts and those of the other."""
+        before, after = (self._options.get(kind, ()) for kind in ("interrupt_before", "interrupt_after"))
+        return self.freeze([*before, *interrupt_before], [*after, *interrupt_after])
+
     def __repr__(self) -> str:
-        return f"<StateGraph {self.name!r}: {', '.join(self._nodes) or 'no nodes'}>"
+        return f"<StateGraph {self.name!r}: {', '.join(self._draft.nodes) or 'no nodes'}>"
 
     def _compile(
         self,
@@ -112,6 +129,8 @@ class StateGraph(Definition, Runnable):
         interval: int | None = None,
         preserve: bool | None = None,
         lease: float = LEASE,
+        executor: Executor | None = None,
+        max_concurrency: int = BESIDE,
     ) -> Compiled:
         if store is not None and checkpointer is not None:
             raise DefinitionError("give a store or a checkpointer, not both", self.name)
@@ -121,6 +140,12 @@ class StateGraph(Definition, Runnable):
             )
         if not lease > 0:
             raise DefinitionError(f"lease is a number of seconds above 0, not {lease!r}", self.name)
+        if executor is not None and not callable(getattr(executor, "submit", None)):
+            raise DefinitionError(f"an executor has submit(); {executor!r} doesn't", self.name)
+        if type(max_concurrency) is not int or max_concurrency < 1:
+            raise DefinitionError(
+                f"max_concurrency is a whole number from 1, not {max_concurrency!r}", self.name
+            )
         if checkpointer is not None and interval:
             raise DefinitionError(
                 "a checkpointer keeps a run when it stops; an interval needs a store", self.name
@@ -150,6 +175,8 @@ class StateGraph(Definition, Runnable):
             preserve=configured.preserve if preserve is None else preserve,
             emit=gather(self._observers, time),
             checkpointer=checkpointer,
+            executor=executor,
+            max_concurrency=max_concurrency,
         )
 
     def _changed(self) -> Self:

@@ -613,8 +613,8 @@ class Bench:
         STORE.create(new_run(progress, (), "bench", LEASE))
         self.ledger = ledger = Ledger(self.run_id, 1, 1)
 
-        def keep(key: str, value: Any) -> None:
-            ledger.memo(progress, key, value, CLOCK())
+        def keep(scope: Any, key: str, value: Any) -> None:
+            ledger.memo(progress, scope.path, key, value, CLOCK())
             commit = ledger.commit(heed=False)
             assert STORE.append([commit]) == [None]
             ledger.acknowledged(commit)
@@ -638,7 +638,7 @@ class Bench:
         session: Session = resume(compiled, self.run_id, brought, None, self.stream)
         self.core, self.ledger, self.stop = session.core, session.ledger, session.stop
         assert self.core is not None
-        self.core.clock, self.core.chance = CLOCK, lambda: CHANCE
+        self.core.course.clock, self.core.course.chance = CLOCK, lambda: CHANCE
         if reply != Reply():
             self._check_stored()
 
@@ -667,7 +667,11 @@ class Bench:
         self.commits += 1
         if self.commits - 1 == self.refuse_at:
             return StoreUnavailable("the disk is full")
-        return STORE.append([commit])[0]
+        refusal: Exception | None = STORE.append([commit])[0]
+        if refusal is None:
+            assert self.ledger is not None
+            self.ledger.acknowledged(commit)
+        return refusal
 
     def _wait(self, seconds: float) -> Cancelled | None:
         self.waits.append(seconds)
@@ -1000,7 +1004,7 @@ def test_without_a_store_the_loop_computes_the_same(sketch: Sketch) -> None:
     verdict = drive(core, lambda task: attempt(task), lambda commit: pytest.fail("nothing to commit to"))
     expected = model.go(*NOWHERE)
     assert (verdict.status, progress.node, progress.phase) == (expected.status, expected.node, expected.phase)
-    assert told_apart(state) == told_apart(model.state)
+    assert told_apart(core.state) == told_apart(model.state)
     assert list(progress.path) == model.path
 
 

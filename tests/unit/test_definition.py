@@ -424,7 +424,7 @@ def test_a_node_takes_what_it_names() -> None:
     assert seen["config"] == {"depth": 2}
     assert seen["node"] == "only"
     assert seen["graph"] is graph
-    assert seen["parallel_results"] is None
+    assert seen["parallel_results"] == []
     assert isinstance(seen["ctx"], Task)
     assert seen["ctx"].run_id == "r"
 

@@ -81,7 +81,7 @@ class Book:
 
     def memo(self, key: str, value: Any) -> None:
         self.now += 1.0
-        self.ledger.memo(self.live, key, value, self.now)
+        self.ledger.memo(self.live, (), key, value, self.now)
         self._remember()
 
     def whole(self) -> None:
@@ -300,7 +300,7 @@ def test_a_value_that_cannot_be_stored_leaves_the_ledger_as_it_was() -> None:
     book = Book({"n": 0})
     before = all_of(book.live)
     with pytest.raises(UnstorableValue):
-        book.ledger.memo(book.live, "k", object(), 1.0)
+        book.ledger.memo(book.live, (), "k", object(), 1.0)
     with pytest.raises(UnstorableValue):
         book.ledger.move(book.live, {"answers": {"q": object()}}, 1.0)
     assert book.ledger.pending == 0

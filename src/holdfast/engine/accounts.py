@@ -16,11 +16,11 @@ def summary(progress: Progress) -> bytes:
     return encode(
         {
             "step": progress.step,
-            "node": progress.node,
+            "node": progress.place(),
             "phase": progress.phase,
             "reason": progress.reason,
             "error": progress.error,
-            "questions": [question.to_data() for question in progress.questions],
+            "questions": [question.to_data() for question in progress.open_questions()],
         }
     )
 

@@ -7,24 +7,36 @@ loop gather while one is being written, and go to the store together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.calling import attempt, attempt_within, awaited, is_awaitable, timed_out
-from holdfast.engine.commands import Cancelled, Command, Report, Verdict, Wait
-from holdfast.engine.link import Link, Slot, Stop
+from holdfast.engine.calling import (
+    attempt,
+    attempt_elsewhere,
+    attempt_within,
+    awaited,
+    in_threads,
+    is_awaitable,
+    timed_out,
+)
+from holdfast.engine.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
+from holdfast.engine.link import Slot, Stop
 from holdfast.engine.session import Session
 from holdfast.engine.task import CURRENT, Task
 from holdfast.journal.store import Commit
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _AT_LEISURE = nullcontext()
 
 
 async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, None]:
     """Run a session to its next stop, yielding events and, last, the verdict. Then the lease is given back."""
-    loop, link, outer = session.loop(), session.compiled.link, CURRENT.get()
+    loop, outer = session.loop(), CURRENT.get()
+    crew = Crew(session)
     try:
         command: Command = next(loop)
         while True:
@@ -32,13 +44,18 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
             if type(command) is Task:
                 answer = await call(session.stop, command)
             elif type(command) is Commit:
-                assert link is not None
                 answer = session.stopped(command) if session.stop.asked else None
                 if answer is None:
-                    answer = session.settle(command, await commit(link, command))
+                    answer = session.settle(command, await commit(session, command, crew))
             elif type(command) is Report:
                 CURRENT.set(outer)
+                crew.let_others()
                 yield command.event
+                await crew.go_on()
+            elif type(command) is Begin:
+                await crew.begin(command.tasks)
+            elif type(command) is Gather:
+                answer = await crew.gather(command.seconds)
             else:
                 assert type(command) is Wait
                 answer = await sleep(session.stop, command.seconds)
@@ -48,12 +65,110 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
         yield end.value
     finally:
         CURRENT.set(outer)
+        await crew.close()
         if session.held is not None:
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, session.close))
 
 
-async def call(stop: Stop, task: Task) -> Any:
-    """The outcome of a task."""
+class Crew:
+    """Nodes that run beside each other: async ones as tasks of the event loop, sync ones in threads."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._guard, self._stop = session, session.guard, session.stop
+        self._running: dict[asyncio.Task[Any], Task] = {}
+        self._done: list[tuple[Task | None, Any]] = []
+        self._some = asyncio.Event()
+        self._own: Executor | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether nodes are running. Then the guard is with the loop."""
+        return bool(self._running)
+
+    async def begin(self, tasks: Sequence[Task]) -> None:
+        """Have nodes called; what comes of each is there to be gathered."""
+        if not self._running:
+            await self._take()
+            loop = asyncio.get_running_loop()
+            self._stop.wake = lambda: loop.call_soon_threadsafe(self._wake)
+        for task in tasks:
+            call_of = asyncio.create_task(
+                call(self._stop, task, self._executor), name=f"holdfast {task.node}"
+            )
+            self._running[call_of] = task
+            call_of.add_done_callback(self._ended)
+
+    async def gather(self, seconds: float | None) -> list[tuple[Task | None, Any]]:
+        """Wait until a node is done, or for so many seconds; what came of all that are done."""
+        self._guard.give()
+        try:
+            async with asyncio.timeout(seconds) if seconds is not None else _AT_LEISURE:
+                await self._some.wait()
+        except TimeoutError:
+            pass
+        finally:
+            await self._take()
+        self._some.clear()
+        for each in [each for each in self._running if each.done()]:
+            self._done.append((self._running.pop(each), each.result()))
+        found, self._done = self._done, []
+        if not self._running:
+            self._rest()
+        return found
+
+    def let_others(self) -> None:
+        """Let nodes that run keep what they want kept, while somebody else has the loop."""
+        if self._running:
+            self._guard.give()
+
+    async def go_on(self) -> None:
+        """The loop has its turn again."""
+        if self._running:
+            await self._take()
+
+    async def close(self) -> None:
+        """Let go of nodes that still run: tasks are cancelled, and of threads nobody hears any more."""
+        if self._running:
+            for each, task in self._running.items():
+                each.remove_done_callback(self._ended)
+                each.cancel()
+                task.scope.task = None
+            left = list(self._running)
+            self._running.clear()
+            self._rest()
+            await asyncio.gather(*left, return_exceptions=True)
+        if self._own is not None:
+            self._own.shutdown(wait=False, cancel_futures=True)
+
+    def _executor(self) -> Executor:
+        """Where sync nodes run: not in the event loop's own threads, which are few and others wait for."""
+        if self._session.compiled.executor is not None:
+            return self._session.compiled.executor
+        if self._own is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._own = ThreadPoolExecutor(self._session.compiled.max_concurrency, "holdfast")
+        return self._own
+
+    async def _take(self) -> None:
+        if not self._guard.try_take():
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._guard.take))
+
+    def _rest(self) -> None:
+        self._stop.wake = None
+        if self._guard.with_loop:
+            self._guard.give()
+
+    def _ended(self, call_of: asyncio.Task[Any]) -> None:
+        self._some.set()
+
+    def _wake(self) -> None:
+        self._done.append((None, Cancelled()))
+        self._some.set()
+
+
+async def call(stop: Stop, task: Task, executor: Callable[[], Executor] | None = None) -> Any:
+    """The outcome of a task. `executor` gives where a sync node runs, other than in the event loop's threads."""
     if stop.asked:
         return Cancelled()
     function, timeout = task.plan_node.function, task.plan_node.timeout
@@ -61,7 +176,7 @@ async def call(stop: Stop, task: Task) -> Any:
         if function is None or function.is_async:
             outcome = attempt(task)
         else:
-            outcome = await _in_thread(task, timeout)
+            outcome = await _in_thread(task, timeout, None if executor is None else executor())
         if not is_awaitable(outcome):
             return outcome
         async with asyncio.timeout(timeout) if timeout is not None else _AT_LEISURE:
@@ -70,20 +185,33 @@ async def call(stop: Stop, task: Task) -> Any:
         return timed_out(task)
 
 
-async def commit(link: Link, commit: Commit) -> Exception | None:
-    """Carry out a commit in a thread, together with those of other runs; here if it only goes to memory."""
+async def commit(session: Session, commit: Commit, crew: Crew) -> Exception | None:
+    """Carry out a commit in a thread, together with those of other runs; here if it only goes to memory.
+
+    While nodes run beside the loop, the thread that has written it lets them keep things again: the event loop
+    may be busy with a node that waits for just that.
+    """
+    link = session.compiled.link
+    assert link is not None
     if link.store.abilities.level == "memory":
-        return link.commit(commit)
-    loop = asyncio.get_running_loop()
+        return session.write(commit)
+    loop, beside = asyncio.get_running_loop(), crew.busy
     written: asyncio.Future[Exception | None] = loop.create_future()
 
     def ready(slot: Slot) -> None:
+        if slot.outcome is None:
+            session.written(commit)
+        if beside:
+            session.guard.give()
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(_resolve, written, slot.outcome)
 
     if link.commit_later(commit, ready):
-        loop.run_in_executor(None, link.flush)
-    return await written
+        loop.run_in_executor(link.flusher, link.flush)
+    outcome = await written
+    if beside:
+        await crew.go_on()
+    return outcome
 
 
 async def sleep(stop: Stop, seconds: float) -> Cancelled | None:
@@ -101,12 +229,14 @@ async def sleep(stop: Stop, seconds: float) -> Cancelled | None:
     return Cancelled() if stop.asked else None
 
 
-def _in_thread(task: Task, timeout: float | None) -> asyncio.Future[Any]:
+def _in_thread(task: Task, timeout: float | None, executor: Executor | None) -> asyncio.Future[Any]:
     """A sync node in a thread, where its time begins when it does, however long it had to queue."""
     loop, context = asyncio.get_running_loop(), copy_context()
+    if executor is not None and not in_threads(executor):
+        return loop.run_in_executor(None, context.run, attempt_elsewhere, executor, task)
     if timeout is None:
-        return loop.run_in_executor(None, context.run, attempt, task)
-    return loop.run_in_executor(None, context.run, attempt_within, timeout, task)
+        return loop.run_in_executor(executor, context.run, attempt, task)
+    return loop.run_in_executor(executor, context.run, attempt_within, timeout, task)
 
 
 def _resolve(written: asyncio.Future[Exception | None], outcome: Exception | None) -> None:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.commands import Asked, Failed
 from holdfast.engine.questions import Pause
 from holdfast.engine.task import CURRENT, Task
-from holdfast.errors import NodeTimeout
+from holdfast.errors import NodeTimeout, UnstorableValue, UsageError
+from holdfast.graphs.state import State
+from holdfast.journal.codec import encode
+from holdfast.journal.copies import ATOMS
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+
+class Interrupted(NamedTuple):
+    """A call ended with something that is for the whole process, such as `SystemExit`."""
+
+    error: BaseException
 
 
 def attempt(task: Task) -> Any:
@@ -48,6 +60,60 @@ def attempt_within(timeout: float, task: Task) -> Any:
     return outcomes[0] if outcomes else timed_out(task)
 
 
+def attempt_elsewhere(executor: Executor, task: Task) -> Any:
+    """The same by an executor that may be another process: the function and plain data go there and come back."""
+    from concurrent.futures import TimeoutError as TookTooLong
+
+    function = task.plan_node.function
+    assert function is not None
+    takes = {thing: name for name, thing in function.takes}
+    if "ctx" in takes or "graph" in takes:
+        problem = f"node {task.node!r} takes ctx or graph, which can't go to {type(executor).__name__}"
+        return Failed(UsageError(problem), again=False)
+    named = {name: task.offer(thing) for thing, name in takes.items() if thing != "state"}
+    if "parallel_results" in takes:
+        named[takes["parallel_results"]] = [dict(each) for each in named[takes["parallel_results"]]]
+    place = None if function.plain else takes.get("state", "")
+    try:
+        future = executor.submit(call_plainly, function.call, dict(dict.items(task.state)), place, named)
+        returned, changed, deleted = future.result(task.plan_node.timeout)
+        for key, value in changed.items():
+            task.state[key] = value
+        for key in deleted:
+            del task.state[key]
+        return returned
+    except TookTooLong:
+        future.cancel()
+        return timed_out(task)
+    except Exception as error:
+        return Failed(error)
+
+
+def call_plainly(
+    function: Callable[..., Any], given: dict[str, Any], place: str | None, named: dict[str, Any]
+) -> tuple[Any, dict[str, Any], list[str]]:
+    """Call a node's function with a copy of the state: what it returned, what it changed there and what it deleted.
+
+    `place` is the name that it takes the state by: None if that is its only argument, empty if it takes none.
+    """
+    state = State(given)
+    before = {key: _looks(value) for key, value in given.items() if type(value) not in ATOMS}
+    returned = function(state) if place is None else function(**named, **({place: state} if place else {}))
+    changed = {
+        key: value
+        for key, value in state.items()
+        if key not in given or value is not given[key] or (key in before and _looks(value) != before[key])
+    }
+    return returned, changed, [key for key in given if key not in state]
+
+
+def _looks(value: Any) -> bytes | None:
+    try:
+        return encode(value)
+    except UnstorableValue:
+        return None
+
+
 async def awaited(task: Task, result: Awaitable[Any]) -> Any:
     """Await what an async node returned, for the same outcomes."""
     from asyncio import CancelledError, current_task
@@ -76,3 +142,10 @@ def timed_out(task: Task) -> Failed:
     task.close()
     seconds = task.plan_node.timeout
     return Failed(NodeTimeout(f"node {task.node!r} took longer than its timeout of {seconds} s", task.run_id))
+
+
+def in_threads(executor: Executor) -> bool:
+    """Whether an executor runs what it is given in threads of this process."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    return isinstance(executor, ThreadPoolExecutor)

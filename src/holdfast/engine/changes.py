@@ -26,13 +26,20 @@ _ABSENT: Any = object()
 class Changes:
     """Watches the live state of a run, step after step.
 
-    `durable` says that what changed is to be stored; otherwise it is only carried out.
+    `durable` says that what changed is to be stored; otherwise it is only carried out. What the state shares
+    with `base`, the state that a branch was copied from, is copied before a node gets it.
     """
 
-    __slots__ = ("_fresh", "_live", "_notes", "_old_notes", "_reducers", "_shadows", "durable")
+    __slots__ = ("_base", "_fresh", "_live", "_notes", "_old_notes", "_reducers", "_shadows", "durable")
 
-    def __init__(self, live: State, reducers: Mapping[str, Reducer], durable: bool) -> None:
-        self._live, self._reducers, self.durable = live, reducers, durable
+    def __init__(
+        self,
+        live: State,
+        reducers: Mapping[str, Reducer],
+        durable: bool,
+        base: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._live, self._reducers, self.durable, self._base = live, reducers, durable, base
         self._shadows: dict[str, bytes] = {}
         self._fresh: dict[str, bytes] = {}
         self._notes = Notes(live, reducers, self.watch)
@@ -44,14 +51,18 @@ class Changes:
         made.notes = self._notes
         return made
 
-    def watch(self, key: str, value: Any) -> None:
-        """A node is about to be handed `value`: remember what it looks like."""
+    def watch(self, key: str, value: Any) -> Any:
+        """A node is about to be handed `value`: remember what it looks like, and return what it gets."""
         if key not in self._shadows:
             try:
                 self._shadows[key] = encode(value)
             except UnstorableValue:
                 if self.durable:
                     raise
+        if self._base is not None and self._base.get(key) is value:
+            value = decode(self._shadows[key]) if key in self._shadows else detached_value(value)
+            dict.__setitem__(self._live, key, value)
+        return value
 
     def collect(self, private: NodeState, returned: Any) -> bytes:
         """Work out what a node changed, carry it out on the live state, and return it as bytes.
@@ -82,7 +93,7 @@ class Changes:
         if self.durable:
             data = delta.encode()
             delta = self._as_stored(delta, data)
-        delta.apply(self._live)
+        delta.apply(self._live, self._base)
         self._follow(delta)
         self._retire(private)
         return data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.engine.task import Task
 from holdfast.errors import HoldfastError
@@ -31,13 +31,22 @@ class Cancelled:
     __slots__ = ()
 
 
-UNFINISHED: Final = frozenset({Failed, Asked, Cancelled})
-
-
 class Wait(NamedTuple):
     """Let this many seconds pass."""
 
     seconds: float
+
+
+class Begin(NamedTuple):
+    """Let these nodes be called, beside each other and beside those that run already."""
+
+    tasks: Sequence[Task]
+
+
+class Gather(NamedTuple):
+    """Wait until some of the nodes that run are done, or for so many seconds."""
+
+    seconds: float | None
 
 
 class Report(NamedTuple):
@@ -54,5 +63,5 @@ class Verdict(NamedTuple):
     questions: Sequence[Question] = ()
 
 
-Command = Task | Commit | Wait | Report
+Command = Task | Commit | Wait | Report | Begin | Gather
 Ending = Generator[Command, Any, Verdict]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from holdfast.engine.questions import check_answer
 from holdfast.errors import RunPaused, UsageError
 from holdfast.journal.progress import Progress
+from holdfast.journal.store import PAUSED
 
 
 class NotGiven:
@@ -29,13 +30,19 @@ class Given(NamedTuple):
     config: Mapping[str, Any] | None = None
 
     def answers_to(self, progress: Progress) -> dict[str, Any]:
-        """The answers by question id, each checked. Raises if one is wrong, unknown or missing."""
-        given = dict(self.answers or {})
-        if progress.questions and self.value is not NOT_GIVEN:
-            if len(progress.questions) > 1:
-                raise UsageError("several questions are open; answer them by id: answers={id: answer}")
-            given[progress.questions[0].id] = self.value
-        open_ones = {question.id: question for question in progress.questions}
+        """The answers by question id, each checked. Raises if one is wrong or unknown, or if nothing could go on.
+
+        Where several branches ask, some may be answered before others.
+        """
+        given, asked = dict(self.answers or {}), progress.open_questions()
+        if asked and self.value is not NOT_GIVEN:
+            if len(asked) > 1:
+                listed = ", ".join(repr(question.id) for question in asked)
+                raise UsageError(
+                    f"several questions are open; answer them by id, answers={{id: answer}}: {listed}"
+                )
+            given[asked[0].id] = self.value
+        open_ones = {question.id: question for question in asked}
         for question_id, answer in given.items():
             if question_id not in open_ones:
                 listed = ", ".join(map(repr, open_ones)) or "none"
@@ -43,21 +50,20 @@ class Given(NamedTuple):
                     f"run {progress.run_id!r} has no open question {question_id!r}; open: {listed}"
                 )
             check_answer(open_ones[question_id], answer)
-        unanswered = [question for question in progress.questions if question.id not in given]
-        if unanswered:
-            asked = "; ".join(f"{question.id}: {question.prompt}" for question in unanswered)
+        if asked and not given and _only_asks(progress):
+            listed = "; ".join(f"{question.id}: {question.prompt}" for question in asked)
             raise RunPaused(
                 progress.run_id,
-                f"it waits for an answer to {asked}. Give it with resume({progress.run_id!r}, answer)",
-                unanswered,
-                progress.node,
+                f"it waits for an answer to {listed}. Give it with resume({progress.run_id!r}, answer)",
+                asked,
+                progress.place(),
             )
         return given
 
     def update_for(self, progress: Progress) -> dict[str, Any]:
         """What is to be merged into the state."""
         update = dict(self.update or {})
-        if not progress.questions and self.value is not NOT_GIVEN and self.value is not None:
+        if not progress.open_questions() and self.value is not NOT_GIVEN and self.value is not None:
             if not isinstance(self.value, Mapping):
                 raise UsageError(
                     f"run {progress.run_id!r} has no open question; what a resume brings is then a dict "
@@ -65,3 +71,8 @@ class Given(NamedTuple):
                 )
             update = {**self.value, **update}
         return update
+
+
+def _only_asks(progress: Progress) -> bool:
+    """Whether a paused run has stopped for nothing but questions."""
+    return progress.status == PAUSED and all(branch.questions for _, branch in progress.stops())

@@ -13,11 +13,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic, sleep
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from holdfast.engine.holder import describe_holder, is_dead, this_process
 from holdfast.errors import Conflict, RunNotFound, StoreUnavailable
 from holdfast.journal.store import Commit, Lease, NewRun, RunHead, Store
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 LARGEST_BATCH = 256
 IDLE = 30.0
@@ -80,6 +84,16 @@ class Link:
         self._keeper_lock = threading.Lock()
         self._keeper: threading.Thread | None = None
         self._on_the_way: list[str] = []
+        self._flusher: Executor | None = None
+
+    @property
+    def flusher(self) -> Executor:
+        """The thread that carries out what event loops want saved. No node can keep it busy."""
+        if self._flusher is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._flusher = ThreadPoolExecutor(1, "holdfast-flush")
+        return self._flusher
 
     def create(self, run: NewRun) -> Held:
         """Create a run and hold it."""

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from holdfast.engine.accounts import summary
 from holdfast.engine.environment import environment
 from holdfast.engine.link import Link
-from holdfast.engine.session import Compiled, check_fits, check_id, merge_update, new_run
+from holdfast.engine.session import Compiled, check_fits, check_id, merge_update, new_run, plan_at
 from holdfast.errors import Conflict, UsageError
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, Progress, Question
 from holdfast.journal.reading import Checkpoint, history, next_step, progress_at, read_progress
-from holdfast.journal.store import CANCELLED, ENDED, PAUSED, STATUSES, RunFilter, RunHead
+from holdfast.journal.store import CANCELLED, ENDED, PAUSED, RUNNING, STATUSES, RunFilter, RunHead
 
 
 class RunInfo(NamedTuple):
@@ -116,12 +116,13 @@ def fork(
         check_id(new_id() if new_run_id is None else new_run_id),
         f"{run_id}@{progress.step}",
     )
-    progress.state = _as_state(progress)
     progress.meta = {**environment(), "tags": list(tags)}
     progress.crashes, progress.status, progress.reason = 0, PAUSED, f"forked from {progress.parent}"
     _forget_stop(progress)
     if update:
         merge_update(compiled.plan, progress, update)
+        for path, branch in list(progress.under_way()):
+            merge_update(plan_at(compiled.plan, progress, path), branch, update)
     link.store.create(new_run(progress, tags, None, link.ttl))
     return progress.run_id
 
@@ -203,3 +204,7 @@ def _forget_stop(progress: Progress) -> None:
         progress.phase = BEFORE
     progress.questions, progress.answers, progress.memos = [], {}, {}
     progress.attempts, progress.error, progress.cleared = 0, None, False
+    for branch in progress.section.children.values() if progress.section is not None else ():
+        if not branch.done:
+            branch.status, branch.reason = RUNNING, None
+            _forget_stop(branch)

@@ -71,7 +71,7 @@ class Seen:
             p = self.session.progress
             way_on = "answer" if verdict.questions else "update"
             reason = f"{p.reason} — resume({self.run_id!r}, {way_on}) goes on"
-            raise RunPaused(self.run_id, reason, verdict.questions, p.node)
+            raise RunPaused(self.run_id, reason, verdict.questions, p.place())
         return self.state()
 
 

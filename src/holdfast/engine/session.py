@@ -6,7 +6,7 @@ user's own store is recalled. What comes out is the same, and the same loop goes
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import suppress
 from threading import Lock
 from time import time
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.engine.accounts import summary
 from holdfast.engine.changes import Changes
 from holdfast.engine.commands import Command, Verdict
-from holdfast.engine.core import Core
+from holdfast.engine.core import BESIDE, Core
 from holdfast.engine.environment import environment
 from holdfast.engine.given import Given
 from holdfast.engine.handover import hand_over, take_back
 from holdfast.engine.holder import this_process
 from holdfast.engine.link import Held, Link, Stop, in_words
+from holdfast.engine.task import Guard, Scope
+from holdfast.engine.walk import plan_inside
 from holdfast.errors import (
     AlreadyCompleted,
     Conflict,
@@ -29,13 +31,14 @@ from holdfast.errors import (
     StoreError,
     UsageError,
 )
-from holdfast.graphs.plan import END, Plan
-from holdfast.graphs.state import LiveState, State
-from holdfast.journal.codec import encode
+from holdfast.graphs.plan import Plan
+from holdfast.graphs.state import State
+from holdfast.journal.codec import decode, encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.envelope import Seal
 from holdfast.journal.ledger import Ledger, weigh
-from holdfast.journal.progress import BEFORE, FAILED_PHASE, Progress
+from holdfast.journal.opened import Key
+from holdfast.journal.progress import Progress
 from holdfast.journal.reading import read_progress
 from holdfast.journal.store import (
     CANCELLED,
@@ -53,6 +56,7 @@ from holdfast.observe.hub import Emit
 from holdfast.stores.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
     from logging import Logger
 
 
@@ -65,6 +69,8 @@ class Compiled(NamedTuple):
     preserve: bool
     emit: Emit | None
     checkpointer: Checkpointer | None = None
+    executor: Executor | None = None
+    max_concurrency: int = BESIDE
 
     def need_link(self, what: str) -> Link:
         """The link to the store. Raises `UsageError` if the graph has none."""
@@ -89,10 +95,12 @@ class Session:
         way_out = f"resume({progress.run_id!r}) tries it again" if ledger is not None else ""
         self.compiled, self.progress, self.ledger, self.held = compiled, progress, ledger, held
         self.stop = held.stop if held is not None else Stop()
+        self.guard = Guard(Lock())
         self.core = Core(
             compiled.plan, progress, ledger, clock=time, chance=_chance, emit=compiled.emit,
             interval=compiled.interval, preserve=compiled.preserve, stream=stream, way_out=way_out,
-            resumed=resumed, keep=self._keep if ledger is not None else None, guard=Lock(),
+            resumed=resumed, keep=self._keep if ledger is not None else None, guard=self.guard,
+            limit=compiled.max_concurrency,
         )  # fmt: skip
 
     @property
@@ -107,6 +115,19 @@ class Session:
     def stopped(self, commit: Commit) -> Signalled | None:
         """The answer to a commit that would go on although this process asked the run to stop."""
         return Signalled(commit.run_id, "cancel") if commit.heed else None
+
+    def write(self, commit: Commit) -> Exception | None:
+        """Carry out a commit, and have the ledger know. Returns why it was refused, or None."""
+        assert self.compiled.link is not None
+        refusal = self.compiled.link.commit(commit)
+        if refusal is None:
+            self.written(commit)
+        return refusal
+
+    def written(self, commit: Commit) -> None:
+        """A commit is durable."""
+        assert self.ledger is not None
+        self.ledger.acknowledged(commit)
 
     def settle(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
         """What the loop is told about a commit: the reference, where a checkpointer keeps the run."""
@@ -132,16 +153,13 @@ class Session:
         except StoreError as problem:
             _log().warning("run %s: couldn't give its lease back, so it has to run out: %s", self.id, problem)
 
-    def _keep(self, key: str, value: Any) -> None:
-        link, ledger = self.compiled.link, self.ledger
-        assert link is not None
+    def _keep(self, scope: Scope, key: str, value: Any) -> None:
+        ledger = self.ledger
         assert ledger is not None
-        ledger.memo(self.progress, key, value, time())
-        commit = ledger.commit(heed=None)
-        refusal = link.commit(commit)
+        ledger.memo(self.progress, scope.path, key, value, time())
+        refusal = self.write(ledger.commit(heed=None))
         if refusal is not None:
             raise refusal
-        ledger.acknowledged(commit)
 
 
 def _log() -> Logger:
@@ -170,7 +188,6 @@ def start(
         run_id, plan.name, plan.fingerprint, plan.entry, detached_value(plan.schema.initial(given)),
         at=time(), config=dict(config or {}),
     )  # fmt: skip
-    _enliven(progress, compiled)
     ledger, held = None, None
     if link is not None:
         encode(progress.config, "config")
@@ -253,18 +270,6 @@ def check_id(run_id: Any) -> str:
     return run_id
 
 
-def _enliven(progress: Progress, compiled: Compiled) -> None:
-    """Make the state a State, which knows where it came from."""
-    state = LiveState(
-        progress.state,
-        run_id=progress.run_id,
-        checkpoint_node=progress.made_by,
-        timestamp=progress.at or time(),
-    )
-    state._emit = compiled.emit
-    progress.state = state
-
-
 def _reopen(compiled: Compiled, link: Link, held: Held, step: int | None) -> tuple[Progress, Ledger, bool]:
     """The run's progress, the ledger to go on with, and whether a signal waits that nobody has heeded."""
     tail = link.store.read(held.lease.run_id)
@@ -278,7 +283,6 @@ def _reopen(compiled: Compiled, link: Link, held: Held, step: int | None) -> tup
             f"fork({progress.run_id!r}, step={step}) goes on from there beside the run",
         )
     progress.lost(held.lease.crashes)
-    _enliven(progress, compiled)
     weight = weigh(tail.records[1:])
     ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence, weight)
     return progress, ledger, tail.head.signal is not None
@@ -293,17 +297,38 @@ def _refuse_completed(head: RunHead) -> None:
 
 
 def check_fits(plan: Plan, progress: Progress) -> None:
-    """Raise unless this plan can go on from this progress: the same graph, and the node is still there."""
+    """Raise unless this plan can go on from this progress: the same graph, and the nodes are still there."""
     if progress.graph != plan.name:
         raise UsageError(f"run {progress.run_id!r} belongs to graph {progress.graph!r}, not to {plan.name!r}")
-    if progress.node not in plan.nodes and progress.node != END:
+    missing = _missing(plan, progress, "")
+    if missing:
         raise DefinitionError(
-            f"run {progress.run_id!r} stands at node {progress.node!r}, which is no longer in the graph; "
+            f"run {progress.run_id!r} stands at node {missing!r}, which is no longer in the graph; "
             "put it back, or rollback() to an earlier step",
             plan.name,
         )
     if progress.fingerprint != plan.fingerprint:
         _log().warning("graph %s has changed since run %s was saved with it", plan.name, progress.run_id)
+
+
+def _missing(plan: Plan, progress: Progress, way: str) -> str:
+    """The node that a run, or one of its branches, stands at and that isn't there any more; empty if all are."""
+    if progress.done:
+        return ""
+    if progress.node not in plan.nodes:
+        return f"{way}{progress.node}"
+    section = progress.section
+    if section is None:
+        return ""
+    try:
+        inner, _ = plan_inside(plan, section)
+    except LookupError:
+        return f"{way}{section.source}"
+    for key, child in section.children.items():
+        missing = _missing(inner, child, f"{way}{section.label(key)}/")
+        if missing:
+            return missing
+    return ""
 
 
 def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Given, signalled: bool) -> None:
@@ -318,17 +343,15 @@ def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Giv
         return
     changes: dict[str, Any] = {"meta": {**progress.meta, **environment()}}
     changes["fingerprint"] = compiled.plan.fingerprint
-    if progress.status != RUNNING:
-        changes |= {"status": RUNNING, "reason": None, "questions": []}
-    if progress.phase == FAILED_PHASE:
-        changes |= {"phase": BEFORE, "attempts": 0}
-    if answers:
-        changes["answers"] = {**progress.answers, **answers}
     if given.config:
         changes["config"] = {**progress.config, **given.config}
-    delta = merge_update(compiled.plan, progress, update) if update else None
-    link = compiled.need_link("resume")
-    ledger.move(progress, changes, time(), delta)
+    link, at, stopped = compiled.need_link("resume"), time(), list(progress.stops())
+    ledger.move(progress, {**changes, "going_on": answers}, at)
+    if update:
+        ledger.note(progress.move_record({}, at, merge_update(compiled.plan, progress, update)))
+        for path, branch in stopped:
+            delta = merge_update(plan_at(compiled.plan, progress, path), branch, update)
+            ledger.put(progress, path, at, branch.move_record({}, at, delta))
     commit = ledger.commit(RUNNING, summary(progress), heed=False)
     refusal = link.commit(commit)
     if refusal is not None:
@@ -338,8 +361,16 @@ def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Giv
 
 def merge_update(plan: Plan, progress: Progress, update: Mapping[str, Any]) -> bytes:
     """Change the state as if a node had returned `update`; returns the delta. Raises `UnstorableValue`."""
-    state = progress.state
-    assert isinstance(state, State)
-    reducers = plan.schema.reducers
-    changes = Changes(state, reducers, durable=True)
-    return changes.collect(changes.private(tracked=False), dict(update))
+    changes = Changes(State(progress.state), plan.schema.reducers, durable=True, base=progress.state)
+    delta = changes.collect(changes.private(tracked=False), dict(update))
+    progress.change(decode(delta))
+    return delta
+
+
+def plan_at(plan: Plan, progress: Progress, path: Iterable[Key]) -> Plan:
+    """The plan that the branch at `path` follows."""
+    for key in path:
+        assert progress.section is not None
+        plan, _ = plan_inside(plan, progress.section)
+        progress = progress.section.children[key]
+    return plan

@@ -7,37 +7,99 @@ depth of the user's own calls, in threads that copy the context and in asyncio t
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 from holdfast.engine.questions import Pause, question_for, read_answer
+from holdfast.engine.results import BranchResult
 from holdfast.errors import UsageError
 from holdfast.graphs.plan import Plan, PlanNode
 from holdfast.graphs.state import NodeState
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
+from holdfast.journal.opened import Key
 from holdfast.journal.progress import Progress
 
 CURRENT: ContextVar[Task | None] = ContextVar("holdfast.task", default=None)
 
-Keep = Callable[[str, Any], None]
-"""Store the result of a `once()` durably: `keep(key, value)`."""
+Keep = Callable[["Scope", str, Any], None]
+"""Store the result of a `once()` durably: `keep(scope, key, value)`."""
+
+
+class Guard:
+    """The right to write in a run's journal, and to end a call. Whoever is in it is alone.
+
+    While calls run beside each other, the loop has it all the time, except when it waits: `with_loop`.
+    """
+
+    __slots__ = ("_lock", "with_loop")
+
+    def __init__(self, lock: Any = None) -> None:
+        self._lock = lock
+        self.with_loop = False
+
+    def take(self) -> None:
+        """Have it for the loop."""
+        self._lock.acquire()
+        self.with_loop = True
+
+    def try_take(self) -> bool:
+        """Have it for the loop, if nobody else has it."""
+        self.with_loop = bool(self._lock.acquire(False))
+        return self.with_loop
+
+    def give(self) -> None:
+        """The loop lets others have it."""
+        self.with_loop = False
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        if self._lock is not None:
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
 
 class Scope:
-    """What the tasks of a run share: its plan, how far it has come, and where results can be kept.
+    """What the tasks of a run, or of one branch of it, share: the plan, how far it has come, where results are kept.
 
-    `task` is the call that is under way. Whoever holds `guard` is the only one to keep something, or to end it.
+    `path` leads from the `root` of the run to this branch, `branch` names it and `prefix` makes the numbers of its
+    steps different from those of all others. `task` is the call that is under way.
     """
 
-    __slots__ = ("guard", "keep", "plan", "progress", "task")
+    __slots__ = ("branch", "guard", "keep", "path", "plan", "prefix", "progress", "root", "task")
 
     def __init__(
-        self, plan: Plan, progress: Progress, keep: Keep | None, guard: AbstractContextManager[Any]
+        self,
+        plan: Plan,
+        progress: Progress,
+        keep: Keep | None,
+        guard: Guard,
+        root: Progress,
+        path: tuple[Key, ...] = (),
+        branch: str = "",
+        prefix: str = "",
     ) -> None:
         self.plan, self.progress, self.keep, self.guard = plan, progress, keep, guard
+        self.root, self.path, self.branch, self.prefix = root, path, branch, prefix
         self.task: Task | None = None
+
+    def place(self, node: str) -> str:
+        """A node of it, by the whole way there."""
+        return f"{self.branch}/{node}" if self.branch else node
+
+    def results(self) -> list[BranchResult]:
+        """What the branches came to that were opened here, in the order they were declared in."""
+        section = self.progress.section
+        if section is None:
+            return []
+        opener = self.plan.nodes[section.source].section
+        return [
+            BranchResult(child, section.label(key), number, opener.sub if opener is not None else None)
+            for number, (key, child) in enumerate(section.children.items())
+        ]
 
 
 class Task:
@@ -78,13 +140,25 @@ class Task:
     @property
     def config(self) -> dict[str, Any]:
         """What `invoke(config=…)` was given, over what was saved with the run: a copy of your own."""
-        copied: dict[str, Any] = detached_value(self.scope.progress.config)
+        copied: dict[str, Any] = detached_value(self.scope.root.config)
         return copied
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that this call is in, or the node whose graph it is in: the names on the way, with `/`."""
+        return self.scope.branch or None
+
+    @property
+    def index(self) -> int | None:
+        """Which item of a map this call is about, from 0."""
+        key = self.scope.path[-1] if self.scope.path else None
+        return key if isinstance(key, int) else None
 
     @property
     def idempotency_key(self) -> str:
         """The same for every attempt at this step of this run, and for no other: hand it to outside services."""
-        return f"{self.run_id}/{self.step}/{self.node}"
+        scope = self.scope
+        return f"{self.run_id}/{scope.prefix}{self.step}/{scope.place(self.node)}"
 
     def call(self) -> Any:
         """Call the node's function with what it takes."""
@@ -104,6 +178,8 @@ class Task:
                 return self.scope.plan.graph
             case "ctx":
                 return self
+            case "parallel_results":
+                return self.scope.results()
             case _:
                 return None
 
@@ -113,12 +189,13 @@ class Task:
         if key is not None and key.isdigit():
             raise UsageError(f"pause(key={key!r}): numbers are for questions without a key; use a word")
         self._asked = getattr(self, "_asked", 0) + 1
-        question_id = f"{self.node}:{self.step}:{key or self._asked}"
+        place = self.scope.place(self.node)
+        question_id = f"{place}:{self.scope.prefix}{self.step}:{key or self._asked}"
         if self.scope.keep is None:
             raise UsageError(
                 "pause() needs a store to keep the run in: compile(store=…), or a CheckpointConfig with an interval"
             )
-        question = question_for(question_id, prompt, self.node, choices, schema)
+        question = question_for(question_id, prompt, place, choices, schema)
         if question_id not in self.scope.progress.answers:
             encode(question.to_data(), "question")
             raise Pause(question)
@@ -157,12 +234,15 @@ class Task:
                 self.scope.progress.memos[key] = memo
             else:
                 encode(value, f"once({key!r})")
-                self.scope.keep(key, memo)
+                self.scope.keep(self.scope, key, memo)
             self._used(key)
         return value
 
     def close(self) -> None:
         """The call is over: what still runs of it, in a thread that was left behind, can keep nothing more."""
+        if self.scope.guard.with_loop:
+            self.scope.task = None
+            return
         with self.scope.guard:
             self.scope.task = None
 

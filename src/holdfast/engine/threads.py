@@ -2,27 +2,30 @@
 
 A sync node without a timeout is a plain call: no thread, no queue. A node with a timeout runs in a thread
 of its own, since nothing else can be left behind; an async node runs on an event loop that the driver
-starts when it meets the first one and keeps for the rest of the run.
+starts when it meets the first one and keeps for the rest of the run. Nodes of branches are left to a crew.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.calling import attempt, attempt_within, awaited, is_awaitable, timed_out
-from holdfast.engine.commands import Cancelled, Command, Report, Verdict, Wait
-from holdfast.engine.link import Stop
+from holdfast.engine.calling import attempt, attempt_within, is_awaitable
+from holdfast.engine.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from holdfast.engine.session import Session
 from holdfast.engine.task import CURRENT, Task
 from holdfast.journal.store import Commit
 
+if TYPE_CHECKING:
+    from holdfast.engine.crew import Crew
+    from holdfast.engine.eventloop import EventLoop
+
 
 def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
     """Run a session to its next stop, yielding events; returns the verdict. The lease is given back at the end."""
-    loop, stop, link = session.loop(), session.stop, session.compiled.link
-    waiting, outer = Waiting(), CURRENT.get()
+    loop, stop, outer = session.loop(), session.stop, CURRENT.get()
+    waiting = Waiting(session)
     try:
         command: Command = next(loop)
         while True:
@@ -37,18 +40,23 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
                 if type(answer) is not dict and is_awaitable(answer):
                     answer = waiting.result_of(command, answer)
             elif type(command) is Commit:
-                assert link is not None
                 answer = session.stopped(command) if stop.asked else None
                 if answer is None:
-                    answer = link.commit(command)
+                    answer = session.write(command)
                     if answer is not None or command.status is not None:
                         answer = session.settle(command, answer)
             elif type(command) is Report:
                 CURRENT.set(outer)
+                waiting.let_others()
                 yield command.event
+                waiting.go_on()
+            elif type(command) is Begin:
+                waiting.crew.begin(command.tasks)
+            elif type(command) is Gather:
+                answer = waiting.crew.gather(command.seconds)
             else:
                 assert type(command) is Wait
-                answer = waiting.sleep(stop, command.seconds)
+                answer = waiting.sleep(command.seconds)
             command = loop.send(answer)
     except StopIteration as end:
         verdict: Verdict = end.value
@@ -64,74 +72,57 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
 class Waiting:
     """How the synchronous driver waits: for nodes that need more than a call, and for time to pass."""
 
-    __slots__ = ("_events",)
+    __slots__ = ("_crew", "_events", "_session")
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._events: EventLoop | None = None
+        self._crew: Crew | None = None
+
+    @property
+    def crew(self) -> Crew:
+        """Who runs nodes beside each other."""
+        if self._crew is None:
+            from holdfast.engine.crew import Crew
+
+            session = self._session
+            self._crew = Crew(session.compiled.executor, session.guard, session.stop, self.events)
+        return self._crew
+
+    def events(self) -> EventLoop:
+        """The event loop for async nodes."""
+        if self._events is None:
+            from holdfast.engine.eventloop import EventLoop
+
+            self._events = EventLoop()
+        return self._events
 
     def result_of(self, task: Task, result: Awaitable[Any]) -> Any:
         """The outcome of a task whose node is async."""
-        if self._events is None:
-            self._events = EventLoop()
-        return self._events.run(task, result)
+        return self.events().run(task, result)
 
-    def sleep(self, stop: Stop, seconds: float) -> Cancelled | None:
+    def sleep(self, seconds: float) -> Cancelled | None:
         """Let time pass, unless the run is asked to stop."""
-        event = threading.Event()
+        event, stop = threading.Event(), self._session.stop
         stop.wake = event.set
         if not stop.asked:
             event.wait(seconds)
         stop.wake = None
         return Cancelled() if stop.asked else None
 
+    def let_others(self) -> None:
+        """Somebody else has the loop for a while."""
+        if self._crew is not None:
+            self._crew.let_others()
+
+    def go_on(self) -> None:
+        """The loop has its turn again."""
+        if self._crew is not None:
+            self._crew.go_on()
+
     def close(self) -> None:
         """End what was started."""
+        if self._crew is not None:
+            self._crew.close()
         if self._events is not None:
             self._events.close()
-
-
-class EventLoop:
-    """An event loop in a thread, for the async nodes of a synchronous run."""
-
-    def __init__(self) -> None:
-        import asyncio
-
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-async", daemon=True)
-        self._thread.start()
-
-    def run(self, task: Task, result: Awaitable[Any]) -> Any:
-        """Await a node's result there, for as long as the node may take, and return its outcome."""
-        import asyncio
-
-        future = asyncio.run_coroutine_threadsafe(awaited(task, result), self._loop)
-        try:
-            return future.result(task.plan_node.timeout)
-        except TimeoutError:
-            future.cancel()
-            return timed_out(task)
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """Cancel what still runs and end the thread."""
-        import asyncio
-
-        async def wind_down() -> None:
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for each in others:
-                each.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-            await self._loop.shutdown_asyncgens()
-
-        try:
-            asyncio.run_coroutine_threadsafe(wind_down(), self._loop).result(5)
-        except TimeoutError:
-            from logging import getLogger
-
-            getLogger("holdfast.run").warning("an async node blocks its event loop, which is left behind")
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self._loop.close()

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
 
-from holdfast.errors import DefinitionError, did_you_mean
+from holdfast.errors import DefinitionError
+from holdfast.graphs.checks import Draft, NodeSpec, SubSpec, mistakes_in, no_node
 from holdfast.graphs.functions import Function, examine, examine_choice
-from holdfast.graphs.plan import END, START, Choice, Edge, Plan, fingerprint, plan_node
+from holdfast.graphs.plan import END, START, Choice, Edge, Plan, PlanNode, fingerprint, plan_node
 from holdfast.graphs.policy import Retry, read_retry
 from holdfast.graphs.predicates import Predicate
 from holdfast.graphs.schema import read_schema
+from holdfast.graphs.sections import COLLECT, FAIL, OnError, Section, SubPlan
 
-KINDS_OF_STOP = ("interrupt_before", "interrupt_after")
-
-
-class NodeSpec(NamedTuple):
-    """What `add_node` was told."""
-
-    name: str
-    function: Function | None
-    retry: Retry | None
-    timeout: float | None
+Passing = Mapping[str, str] | Callable[..., Any] | None
+"""What passes in or out of a graph inside of another: `{new key: old key}`, or a function of the state."""
 
 
 class Definition:
@@ -39,23 +33,27 @@ class Definition:
         self.name = name
         self.max_iterations = max_iterations
         self.schema = read_schema(schema)
-        self._nodes: dict[str, NodeSpec] = {}
-        self._ways: list[Edge | Choice] = []
-        self._entries: list[str] = []
-        self._exits: dict[str, None] = {}
+        self._draft = Draft()
+        self._freezing = False
 
     def add_node(
         self,
         name: str | Callable[..., Any],
-        run: Callable[..., Any] | None = None,
+        run: Callable[..., Any] | Definition | None = None,
         *,
         retry: Retry | int | None = None,
         timeout: float | None = None,
+        inputs: Passing = None,
+        outputs: Passing = None,
     ) -> Self:
         """Add a node that calls `run` with whatever of `state`, `config`, `node`, `graph`, `ctx` it names.
 
         `run` returns a dict of updates, or None. A node without one just passes on. `add_node(fn)` names
         the node after the function. `retry` and `timeout` (seconds) are its policy.
+
+        `run` may be another graph, which then runs inside this one, with a state of its own: `inputs` says what it
+        starts with, `{its key: our key}` or a function of our state, and `outputs` what it gives back,
+        `{our key: its key}` or a function of its state. Without them, the keys that both know pass.
         Raises `DefinitionError` for a name that is taken or a function that asks for something else.
         """
         if not isinstance(name, str) and callable(name):
@@ -63,15 +61,32 @@ class Definition:
             name = str(getattr(run, "__name__", ""))
         if not isinstance(name, str) or not name or not name.isprintable() or name in (START, END):
             raise DefinitionError(f"a node's name is a printable str, not START or END: {name!r}", self.name)
-        if name in self._nodes:
+        if "/" in name:
+            raise DefinitionError(f"a node's name has no '/', which leads into graphs: {name!r}", self.name)
+        if name in self._draft.nodes:
             raise DefinitionError(f"there is a node {name!r} already", self.name)
         if timeout is not None and not timeout > 0:
             raise DefinitionError(
                 f"node {name!r}: timeout is a number of seconds above 0, not {timeout!r}", self.name
             )
-        function = None if run is None else examine(run, f"node {name!r}")
-        self._nodes[name] = NodeSpec(name, function, read_retry(retry), timeout)
+        what = f"node {name!r}"
+        sub = self._sub(what, run, inputs, outputs)
+        if sub is not None and timeout is not None:
+            raise DefinitionError(f"{what} is a graph; give its own nodes the timeout", self.name)
+        function = examine(run, what) if run is not None and sub is None else None  # type: ignore[arg-type]  # checked there
+        self._draft.nodes[name] = NodeSpec(name, function, read_retry(retry), timeout, sub)
         return self._changed()
+
+    def add_fanin_node(
+        self,
+        name: str | Callable[..., Any],
+        run: Callable[..., Any] | None = None,
+        *,
+        retry: Retry | int | None = None,
+        timeout: float | None = None,
+    ) -> Self:
+        """Add a node that comes after parallel branches; it may also take `parallel_results`, one entry a branch."""
+        return self.add_node(name, run, retry=retry, timeout=timeout)
 
     def add_edge(self, source: str, target: str, predicate: Predicate | None = None) -> Self:
         """Let `target` follow `source` when `predicate` holds, or always. They are tried in order of addition.
@@ -84,7 +99,7 @@ class Definition:
             return self.set_finish_point(source)
         what = f"the predicate of {source!r} → {target!r}"
         asked = None if predicate is None else examine_choice(predicate, what)
-        self._ways.append(Edge(source, target, asked))
+        self._draft.ways.append(Edge(source, target, asked))
         return self._changed()
 
     def add_conditional_edges(
@@ -100,132 +115,201 @@ class Definition:
         if outcomes is not None and not isinstance(outcomes, Mapping):
             outcomes = {name: name for name in outcomes}
         asked = examine_choice(choose, f"the choice after {source!r}")
-        self._ways.append(Choice(source, asked, None if outcomes is None else dict(outcomes)))
+        self._draft.ways.append(Choice(source, asked, None if outcomes is None else dict(outcomes)))
+        return self._changed()
+
+    def add_parallel_edge(self, source: str, branch: str, fan_in: str, *, on_error: OnError = FAIL) -> Self:
+        """Let a branch begin at node `branch` when `source` is done, beside those of its other parallel edges.
+
+        Each branch has a private copy of the state, follows its own edges, and ends where it comes to `fan_in`, to
+        END or to a node that leads nowhere. `fan_in` runs when all have ended, and changes the state by what it makes
+        of their `parallel_results`. `on_error` says what a branch that fails does: "fail" the run, once the
+        others that had begun are done, or "collect" the error for the fan-in to see.
+        """
+        self._check_on_error(on_error, f"the parallel edge {source!r} → {branch!r}")
+        for place, way in enumerate(self._draft.ways):
+            if (
+                isinstance(way, Section)
+                and way.source == source
+                and way.each is None
+                and way.fan_in == fan_in
+            ):
+                if branch in way.branches:
+                    raise DefinitionError(f"{source!r} has a parallel edge to {branch!r} already", self.name)
+                if way.on_error != on_error:
+                    raise DefinitionError(f"the parallel edges of {source!r} differ in on_error", self.name)
+                self._draft.ways[place] = way._replace(branches=(*way.branches, branch))
+                return self._changed()
+        self._draft.ways.append(Section(source, fan_in, (branch,), on_error=on_error))
+        return self._changed()
+
+    def add_map(
+        self,
+        source: str,
+        each: str | Callable[..., Any] | Definition,
+        over: str | Callable[..., Any],
+        fan_in: str,
+        *,
+        item: str = "item",
+        inputs: Passing = None,
+        outputs: Passing = None,
+        max_concurrency: int | None = None,
+        on_error: OnError = FAIL,
+    ) -> Self:
+        """Let a branch begin for each item, of the state's key `over` or of `over(state)`, when `source` is done.
+
+        `each` is a node (or a function, which becomes one) that a branch of this graph begins at, with a private copy
+        of the state that has the item under the key `item`; or a graph of its own, with `inputs` and `outputs` as in
+        `add_node`, of a state that has the item. At most `max_concurrency` branches run at once. `fan_in` and
+        `on_error` are as in `add_parallel_edge`; `parallel_results` are in the order of the items.
+        """
+        what = f"the map after {source!r}"
+        self._check_on_error(on_error, what)
+        if max_concurrency is not None and (type(max_concurrency) is not int or max_concurrency < 1):
+            raise DefinitionError(f"{what}: max_concurrency is a whole number from 1", self.name)
+        if not isinstance(item, str) or not item:
+            raise DefinitionError(f"{what}: item is the name of a key, not {item!r}", self.name)
+        sub = self._sub(what, each, inputs, outputs)
+        if sub is not None:
+            each = sub.graph.name
+        elif not isinstance(each, str) and callable(each):
+            self.add_node(each)
+            each = str(getattr(each, "__name__", ""))
+        if not isinstance(each, str):
+            raise DefinitionError(f"{what}: each is a node, a function or a graph, not {each!r}", self.name)
+        asked: str | Function = (
+            over if isinstance(over, str) else self._function_of_state(over, f"what {what} goes over")
+        )
+        way = Section(source, fan_in, (), each, None, asked, item, on_error, max_concurrency)
+        if sub is not None:
+            self._draft.maps[len(self._draft.ways)] = sub
+        self._draft.ways.append(way)
         return self._changed()
 
     def set_entry_point(self, node: str) -> Self:
         """Make `node` the one that runs first."""
-        if node not in self._entries:
-            self._entries.append(node)
+        if node not in self._draft.entries:
+            self._draft.entries.append(node)
         return self._changed()
 
     def set_finish_point(self, node: str) -> Self:
         """Let the run end after `node`, unless one of its edges is taken. There may be several such nodes."""
-        self._exits[node] = None
+        self._draft.exits[node] = None
         return self._changed()
 
     set_exit_point = set_finish_point
 
     def validate(self) -> None:
         """Raise a `DefinitionError` that lists every mistake, or return if there is none."""
-        mistakes = [*self._wrong_names(), *self._wrong_ends(), *self._unreachable()]
+        mistakes = mistakes_in(self._draft)
         if mistakes:
             raise DefinitionError(mistakes, self.name)
 
     def freeze(self, interrupt_before: Iterable[str] = (), interrupt_after: Iterable[str] = ()) -> Plan:
-        """Validate and return the plan. Raises `DefinitionError`."""
-        stops = [
-            stop_names(kind, given)
-            for kind, given in zip(KINDS_OF_STOP, (interrupt_before, interrupt_after), strict=True)
-        ]
+        """Validate and return the plan. Raises `DefinitionError`.
+
+        An interrupt inside of a graph that a node runs is named by the way there: `"review/check"`.
+        """
+        if self._freezing:
+            raise DefinitionError("the graph contains itself", self.name)
+        before = stop_names("interrupt_before", interrupt_before)
+        after = stop_names("interrupt_after", interrupt_after)
         self.validate()
         unknown = [
-            f"{kind}: {self._no_node(name)}"
-            for kind, names in zip(KINDS_OF_STOP, stops, strict=True)
+            f"{kind}: {self._no_stop(name)}"
+            for kind, names in (("interrupt_before", before), ("interrupt_after", after))
             for name in names
-            if name not in self._nodes
+            if not self._may_stop(name)
         ]
         if unknown:
             raise DefinitionError(unknown, self.name)
         self._warn_of_idle_edges()
-        nodes = {
-            spec.name: plan_node(
-                spec.name,
-                spec.function,
-                spec.retry,
-                spec.timeout,
-                self._ways_from(spec.name),
-                spec.name in self._exits,
-            )
-            for spec in self._nodes.values()
-        }
-        entry = self._entries[0]
+        self._freezing = True
+        try:
+            nodes = {name: self._frozen_node(name, before, after) for name in self._draft.nodes}
+        finally:
+            self._freezing = False
+        entry = self._draft.entries[0]
         return Plan(
             name=self.name,
             nodes=nodes,
             entry=entry,
             schema=self.schema,
             max_iterations=self.max_iterations,
-            interrupt_before=frozenset(stops[0]),
-            interrupt_after=frozenset(stops[1]),
+            interrupt_before=frozenset(name for name in before if "/" not in name),
+            interrupt_after=frozenset(name for name in after if "/" not in name),
             fingerprint=fingerprint("state", entry, nodes, self.schema),
             graph=self,
         )
 
+    def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:
+        """The plan of this graph where it runs inside another one, which stops it at these nodes as well."""
+        return self.freeze(interrupt_before, interrupt_after)
+
     def _changed(self) -> Self:
         return self
 
-    def _ways_from(self, name: str) -> list[Edge | Choice]:
-        return [way for way in self._ways if way.source == name]
+    def _frozen_node(self, name: str, before: list[str], after: list[str]) -> PlanNode:
+        def inside(spec: SubSpec, name: str) -> SubPlan:
+            prefix = f"{name}/"
+            stops = (
+                [each.removeprefix(prefix) for each in names if each.startswith(prefix)]
+                for names in (before, after)
+            )
+            return SubPlan(spec.graph._plan_inside(*stops), spec.inputs, spec.outputs)
 
-    def _wrong_names(self) -> list[str]:
-        mistakes = [
-            f"the entry point: {self._no_node(name)}" for name in self._entries if name not in self._nodes
+        draft, spec = self._draft, self._draft.nodes[name]
+        ways = [
+            way._replace(sub=inside(draft.maps[place], str(way.each)))
+            if isinstance(way, Section) and place in draft.maps
+            else way
+            for place, way in enumerate(draft.ways)
+            if way.source == name
         ]
-        mistakes += [
-            f"an exit point: {self._no_node(name)}" for name in self._exits if name not in self._nodes
-        ]
-        for way in self._ways:
-            if way.source not in self._nodes:
-                mistakes.append(f"an edge from nowhere: {self._no_node(way.source)}")
-            mistakes += [
-                f"an edge from {way.source!r}: {self._no_node(target)}"
-                for target in way.targets
-                if target not in self._nodes and target != END
-            ]
-        return mistakes
+        exits = name in draft.exits or not ways
+        sub = None if spec.sub is None else inside(spec.sub, name)
+        return plan_node(name, spec.function, spec.retry, spec.timeout, ways, exits, sub)
 
-    def _wrong_ends(self) -> list[str]:
-        mistakes = []
-        if not self._entries:
-            mistakes.append("no entry point: say which node runs first with set_entry_point(name)")
-        elif len(self._entries) > 1:
-            mistakes.append(f"several entry points ({', '.join(map(repr, self._entries))}); a graph has one")
-        open_choice = any(isinstance(way, Choice) and way.outcomes is None for way in self._ways)
-        if not self._exits and not open_choice and not any(END in way.targets for way in self._ways):
-            mistakes.append("no exit point: say where the run may end with set_finish_point(name)")
-        for name in self._nodes:
-            ways = self._ways_from(name)
-            if not ways and name not in self._exits:
-                mistakes.append(
-                    f"node {name!r} leads nowhere: add an edge from it, or set_finish_point({name!r})"
-                )
-            if name in self._exits and any(way.unconditional for way in ways):
-                mistakes.append(
-                    f"node {name!r} is an exit point, but it has an edge that is always taken, "
-                    "so the run would never end there"
-                )
-        return mistakes
-
-    def _unreachable(self) -> list[str]:
-        if not self._entries or any(isinstance(way, Choice) and way.outcomes is None for way in self._ways):
-            return []
-        reached, ahead = set(self._entries), list(self._entries)
-        while ahead:
-            for way in self._ways_from(ahead.pop()):
-                fresh = [target for target in way.targets if target not in reached]
-                reached.update(fresh)
-                ahead += fresh
-        return [
-            f"node {name!r} can't be reached from the entry point"
-            for name in self._nodes
-            if name not in reached
+    def _sub(self, what: str, run: Any, inputs: Passing, outputs: Passing) -> SubSpec | None:
+        """What was given as a graph that runs inside this one; None if it isn't a graph."""
+        if not hasattr(run, "_plan_inside"):
+            if inputs is not None or outputs is not None:
+                raise DefinitionError(f"{what}: inputs and outputs are for a graph that it runs", self.name)
+            return None
+        passing = [
+            given
+            if given is None or isinstance(given, Mapping)
+            else self._function_of_state(given, f"the {side} of {what}")
+            for side, given in (("inputs", inputs), ("outputs", outputs))
         ]
+        return SubSpec(run, *passing)
+
+    def _function_of_state(self, call: Callable[..., Any], what: str) -> Function:
+        function = examine_choice(call, what)
+        if not function.plain:
+            raise DefinitionError(f"{what}: a function that takes the state, and nothing else", self.name)
+        return function
+
+    def _check_on_error(self, on_error: str, what: str) -> None:
+        if on_error not in (FAIL, COLLECT):
+            raise DefinitionError(f"{what}: on_error is {FAIL!r} or {COLLECT!r}, not {on_error!r}", self.name)
+
+    def _may_stop(self, name: Any) -> bool:
+        """Whether there is such a node. What is beyond a graph's name is that graph's to say."""
+        inner, deeper, _ = name.partition("/") if isinstance(name, str) else ("", "", "")
+        graphs = {spec.name for spec in self._draft.nodes.values() if spec.sub is not None}
+        graphs |= {spec.graph.name for spec in self._draft.maps.values()}
+        return inner in graphs if deeper else name in self._draft.nodes
+
+    def _no_stop(self, name: Any) -> str:
+        if isinstance(name, str) and "/" in name:
+            return f"{name!r} leads into {name.partition('/')[0]!r}, which is no node that runs a graph"
+        return no_node(name, self._draft)
 
     def _warn_of_idle_edges(self) -> None:
         """Two edges from a node don't make two nodes run: say so where the second can never be taken."""
-        for name in self._nodes:
-            ways = self._ways_from(name)
+        for name in self._draft.nodes:
+            ways = self._draft.ways_from(name)
             certain = next((place for place, way in enumerate(ways) if way.unconditional), len(ways))
             for way in ways[certain + 1 :]:
                 from logging import getLogger
@@ -234,9 +318,6 @@ class Definition:
                     "graph %s: the edge from %r to %s is never taken, as one added before it always is",
                     self.name, name, " or ".join(map(repr, way.targets)),
                 )  # fmt: skip
-
-    def _no_node(self, name: Hashable) -> str:
-        return f"there is no node {name!r}" + did_you_mean(name, self._nodes)
 
 
 def stop_names(kind: str, given: Iterable[str] | None) -> list[str]:

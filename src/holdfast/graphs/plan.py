@@ -15,9 +15,11 @@ from holdfast.graphs.functions import Function
 from holdfast.graphs.policy import Retry
 from holdfast.graphs.predicates import describe
 from holdfast.graphs.schema import Schema
+from holdfast.graphs.sections import Section, SubPlan
+from holdfast.journal.progress import DONE
 
 START = "__start__"
-END = "__end__"
+END = DONE
 
 
 class Edge(NamedTuple):
@@ -85,23 +87,33 @@ class Choice(NamedTuple):
         return [self.source, outcomes, "choice"]
 
 
+Way = Edge | Choice | Section
+"""What may follow a node."""
+
+
 class PlanNode(NamedTuple):
     """A node, ready to run: its function, its policy, and the ways out in the order they are tried.
 
     What is worked out ahead: `follower` is the one node that always comes next, where that is so; `tests` are
     its ways out where all of them are edges with predicates of the state alone; `direct` is its function
-    where that takes the state alone. Otherwise each is None.
+    where that takes the state alone. Otherwise each is None. `sub` is the graph that it runs, if it runs one.
     """
 
     name: str
     function: Function | None
     retry: Retry | None
     timeout: float | None
-    ways: tuple[Edge | Choice, ...]
+    ways: tuple[Way, ...]
     exit: bool
     follower: str | None
     tests: tuple[tuple[Callable[[Any], Any], str], ...] | None
     direct: Callable[[Any], Any] | None
+    sub: SubPlan | None = None
+
+    @property
+    def section(self) -> Section | None:
+        """The section that it may open, if it does."""
+        return next((way for way in self.ways if isinstance(way, Section)), None)
 
 
 class Plan(NamedTuple):
@@ -123,8 +135,9 @@ def plan_node(
     function: Function | None,
     retry: Retry | None,
     timeout: float | None,
-    ways: Iterable[Edge | Choice],
+    ways: Iterable[Way],
     exits: bool,
+    sub: SubPlan | None = None,
 ) -> PlanNode:
     """Freeze one node, working out ahead what can be."""
     ordered = tuple(ways)
@@ -149,6 +162,7 @@ def plan_node(
         follower=follower,
         tests=tests if len(tests) == len(ordered) else None,
         direct=direct,
+        sub=sub,
     )
 
 
@@ -157,7 +171,9 @@ def fingerprint(kind: str, entry: str, nodes: Mapping[str, PlanNode], schema: Sc
     shape = {
         "kind": kind,
         "entry": entry,
-        "nodes": sorted(nodes),
+        "nodes": [
+            [name, *([sub.plan.fingerprint] if (sub := nodes[name].sub) else [])] for name in sorted(nodes)
+        ],
         "ways": [[way.describe() for way in nodes[name].ways] for name in sorted(nodes)],
         "exits": sorted(name for name, node in nodes.items() if node.exit),
         "reducers": sorted((key, reducer_name(reducer)) for key, reducer in schema.reducers.items()),

@@ -115,7 +115,7 @@ class Notes:
     __slots__ = ("live", "reducers", "touched", "watch", "written")
 
     def __init__(
-        self, live: State, reducers: Mapping[str, Any], watch: Callable[[str, Any], None] | None = None
+        self, live: State, reducers: Mapping[str, Any], watch: Callable[[str, Any], Any] | None = None
     ) -> None:
         self.live, self.reducers, self.watch = live, reducers, watch
         self.written: dict[str, bool] = {}
@@ -186,8 +186,8 @@ class NodeState(State):
 class TrackedState(NodeState):
     """A NodeState that also notes which changeable values were read, and shields those with a reducer.
 
-    `notes.watch(key, value)` is called once for each such key, before the node gets the value. A list, dict
-    or set under a reducer is handed out as a copy that is the node's own.
+    `notes.watch(key, value)` is called once for each such key, before the node gets the value, and says what it
+    gets. A list, dict or set under a reducer is handed out as a copy that is the node's own.
     """
 
     __slots__ = ()
@@ -226,7 +226,10 @@ class TrackedState(NodeState):
                 value = value.copy()
                 dict.__setitem__(self, key, value)
         elif key not in notes.written and notes.watch is not None:
-            notes.watch(key, value)
+            seen = notes.watch(key, value)
+            if seen is not value:
+                value = seen
+                dict.__setitem__(self, key, value)
         notes.touched.add(key)
         return value
 

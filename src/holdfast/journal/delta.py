@@ -7,6 +7,7 @@ being rebuilt from its journal.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.journal.codec import encode
@@ -41,10 +42,17 @@ class Delta:
         deletes = encode(self.deletes) if self.deletes else NO_ITEMS
         return joined([*(encode(part) if part else NO_ENTRIES for part in parts), deletes])
 
-    def apply(self, state: dict[str, Any]) -> None:
-        """Change the state as this says, also one that refuses to be assigned to."""
+    def apply(self, state: dict[str, Any], base: Mapping[str, Any] | None = None) -> None:
+        """Change the state as this says, also one that refuses to be assigned to.
+
+        A value that the state shares with `base` is copied before it grows.
+        """
         dict.update(state, self.sets)
         dict.update(state, self.live)
+        if base is not None:
+            for key in (*self.appends, *self.merges):
+                if key in state and state[key] is base.get(key):
+                    dict.__setitem__(state, key, state[key].copy())
         for key, items in self.appends.items():
             if key not in state:
                 dict.__setitem__(state, key, items)

@@ -12,10 +12,11 @@ snapshot on, and an append-only history of large items hardly does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.journal.envelope import Seal
+from holdfast.journal.opened import Key
 from holdfast.journal.progress import Progress
 from holdfast.journal.store import Commit
 
@@ -59,17 +60,29 @@ class Ledger:
         """
         record = progress.move_record(changes, at, delta)
         progress.move(changes)
-        self._note(record)
+        self.note(record)
+
+    def note(self, record: bytes) -> None:
+        """Note a record as it is."""
+        self._pending.append(record)
+        self._weight += len(record) + RECORD_WEIGHT
+
+    def put(self, root: Progress, path: Sequence[Key], began: float, record: bytes) -> None:
+        """Note a record of the run whose progress is `root`, or of the branch of it that `path` leads to."""
+        self.note(root.nested_record(path, began, record) if path else record)
+        if self._weight >= self._look_at:
+            self._consider(root)
+
+    def memo(self, root: Progress, path: Sequence[Key], key: str, value: Any, at: float) -> None:
+        """Note a result to be kept, and keep it in the progress. Raises `UnstorableValue`."""
+        progress = root.descend(path)
+        record = progress.memo_record(key, value, at)
+        progress.memos[key] = value
+        self.put(root, path, at, record)
 
     def whole(self, progress: Progress) -> None:
         """Note all of `progress`, so that nothing before it counts any more."""
         self._begin_anew(progress.snapshot_record())
-
-    def memo(self, progress: Progress, key: str, value: Any, at: float) -> None:
-        """Note a result to be kept. Raises `UnstorableValue`."""
-        record = progress.memo_record(key, value, at)
-        progress.memos[key] = value
-        self._note(record)
 
     def commit(
         self,
@@ -103,10 +116,6 @@ class Ledger:
         self.sequence += saved
         del self._pending[:saved]
         self._snapshot = max(self._snapshot - saved, 0)
-
-    def _note(self, record: bytes) -> None:
-        self._pending.append(record)
-        self._weight += len(record) + RECORD_WEIGHT
 
     def _consider(self, progress: Progress) -> None:
         whole = progress.snapshot_record()

@@ -1,8 +1,9 @@
 """How far a run has come: its state, its position and its counters, as its journal tells them.
 
-There are four kinds of record. `STEP`: a node completed; what it changed and what comes next. `MOVE`:
+There are six kinds of record. `STEP`: a node completed; what it changed and what comes next. `MOVE`:
 anything else that happened (a pause, an answer, a failed attempt, the end). `MEMO`: the result of a
-`once()` inside a node that hasn't completed. `SNAPSHOT`: all of it, so that nothing before is needed.
+`once()` inside a node that hasn't completed. `OPEN`: branches begin beside each other, or a graph inside of a
+node. `NESTED`: one of these, of a branch. `SNAPSHOT`: all of it, so that nothing before is needed.
 
 A `Progress` is built from a snapshot and the records after it, one `apply` each. The engine moves the
 live one on through the same methods, which is why a resumed run equals one that was never cut.
@@ -11,17 +12,22 @@ live one on through the same methods, which is why a resumed run equals one that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from holdfast.journal.codec import encode
+from holdfast.journal.copies import detached_value
 from holdfast.journal.delta import read_delta
+from holdfast.journal.opened import Key, Opened
 from holdfast.journal.splice import extended
 from holdfast.journal.store import RUNNING
 
-STEP, SNAPSHOT, MOVE, MEMO = 1, 2, 3, 4
-KINDS = (STEP, SNAPSHOT, MOVE, MEMO)
+STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED = 1, 2, 3, 4, 5, 6
+KINDS = (STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED)
+
+DONE = "__end__"
+"""Where a run, or a branch of it, is when nothing comes next."""
 
 BEFORE = "before"
 AFTER = "after"
@@ -47,13 +53,18 @@ class Question(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Progress:
-    """Where a run is.
+    """Where a run is, or a branch of it, or a graph that a node runs: whatever has a state and a position.
 
     `node` and `phase` are the position: the node that runs next (`before`), has run and waits for the
     choice of what follows (`after`), or failed and will be tried again (`failed`). `cleared` says that
     the interrupts at this position have been taken. `made_by` is the node that completed last, `step`
     its number. `attempts` counts the ended attempts of the node at this position, and `answers` and
     `memos` belong to it. `crashes` is how many holders had been lost when the last record was written.
+
+    `section` has the branches that are under way, or done, at this position. Of a branch, `base` is the state it was
+    copied from, whose values it shares until it changes them, and `start` what is put over that at its beginning.
+    Its `state` is empty before it begins, and when it is done it holds what is different from the base, with `gone`
+    the keys that aren't there any more.
     """
 
     run_id: str
@@ -80,6 +91,16 @@ class Progress:
     config: dict[str, Any] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     parent: str | None = None
+    began: float = 0.0
+    section: Opened | None = None
+    base: dict[str, Any] | None = None
+    start: dict[str, Any] | None = None
+    gone: list[str] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing comes next."""
+        return self.node == DONE
 
     def complete(self, node: str, at: float, following: str | None) -> None:
         """A node completed and `following` is next; None leaves that to be chosen."""
@@ -97,39 +118,159 @@ class Progress:
             self.node = following
             self.phase = BEFORE
         self.cleared = False
-        if self.attempts or self.answers or self.memos or self.error:
-            self.attempts, self.answers, self.memos, self.error = 0, {}, {}, None
+        if self.attempts or self.answers or self.memos or self.error or self.section:
+            self.attempts, self.answers, self.memos, self.error, self.section = 0, {}, {}, None, None
 
     def move(self, changes: Mapping[str, Any]) -> None:
-        """Anything else happened: take over the named fields."""
+        """Anything else happened: take over the named fields. `going_on` brings answers; see `go_on`."""
         for name, value in changes.items():
             if name == "questions":
                 self.questions = [Question(**each) for each in value]
+            elif name == "going_on":
+                self.go_on(value)
             else:
                 setattr(self, name, value)
+
+    def change(self, delta: Any) -> None:
+        """Change the state by a decoded delta, from outside of any node. Branches under way don't see it."""
+        change = read_delta(delta)
+        if self.section is not None:
+            self.section.keep(change.keys, self.state)
+        change.apply(self.state, self.base)
+
+    def go_on(self, answers: Mapping[str, Any]) -> None:
+        """What has stopped, here and in all branches, runs again; where it waits for answers, if it gets one."""
+        mine = {question.id: answers[question.id] for question in self.questions if question.id in answers}
+        if mine or not self.questions:
+            if self.status != RUNNING:
+                self.status, self.reason, self.questions = RUNNING, None, []
+            if self.phase == FAILED_PHASE:
+                self.phase, self.attempts = BEFORE, 0
+        if mine:
+            self.answers = {**self.answers, **mine}
+        if self.section is not None:
+            for child in self.section.children.values():
+                if not child.done:
+                    child.go_on(answers)
+
+    def open(self, opening: dict[str, Any]) -> Opened:
+        """Branches begin here, as told by `opening`."""
+        self.section = section = Opened(opening, self.state, self.step)
+        base = None if section.own else self.state
+        for key, node, state in section.places(opening):
+            child = section.children[key] = Progress(self.run_id, "", "", node, state if section.own else {})
+            if not section.own:
+                child.base, child.start = base, state
+        return section
+
+    def descend(self, path: Sequence[Key]) -> Progress:
+        """The branch that `path` leads to."""
+        scope = self
+        for key in path:
+            if scope.section is None:
+                raise LookupError(f"there is no branch {key!r}")
+            scope = scope.section.children[key]
+        return scope
+
+    def way_to(self, path: Sequence[Key]) -> str:
+        """What the branch that `path` leads to is called: the names of all branches on the way."""
+        names, scope = [], self
+        for key in path:
+            section = scope.section
+            assert section is not None
+            names.append(section.label(key))
+            scope = section.children[key]
+        return "/".join(names)
+
+    def begin(self) -> dict[str, Any]:
+        """The state of a branch that is about to run: a copy of its own, whose values are still shared."""
+        if self.start is not None:
+            self.state = {**(self.base or {}), **detached_value(self.start)}
+            self.start = None
+        return self.state
+
+    def end(self) -> None:
+        """A branch is done: only what is different about it is kept, and what it was about isn't."""
+        if self.base is not None:
+            base, state = self.base, self.state
+            self.gone = [key for key in base if key not in state]
+            self.state = {key: value for key, value in state.items() if value is not base.get(key, self)}
+        self.visits, self.memos, self.answers, self.section = {}, {}, {}, None
+        self.path.clear()
+
+    def result(self) -> dict[str, Any]:
+        """The state that a branch came to."""
+        if self.base is None or not self.done:
+            return dict(self.state)
+        state = {**self.base, **self.state}
+        for key in self.gone:
+            state.pop(key, None)
+        return state
+
+    def under_way(self, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Progress]]:
+        """The branches that have begun and aren't done, with the way to each."""
+        for key, child in self.section.children.items() if self.section is not None else ():
+            if not child.done and child.start is None:
+                yield (*path, key), child
+                yield from child.under_way((*path, key))
+
+    def stops(self) -> Iterator[tuple[tuple[Key, ...], Progress]]:
+        """The branches that have stopped by themselves, and wait for an answer, an approval or a mended node."""
+        return ((path, branch) for path, branch in self.under_way() if branch.status != RUNNING)
+
+    def place(self) -> str:
+        """The node that it stands at; where one branch alone has stopped, that branch's, by the whole way there."""
+        stopped = list(self.stops())
+        if len(stopped) != 1:
+            return self.node
+        path, branch = stopped[0]
+        return f"{self.way_to(path)}/{branch.node}"
+
+    def open_questions(self) -> list[Question]:
+        """All questions that wait for an answer, here and in branches."""
+        return [*self.questions, *(each for _, child in self.stops() for each in child.questions)]
 
     def apply(self, record: list[Any]) -> None:
         """Take over one decoded record of the journal."""
         kind, step, at, crashes = record[:4]
         self.lost(crashes)
         if kind == STEP:
-            read_delta(record[6]).apply(self.state)
+            read_delta(record[6]).apply(self.state, self.base)
             self.complete(record[4], at, record[5])
+        elif kind == NESTED:
+            self._nest(record[4], at, record[5])
         elif kind == MOVE:
             self.move(record[4])
             if len(record) > 5:
-                read_delta(record[5]).apply(self.state)
+                self.change(record[5])
         elif kind == MEMO:
             self.memos[record[4]] = record[5]
+        elif kind == OPEN:
+            self.open(record[4])
         else:
             self._restore(record[4], record[5])
         self.step = step
 
+    def _nest(self, path: list[Key], began: float, record: list[Any]) -> None:
+        """Take over a record of the branch that `path` leads to."""
+        branch = self.descend(path)
+        branch.begin()
+        if record[0] == STEP:
+            branch.began = branch.began or began
+            self.at = record[2]
+        branch.crashes = record[3]
+        branch.apply(record)
+        if branch.done:
+            branch.end()
+
     def lost(self, crashes: int) -> None:
-        """So many holders have been lost by now: what they were about counts as attempts."""
-        if self.status == RUNNING:
-            self.attempts += crashes - self.crashes
-        self.crashes = crashes
+        """So many holders have been lost by now: what they were about counts as an attempt, if it was one thing."""
+        more, self.crashes = crashes - self.crashes, crashes
+        scope: Progress | None = self
+        while more and scope is not None and scope.status == RUNNING:
+            if scope.section is None:
+                scope.attempts += more
+            scope = scope.section.only if scope.section is not None else None
 
     def step_record(self, delta: bytes, following: str | None) -> bytes:
         """The record of the node that just completed."""
@@ -144,17 +285,44 @@ class Progress:
         """The record of a result that a node wants kept before it completes."""
         return encode([MEMO, self.step, at, self.crashes, key, value])
 
-    def snapshot_record(self) -> bytes:
-        """The record of everything. Raises `UnstorableValue` with the path from the state's key on.
+    def open_record(self, opening: bytes, at: float) -> bytes:
+        """The record of branches that begin, by the encoded opening."""
+        return extended(encode([OPEN, self.step, at, self.crashes]), opening)
 
-        What is empty is left out: it is so from the start.
-        """
+    def nested_record(self, path: Sequence[Key], began: float, record: bytes) -> bytes:
+        """The record of what happened in a branch, by its own record; `began` is when that was begun."""
+        return extended(encode([NESTED, self.step, began, self.crashes, list(path)]), record)
+
+    def snapshot_record(self) -> bytes:
+        """The record of everything. Raises `UnstorableValue` with the path from the state's key on."""
+        return extended(
+            encode([SNAPSHOT, self.step, self.at, self.crashes, self._whole()]), encode(dict(self.state))
+        )
+
+    def _whole(self) -> dict[str, Any]:
+        """All but the state. What is empty is left out: it is so from the start."""
         whole = {name: value for name in _PLAIN if (value := getattr(self, name))}
         if self.path:
             whole["path"] = list(self.path)
         if self.questions:
             whole["questions"] = [each.to_data() for each in self.questions]
-        return extended(encode([SNAPSHOT, self.step, self.at, self.crashes, whole]), encode(dict(self.state)))
+        if self.section is not None:
+            branches = [[key, *child._kept()] for key, child in self.section.children.items()]
+            whole["section"] = [self.section.to_data(), [each for each in branches if len(each) > 1]]
+        return whole
+
+    def _kept(self) -> tuple[Any, ...]:
+        """What is to be stored of a branch: nothing if it hasn't begun, else its position and what is different."""
+        if self.start is not None:
+            return ()
+        base = self.base or {}
+        state, gone = self.state, self.gone
+        if self.base is not None and not self.done:
+            state = {key: value for key, value in state.items() if value is not base.get(key, self)}
+            gone = [key for key in base if key not in self.state]
+        whole = {**self._whole(), "step": self.step}
+        del whole["run_id"]
+        return whole, state, gone
 
     def _restore(self, whole: dict[str, Any], state: dict[str, Any]) -> None:
         blank = Progress("", "", "", "", {})
@@ -163,10 +331,22 @@ class Progress:
         self.state = state
         self.path = deque(whole.get("path", ()), PATH_KEPT)
         self.questions = [Question(**each) for each in whole.get("questions", ())]
+        self.section = None
+        if "section" in whole:
+            opening, branches = whole["section"]
+            section = self.open(opening)
+            for key, inner, different, gone in branches:
+                child = section.children[key]
+                child.start, child.gone = None, gone
+                child._restore(inner, different)
+                child.step, child.run_id = inner["step"], self.run_id
+                if child.base is not None and not child.done:
+                    kept = {name: value for name, value in child.base.items() if name not in gone}
+                    child.state, child.gone = kept | different, []
 
 
 _PLAIN = [
     each.name
     for each in fields(Progress)
-    if each.name not in ("state", "path", "questions", "step", "crashes")
+    if each.name not in ("state", "path", "questions", "step", "crashes", "section", "base", "start", "gone")
 ]

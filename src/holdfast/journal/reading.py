@@ -9,7 +9,7 @@ from holdfast.errors import DamagedRecord, UsageError
 from holdfast.journal.codec import decode
 from holdfast.journal.delta import read_delta
 from holdfast.journal.envelope import Seal
-from holdfast.journal.progress import KINDS, MOVE, SNAPSHOT, STEP, Progress
+from holdfast.journal.progress import KINDS, MOVE, NESTED, SNAPSHOT, STEP, Progress
 from holdfast.journal.store import COMPLETED, Tail
 
 
@@ -17,8 +17,9 @@ class Checkpoint(NamedTuple):
     """One step of a run, as its history tells it.
 
     `node` completed at `timestamp` (seconds) and changed `keys`; `next` and `phase` are the position it left
-    the run at, `status` and `reason` how the run then stood. Step 0 is the start. `metadata` says where it was
-    made: versions, git commit, tags. `id` is the reference that `invoke(checkpoint=…)` takes.
+    the run at, `status` and `reason` how the run then stood. Step 0 is the start. Where the node is in a branch, or
+    in a graph inside of a node, `branch` is the way there, and keys and position are that branch's. `metadata` says
+    where it was made: versions, git commit, tags. `id` is the reference that `invoke(checkpoint=…)` takes.
     """
 
     run_id: str
@@ -31,6 +32,7 @@ class Checkpoint(NamedTuple):
     reason: str | None
     keys: tuple[str, ...]
     metadata: dict[str, Any]
+    branch: str | None = None
 
     @property
     def id(self) -> str:
@@ -89,18 +91,32 @@ def history(tail: Tail) -> list[Checkpoint]:
     for number, record in opened(tail):
         keys = _apply(progress, number, record)
         earlier = found.get(progress.step)
-        known = earlier.keys if earlier is not None else ()
+        if earlier is not None:
+            later: dict[str, Any] = {
+                "status": progress.status,
+                "reason": progress.reason,
+                "metadata": dict(progress.meta),
+            }
+            if earlier.branch is None and record[0] != NESTED:
+                new = (key for key in keys if key not in earlier.keys)
+                later |= {"next": progress.node, "phase": progress.phase, "keys": (*earlier.keys, *new)}
+            found[progress.step] = earlier._replace(**later)
+            continue
+        branch, scope = None, progress
+        if record[0] == NESTED:
+            branch, scope = progress.way_to(record[4]), progress.descend(record[4])
         found[progress.step] = Checkpoint(
             run_id=tail.head.run_id,
             step=progress.step,
-            node=progress.made_by,
-            timestamp=earlier.timestamp if earlier is not None else progress.at,
-            next=progress.node,
-            phase=progress.phase,
+            node=scope.made_by,
+            timestamp=scope.at,
+            next=scope.node,
+            phase=scope.phase,
             status=progress.status,
             reason=progress.reason,
-            keys=(*known, *(key for key in keys if key not in known)),
+            keys=tuple(keys),
             metadata=dict(progress.meta),
+            branch=branch,
         )
     return [found[step] for step in sorted(found)]
 
@@ -155,6 +171,8 @@ def _apply(progress: Progress, number: int, record: list[Any]) -> list[str]:
 
 
 def _changed_keys(record: list[Any], progress: Progress) -> list[str]:
+    if record[0] == NESTED:
+        return _changed_keys(record[5], progress.descend(record[4]))
     if record[0] == STEP:
         return read_delta(record[6]).keys
     if record[0] == MOVE and len(record) > 5:

@@ -13,11 +13,14 @@
 | `checkpoint.save` | run_id, node, step |
 | `checkpoint.load` | run_id, node |
 | `checkpoint.resume` | run_id, checkpoint_node, resume_node |
+| `branch.start` | run_id, branch |
+| `branch.complete` | run_id, branch, error (bool), duration (seconds) |
 | `run.pause` | run_id, node, reason |
 | `run.fail` | run_id, node, error |
 | `run.cancel` | run_id, node |
 | `state.create`, `state.clone`, `state.set`, `state.merge` | what was done to a `State` |
 
+Events from inside a parallel branch, or a graph that a node runs, also have `branch`: the names on the way there.
 Events may gain keys in later versions; those above stay.
 """
 
@@ -41,6 +44,8 @@ CYCLE_DETECTED = "cycle.detected"
 CHECKPOINT_SAVE = "checkpoint.save"
 CHECKPOINT_LOAD = "checkpoint.load"
 CHECKPOINT_RESUME = "checkpoint.resume"
+BRANCH_START = "branch.start"
+BRANCH_COMPLETE = "branch.complete"
 RUN_PAUSE = "run.pause"
 RUN_FAIL = "run.fail"
 RUN_CANCEL = "run.cancel"
@@ -61,6 +66,8 @@ EVENT_TYPES = (
     CHECKPOINT_SAVE,
     CHECKPOINT_LOAD,
     CHECKPOINT_RESUME,
+    BRANCH_START,
+    BRANCH_COMPLETE,
     RUN_PAUSE,
     RUN_FAIL,
     RUN_CANCEL,

@@ -1,0 +1,75 @@
+"""An event loop in a thread of its own, for the async nodes of a synchronous run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from holdfast.engine.calling import Interrupted, awaited, timed_out
+from holdfast.engine.task import Task
+
+
+class EventLoop:
+    """Started with the first async node, ended with the run."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-async", daemon=True)
+        self._thread.start()
+
+    def run(self, task: Task, result: Awaitable[Any]) -> Any:
+        """Await a node's result there, for as long as the node may take, and return its outcome."""
+        import asyncio
+
+        future = asyncio.run_coroutine_threadsafe(awaited(task, result), self._loop)
+        try:
+            return future.result(task.plan_node.timeout)
+        except TimeoutError:
+            future.cancel()
+            return timed_out(task)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def begin(self, task: Task, result: Awaitable[Any], done: Callable[[tuple[Task, Any]], None]) -> None:
+        """Await a node's result there, beside others; `done` is called with its outcome, in that thread."""
+        import asyncio
+
+        async def work() -> None:
+            try:
+                async with asyncio.timeout(task.plan_node.timeout):
+                    outcome = await awaited(task, result)
+            except TimeoutError:
+                outcome = timed_out(task)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                outcome = Interrupted(error)
+            done((task, outcome))
+
+        asyncio.run_coroutine_threadsafe(work(), self._loop)
+
+    def close(self) -> None:
+        """Cancel what still runs and end the thread."""
+        import asyncio
+
+        async def wind_down() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for each in others:
+                each.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await self._loop.shutdown_asyncgens()
+
+        try:
+            asyncio.run_coroutine_threadsafe(wind_down(), self._loop).result(5)
+        except TimeoutError:
+            from logging import getLogger
+
+            getLogger("holdfast.run").warning("an async node blocks its event loop, which is left behind")
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()

@@ -1,0 +1,541 @@
+"""The loop. One generator walks every graph: started, resumed, forked or recovered, sync or async, and every branch.
+
+It reads no clock, file or random number and waits for nothing. It *yields* what is to be done and is sent
+what came of it; a driver does the doing:
+
+    yields              is sent
+    `Task`              what the node returned, or a `Failed`, `Asked` or `Cancelled`
+    `Commit`            when it is durable and its ledger knows, None or a checkpointer's reference; or why not
+    `Wait`              None when the time is over, or a `Cancelled`
+    `Report`            None; the event is for whoever iterates the run
+
+and returns a `Halt`. A walk in a branch yields two more, to the weave that runs it beside others: `SAVE`, for a
+commit that may hold the records of several, and `Join`, for branches of its own. Rules that hold wherever it stops:
+
+- A node's update is applied, and its position moves on, only after it returned; it is reported only after
+  it is durable, where this step is to be saved.
+- What comes next is decided once and stored. Only a stop after a node leaves the choice to the resume.
+- What comes after branches runs when all of them are done, and finds what they came to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, NamedTuple
+
+from holdfast.engine.accounts import error_data, told
+from holdfast.engine.changes import Changes, detached
+from holdfast.engine.commands import Asked, Cancelled, Failed, Report, Wait
+from holdfast.engine.task import Guard, Keep, Scope, Task
+from holdfast.graphs.plan import END, Choice, Edge, Plan, PlanNode
+from holdfast.graphs.sections import COLLECT, Section, SubPlan
+from holdfast.graphs.state import LiveState, State
+from holdfast.journal.codec import decode, encode
+from holdfast.journal.copies import detached_value
+from holdfast.journal.ledger import Ledger
+from holdfast.journal.opened import Key, Opened
+from holdfast.journal.progress import AFTER, BEFORE, FAILED_PHASE, Progress, Question
+from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
+from holdfast.observe import events
+from holdfast.observe.hub import Emit
+
+Steps = Generator[Any, Any, "Halt | None"]
+
+
+class Halt(NamedTuple):
+    """Why a walk came to a stop, and where: `at` is the walk that stopped by itself, this one or one in a branch.
+
+    A walk that may not go on, as its records were refused, is still `running`; `cause` is the refusal.
+    """
+
+    status: str
+    at: Walk | None = None
+    reason: str = ""
+    cause: BaseException | None = None
+    phase: str = BEFORE
+    questions: Sequence[Question] = ()
+
+
+DONE: Final = Halt(COMPLETED)
+SAVE: Final = object()
+"""What a walk in a branch yields when its records are to be durable before it goes on."""
+
+UNFINISHED: Final = frozenset({Failed, Asked, Cancelled, Halt})
+
+
+class Join(NamedTuple):
+    """Walk the open branches of this walk; it goes on when all have come to a stop."""
+
+    walk: Walk
+
+
+class Opening(NamedTuple):
+    """Branches that are to begin: the section they belong to, and what the journal is told."""
+
+    section: Section | None
+    data: dict[str, Any]
+    encoded: bytes
+
+
+class Course:
+    """What all walks of a run share. `stopping` says that it was asked to stop: nothing new begins."""
+
+    __slots__ = (
+        "chance", "clock", "emit", "guard", "interval", "keep", "ledger", "limit", "resumed", "root", "stopping",
+        "stream", "weave",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        root: Progress,
+        ledger: Ledger | None,
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+        emit: Emit | None,
+        interval: int,
+        stream: bool,
+        keep: Keep | None,
+        guard: Guard,
+        limit: int,
+        resumed: bool,
+        weave: Callable[[Walk], Generator[Any, Any, Exception | None]],
+    ) -> None:
+        self.root, self.ledger, self.clock, self.chance, self.emit = root, ledger, clock, chance, emit
+        self.interval, self.stream, self.keep, self.guard, self.limit = interval, stream, keep, guard, limit
+        self.resumed, self.weave = resumed, weave
+        self.stopping = False
+
+
+class Walk:
+    """The way through one plan on one state: that of a run, of a branch, or of a graph inside of a node.
+
+    `until` is the node that ends it: the fan-in, for a branch. `path`, `branch`, `prefix` are those of its `Scope`.
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        plan: Plan,
+        progress: Progress,
+        path: tuple[Key, ...] = (),
+        branch: str = "",
+        prefix: str = "",
+        until: str = END,
+    ) -> None:
+        self.course, self.plan, self.progress, self.until = course, plan, progress, until
+        self.nested = bool(path)
+        self.state = state = self._enlivened()
+        self.changes = Changes(state, plan.schema.reducers, course.ledger is not None, progress.base)
+        self.scope = Scope(plan, progress, course.keep, course.guard, course.root, path, branch, prefix)
+        self.reported = progress.iterations
+        self.halts: dict[Key, Halt] = {}
+        """Why the branches of the section that is open came to a stop, where they aren't done."""
+
+    def run(self) -> Generator[Any, Any, Halt]:
+        """The loop. See the module's text."""
+        plan, p, state, course, nested = self.plan, self.progress, self.state, self.course, self.nested
+        ledger, emit, clock, stream, root = (
+            course.ledger,
+            course.emit,
+            course.clock,
+            course.stream,
+            course.root,
+        )
+        nodes, limit, until = plan.nodes, plan.max_iterations, self.until
+        before, after = plan.interrupt_before, plan.interrupt_after
+        scope, hand_out, collect = self.scope, self.changes.private, self.changes.collect
+        watched = nested or ledger is not None or bool(plan.schema.reducers)
+        straight = emit is None and not after
+        interval = course.interval
+        unsaved = before if nested else before | {END}  # a step that stops the run is saved with the stop
+        halt = yield from self._arrive()
+        if halt is not None:
+            return halt
+        while (name := p.node) != END:
+            if before and name in before and not p.cleared:
+                return Halt(PAUSED, self, f"interrupted before {name!r}")
+            if p.iterations >= limit:
+                reason = f"max_iterations ({limit}) exceeded; a resume needs a graph that allows more"
+                return Halt(FAILED, self, reason, None, FAILED_PHASE)
+            node = nodes[name]
+            private = hand_out(watched or node.retry is not None)
+            task = scope.task = Task(scope, node, private, p.attempts + 1, p.step + 1)
+            if nested or emit is not None:
+                self._announce(task)
+            outcome = (yield task) if node.sub is None else (yield from self._inside(task, node.sub))
+            if type(outcome) is dict or type(outcome) not in UNFINISHED:
+                try:
+                    outcome = collect(private, outcome)
+                except Exception as error:
+                    outcome = Failed(error, again=False)
+            if type(outcome) is not bytes:
+                halt = yield from self._unfinished(task, outcome)
+                if halt is not None:
+                    return halt
+                continue
+            if task.used is None:
+                scope.task = None
+            else:
+                task.close()
+            if emit is not None:
+                self._conclude(task, None)
+            state.checkpoint_node = name
+            state._at = at = clock()
+            following: str | Opening | Failed | None = node.follower if straight else None
+            if following is None and name not in after:
+                following = self._following(node)
+            decided = following if type(following) is str else None
+            if type(following) is Opening and following.section is not None:
+                decided = following.section.fan_in
+            if nested:
+                decided = END if decided == until else decided
+                self._complete(task, outcome, decided, at)
+            else:
+                p.complete(name, at, decided)
+                if ledger is not None:
+                    ledger.step(p, outcome, decided)
+            if decided is None:
+                return self._halt_after(following)
+            opening = type(following) is Opening
+            if opening:
+                self._open(following)  # type: ignore[arg-type]  # it is one
+            if (
+                ledger is not None
+                and interval
+                and not root.step % interval
+                and (opening or decided not in unsaved)
+            ):
+                answer = yield SAVE if nested else ledger.commit()
+                if isinstance(answer, Exception):
+                    return refused(answer)
+                if emit is not None:
+                    self.saved()
+            if stream and (opening or decided not in unsaved):
+                yield self.step_report()
+            if opening:
+                halt = yield from self._join()
+                if halt is not None:
+                    return halt
+        return DONE
+
+    def branch(self, on_error: str) -> Generator[Any, Any, Halt]:
+        """The same for a branch: where it stops is noted, and saved, for the branch alone."""
+        p, course = self.progress, self.course
+        self.tell(events.BRANCH_START)
+        halt = yield from self.run()
+        if halt.status == FAILED and on_error == COLLECT:
+            self.note({"node": END, "phase": BEFORE, "error": self.described(halt)})
+            halt = Halt(COMPLETED, self)
+        elif halt.at is self:
+            self.note(stop_changes(halt, self.described(halt)))
+        if halt.at is self and course.ledger is not None:
+            answer = yield SAVE
+            if isinstance(answer, Exception):
+                return refused(answer)
+        if halt.status in (COMPLETED, FAILED):
+            self.tell(events.BRANCH_COMPLETE, error=p.error is not None, duration=max(0.0, p.at - p.began))
+        if course.stream and p.iterations != self.reported:
+            yield self.step_report()
+        if course.stream and halt.status in (COMPLETED, FAILED, PAUSED):
+            failed = {"error": p.error["message"]} if p.error is not None else {}
+            status = FAILED if failed else halt.status
+            yield Report({"type": "branch", "branch": self.scope.branch, "status": status, **failed})
+        return halt
+
+    def child(self, key: Key) -> Walk:
+        """The walk of one of the branches that are open here."""
+        section, scope = self.progress.section, self.scope
+        assert section is not None
+        plan, until = plan_inside(self.plan, section)
+        path, prefix = (*scope.path, key), f"{scope.prefix}{section.step}."
+        return Walk(
+            self.course, plan, section.children[key], path, scope.place(section.label(key)), prefix, until
+        )
+
+    def note(self, changes: dict[str, Any]) -> None:
+        """Something other than a completed node happened: move on by it, and have it in the next commit."""
+        p, ledger, at = self.progress, self.course.ledger, self.course.clock()
+        if ledger is None:
+            p.move(changes)
+        else:
+            record = p.move_record(changes, at)
+            p.move(changes)
+            ledger.put(self.course.root, self.scope.path, at, record)
+        if self.nested and p.done:
+            p.end()
+
+    def step_report(self) -> Report:
+        """The event of the step that completed last. It is reported once, and after it was saved."""
+        self.reported = self.progress.iterations
+        event = {"type": "state", "node": self.progress.made_by, "state": detached(self.state)}
+        return Report({**event, "branch": self.scope.branch} if self.nested else event)
+
+    def saved(self) -> None:
+        """Tell that the last step is durable."""
+        self.tell(events.CHECKPOINT_SAVE, node=self.progress.made_by, step=self.course.root.step)
+
+    def described(self, halt: Halt) -> dict[str, Any]:
+        """A failure as data, with the whole way to the node."""
+        at = halt.at or self
+        node = at.scope.place(at.progress.node)
+        return (
+            error_data(halt.cause, node) if halt.cause else {"type": "", "message": halt.reason, "node": node}
+        )
+
+    def tell(self, kind: str, **data: Any) -> None:
+        """Tell the observers, if there are any."""
+        emit = self.course.emit
+        if emit is not None:
+            where = {"run_id": self.course.root.run_id, **data}
+            emit(kind, self.plan.name, {**where, "branch": self.scope.branch} if self.nested else where)
+
+    def _enlivened(self) -> State:
+        """The state as a State, which knows where it came from."""
+        p, course = self.progress, self.course
+        state = LiveState(
+            p.begin(), run_id=p.run_id, checkpoint_node=p.made_by, timestamp=p.at or course.clock()
+        )
+        state._emit = course.emit
+        p.state = state
+        return state
+
+    def _arrive(self) -> Steps:
+        """Begin where the progress says: with what is open, or after a node, where what follows is chosen first."""
+        p = self.progress
+        if p.phase == AFTER:
+            if p.node in self.plan.interrupt_after and not p.cleared:
+                return self._halt_after(None)
+            chosen = self._following(self.plan.nodes[p.node])
+            if isinstance(chosen, Failed):
+                return self._halt_after(chosen)
+            target = chosen
+            if isinstance(chosen, Opening):
+                assert chosen.section is not None
+                target = chosen.section.fan_in
+            target = END if target == self.until else target
+            self.note({"node": target, "phase": BEFORE, "cleared": False})
+            if isinstance(chosen, Opening):
+                self._open(chosen)
+        if self.course.resumed and not self.nested:
+            self.tell(events.CHECKPOINT_RESUME, checkpoint_node=p.made_by, resume_node=p.node)
+        if p.section is not None and not p.section.inside:
+            return (yield from self._join())
+        return None
+
+    def _following(self, node: PlanNode) -> str | Opening | Failed:
+        """What comes after a node that completed, or why that can't be told."""
+        try:
+            if node.tests is not None and self.course.emit is None:
+                state = self.state
+                for holds, target in node.tests:
+                    if holds(state):
+                        return target
+            else:
+                for way in node.ways:
+                    if isinstance(way, Section):
+                        return self._opening(way)
+                    taken = self._tried(way)
+                    if taken is not None:
+                        if taken != END:
+                            self.tell(events.EDGE_TRANSITION, **{"from": node.name, "to": taken})
+                        return taken
+        except Exception as error:
+            return Failed(error)
+        if node.exit:
+            return END
+        return Failed(LookupError(f"no edge from {node.name!r} holds in this state, and it is no exit point"))
+
+    def _tried(self, way: Edge | Choice) -> str | None:
+        """Where a way leads now, or None if it isn't taken."""
+        asked = way.asks
+        if asked is None:
+            result: Any = True
+        elif asked.plain:
+            result = asked.call(self.state)
+        else:
+            result = asked.call(**asked.arguments(self._offer(way).get))
+        target = way.leads(result, self.plan.nodes)
+        tried = {"from": way.source, "to": target or way.targets[0], "result": target is not None}
+        self.tell(events.EDGE_EVALUATE, **tried)
+        return target
+
+    def _offer(self, way: Edge | Choice) -> dict[str, Any]:
+        config = detached_value(self.course.root.config)
+        return {"state": self.state, "config": config, "node": way.source, "graph": self.plan.graph}
+
+    def _opening(self, section: Section) -> Opening:
+        """The branches of a section, as they are to begin in this state. Raises whatever the user's functions do."""
+        data: dict[str, Any] = {"source": section.source}
+        if section.each is None:
+            return self._checked(section, {**data, "branches": list(section.branches)})
+        items = section.items(self.state)
+        data["each"] = section.each
+        if section.sub is not None:
+            states = [
+                [n, section.sub.enter(self.state, {section.item: item})] for n, item in enumerate(items)
+            ]
+            return self._checked(section, {**data, "entry": section.sub.plan.entry, "states": states})
+        data |= {"entry": section.each, "item": section.item}
+        listed = isinstance(section.over, str) and type(self.state[section.over]) in (list, tuple)
+        return self._checked(section, {**data, "over": section.over} if listed else {**data, "items": items})
+
+    def _checked(self, section: Section | None, data: dict[str, Any]) -> Opening:
+        return Opening(section, data, b"" if self.course.ledger is None else encode(data))
+
+    def _open(self, opening: Opening) -> None:
+        """Branches begin, on states that nobody else has."""
+        p, ledger = self.progress, self.course.ledger
+        data = opening.data
+        if ledger is not None:
+            at = self.course.clock()
+            ledger.put(self.course.root, self.scope.path, at, p.open_record(opening.encoded, at))
+        if "items" in data or "states" in data:
+            data = decode(opening.encoded) if ledger is not None else detached_value(data)
+        p.open(data)
+
+    def _inside(self, task: Task, sub: SubPlan) -> Generator[Any, Any, Any]:
+        """The outcome of a node that runs a graph."""
+        p = self.progress
+        try:
+            if p.section is None:
+                states = [[task.node, sub.enter(self.state)]]
+                data = {"source": task.node, "inside": True, "entry": sub.plan.entry, "states": states}
+                self._open(self._checked(None, data))
+            halt = yield from self._join()
+            if halt is not None:
+                return halt
+            assert p.section is not None
+            return sub.leave(p.section.children[task.node].result(), self.state, self.plan.schema)
+        except Exception as error:
+            return Failed(error, again=False)
+
+    def _join(self) -> Steps:
+        """Have the open branches walked. None when all are done; else why that isn't so."""
+        self.halts = {}
+        refusal = (yield Join(self)) if self.nested else (yield from self.course.weave(self))
+        if refusal is not None:
+            return refused(refusal)
+        section = self.progress.section
+        assert section is not None
+        stopped = {key: self.halts.get(key) for key, child in section.children.items() if not child.done}
+        if not stopped:
+            return None
+        failures = [halt for halt in stopped.values() if halt is not None and halt.status == FAILED]
+        if failures:
+            first = failures[0]
+            more = f" (and {len(failures) - 1} more branches failed)" if len(failures) > 1 else ""
+            return first._replace(reason=f"{first.reason}{more}")
+        if self.course.stopping:
+            return Halt(CANCELLED)
+        halts = [halt for halt in stopped.values() if halt is not None]
+        reasons = "; ".join(halt.reason for halt in halts)
+        return Halt(
+            PAUSED, halts[0].at, reasons, questions=[each for halt in halts for each in halt.questions]
+        )
+
+    def _unfinished(self, task: Task, outcome: Failed | Asked | Cancelled | Halt) -> Steps:
+        """A node didn't complete: try again (None), or stop (a Halt)."""
+        task.close()
+        self.changes.undo(task.state)
+        if self.course.emit is not None:
+            self._conclude(task, outcome)
+        match outcome:
+            case Asked(question, note):
+                place = self.scope.place(task.node)
+                return Halt(PAUSED, self, f"{place!r} asks: {question.prompt}{note}", questions=[question])
+            case Cancelled():
+                return Halt(CANCELLED)
+            case Failed(error, again):
+                if again and (delay := self._delay(task, error)) is not None:
+                    return (yield from self._again(task, error, delay))
+                return Halt(FAILED, self, told(error), error, FAILED_PHASE)
+            case Halt(status, cause=cause):
+                if status != FAILED or cause is None or (delay := self._delay(task, cause)) is None:
+                    return outcome
+                return (yield from self._again(task, cause, delay))
+
+    def _delay(self, task: Task, error: BaseException) -> float | None:
+        retry = task.plan_node.retry
+        if retry is None or not retry.applies(error, task.attempt):
+            return None
+        return retry.delay(task.attempt, self.course.chance())
+
+    def _again(self, task: Task, error: BaseException, delay: float) -> Steps:
+        """Count the failed attempt, durably, and wait. None means: try again."""
+        ledger = self.course.ledger
+        self.tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=told(error))
+        changes = {"attempts": task.attempt, "error": error_data(error, self.scope.place(task.node))}
+        self.note({**changes, "going_on": {}} if self.progress.section is not None else changes)
+        if ledger is not None:
+            answer = yield SAVE if self.nested else ledger.commit()
+            if isinstance(answer, Exception):
+                return refused(answer)
+            self.saved()
+        if isinstance((yield Wait(delay)), Cancelled):
+            return Halt(CANCELLED)
+        return None
+
+    def _complete(self, task: Task, delta: bytes, following: str | None, at: float) -> None:
+        """A node of a branch completed: it counts as a step of the run, too."""
+        p, root, ledger = self.progress, self.course.root, self.course.ledger
+        p.began = p.began or task.began
+        p.complete(task.node, at, following)
+        root.step += 1
+        root.at = at
+        if ledger is not None:
+            ledger.put(root, self.scope.path, task.began, p.step_record(delta, following))
+        if p.done:
+            p.end()
+
+    def _halt_after(self, following: object) -> Halt:
+        """The node completed, but what follows isn't decided: it is to be, at the resume."""
+        if isinstance(following, Failed):
+            reason = f"choosing what follows failed: {told(following.error)}"
+            return Halt(FAILED, self, reason, following.error, AFTER)
+        return Halt(PAUSED, self, f"interrupted after {self.progress.node!r}", phase=AFTER)
+
+    def _announce(self, task: Task) -> None:
+        p, iteration = self.progress, self.progress.iterations + 1
+        task.began = self.course.clock()
+        if task.visit > 1 and task.attempt == 1:
+            self.tell(
+                events.CYCLE_DETECTED,
+                node=task.node, visit_count=task.visit, iteration=iteration, path_length=p.iterations + 1,
+            )  # fmt: skip
+        self.tell(events.NODE_START, node=task.node, iteration=iteration, attempt=task.attempt)
+
+    def _conclude(self, task: Task, outcome: object) -> None:
+        if isinstance(outcome, (Asked, Cancelled)):
+            return
+        failed = isinstance(outcome, Failed) or (isinstance(outcome, Halt) and outcome.status == FAILED)
+        if isinstance(outcome, Halt) and not failed:
+            return
+        self.tell(
+            events.NODE_COMPLETE,
+            node=task.node, iteration=self.progress.iterations + 1,
+            error=failed, duration=self.course.clock() - task.began,
+        )  # fmt: skip
+
+
+def plan_inside(plan: Plan, section: Opened) -> tuple[Plan, str]:
+    """The plan that the branches of an open section follow, and the node that ends them."""
+    source = plan.nodes[section.source]
+    if section.inside and source.sub is not None:
+        return source.sub.plan, END
+    opener = source.section
+    if opener is None or section.inside:
+        raise LookupError(f"nothing is opened by {section.source!r} any more")
+    return (plan, opener.fan_in) if opener.sub is None else (opener.sub.plan, END)
+
+
+def refused(refusal: Exception) -> Halt:
+    """Records weren't taken: heed the signal, or go no further."""
+    return Halt(CANCELLED) if isinstance(refusal, Signalled) else Halt(RUNNING, cause=refusal)
+
+
+def stop_changes(halt: Halt, error: dict[str, Any]) -> dict[str, Any]:
+    """What is noted where a walk stopped by itself."""
+    changes: dict[str, Any] = {"status": halt.status, "reason": halt.reason, "cleared": True}
+    if halt.status == FAILED:
+        return {**changes, "phase": halt.phase, "error": error}
+    return {**changes, "questions": [question.to_data() for question in halt.questions]}

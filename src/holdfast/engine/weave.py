@@ -1,0 +1,185 @@
+"""Walks beside each other: all branches of a run that are open, however deep, in one place.
+
+Pure like the walks themselves: what they ask for is put together, handed on, and its outcome handed back.
+Nodes that can run are begun together; records of several walks share a commit; the nearest of several
+waits is waited for. A node that runs alone is yielded as it is, so that it needs no thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from heapq import heappop, heappush
+from typing import Any
+
+from holdfast.engine.commands import Begin, Cancelled, Gather, Report, Wait
+from holdfast.engine.task import Task
+from holdfast.engine.walk import SAVE, Course, Halt, Walk
+from holdfast.graphs.sections import FAIL
+from holdfast.journal.opened import Key
+from holdfast.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Signalled
+
+
+class Bundle:
+    """The branches that are open at one walk: those that wait to be begun, and how many are under way.
+
+    `holder` is what waits for them, unless that is the run's own walk.
+    """
+
+    __slots__ = ("holder", "limit", "live", "on_error", "waiting", "walk")
+
+    def __init__(self, walk: Walk, holder: Strand | None, limit: int) -> None:
+        section = walk.progress.section
+        assert section is not None
+        opener = None if section.inside else walk.plan.nodes[section.source].section
+        self.walk, self.holder, self.live = walk, holder, 0
+        self.on_error = opener.on_error if opener is not None else FAIL
+        self.limit = min(limit, opener.max_concurrency or limit) if opener is not None else limit
+        self.waiting: deque[Key] = deque()
+        for key, child in section.children.items():
+            if child.status == RUNNING and not child.done:
+                self.waiting.append(key)
+            elif not child.done:
+                walk.halts[key] = Halt(PAUSED, None, child.reason or "", questions=child.questions)
+
+
+class Strand:
+    """One branch that is under way."""
+
+    __slots__ = ("bundle", "key", "walk")
+
+    def __init__(self, bundle: Bundle, key: Key) -> None:
+        self.bundle, self.key = bundle, key
+        self.walk = bundle.walk.child(key).branch(bundle.on_error)
+
+
+class Weave:
+    """All branches of a run that are under way. `run` yields what they need from a driver."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+        self.ready: deque[tuple[Strand, Any]] = deque()
+        self.queued: deque[tuple[Strand, Task]] = deque()
+        self.running: dict[Task, Strand] = {}
+        self.savers: list[Strand] = []
+        self.timers: list[tuple[float, int, Strand]] = []
+        self._timed = 0
+
+    def run(self, walk: Walk) -> Generator[Any, Any, Exception | None]:
+        """Walk the open branches of a run until each has come to a stop; returns why records were refused, if so."""
+        course, ready, queued, running, savers = (
+            self.course,
+            self.ready,
+            self.queued,
+            self.running,
+            self.savers,
+        )
+        self._spread(walk, None)
+        while True:
+            while ready:
+                strand, answer = ready.popleft()
+                try:
+                    command = strand.walk.send(answer)
+                except StopIteration as end:
+                    self._ended(strand, end.value)
+                    continue
+                if type(command) is Task:
+                    queued.append((strand, command))
+                elif command is SAVE:
+                    savers.append(strand)
+                elif type(command) is Report:
+                    yield command
+                    ready.appendleft((strand, None))
+                elif type(command) is Wait:
+                    self._timed += 1
+                    heappush(self.timers, (course.clock() + command.seconds, self._timed, strand))
+                else:
+                    self._spread(command.walk, strand)
+            if course.stopping:
+                self._stop()
+            if len(queued) == 1 and not (running or savers or self.timers):
+                strand, task = queued.popleft()
+                ready.append((strand, (yield task)))
+                continue
+            if queued and (tasks := self._begun()):
+                yield Begin(tasks)
+            if savers:
+                refusal = yield from self._save()
+                if refusal is not None:
+                    return refusal
+            elif not ready and not (yield from self._wait()):
+                return None
+
+    def _spread(self, walk: Walk, holder: Strand | None) -> None:
+        """Begin with the branches of a walk that waits for them."""
+        self._fill(Bundle(walk, holder, self.course.limit))
+
+    def _fill(self, bundle: Bundle) -> None:
+        """Let branches begin, as many as may; where none is under way any more, their holder goes on."""
+        failing = bundle.on_error == FAIL and any(
+            halt.status == FAILED for halt in bundle.walk.halts.values()
+        )
+        while bundle.waiting and bundle.live < bundle.limit and not failing and not self.course.stopping:
+            self.ready.append((Strand(bundle, bundle.waiting.popleft()), None))
+            bundle.live += 1
+        if not bundle.live and bundle.holder is not None:
+            self.ready.append((bundle.holder, None))
+
+    def _ended(self, strand: Strand, halt: Halt) -> None:
+        bundle = strand.bundle
+        bundle.live -= 1
+        if halt.status in (FAILED, PAUSED):
+            bundle.walk.halts[strand.key] = halt
+        elif halt.status == CANCELLED:
+            self.course.stopping = True
+        self._fill(bundle)
+
+    def _begun(self) -> list[Task]:
+        """The nodes that may run now: as many as there is room for beside those that do."""
+        tasks: list[Task] = []
+        while self.queued and len(self.running) < self.course.limit:
+            strand, task = self.queued.popleft()
+            self.running[task] = strand
+            tasks.append(task)
+        return tasks
+
+    def _save(self) -> Generator[Any, Any, Exception | None]:
+        """Save the records of all that wait for it. A signal to stop is heeded, and doesn't keep them from it."""
+        ledger = self.course.ledger
+        assert ledger is not None
+        answer = yield ledger.commit(heed=None if self.course.stopping else True)
+        if isinstance(answer, Signalled):
+            self.course.stopping = True
+            answer = yield ledger.commit(heed=None)
+        if isinstance(answer, Exception):
+            return answer
+        self.ready.extend((strand, None) for strand in self.savers)
+        self.savers.clear()
+        return None
+
+    def _wait(self) -> Generator[Any, Any, bool]:
+        """Wait for what is under way. False if nothing is."""
+        now = self.course.clock()
+        seconds = max(0.0, self.timers[0][0] - now) if self.timers else None
+        if self.running:
+            for task, outcome in (yield Gather(seconds)):
+                if task is None:
+                    self.course.stopping = True
+                else:
+                    self.ready.append((self.running.pop(task), outcome))
+        elif seconds is not None:
+            if isinstance((yield Wait(seconds)), Cancelled):
+                self.course.stopping = True
+        else:
+            return False
+        now = self.course.clock()
+        while self.timers and self.timers[0][0] <= now:
+            self.ready.append((heappop(self.timers)[2], None))
+        return True
+
+    def _stop(self) -> None:
+        """Nothing new begins: what waits for its turn, or for time to pass, stops here."""
+        self.ready.extend((strand, Cancelled()) for strand, _ in self.queued)
+        self.ready.extend((strand, Cancelled()) for _, _, strand in self.timers)
+        self.queued.clear()
+        self.timers.clear()

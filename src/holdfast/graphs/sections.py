@@ -1,0 +1,164 @@
+"""Sections: parts of a graph that run beside each other, and graphs inside of graphs.
+
+A section is a way out of a node. Instead of one node, several *branches* follow: one for each parallel edge, or one
+for each item of a map. Each has a state of its own; the fan-in comes after all of them. A node that is itself
+a graph is a section of one. What passes in and out of a graph is said here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from operator import add
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from holdfast.errors import UsageError
+from holdfast.graphs.functions import Function
+from holdfast.graphs.reducers import append
+from holdfast.graphs.schema import Schema
+
+if TYPE_CHECKING:
+    from holdfast.graphs.plan import Plan
+
+OnError = Literal["fail", "collect"]
+FAIL: Final = "fail"
+COLLECT: Final = "collect"
+
+_ABSENT: Any = object()
+
+
+class SubPlan(NamedTuple):
+    """A graph inside of another one: its plan, and what passes in and out.
+
+    `inputs` and `outputs` are mappings of the new key to the old one, or functions of the state that return
+    what passes. None passes what both sides know.
+    """
+
+    plan: Plan
+    inputs: Mapping[str, str] | Function | None = None
+    outputs: Mapping[str, str] | Function | None = None
+
+    def enter(self, state: Mapping[str, Any], item: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The state that the graph starts with, inside a graph whose state is `state`.
+
+        `item` is what a map adds to that. Raises `UsageError`, and whatever a function of the user's does.
+        """
+        seen = {**state, **item} if item else state
+        if self.inputs is not None:
+            given = _passed(self.inputs, seen, f"inputs of graph {self.plan.name!r}")
+        elif self.plan.schema.keys or item is not None:
+            given = {key: state[key] for key in self.plan.schema.keys if key in state} | dict(item or {})
+        else:
+            given = dict(state)
+        return self.plan.schema.initial(given)
+
+    def leave(self, final: Mapping[str, Any], outer: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+        """What the graph around it, of this schema and in this `outer` state, is told at the end: an update.
+
+        Without `outputs` that is what is different from the outer state, of those keys that the outer schema
+        names if it names any; of a list that is appended to there, only what is new.
+        """
+        if self.outputs is not None:
+            return self.result(final)
+        update: dict[str, Any] = {}
+        for key, value in final.items():
+            before = outer.get(key, _ABSENT)
+            if (schema.keys and key not in schema.keys) or _same(before, value):
+                continue
+            grows = schema.reducers.get(key) in (append, add) and type(value) is list and type(before) is list
+            update[key] = value[len(before) :] if grows and before == value[: len(before)] else value
+        return update
+
+    def result(self, final: Mapping[str, Any]) -> dict[str, Any]:
+        """What an item of a map came to, as the fan-in sees it."""
+        if self.outputs is None:
+            return dict(final)
+        return _passed(self.outputs, final, f"outputs of graph {self.plan.name!r}")
+
+
+class Section(NamedTuple):
+    """A way out of `source` on which several branches run beside each other, until all are at `fan_in`.
+
+    `branches` are the nodes that parallel edges lead to. A map has none of these but `each`: the node that every
+    item starts at, or the name for the items of `sub`, a graph; `over` says what the items are, and `item` is the
+    key that a branch finds its own under. At most `max_concurrency` branches run at once.
+    """
+
+    source: str
+    fan_in: str
+    branches: tuple[str, ...] = ()
+    each: str | None = None
+    sub: SubPlan | None = None
+    over: str | Function | None = None
+    item: str = "item"
+    on_error: OnError = FAIL
+    max_concurrency: int | None = None
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The nodes of this graph that its branches start at."""
+        if self.each is None:
+            return self.branches
+        return () if self.sub is not None else (self.each,)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return (*self.entries, self.fan_in)
+
+    @property
+    def unconditional(self) -> bool:
+        return True
+
+    @property
+    def asks(self) -> None:
+        return None
+
+    def leads(self, result: Any, nodes: Mapping[str, Any]) -> str:
+        return self.fan_in
+
+    def items(self, state: Any) -> list[Any]:
+        """What a map goes over, in this state. Raises `UsageError`, and whatever a function of the user's does."""
+        if isinstance(self.over, str):
+            if self.over not in state:
+                raise UsageError(
+                    f"the map after {self.source!r} goes over {self.over!r}, which the state doesn't have"
+                )
+            found = state[self.over]
+        else:
+            assert self.over is not None
+            found = self.over.call(state)
+        if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
+            raise UsageError(
+                f"the map after {self.source!r} goes over {type(found).__name__}, which has no items"
+            )
+        return list(found)
+
+    def describe(self) -> list[Any]:
+        if self.each is None:
+            return [self.source, list(self.branches), self.fan_in, self.on_error, "parallel"]
+        inside = self.sub.plan.fingerprint if self.sub else ""
+        over = self.over if isinstance(self.over, str) else ""
+        return [self.source, self.each, inside, over, self.item, self.fan_in, self.on_error, "map"]
+
+
+def _passed(how: Mapping[str, str] | Function, state: Mapping[str, Any], what: str) -> dict[str, Any]:
+    if isinstance(how, Mapping):
+        missing = [old for old in how.values() if old not in state]
+        if missing:
+            raise UsageError(
+                f"the {what} ask for {', '.join(map(repr, missing))}, which the state doesn't have"
+            )
+        return {new: state[old] for new, old in how.items()}
+    found = how.call(state)
+    if not isinstance(found, Mapping):
+        raise UsageError(f"the {what} are a dict, not {type(found).__name__}")
+    return dict(found)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, as far as they can tell."""
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:
+        return False

@@ -1,0 +1,99 @@
+"""A section that is open: which branches there are, what each starts from, and how far each has come.
+
+Branches that start from a copy of the state cost nothing to store until they change something: what they
+start from is in the journal already. So are the items of a map that goes over a list in the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from holdfast.journal.copies import detached_value
+
+if TYPE_CHECKING:
+    from holdfast.journal.progress import Progress
+
+Key = str | int
+"""What tells the branches of a section apart: the node that a branch starts at, or the number of an item."""
+
+
+class Opened:
+    """The branches that are under way, or done, between a node and its fan-in; or the graph that a node runs.
+
+    `source` is the node that it follows, or that runs the graph. What an opening is, as data:
+
+        source, branches            parallel edges: the nodes that the branches start at
+        source, each, entry, item,  a map: what a branch is called and where it starts, the key of its item, and
+          over or items             the key that the items come from, or the items
+        source, each, entry, states a map over a graph: the states that each item's starts with, by number
+        source, inside, entry,      a node that runs a graph: the same, by the node's name
+          states
+
+    `step` is the step that it was opened after: with the branch's name it makes ids that no other branch has.
+    """
+
+    __slots__ = ("children", "each", "entry", "inside", "item", "items", "over", "own", "source", "step")
+
+    def __init__(self, opening: dict[str, Any], state: dict[str, Any], step: int) -> None:
+        self.source: str = opening["source"]
+        self.step: int = opening.get("step", step)
+        self.each: str | None = opening.get("each")
+        self.entry: str | None = opening.get("entry")
+        self.item: str | None = opening.get("item")
+        self.over: str | None = opening.get("over")
+        self.own = "states" in opening
+        self.inside: bool = opening.get("inside", False)
+        self.items: list[Any] = list(state[self.over]) if self.over is not None else opening.get("items", [])
+        self.children: dict[Key, Progress] = {}
+
+    @property
+    def only(self) -> Progress | None:
+        """The one branch, if there is no other and it isn't done."""
+        if len(self.children) != 1:
+            return None
+        child = next(iter(self.children.values()))
+        return None if child.done else child
+
+    def label(self, key: Key) -> str:
+        """What a branch is called."""
+        return key if isinstance(key, str) else f"{self.each}[{key}]"
+
+    def places(self, opening: dict[str, Any]) -> Iterator[tuple[Key, str, Any]]:
+        """The branches of an opening: key, the node it starts at, and its state or what goes over its copy of one."""
+        if self.own:
+            for key, state in opening["states"]:
+                yield key, str(self.entry), state
+        elif self.item is not None:
+            for number, item in enumerate(self.items):
+                yield number, str(self.entry), {self.item: item}
+        else:
+            for name in opening["branches"]:
+                yield name, name, {}
+
+    def to_data(self) -> dict[str, Any]:
+        """The opening, to be stored again. The states of graphs are stored with their progress."""
+        data: dict[str, Any] = {"source": self.source, "step": self.step}
+        if self.own:
+            kind = {"inside": True} if self.inside else {"each": self.each}
+            return {**data, **kind, "entry": self.entry, "states": [[key, {}] for key in self.children]}
+        if self.each is None:
+            return {**data, "branches": list(self.children)}
+        data |= {"each": self.each, "entry": self.entry}
+        items = {"items": self.items} if self.over is None else {"over": self.over}
+        return {**data, "item": self.item, **items}
+
+    def keep(self, keys: Iterable[str], state: dict[str, Any]) -> None:
+        """These keys of the state are about to change: branches that have begun keep what they started from."""
+        changing = list(keys)
+        if self.over in changing:
+            self.items, self.over = detached_value(self.items), None
+        for child in self.children.values():
+            if child.base is None or child.start is not None:
+                continue
+            for key in changing:
+                inherited = key not in child.state if child.done else child.state.get(key) is state.get(key)
+                if key in state and inherited and key not in child.gone:
+                    dict.__setitem__(child.state, key, detached_value(state[key]))
+                elif key not in state and child.done and inherited:
+                    child.gone.append(key)
