@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from holdfast.graphs.sections import SubPlan
 from holdfast.graphs.state import Notes, State, TrackedState
 from holdfast.journal.copies import detached_value
-from holdfast.journal.progress import Progress
+from holdfast.journal.types import register_type
 
 
 class BranchResult(TrackedState):
@@ -16,25 +14,34 @@ class BranchResult(TrackedState):
 
     `branch` names it, `index` is its place among the `parallel_results`. `error` is None, or tells why the branch
     failed (`type`, `message`, `node`, `traceback`), where errors are collected. `started` and `ended` are seconds
-    since the epoch. What you change in it changes nothing else.
+    since the epoch. What you change in it changes nothing else; it may be put into the state as it is.
     """
 
     __slots__ = ("branch", "ended", "error", "index", "started")
 
-    def __init__(self, progress: Progress, branch: str, index: int, sub: SubPlan | None) -> None:
-        final = progress.result()
-        dict.__init__(self, final if sub is None or progress.error else sub.result(final))
-        self.notes = Notes(
-            State(run_id=progress.run_id, checkpoint_node=progress.made_by, timestamp=progress.at), {}, _own
-        )
-        self.branch, self.index = branch, index
-        self.error: Mapping[str, Any] | None = progress.error
-        self.started, self.ended = progress.began, progress.at
+    def __init__(
+        self,
+        data: dict[str, Any],
+        *,
+        branch: str,
+        index: int,
+        error: dict[str, Any] | None = None,
+        started: float = 0.0,
+        ended: float = 0.0,
+        run_id: str | None = None,
+        checkpoint_node: str | None = None,
+    ) -> None:
+        dict.__init__(self, data)
+        self.notes = Notes(State(run_id=run_id, checkpoint_node=checkpoint_node, timestamp=ended), {}, _own)
+        self.branch, self.index, self.error = branch, index, error
+        self.started, self.ended = started, ended
 
     @property
     def state(self) -> State:
         """The same, as a plain State."""
-        return State(dict(self), run_id=self.run_id, checkpoint_node=self.checkpoint_node, timestamp=self._at)
+        return State(
+            dict(self), run_id=self.run_id, checkpoint_node=self.checkpoint_node, timestamp=self.ended
+        )
 
     @property
     def duration(self) -> float:
@@ -49,3 +56,19 @@ class BranchResult(TrackedState):
 def _own(key: str, value: Any) -> Any:
     """Whoever reads a value gets a copy: the branch's is shared with the state it was copied from."""
     return detached_value(value)
+
+
+def _to(result: BranchResult) -> list[Any]:
+    told = (result.branch, result.index, result.error, result.started, result.ended)
+    return [dict(dict.items(result)), *told, result.run_id, result.checkpoint_node]
+
+
+def _restore(stored: Any) -> BranchResult:
+    data, branch, index, error, started, ended, run_id, node = stored
+    return BranchResult(
+        data, branch=branch, index=index, error=error, started=started, ended=ended, run_id=run_id,
+        checkpoint_node=node,
+    )  # fmt: skip
+
+
+register_type(BranchResult, name="holdfast.BranchResult", to=_to, restore=_restore)

@@ -93,13 +93,19 @@ class Scope:
     def results(self) -> list[BranchResult]:
         """What the branches came to that were opened here, in the order they were declared in."""
         section = self.progress.section
-        if section is None:
+        if section is None or section.inside:
             return []
         opener = self.plan.nodes[section.source].section
-        return [
-            BranchResult(child, section.label(key), number, opener.sub if opener is not None else None)
-            for number, (key, child) in enumerate(section.children.items())
-        ]
+        sub = opener.sub if opener is not None else None
+        found = []
+        for index, (key, child) in enumerate(section.children.items()):
+            data = child.result() if sub is None or child.error else sub.result(child.state)
+            made = BranchResult(
+                data, branch=section.label(key), index=index, error=child.error, started=child.began,
+                ended=child.at, run_id=child.run_id, checkpoint_node=child.made_by,
+            )  # fmt: skip
+            found.append(made)
+        return found
 
 
 class Task:
