@@ -1,6 +1,7 @@
 """Durable graphs: plain functions wired into graphs whose every finished step is saved."""
 
 from holdfast.engine.records import Difference, RunInfo
+from holdfast.engine.results import BranchResult
 from holdfast.engine.run import AsyncRun, Run
 from holdfast.engine.task import Task, once, pause
 from holdfast.errors import (
@@ -47,6 +48,7 @@ __all__ = [
     "AlreadyCompleted",
     "AnswerRefused",
     "AsyncRun",
+    "BranchResult",
     "Checkpoint",
     "CheckpointConfig",
     "Checkpointer",

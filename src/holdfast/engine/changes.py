@@ -27,10 +27,21 @@ class Changes:
     """Watches the live state of a run, step after step.
 
     `durable` says that what changed is to be stored; otherwise it is only carried out. What the state shares
-    with `base`, the state that a branch was copied from, is copied before a node gets it.
+    with `base`, the state that a branch was copied from, is copied before a node gets it; the keys that
+    aren't as they were there are added to `changed`.
     """
 
-    __slots__ = ("_base", "_fresh", "_live", "_notes", "_old_notes", "_reducers", "_shadows", "durable")
+    __slots__ = (
+        "_base",
+        "_changed",
+        "_fresh",
+        "_live",
+        "_notes",
+        "_old_notes",
+        "_reducers",
+        "_shadows",
+        "durable",
+    )
 
     def __init__(
         self,
@@ -38,8 +49,10 @@ class Changes:
         reducers: Mapping[str, Reducer],
         durable: bool,
         base: Mapping[str, Any] | None = None,
+        changed: set[str] | None = None,
     ) -> None:
-        self._live, self._reducers, self.durable, self._base = live, reducers, durable, base
+        self._live, self._reducers, self.durable = live, reducers, durable
+        self._base, self._changed = base, changed
         self._shadows: dict[str, bytes] = {}
         self._fresh: dict[str, bytes] = {}
         self._notes = Notes(live, reducers, self.watch)
@@ -77,6 +90,8 @@ class Changes:
                     if type(key) is not str:
                         _refuse_key(key)
                 dict.update(self._live, returned)
+                if self._changed is not None:
+                    self._changed.update(returned, notes.touched)
                 if self._shadows or notes.touched:
                     self._shadows.clear()
                     self._retire(private)
@@ -94,6 +109,8 @@ class Changes:
             data = delta.encode()
             delta = self._as_stored(delta, data)
         delta.apply(self._live, self._base)
+        if self._changed is not None:
+            self._changed.update(delta.keys if self.durable else (*delta.keys, *notes.touched))
         self._follow(delta)
         self._retire(private)
         return data
@@ -127,6 +144,8 @@ class Changes:
                 unchangeable = False
         data = encode(update)
         dict.update(self._live, update if unchangeable else decode(data))
+        if self._changed is not None:
+            self._changed.update(update)
         self._retire(private)
         return data
 

@@ -32,7 +32,9 @@ class BranchResult(TrackedState):
         checkpoint_node: str | None = None,
     ) -> None:
         dict.__init__(self, data)
-        self.notes = Notes(State(run_id=run_id, checkpoint_node=checkpoint_node, timestamp=ended), {}, _own)
+        made = State.__new__(State)
+        made.run_id, made.checkpoint_node, made._at, made._emit = run_id or "", checkpoint_node, ended, None
+        self.notes = Notes(made, {}, _own)
         self.branch, self.index, self.error = branch, index, error
         self.started, self.ended = started, ended
 

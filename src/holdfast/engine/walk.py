@@ -125,7 +125,9 @@ class Walk:
         self.course, self.plan, self.progress, self.until = course, plan, progress, until
         self.nested = bool(path)
         self.state = state = self._enlivened()
-        self.changes = Changes(state, plan.schema.reducers, course.ledger is not None, progress.base)
+        changed = progress.changed if progress.base is not None else None
+        durable = course.ledger is not None
+        self.changes = Changes(state, plan.schema.reducers, durable, progress.base, changed)
         self.scope = Scope(plan, progress, course.keep, course.guard, course.root, path, branch, prefix)
         self.reported = progress.iterations
         self.halts: dict[Key, Halt] = {}
@@ -160,8 +162,10 @@ class Walk:
             node = nodes[name]
             private = hand_out(watched or node.retry is not None)
             task = scope.task = Task(scope, node, private, p.attempts + 1, p.step + 1)
-            if nested or emit is not None:
+            if emit is not None:
                 self._announce(task)
+            elif nested:
+                task.began = clock()
             outcome = (yield task) if node.sub is None else (yield from self._inside(task, node.sub))
             if type(outcome) is dict or type(outcome) not in UNFINISHED:
                 try:
@@ -242,11 +246,10 @@ class Walk:
             yield Report({"type": "branch", "branch": self.scope.branch, "status": status, **failed})
         return halt
 
-    def child(self, key: Key) -> Walk:
+    def child(self, key: Key, plan: Plan, until: str) -> Walk:
         """The walk of one of the branches that are open here."""
         section, scope = self.progress.section, self.scope
         assert section is not None
-        plan, until = plan_inside(self.plan, section)
         path, prefix = (*scope.path, key), f"{scope.prefix}{section.step}."
         return Walk(
             self.course, plan, section.children[key], path, scope.place(section.label(key)), prefix, until
@@ -255,14 +258,12 @@ class Walk:
     def note(self, changes: dict[str, Any]) -> None:
         """Something other than a completed node happened: move on by it, and have it in the next commit."""
         p, ledger, at = self.progress, self.course.ledger, self.course.clock()
-        if ledger is None:
-            p.move(changes)
-        else:
-            record = p.move_record(changes, at)
-            p.move(changes)
-            ledger.put(self.course.root, self.scope.path, at, record)
+        record = b"" if ledger is None else p.move_record(changes, at)
+        p.move(changes)
         if self.nested and p.done:
             p.end()
+        if ledger is not None:
+            ledger.put(self.course.root, self.scope.path, at, record)
 
     def step_report(self) -> Report:
         """The event of the step that completed last. It is reported once, and after it was saved."""
@@ -292,11 +293,11 @@ class Walk:
     def _enlivened(self) -> State:
         """The state as a State, which knows where it came from."""
         p, course = self.progress, self.course
-        state = LiveState(
-            p.begin(), run_id=p.run_id, checkpoint_node=p.made_by, timestamp=p.at or course.clock()
-        )
-        state._emit = course.emit
-        p.state = state
+        state = p.begin(LiveState.alive)
+        if not isinstance(state, LiveState):
+            p.state = state = LiveState.alive(state)
+        state.run_id, state.checkpoint_node, state._emit = p.run_id, p.made_by, course.emit
+        state._at = p.at or course.clock()
         return state
 
     def _arrive(self) -> Steps:
@@ -482,10 +483,11 @@ class Walk:
         p.complete(task.node, at, following)
         root.step += 1
         root.at = at
-        if ledger is not None:
-            ledger.put(root, self.scope.path, task.began, p.step_record(delta, following))
-        if p.done:
+        record = b"" if ledger is None else p.step_record(delta, following)
+        if following == END:
             p.end()
+        if ledger is not None:
+            ledger.put(root, self.scope.path, task.began, record)
 
     def _halt_after(self, following: object) -> Halt:
         """The node completed, but what follows isn't decided: it is to be, at the resume."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.engine.commands import Begin, Cancelled, Gather, Report, Wait
 from holdfast.engine.task import Task
-from holdfast.engine.walk import SAVE, Course, Halt, Walk
+from holdfast.engine.walk import SAVE, Course, Halt, Walk, plan_inside
 from holdfast.graphs.sections import FAIL
 from holdfast.journal.opened import Key
 from holdfast.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Signalled
@@ -26,13 +26,14 @@ class Bundle:
     `holder` is what waits for them, unless that is the run's own walk.
     """
 
-    __slots__ = ("holder", "limit", "live", "on_error", "waiting", "walk")
+    __slots__ = ("failing", "holder", "limit", "live", "on_error", "plan", "until", "waiting", "walk")
 
     def __init__(self, walk: Walk, holder: Strand | None, limit: int) -> None:
         section = walk.progress.section
         assert section is not None
         opener = None if section.inside else walk.plan.nodes[section.source].section
-        self.walk, self.holder, self.live = walk, holder, 0
+        self.walk, self.holder, self.live, self.failing = walk, holder, 0, False
+        self.plan, self.until = plan_inside(walk.plan, section)
         self.on_error = opener.on_error if opener is not None else FAIL
         self.limit = min(limit, opener.max_concurrency or limit) if opener is not None else limit
         self.waiting: deque[Key] = deque()
@@ -50,7 +51,7 @@ class Strand:
 
     def __init__(self, bundle: Bundle, key: Key) -> None:
         self.bundle, self.key = bundle, key
-        self.walk = bundle.walk.child(key).branch(bundle.on_error)
+        self.walk = bundle.walk.child(key, bundle.plan, bundle.until).branch(bundle.on_error)
 
 
 class Weave:
@@ -116,10 +117,8 @@ class Weave:
 
     def _fill(self, bundle: Bundle) -> None:
         """Let branches begin, as many as may; where none is under way any more, their holder goes on."""
-        failing = bundle.on_error == FAIL and any(
-            halt.status == FAILED for halt in bundle.walk.halts.values()
-        )
-        while bundle.waiting and bundle.live < bundle.limit and not failing and not self.course.stopping:
+        may_begin = not (bundle.failing or self.course.stopping)
+        while may_begin and bundle.waiting and bundle.live < bundle.limit:
             self.ready.append((Strand(bundle, bundle.waiting.popleft()), None))
             bundle.live += 1
         if not bundle.live and bundle.holder is not None:
@@ -130,6 +129,7 @@ class Weave:
         bundle.live -= 1
         if halt.status in (FAILED, PAUSED):
             bundle.walk.halts[strand.key] = halt
+            bundle.failing = bundle.failing or halt.status == FAILED
         elif halt.status == CANCELLED:
             self.course.stopping = True
         self._fill(bundle)

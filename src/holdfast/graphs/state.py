@@ -100,6 +100,13 @@ class LiveState(State):
 
     __slots__ = ()
 
+    @classmethod
+    def alive(cls, data: Mapping[str, Any]) -> LiveState:
+        """One with this data, made as a dict is; where it came from is to be said right after."""
+        made = cls.__new__(cls)
+        dict.update(made, data)
+        return made
+
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise UsageError(
             "a predicate or choice only looks at the state; a node changes it, by what it returns"

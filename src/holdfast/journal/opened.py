@@ -92,8 +92,7 @@ class Opened:
             if child.base is None or child.start is not None:
                 continue
             for key in changing:
-                inherited = key not in child.state if child.done else child.state.get(key) is state.get(key)
-                if key in state and inherited and key not in child.gone:
-                    dict.__setitem__(child.state, key, detached_value(state[key]))
-                elif key not in state and child.done and inherited:
-                    child.gone.append(key)
+                if key not in child.changed:
+                    child.changed.add(key)
+                    if key in state:
+                        dict.__setitem__(child.state, key, detached_value(state[key]))

@@ -12,13 +12,13 @@ live one on through the same methods, which is why a resumed run equals one that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
-from holdfast.journal.delta import read_delta
+from holdfast.journal.delta import Delta, read_delta
 from holdfast.journal.opened import Key, Opened
 from holdfast.journal.splice import extended
 from holdfast.journal.store import RUNNING
@@ -61,10 +61,10 @@ class Progress:
     its number. `attempts` counts the ended attempts of the node at this position, and `answers` and
     `memos` belong to it. `crashes` is how many holders had been lost when the last record was written.
 
-    `section` has the branches that are under way, or done, at this position. Of a branch, `base` is the state it was
-    copied from, whose values it shares until it changes them, and `start` what is put over that at its beginning.
-    Its `state` is empty before it begins, and when it is done it holds what is different from the base, with `gone`
-    the keys that aren't there any more.
+    `section` has the branches that are under way, or done, at this position. A branch that starts from a copy has the
+    state it was copied from as its `base`, whose values it shares until it changes them, and what is put over that
+    at its beginning as `start`; `changed` names the keys that differ from then on, whether they are still there or
+    not. Its `state` is empty before it begins, and holds nothing but what differs when it is done.
     """
 
     run_id: str
@@ -95,7 +95,7 @@ class Progress:
     section: Opened | None = None
     base: dict[str, Any] | None = None
     start: dict[str, Any] | None = None
-    gone: list[str] = field(default_factory=list)
+    changed: set[str] = field(default_factory=set)
 
     @property
     def done(self) -> bool:
@@ -136,7 +136,7 @@ class Progress:
         change = read_delta(delta)
         if self.section is not None:
             self.section.keep(change.keys, self.state)
-        change.apply(self.state, self.base)
+        self._apply(change)
 
     def go_on(self, answers: Mapping[str, Any]) -> None:
         """What has stopped, here and in all branches, runs again; where it waits for answers, if it gets one."""
@@ -182,19 +182,18 @@ class Progress:
             scope = section.children[key]
         return "/".join(names)
 
-    def begin(self) -> dict[str, Any]:
+    def begin(self, make: Callable[[Any], dict[str, Any]] = dict) -> dict[str, Any]:
         """The state of a branch that is about to run: a copy of its own, whose values are still shared."""
         if self.start is not None:
-            self.state = {**(self.base or {}), **detached_value(self.start)}
-            self.start = None
+            self.state = make(self.base)
+            dict.update(self.state, detached_value(self.start) if self.start else ())
+            self.changed, self.start = set(self.start), None
         return self.state
 
     def end(self) -> None:
         """A branch is done: only what is different about it is kept, and what it was about isn't."""
         if self.base is not None:
-            base, state = self.base, self.state
-            self.gone = [key for key in base if key not in state]
-            self.state = {key: value for key, value in state.items() if value is not base.get(key, self)}
+            self.state = self._different()
         self.visits, self.memos, self.answers, self.section = {}, {}, {}, None
         self.path.clear()
 
@@ -203,9 +202,15 @@ class Progress:
         if self.base is None or not self.done:
             return dict(self.state)
         state = {**self.base, **self.state}
-        for key in self.gone:
-            state.pop(key, None)
+        for key in self.changed:
+            if key not in self.state:
+                state.pop(key, None)
         return state
+
+    def _different(self) -> dict[str, Any]:
+        """What is different from the state that it was copied from, of what is still there."""
+        state = self.state
+        return {key: state[key] for key in self.changed if key in state}
 
     def under_way(self, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Progress]]:
         """The branches that have begun and aren't done, with the way to each."""
@@ -235,7 +240,7 @@ class Progress:
         kind, step, at, crashes = record[:4]
         self.lost(crashes)
         if kind == STEP:
-            read_delta(record[6]).apply(self.state, self.base)
+            self._apply(read_delta(record[6]))
             self.complete(record[4], at, record[5])
         elif kind == NESTED:
             self._nest(record[4], at, record[5])
@@ -262,6 +267,11 @@ class Progress:
         branch.apply(record)
         if branch.done:
             branch.end()
+
+    def _apply(self, delta: Delta) -> None:
+        delta.apply(self.state, self.base)
+        if self.base is not None:
+            self.changed.update(delta.keys)
 
     def lost(self, crashes: int) -> None:
         """So many holders have been lost by now: what they were about counts as an attempt, if it was one thing."""
@@ -315,14 +325,10 @@ class Progress:
         """What is to be stored of a branch: nothing if it hasn't begun, else its position and what is different."""
         if self.start is not None:
             return ()
-        base = self.base or {}
-        state, gone = self.state, self.gone
-        if self.base is not None and not self.done:
-            state = {key: value for key, value in state.items() if value is not base.get(key, self)}
-            gone = [key for key in base if key not in self.state]
         whole = {**self._whole(), "step": self.step}
         del whole["run_id"]
-        return whole, state, gone
+        state = dict(self.state) if self.base is None else self._different()
+        return whole, state, [key for key in self.changed if key not in self.state]
 
     def _restore(self, whole: dict[str, Any], state: dict[str, Any]) -> None:
         blank = Progress("", "", "", "", {})
@@ -337,16 +343,17 @@ class Progress:
             section = self.open(opening)
             for key, inner, different, gone in branches:
                 child = section.children[key]
-                child.start, child.gone = None, gone
+                child.start, child.changed = None, {*different, *gone}
                 child._restore(inner, different)
                 child.step, child.run_id = inner["step"], self.run_id
                 if child.base is not None and not child.done:
-                    kept = {name: value for name, value in child.base.items() if name not in gone}
-                    child.state, child.gone = kept | different, []
+                    kept = {name: value for name, value in child.base.items() if name not in child.changed}
+                    child.state = kept | different
 
 
 _PLAIN = [
     each.name
     for each in fields(Progress)
-    if each.name not in ("state", "path", "questions", "step", "crashes", "section", "base", "start", "gone")
+    if each.name
+    not in ("state", "path", "questions", "step", "crashes", "section", "base", "start", "changed")
 ]

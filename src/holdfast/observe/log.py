@@ -37,6 +37,7 @@ _AT_LEAST = {NODE_RETRY: 30, RUN_FAIL: 40}
 
 # What may be written, under which name and in this order. A key that isn't here may hold state.
 _SHOWN = {
+    "branch": "branch",
     "node": "node",
     "entry": "entry",
     "from": "from",

@@ -133,7 +133,8 @@ class _Run:
     def follow(self, event: Event, now: float, marks: _Marks) -> str:
         """Take in the event; return the plain line for it, if it is worth one."""
         data = event.data
-        node = str(data.get("node", "?"))
+        branch = data.get("branch")
+        node = f"{branch}/{data.get('node', '?')}" if branch else str(data.get("node", "?"))
         task = (node, data.get("iteration"))
         match event.type:
             case events.CHECKPOINT_RESUME:
@@ -160,7 +161,7 @@ class _Run:
             case events.RUN_CANCEL:
                 return self._end(marks.failed, f"cancelled at {node}")
             case events.GRAPH_COMPLETE:
-                self.steps = data.get("iterations", self.steps)
+                self.steps = max(self.steps, data.get("iterations", 0))
                 outcome = self._end(marks.done, f"completed at {data.get('exit_point', '?')}")
                 return f"{outcome}, {self._counts()}"
         return ""
