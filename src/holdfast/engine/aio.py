@@ -21,7 +21,7 @@ from holdfast.engine.calling import (
     is_awaitable,
     timed_out,
 )
-from holdfast.engine.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
+from holdfast.engine.commands import Begin, Cancelled, Command, Failed, Gather, Report, Verdict, Wait
 from holdfast.engine.link import Slot, Stop
 from holdfast.engine.session import Session
 from holdfast.engine.task import CURRENT, Task
@@ -110,7 +110,8 @@ class Crew:
             await self._take()
         self._some.clear()
         for each in [each for each in self._running if each.done()]:
-            self._done.append((self._running.pop(each), each.result()))
+            outcome = Failed(asyncio.CancelledError()) if each.cancelled() else each.result()
+            self._done.append((self._running.pop(each), outcome))
         found, self._done = self._done, []
         if not self._running:
             self._rest()
@@ -151,8 +152,9 @@ class Crew:
         return self._own
 
     async def _take(self) -> None:
-        if not self._guard.try_take():
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._guard.take))
+        """Have the guard for the loop. Whoever has it writes to the store, which doesn't take long."""
+        while not self._guard.try_take():
+            await asyncio.sleep(0.001)
 
     def _rest(self) -> None:
         self._stop.wake = None
@@ -208,10 +210,14 @@ async def commit(session: Session, commit: Commit, crew: Crew) -> Exception | No
 
     if link.commit_later(commit, ready):
         loop.run_in_executor(link.flusher, link.flush)
-    outcome = await written
-    if beside:
+    if not beside:
+        return await written
+    try:
+        return await asyncio.shield(written)
+    finally:
+        while not written.done():  # who gives the guard back has to be over with it, whatever happens here
+            await asyncio.sleep(0.001)
         await crew.go_on()
-    return outcome
 
 
 async def sleep(stop: Stop, seconds: float) -> Cancelled | None:

@@ -47,12 +47,21 @@ def take_back(checkpointer: Checkpointer, reference: str, plan: Plan) -> Progres
     config = dict(found.get("config") or {})
     packed = config.pop(KEY, None)
     if packed is None:
-        progress = Progress(new_id(), plan.name, plan.fingerprint, found["node"], {}, at=time(), cleared=True)
+        progress = Progress(
+            new_id(),
+            plan.name,
+            plan.fingerprint,
+            found["node"],
+            dict(found["state"]),
+            at=time(),
+            cleared=True,
+        )
     else:
         progress = Progress("", "", "", "", {})
         try:
-            progress.apply(decode(b64decode(packed)))
+            *rest, _ = decode(b64decode(packed))
+            progress.apply([*rest, dict(found["state"])])
         except (ValueError, TypeError, LookupError, AttributeError) as problem:
             raise UsageError(f"checkpoint {reference!r} is damaged under {KEY!r}: {problem}") from problem
-    progress.state, progress.config = dict(found["state"]), config
+    progress.config = config
     return progress

@@ -339,7 +339,8 @@ def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Giv
     answers, update = given.answers_to(progress), given.update_for(progress)
     encode(answers, "answers")
     encode(dict(given.config or {}), "config")
-    if progress.status == RUNNING and not (answers or update or given.config or signalled):
+    failed = any(branch.status == FAILED for _, branch in progress.stops())
+    if progress.status == RUNNING and not (answers or update or given.config or signalled or failed):
         return
     changes: dict[str, Any] = {"meta": {**progress.meta, **environment()}}
     changes["fingerprint"] = compiled.plan.fingerprint

@@ -21,7 +21,7 @@ from holdfast.journal.copies import detached_value
 from holdfast.journal.delta import Delta, read_delta
 from holdfast.journal.opened import Key, Opened
 from holdfast.journal.splice import extended
-from holdfast.journal.store import RUNNING
+from holdfast.journal.store import FAILED, RUNNING
 
 STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED = 1, 2, 3, 4, 5, 6
 KINDS = (STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED)
@@ -139,19 +139,22 @@ class Progress:
         self._apply(change)
 
     def go_on(self, answers: Mapping[str, Any]) -> None:
-        """What has stopped, here and in all branches, runs again; where it waits for answers, if it gets one."""
+        """What has stopped, here and in all branches, runs again: what failed is tried, and what was asked has an
+        answer. A branch that stopped for an approval has it if the run had stopped: else nobody has seen it wait.
+        """
+        self._wake(answers, approved=self.status != RUNNING)
+
+    def _wake(self, answers: Mapping[str, Any], approved: bool) -> None:
         mine = {question.id: answers[question.id] for question in self.questions if question.id in answers}
-        if mine or not self.questions:
+        if mine or (not self.questions and (approved or self.status == FAILED)):
             if self.status != RUNNING:
                 self.status, self.reason, self.questions = RUNNING, None, []
             if self.phase == FAILED_PHASE:
                 self.phase, self.attempts = BEFORE, 0
-        if mine:
             self.answers = {**self.answers, **mine}
-        if self.section is not None:
-            for child in self.section.children.values():
-                if not child.done:
-                    child.go_on(answers)
+        for child in self.section.children.values() if self.section is not None else ():
+            if not child.done:
+                child._wake(answers, approved)
 
     def open(self, opening: dict[str, Any]) -> Opened:
         """Branches begin here, as told by `opening`."""
