@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 Node = Callable[[dict[str, Any]], dict[str, Any]]
@@ -73,6 +74,19 @@ def durable_loop(
         step += 1
         if not more(state):
             return state
+
+
+def spread(node: Node, state: dict[str, Any], save: Callable[..., None] | None = None) -> int:
+    """A node called once for each item, with a copy of the state, by a thread pool; the sum of what they return."""
+    total = 0
+    with ThreadPoolExecutor(32) as pool:
+        calls = [pool.submit(node, {**state, "item": item}) for item in state["items"]]
+        for step, call in enumerate(calls, 1):
+            update = call.result()
+            total += update["n"]
+            if save is not None:
+                save(step, update)
+    return total
 
 
 def save(connection: sqlite3.Connection, run: str, step: int, update: dict[str, Any]) -> None:

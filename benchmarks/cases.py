@@ -218,6 +218,46 @@ def many_runs() -> Iterator[Result]:
         connection.close()
 
 
+def parallel() -> Iterator[Result]:
+    """A map over 1,000 trivial items: against a bare ThreadPoolExecutor, and one that commits each result."""
+    numbers = count()
+    state = {"items": list(range(TASKS)), **{f"key{number}": number for number in range(20)}}
+    with folder() as place:
+        connection = by_hand.open_database(f"{place}/hand.db")
+        store = open_store(f"sqlite:///{place}/ours.db?level=process")
+
+        def saving() -> None:
+            run = f"run{next(numbers)}"
+            by_hand.spread(add_one, state, save=lambda *step: by_hand.save(connection, run, *step))
+
+        for what, hand, options in (
+            ("no store", lambda: by_hand.spread(add_one, state), {}),
+            ("SQLite", saving, {"store": store}),
+        ):
+            graph = _mapped(**options)
+            yield against(
+                f"map of 1,000 trivial tasks, {what}", hand, lambda: graph.execute(state),  # noqa: B023
+                2.0, TASKS, unit="µs/task",
+            )  # fmt: skip
+        connection.close()
+
+
+def add_one(state: dict[str, Any]) -> dict[str, Any]:
+    return {"n": state["item"] + 1}
+
+
+def _mapped(**options: Any) -> StateGraph:
+    graph = StateGraph()
+    graph.add_node("begin")
+    graph.add_map("begin", add_one, over="items", fan_in="total")
+    graph.add_fanin_node(
+        "total", lambda state, parallel_results: {"total": sum(each["n"] for each in parallel_results)}
+    )
+    graph.set_entry_point("begin")
+    graph.set_finish_point("total")
+    return graph.compile(**options)
+
+
 def resume() -> Iterator[Result]:
     """From process start to the next step after kill -9 at step 500; and opening a run of 10,000 steps."""
     with folder() as place:
@@ -296,4 +336,4 @@ def _best(work: Any, rounds: int = 3) -> float:
     return min(taken)
 
 
-CASES = (loop, durable_loop, history, big_state, many_runs, resume, importing)
+CASES = (loop, durable_loop, history, big_state, many_runs, parallel, resume, importing)

@@ -88,7 +88,7 @@ def stored_bytes(path: Path) -> int:
 
 
 def _time(seconds: float, unit: str) -> str:
-    if unit == "µs/step":
+    if unit.startswith("µs/"):
         return f"{seconds * 1e6:.2f} {unit}"
     return f"{seconds * 1e3:.1f} {unit}"
 

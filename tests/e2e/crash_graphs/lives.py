@@ -96,7 +96,7 @@ def live(
     level: str = "process",
     point: str = "",
     at: int = -1,
-    **settings: Any,
+    **options: Any,
 ) -> Any:
     """One life of run "r" of the named graph: resume it, or start it. Returns its final state, exactly."""
     life = Life(log, point, at)
@@ -104,8 +104,8 @@ def live(
     store = fifty.MortalStore(Path(db), level=level)  # type: ignore[arg-type]
     store.life = life
     observer = None if "stream" in driver else life.watch
-    made: StateGraph = importlib.import_module(graph).build(life, observer)
-    made.compile(store=store, preserve=True, lease=60, **settings)
+    made: StateGraph = importlib.import_module(graph).build(life, observer, **options)
+    made.compile(store=store, preserve=True, lease=60)
     newest = life.look(made, store, "r")
     with suppress(AlreadyCompleted):
         if driver in ("async", "astream"):

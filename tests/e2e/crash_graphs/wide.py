@@ -25,11 +25,11 @@ SCHEMA = {
 }
 
 
-def build(life: Any, observer: Callable[..., None] | None = None) -> StateGraph:
+def build(life: Any, observer: Callable[..., None] | None, page: int = 9000) -> StateGraph:
     def opening(state: Any, ctx: Any) -> dict[str, Any]:
         life.begin(ctx)
         if state.get("turns", 0) < PAGES:
-            return {"turns": ctx.visit, "page": f"{ctx.visit:03}" * 3000}
+            return {"turns": ctx.visit, "page": f"{ctx.visit:04}" * (page // 4)}
         state.pop("page")
         state["nested"] = {"trail": [], "deep": {"pair": (1, [2])}}
         return {"when": datetime(2024, 2, 29, 12, 30, tzinfo=UTC), "odd": ("a", (2.5, None)), "large": 10**30}
