@@ -68,8 +68,9 @@ class Program:
         return not self._answers.empty()
 
     def freeze(self) -> None:
-        """Stop it, as a debugger or a suspended machine does."""
+        """Stop it, as a debugger or a suspended machine does, and wait until all its threads stand still."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)
 
     def thaw(self) -> None:
         """Let it go on."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,18 @@ def holding(actor: Actor, effects: Any, until: Any) -> Actor:
 def counted(effects: list[list[str]]) -> dict[str, int]:
     nodes = [node for node, *_ in effects]
     return {node: nodes.count(node) for node in ("first", "hold", "last")}
+
+
+def is_frozen_between_writes(program: Any, file: Path) -> bool:
+    """Stop it, unless it is writing: where it stood still with the write lock, nobody could take its run over."""
+    program.freeze()
+    try:
+        with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        program.thaw()
+        return False
+    return True
 
 
 def assert_refused(answer: dict[str, Any], holder: Any) -> None:
@@ -138,7 +152,7 @@ def test_a_holder_that_was_away_too_long_is_refused(
     if heir_is == "under way":
         (tmp_path / "gate2-needed").touch()
     zombie = holding(driver, lease=SHORT)
-    zombie.freeze()
+    until(lambda: is_frozen_between_writes(zombie, tmp_path / "runs.db"))
     (tmp_path / "gate").touch()
     heir = actor("gated", lease=60)
     heir.tell("resume", "r", wait=60)

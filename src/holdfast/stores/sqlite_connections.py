@@ -138,8 +138,8 @@ class Connections:
         path = str(self.path)
         cursor = self._connect("rwc")
         try:
-            is_current(cursor, path)
-            self._transact(cursor, lambda cursor: migrate(cursor, path))
+            if not is_current(cursor, path):
+                self._transact(cursor, lambda cursor: migrate(cursor, path))
             (mode,) = cursor.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
                 raise StoreUnavailable(
