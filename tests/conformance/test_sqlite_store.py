@@ -172,11 +172,11 @@ def test_a_file_that_stays_locked_is_named(path: Path) -> None:
                 lambda: store.append([Commit("r", 1, 1, [b"2"])]),
                 lambda: store.append([Commit("r", 1, 1, [b"2"], status=COMPLETED)]),
                 lambda: store.signal("r", "cancel"),
-                lambda: SQLiteStore(path, timeout=0.0),
             ):
                 with pytest.raises(StoreUnavailable, match=r"runs\.db was locked by another process"):
                     call()
-            assert store.head("r").sequence == 1
+            with closing(SQLiteStore(path, timeout=0.0)) as other:
+                assert other.head("r").sequence == store.head("r").sequence == 1
         assert store.append([Commit("r", 1, 1, [b"2"])]) == [None]
 
 
