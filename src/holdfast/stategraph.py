@@ -160,7 +160,7 @@ class StateGraph(Definition, Runnable):
             every, opened = 0, MemoryStore()
         elif every:
             opened = open_store(configured.store)
-        if opened is None and (plan.interrupt_before or plan.interrupt_after):
+        if opened is None and plan.interrupts:
             raise DefinitionError(
                 "interrupts need somewhere to save the run: compile(store=…) or compile(checkpointer=…)",
                 self.name,

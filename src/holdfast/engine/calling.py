@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from threading import Thread
+from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.commands import Asked, Failed
@@ -76,6 +77,9 @@ def attempt_elsewhere(executor: Executor, task: Task) -> Any:
     place = None if function.plain else takes.get("state", "")
     try:
         future = executor.submit(call_plainly, function.call, dict(dict.items(task.state)), place, named)
+        if task.plan_node.timeout is not None:
+            while not (future.running() or future.done()):  # its time begins when it does
+                sleep(0.005)
         returned, changed, deleted = future.result(task.plan_node.timeout)
         for key, value in changed.items():
             task.state[key] = value
@@ -96,6 +100,7 @@ def call_plainly(
 
     `place` is the name that it takes the state by: None if that is its only argument, empty if it takes none.
     """
+    CURRENT.set(None)
     state = State(given)
     before = {key: _looks(value) for key, value in given.items() if type(value) not in ATOMS}
     returned = function(state) if place is None else function(**named, **({place: state} if place else {}))

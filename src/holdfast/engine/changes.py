@@ -49,7 +49,7 @@ class Changes:
         reducers: Mapping[str, Reducer],
         durable: bool,
         base: Mapping[str, Any] | None = None,
-        changed: set[str] | None = None,
+        changed: dict[str, None] | None = None,
     ) -> None:
         self._live, self._reducers, self.durable = live, reducers, durable
         self._base, self._changed = base, changed
@@ -91,7 +91,7 @@ class Changes:
                         _refuse_key(key)
                 dict.update(self._live, returned)
                 if self._changed is not None:
-                    self._changed.update(returned, notes.touched)
+                    self._changed.update(dict.fromkeys([*returned, *notes.touched]))
                 if self._shadows or notes.touched:
                     self._shadows.clear()
                     self._retire(private)
@@ -110,7 +110,7 @@ class Changes:
             delta = self._as_stored(delta, data)
         delta.apply(self._live, self._base)
         if self._changed is not None:
-            self._changed.update(delta.keys if self.durable else (*delta.keys, *notes.touched))
+            self._changed.update(dict.fromkeys([*delta.keys, *(() if self.durable else notes.touched)]))
         self._follow(delta)
         self._retire(private)
         return data
@@ -145,7 +145,7 @@ class Changes:
         data = encode(update)
         dict.update(self._live, update if unchangeable else decode(data))
         if self._changed is not None:
-            self._changed.update(update)
+            self._changed.update(dict.fromkeys(update))
         self._retire(private)
         return data
 

@@ -19,7 +19,7 @@ from holdfast.errors import Conflict, ExecutionError, RunCancelled, RunNotFound
 from holdfast.graphs.plan import Plan
 from holdfast.graphs.state import State
 from holdfast.journal.ledger import Ledger
-from holdfast.journal.progress import AFTER, Progress
+from holdfast.journal.progress import AFTER, BEFORE, Progress
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
 from holdfast.observe import events
 from holdfast.observe.hub import Emit
@@ -48,23 +48,14 @@ class Core:
         guard: Guard | None = None,
         way_out: str = "",
         limit: int = BESIDE,
+        alone: bool = True,
     ) -> None:
         self.progress, self.ledger, self.emit = progress, ledger, emit
         self.preserve, self.stream, self.way_out = preserve, stream, way_out
+        guard = guard or Guard()
         self.course = Course(
-            progress,
-            ledger,
-            clock,
-            chance,
-            emit,
-            interval,
-            stream,
-            keep,
-            guard or Guard(),
-            limit,
-            resumed,
-            self._weave,
-        )
+            progress, ledger, clock, chance, emit, interval, stream, keep, guard, limit, alone, resumed, self._weave
+        )  # fmt: skip
         self.walk = Walk(self.course, plan, progress)
 
     @property
@@ -112,7 +103,9 @@ class Core:
         self.walk.tell(events.RUN_PAUSE, node=p.place(), reason=halt.reason)
         common = {"checkpoint_path": saved, "run_id": p.run_id}
         if halt.at is self.walk:
-            event = {"node": p.node, "state": detached(self.state), **common}
+            event: dict[str, Any] = {"node": p.node, "state": detached(self.state), **common}
+            if p.section is not None and p.phase == BEFORE:
+                event["parallel_results"] = self.walk.scope.results()
             yield self._stop_report(event, p)
         for path, branch in p.stops():
             state = State(branch.state, run_id=p.run_id, checkpoint_node=branch.made_by, timestamp=branch.at)

@@ -36,12 +36,13 @@ class Given(NamedTuple):
         """
         given, asked = dict(self.answers or {}), progress.open_questions()
         if asked and self.value is not NOT_GIVEN:
-            if len(asked) > 1:
+            if len(asked) == 1:
+                given[asked[0].id] = self.value
+            elif isinstance(self.value, Mapping) and self.value:
+                given |= self.value
+            else:
                 listed = ", ".join(repr(question.id) for question in asked)
-                raise UsageError(
-                    f"several questions are open; answer them by id, answers={{id: answer}}: {listed}"
-                )
-            given[asked[0].id] = self.value
+                raise UsageError(f"several questions are open; answer them by id, {{id: answer}}: {listed}")
         open_ones = {question.id: question for question in asked}
         for question_id, answer in given.items():
             if question_id not in open_ones:
@@ -52,9 +53,10 @@ class Given(NamedTuple):
             check_answer(open_ones[question_id], answer)
         if asked and not given and _only_asks(progress):
             listed = "; ".join(f"{question.id}: {question.prompt}" for question in asked)
+            how = "answer" if len(asked) == 1 else "{question id: answer, …}"
             raise RunPaused(
                 progress.run_id,
-                f"it waits for an answer to {listed}. Give it with resume({progress.run_id!r}, answer)",
+                f"it waits for an answer to {listed}. Give it with resume({progress.run_id!r}, {how})",
                 asked,
                 progress.place(),
             )

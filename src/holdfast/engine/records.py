@@ -137,6 +137,8 @@ def rollback(compiled: Compiled, run_id: str, step: int) -> State:
         check_fits(compiled.plan, progress)
         progress.step, progress.crashes, progress.at = next_step(tail), held.lease.crashes, time()
         progress.status, progress.reason = PAUSED, f"rolled back to step {step}"
+        if progress.section is not None:
+            progress.section.step = progress.step  # what is done again has another idempotency key
         _forget_stop(progress)
         ledger = Ledger(run_id, held.lease.fence, tail.head.sequence)
         ledger.whole(progress)

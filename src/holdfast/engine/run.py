@@ -70,6 +70,7 @@ class Seen:
         if verdict.status == PAUSED:
             p = self.session.progress
             way_on = "answer" if verdict.questions else "update"
+            way_on = "{question id: answer, …}" if len(verdict.questions) > 1 else way_on
             reason = f"{p.reason} — resume({self.run_id!r}, {way_on}) goes on"
             raise RunPaused(self.run_id, reason, verdict.questions, p.place())
         return self.state()

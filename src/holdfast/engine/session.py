@@ -100,7 +100,7 @@ class Session:
             compiled.plan, progress, ledger, clock=time, chance=_chance, emit=compiled.emit,
             interval=compiled.interval, preserve=compiled.preserve, stream=stream, way_out=way_out,
             resumed=resumed, keep=self._keep if ledger is not None else None, guard=self.guard,
-            limit=compiled.max_concurrency,
+            limit=compiled.max_concurrency, alone=compiled.executor is None,
         )  # fmt: skip
 
     @property
@@ -302,28 +302,25 @@ def check_fits(plan: Plan, progress: Progress) -> None:
         raise UsageError(f"run {progress.run_id!r} belongs to graph {progress.graph!r}, not to {plan.name!r}")
     missing = _missing(plan, progress, "")
     if missing:
-        raise DefinitionError(
-            f"run {progress.run_id!r} stands at node {missing!r}, which is no longer in the graph; "
-            "put it back, or rollback() to an earlier step",
-            plan.name,
-        )
+        way_out = "put it back, or rollback() to an earlier step"
+        raise DefinitionError(f"run {progress.run_id!r} stands {missing}; {way_out}", plan.name)
     if progress.fingerprint != plan.fingerprint:
         _log().warning("graph %s has changed since run %s was saved with it", plan.name, progress.run_id)
 
 
 def _missing(plan: Plan, progress: Progress, way: str) -> str:
-    """The node that a run, or one of its branches, stands at and that isn't there any more; empty if all are."""
+    """Where a run, or one of its branches, stands that isn't there any more, in words; empty if all is there."""
     if progress.done:
         return ""
     if progress.node not in plan.nodes:
-        return f"{way}{progress.node}"
+        return f"at node {way + progress.node!r}, which is no longer in the graph"
     section = progress.section
     if section is None:
         return ""
     try:
         inner, _ = plan_inside(plan, section)
     except LookupError:
-        return f"{way}{section.source}"
+        return f"in branches that node {way + section.source!r} doesn't open any more"
     for key, child in section.children.items():
         missing = _missing(inner, child, f"{way}{section.label(key)}/")
         if missing:

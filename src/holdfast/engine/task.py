@@ -296,5 +296,7 @@ def current(what: str) -> Task:
     """The task that is running here. Raises `UsageError` outside of a node."""
     task = CURRENT.get()
     if task is None:
-        raise UsageError(f"{what}() works inside a node of a running graph, and none is running here")
+        raise UsageError(
+            f"{what}() works inside a node of a running graph, in its own process, and none is running here"
+        )
     return task

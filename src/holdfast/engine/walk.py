@@ -78,11 +78,14 @@ class Opening(NamedTuple):
 
 
 class Course:
-    """What all walks of a run share. `stopping` says that it was asked to stop: nothing new begins."""
+    """What all walks of a run share. `stopping` says that it was asked to stop: nothing new begins.
+
+    `limit` is how many nodes run at once; one that is `alone` may be called as a node outside of branches is.
+    """
 
     __slots__ = (
-        "chance", "clock", "emit", "guard", "interval", "keep", "ledger", "limit", "resumed", "root", "stopping",
-        "stream", "weave",
+        "alone", "chance", "clock", "emit", "guard", "interval", "keep", "ledger", "limit", "resumed", "root",
+        "stopping", "stream", "weave",
     )  # fmt: skip
 
     def __init__(
@@ -97,12 +100,13 @@ class Course:
         keep: Keep | None,
         guard: Guard,
         limit: int,
+        alone: bool,
         resumed: bool,
         weave: Callable[[Walk], Generator[Any, Any, Exception | None]],
     ) -> None:
         self.root, self.ledger, self.clock, self.chance, self.emit = root, ledger, clock, chance, emit
         self.interval, self.stream, self.keep, self.guard, self.limit = interval, stream, keep, guard, limit
-        self.resumed, self.weave = resumed, weave
+        self.alone, self.resumed, self.weave = alone, resumed, weave
         self.stopping = False
 
 
@@ -130,6 +134,8 @@ class Walk:
         self.changes = Changes(state, plan.schema.reducers, durable, progress.base, changed)
         self.scope = Scope(plan, progress, course.keep, course.guard, course.root, path, branch, prefix)
         self.reported = progress.iterations
+        self.first = progress.began
+        """When the first of its nodes began."""
         self.halts: dict[Key, Halt] = {}
         """Why the branches of the section that is open came to a stop, where they aren't done."""
 
@@ -155,7 +161,7 @@ class Walk:
             return halt
         while (name := p.node) != END:
             if before and name in before and not p.cleared:
-                return Halt(PAUSED, self, f"interrupted before {name!r}")
+                return Halt(PAUSED, self, f"interrupted before {scope.place(name)!r}")
             if p.iterations >= limit:
                 reason = f"max_iterations ({limit}) exceeded; a resume needs a graph that allows more"
                 return Halt(FAILED, self, reason, None, FAILED_PHASE)
@@ -166,6 +172,8 @@ class Walk:
                 self._announce(task)
             elif nested:
                 task.began = clock()
+            if nested:
+                self.first = self.first or task.began
             outcome = (yield task) if node.sub is None else (yield from self._inside(task, node.sub))
             if type(outcome) is dict or type(outcome) not in UNFINISHED:
                 try:
@@ -228,7 +236,8 @@ class Walk:
         self.tell(events.BRANCH_START)
         halt = yield from self.run()
         if halt.status == FAILED and on_error == COLLECT:
-            self.note({"node": END, "phase": BEFORE, "error": self.described(halt)})
+            times = {"began": self.first, "at": course.clock()}
+            self.note({"node": END, "phase": BEFORE, "error": self.described(halt), **times})
             halt = Halt(COMPLETED, self)
         elif halt.at is self:
             self.note(stop_changes(halt, self.described(halt)))
@@ -385,14 +394,13 @@ class Walk:
 
     def _open(self, opening: Opening) -> None:
         """Branches begin, on states that nobody else has."""
-        p, ledger = self.progress, self.course.ledger
-        data = opening.data
-        if ledger is not None:
-            at = self.course.clock()
-            ledger.put(self.course.root, self.scope.path, at, p.open_record(opening.encoded, at))
+        p, ledger, at = self.progress, self.course.ledger, self.course.clock()
+        data, record = opening.data, p.open_record(opening.encoded, at)
         if "items" in data or "states" in data:
             data = decode(opening.encoded) if ledger is not None else detached_value(data)
         p.open(data)
+        if ledger is not None:
+            ledger.put(self.course.root, self.scope.path, at, record)
 
     def _inside(self, task: Task, sub: SubPlan) -> Generator[Any, Any, Any]:
         """The outcome of a node that runs a graph."""
@@ -424,7 +432,7 @@ class Walk:
         failures = [halt for halt in stopped.values() if halt is not None and halt.status == FAILED]
         if failures:
             first = failures[0]
-            more = f" (and {len(failures) - 1} more branches failed)" if len(failures) > 1 else ""
+            more = f" (the first of {len(failures)} branches that failed)" if len(failures) > 1 else ""
             return first._replace(reason=f"{first.reason}{more}")
         if self.course.stopping:
             return Halt(CANCELLED)
@@ -479,7 +487,7 @@ class Walk:
     def _complete(self, task: Task, delta: bytes, following: str | None, at: float) -> None:
         """A node of a branch completed: it counts as a step of the run, too."""
         p, root, ledger = self.progress, self.course.root, self.course.ledger
-        p.began = p.began or task.began
+        p.began = self.first
         p.complete(task.node, at, following)
         root.step += 1
         root.at = at
@@ -487,14 +495,15 @@ class Walk:
         if following == END:
             p.end()
         if ledger is not None:
-            ledger.put(root, self.scope.path, task.began, record)
+            ledger.put(root, self.scope.path, p.began, record)
 
     def _halt_after(self, following: object) -> Halt:
         """The node completed, but what follows isn't decided: it is to be, at the resume."""
         if isinstance(following, Failed):
             reason = f"choosing what follows failed: {told(following.error)}"
             return Halt(FAILED, self, reason, following.error, AFTER)
-        return Halt(PAUSED, self, f"interrupted after {self.progress.node!r}", phase=AFTER)
+        place = self.scope.place(self.progress.node)
+        return Halt(PAUSED, self, f"interrupted after {place!r}", phase=AFTER)
 
     def _announce(self, task: Task) -> None:
         p, iteration = self.progress, self.progress.iterations + 1

@@ -98,7 +98,7 @@ class Weave:
                     self._spread(command.walk, strand)
             if course.stopping:
                 self._stop()
-            if len(queued) == 1 and not (running or savers or self.timers):
+            if len(queued) == 1 and course.alone and not (running or savers or self.timers):
                 strand, task = queued.popleft()
                 ready.append((strand, (yield task)))
                 continue

@@ -180,7 +180,7 @@ class Definition:
         asked: str | Function = (
             over if isinstance(over, str) else self._function_of_state(over, f"what {what} goes over")
         )
-        way = Section(source, fan_in, (), each, None, asked, item, on_error, max_concurrency)
+        way = Section(source, fan_in, (), each, sub is not None, None, asked, item, on_error, max_concurrency)
         if sub is not None:
             self._draft.maps[len(self._draft.ways)] = sub
         self._draft.ways.append(way)

@@ -129,6 +129,17 @@ class Plan(NamedTuple):
     fingerprint: str
     graph: Any = None
 
+    @property
+    def interrupts(self) -> bool:
+        """Whether a run may stop at one of its nodes, or of a graph inside of one."""
+        sections = [node.section for node in self.nodes.values()]
+        subs = [
+            *(node.sub for node in self.nodes.values()),
+            *(each.sub for each in sections if each is not None),
+        ]
+        inner = any(sub.plan.interrupts for sub in subs if sub is not None)
+        return bool(self.interrupt_before or self.interrupt_after) or inner
+
 
 def plan_node(
     name: str,

@@ -79,14 +79,16 @@ class Section(NamedTuple):
     """A way out of `source` on which several branches run beside each other, until all are at `fan_in`.
 
     `branches` are the nodes that parallel edges lead to. A map has none of these but `each`: the node that every
-    item starts at, or the name for the items of `sub`, a graph; `over` says what the items are, and `item` is the
-    key that a branch finds its own under. At most `max_concurrency` branches run at once.
+    item starts at, or the name for the items of a graph, which is `sub` once it is frozen (`own` says that there is
+    one); `over` says what the items are, and `item` is the key that a branch finds its own under. At most
+    `max_concurrency` branches run at once.
     """
 
     source: str
     fan_in: str
     branches: tuple[str, ...] = ()
     each: str | None = None
+    own: bool = False
     sub: SubPlan | None = None
     over: str | Function | None = None
     item: str = "item"
@@ -98,7 +100,7 @@ class Section(NamedTuple):
         """The nodes of this graph that its branches start at."""
         if self.each is None:
             return self.branches
-        return () if self.sub is not None else (self.each,)
+        return () if self.own else (self.each,)
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -93,6 +93,6 @@ class Opened:
                 continue
             for key in changing:
                 if key not in child.changed:
-                    child.changed.add(key)
+                    child.changed[key] = None
                     if key in state:
                         dict.__setitem__(child.state, key, detached_value(state[key]))

@@ -95,7 +95,7 @@ class Progress:
     section: Opened | None = None
     base: dict[str, Any] | None = None
     start: dict[str, Any] | None = None
-    changed: set[str] = field(default_factory=set)
+    changed: dict[str, None] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -164,6 +164,8 @@ class Progress:
             child = section.children[key] = Progress(self.run_id, "", "", node, state if section.own else {})
             if not section.own:
                 child.base, child.start = base, state
+            elif section.inside:
+                child.attempts = self.attempts
         return section
 
     def descend(self, path: Sequence[Key]) -> Progress:
@@ -190,7 +192,7 @@ class Progress:
         if self.start is not None:
             self.state = make(self.base)
             dict.update(self.state, detached_value(self.start) if self.start else ())
-            self.changed, self.start = set(self.start), None
+            self.changed, self.start = dict.fromkeys(self.start), None
         return self.state
 
     def end(self) -> None:
@@ -274,7 +276,7 @@ class Progress:
     def _apply(self, delta: Delta) -> None:
         delta.apply(self.state, self.base)
         if self.base is not None:
-            self.changed.update(delta.keys)
+            self.changed.update(dict.fromkeys(delta.keys))
 
     def lost(self, crashes: int) -> None:
         """So many holders have been lost by now: what they were about counts as an attempt, if it was one thing."""
@@ -346,7 +348,7 @@ class Progress:
             section = self.open(opening)
             for key, inner, different, gone in branches:
                 child = section.children[key]
-                child.start, child.changed = None, {*different, *gone}
+                child.start, child.changed = None, dict.fromkeys([*different, *gone])
                 child._restore(inner, different)
                 child.step, child.run_id = inner["step"], self.run_id
                 if child.base is not None and not child.done:
