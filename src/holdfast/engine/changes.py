@@ -26,9 +26,9 @@ _ABSENT: Any = object()
 class Changes:
     """Watches the live state of a run, step after step.
 
-    `durable` says that what changed is to be stored; otherwise it is only carried out. What the state shares
-    with `base`, the state that a branch was copied from, is copied before a node gets it; the keys that
-    aren't as they were there are added to `changed`.
+    `durable` says that what changed is to be stored; otherwise it is only carried out. `apart` hands out copies
+    of what a node reads: others have the same values, or look at them meanwhile. `base` is the state that a
+    branch was copied from; the keys that aren't as they were there are added to `changed`.
     """
 
     __slots__ = (
@@ -40,6 +40,7 @@ class Changes:
         "_old_notes",
         "_reducers",
         "_shadows",
+        "apart",
         "durable",
     )
 
@@ -52,7 +53,7 @@ class Changes:
         changed: dict[str, None] | None = None,
     ) -> None:
         self._live, self._reducers, self.durable = live, reducers, durable
-        self._base, self._changed = base, changed
+        self._base, self._changed, self.apart = base, changed, False
         self._shadows: dict[str, bytes] = {}
         self._fresh: dict[str, bytes] = {}
         self._notes = Notes(live, reducers, self.watch)
@@ -72,9 +73,8 @@ class Changes:
             except UnstorableValue:
                 if self.durable:
                     raise
-        if self._base is not None and self._base.get(key) is value:
-            value = decode(self._shadows[key]) if key in self._shadows else detached_value(value)
-            dict.__setitem__(self._live, key, value)
+        if self.apart:
+            return decode(self._shadows[key]) if key in self._shadows else detached_value(value)
         return value
 
     def collect(self, private: NodeState, returned: Any) -> bytes:
@@ -85,13 +85,13 @@ class Changes:
         """
         notes = private.notes
         if type(returned) is dict:
-            if not (self.durable or notes.written or self._reducers):
+            if not (self.durable or notes.written or self._reducers or (self.apart and notes.touched)):
                 for key in returned:
                     if type(key) is not str:
                         _refuse_key(key)
                 dict.update(self._live, returned)
                 if self._changed is not None:
-                    self._changed.update(dict.fromkeys([*returned, *notes.touched]))
+                    self._changed.update(dict.fromkeys(returned))
                 if self._shadows or notes.touched:
                     self._shadows.clear()
                     self._retire(private)
@@ -110,7 +110,7 @@ class Changes:
             delta = self._as_stored(delta, data)
         delta.apply(self._live, self._base)
         if self._changed is not None:
-            self._changed.update(dict.fromkeys([*delta.keys, *(() if self.durable else notes.touched)]))
+            self._changed.update(dict.fromkeys(delta.keys))
         self._follow(delta)
         self._retire(private)
         return data
@@ -172,8 +172,8 @@ class Changes:
             if key in self._reducers:
                 if _size(dict.get(private, key)) != _size(self._live.get(key)):
                     _warn_without_effect(key)
-            elif self.durable and key in self._shadows and key not in update and key not in notes.written:
-                self._replace(delta, key, self._live[key])
+            elif key not in update and key not in notes.written and (self.apart or key in self._shadows):
+                self._replace(delta, key, dict.__getitem__(private, key))
         return delta
 
     def _as_stored(self, delta: Delta, data: bytes) -> Delta:
@@ -192,7 +192,7 @@ class Changes:
             return
         new = encode(value, key)
         if new == shadow:
-            if value is not self._live.get(key):
+            if value is not self._live.get(key) and not self.apart:
                 self._fresh[key] = new
                 delta.live[key] = value
             return

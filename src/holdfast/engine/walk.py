@@ -132,6 +132,7 @@ class Walk:
         changed = progress.changed if progress.base is not None else None
         durable = course.ledger is not None
         self.changes = Changes(state, plan.schema.reducers, durable, progress.base, changed)
+        self.changes.apart = self.nested
         self.scope = Scope(plan, progress, course.keep, course.guard, course.root, path, branch, prefix)
         self.reported = progress.iterations
         self.first = progress.began
@@ -420,7 +421,7 @@ class Walk:
 
     def _join(self) -> Steps:
         """Have the open branches walked. None when all are done; else why that isn't so."""
-        self.halts = {}
+        self.halts, self.changes.apart = {}, True
         refusal = (yield Join(self)) if self.nested else (yield from self.course.weave(self))
         if refusal is not None:
             return refused(refusal)
@@ -496,6 +497,7 @@ class Walk:
             p.end()
         if ledger is not None:
             ledger.put(root, self.scope.path, p.began, record)
+            ledger.consider(root)
 
     def _halt_after(self, following: object) -> Halt:
         """The node completed, but what follows isn't decided: it is to be, at the resume."""

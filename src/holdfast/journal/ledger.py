@@ -49,7 +49,7 @@ class Ledger:
         self._pending.append(record)
         self._weight += len(record) + RECORD_WEIGHT
         if self._weight >= self._look_at:
-            self._consider(progress)
+            self.consider(progress)
 
     def move(
         self, progress: Progress, changes: Mapping[str, Any], at: float, delta: bytes | None = None
@@ -70,8 +70,6 @@ class Ledger:
     def put(self, root: Progress, path: Sequence[Key], began: float, record: bytes) -> None:
         """Note a record of the run whose progress is `root`, or of the branch of it that `path` leads to."""
         self.note(root.nested_record(path, began, record) if path else record)
-        if self._weight >= self._look_at:
-            self._consider(root)
 
     def memo(self, root: Progress, path: Sequence[Key], key: str, value: Any, at: float) -> None:
         """Note a result to be kept, and keep it in the progress. Raises `UnstorableValue`."""
@@ -117,7 +115,10 @@ class Ledger:
         del self._pending[:saved]
         self._snapshot = max(self._snapshot - saved, 0)
 
-    def _consider(self, progress: Progress) -> None:
+    def consider(self, progress: Progress) -> None:
+        """Write a snapshot if it is worth its bytes. No node may have its hands on the state meanwhile."""
+        if self._weight < self._look_at:
+            return
         whole = progress.snapshot_record()
         worth = SNAPSHOT_FACTOR * (len(whole) + RECORD_WEIGHT)
         if self._weight > worth:
