@@ -349,11 +349,11 @@ class Progress:
             for key, inner, different, gone in branches:
                 child = section.children[key]
                 child.start, child.changed = None, dict.fromkeys([*different, *gone])
+                if child.base is not None and inner["node"] != DONE:
+                    kept = {name: value for name, value in child.base.items() if name not in child.changed}
+                    different = kept | different
                 child._restore({**inner, "run_id": self.run_id}, different)
                 child.step = inner["step"]
-                if child.base is not None and not child.done:
-                    kept = {name: value for name, value in child.base.items() if name not in child.changed}
-                    child.state = kept | different
 
 
 _PLAIN = [
