@@ -200,22 +200,32 @@ def test_every_observer_event_is_in_the_reference() -> None:
 
 
 def test_the_data_of_every_observer_event_is_in_the_reference() -> None:
-    """G11: all that a run emits, key by key."""
+    """G11: all that a run emits, key by key; what comes from a branch has `branch` as well."""
     seen: list[Event] = []
     provoke_everything(seen.append)
     rows = rows_of(REFERENCE / "events.md")
     for event in seen:
-        assert event.data.keys() == named_in(rows[event.type]), event.type
+        assert event.data.keys() - {"branch"} == named_in(rows[event.type]) - {"branch"}, event.type
     assert {event.type for event in seen} == set(EVENT_TYPES)
+    inside = {event.type for event in seen if "branch" in event.data}
+    assert {"branch.start", "branch.complete", "node.start", "node.complete", "checkpoint.save"} <= inside
 
 
 def test_every_event_of_a_run_is_in_the_reference_key_by_key() -> None:
-    """F4."""
+    """F4, F12: and no key is named that no event has."""
     rows = rows_of(REFERENCE / "events.md")
     seen = provoke_everything(None)
+    found: dict[str, set[str]] = {}
     for event in seen:
-        assert event.keys() == named_in(rows[event["type"]]) | {"type"}, event["type"]
-    assert {event["type"] for event in seen} == {"state", "interrupt", "pause", "error", "cancelled", "final"}
+        named = named_in(rows[event["type"]]) | {"type"}
+        assert named - SOMETIMES.get(event["type"], set()) <= event.keys() <= named, event["type"]
+        found.setdefault(event["type"], set()).update(event)
+    assert found == {kind: named_in(rows[kind]) | {"type"} for kind in RUN_EVENTS}
+
+
+RUN_EVENTS = ("state", "branch", "interrupt", "pause", "error", "cancelled", "final")
+SOMETIMES = {"state": {"branch"}, "interrupt": {"branch"}, "pause": {"branch"}, "branch": {"error"}}
+"""What only events of branches have, and those of branches that failed."""
 
 
 def rows_of(page: Path) -> dict[str, str]:
@@ -261,7 +271,21 @@ def provoke_everything(observer: Any) -> list[dict[str, Any]]:
     short = StateGraph(name="short", observer=observer)
     short.add_node("only").set_entry_point("only").set_finish_point("only")
     events += asyncio.run(_all_of(short.ainvoke(State({}, observer=observer))))
-    return events
+    return events + provoke_branches(observer)
+
+
+def provoke_branches(observer: Any) -> list[dict[str, Any]]:
+    """The same for branches: one that stops, one that asks, and one that fails."""
+    graph = StateGraph(name="split", observer=observer)
+    graph.add_node("begin").set_entry_point("begin")
+    graph.add_node("stop").add_node("ask", run=lambda state: {"answer": pause("Go on?")})
+    graph.add_node("fail", run=lambda state: 1 // 0)
+    graph.add_fanin_node("end").set_finish_point("end")
+    for branch in ("stop", "ask", "fail"):
+        graph.add_parallel_edge("begin", branch, "end", on_error="collect")
+    graph.compile(store=MemoryStore(), interrupt_before=["stop"])
+    events: list[dict[str, Any]] = list(graph.stream({}, run_id="b"))
+    return [*events, *graph.stream("yes", checkpoint=events[-1]["checkpoint_path"])]
 
 
 async def _all_of(run: AsyncRun) -> list[dict[str, Any]]:
