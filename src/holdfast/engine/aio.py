@@ -178,7 +178,11 @@ async def call(stop: Stop, task: Task, executor: Callable[[], Executor] | None =
         if function is None or function.is_async:
             outcome = attempt(task)
         else:
-            outcome = await _in_thread(task, timeout, None if executor is None else executor())
+            try:
+                working = _in_thread(task, timeout, None if executor is None else executor())
+            except RuntimeError as error:  # the executor was shut down
+                return Failed(error)
+            outcome = await working
         if not is_awaitable(outcome):
             return outcome
         async with asyncio.timeout(timeout) if timeout is not None else _AT_LEISURE:

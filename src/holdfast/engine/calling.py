@@ -12,9 +12,8 @@ from holdfast.engine.commands import Asked, Failed
 from holdfast.engine.questions import Pause
 from holdfast.engine.task import CURRENT, Task
 from holdfast.errors import NodeTimeout, UnstorableValue, UsageError
-from holdfast.graphs.state import State
+from holdfast.graphs.state import Notes, State, TrackedState
 from holdfast.journal.codec import encode
-from holdfast.journal.copies import ATOMS
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -72,11 +71,10 @@ def attempt_elsewhere(executor: Executor, task: Task) -> Any:
         problem = f"node {task.node!r} takes ctx or graph, which can't go to {type(executor).__name__}"
         return Failed(UsageError(problem), again=False)
     named = {name: task.offer(thing) for thing, name in takes.items() if thing != "state"}
-    if "parallel_results" in takes:
-        named[takes["parallel_results"]] = [dict(each) for each in named[takes["parallel_results"]]]
     place = None if function.plain else takes.get("state", "")
+    state, reducers = dict(dict.items(task.state)), list(task.state.notes.reducers)
     try:
-        future = executor.submit(call_plainly, function.call, dict(dict.items(task.state)), place, named)
+        future = executor.submit(call_plainly, function.call, state, reducers, place, named)
         if task.plan_node.timeout is not None:
             while not (future.running() or future.done()):  # its time begins when it does
                 sleep(0.005)
@@ -94,22 +92,31 @@ def attempt_elsewhere(executor: Executor, task: Task) -> Any:
 
 
 def call_plainly(
-    function: Callable[..., Any], given: dict[str, Any], place: str | None, named: dict[str, Any]
+    function: Callable[..., Any],
+    given: dict[str, Any],
+    reducers: list[str],
+    place: str | None,
+    named: dict[str, Any],
 ) -> tuple[Any, dict[str, Any], list[str]]:
     """Call a node's function with a copy of the state: what it returned, what it changed there and what it deleted.
 
     `place` is the name that it takes the state by: None if that is its only argument, empty if it takes none.
     """
     CURRENT.set(None)
-    state = State(given)
-    before = {key: _looks(value) for key, value in given.items() if type(value) not in ATOMS}
+    before: dict[str, bytes | None] = {}
+
+    def watch(key: str, value: Any) -> Any:
+        before[key] = _looks(value)
+        return value
+
+    state = TrackedState(given)
+    state.notes = notes = Notes(State(), dict.fromkeys(reducers), watch)
     returned = function(state) if place is None else function(**named, **({place: state} if place else {}))
-    changed = {
-        key: value
-        for key, value in state.items()
-        if key not in given or value is not given[key] or (key in before and _looks(value) != before[key])
-    }
-    return returned, changed, [key for key in given if key not in state]
+    changed = {key: dict.__getitem__(state, key) for key, there in notes.written.items() if there}
+    for key, looked in before.items():
+        if key not in notes.written and _looks(dict.get(state, key)) != looked:
+            changed[key] = dict.__getitem__(state, key)
+    return returned, changed, [key for key, there in notes.written.items() if not there]
 
 
 def _looks(value: Any) -> bytes | None:

@@ -40,7 +40,6 @@ class Changes:
         "_old_notes",
         "_reducers",
         "_shadows",
-        "apart",
         "durable",
     )
 
@@ -53,11 +52,19 @@ class Changes:
         changed: dict[str, None] | None = None,
     ) -> None:
         self._live, self._reducers, self.durable = live, reducers, durable
-        self._base, self._changed, self.apart = base, changed, False
+        self._base, self._changed = base, changed
         self._shadows: dict[str, bytes] = {}
         self._fresh: dict[str, bytes] = {}
         self._notes = Notes(live, reducers, self.watch)
         self._old_notes = Notes(live, reducers)
+
+    @property
+    def apart(self) -> bool:
+        return self._notes.apart
+
+    @apart.setter
+    def apart(self, apart: bool) -> None:
+        self._notes.apart = apart
 
     def private(self, tracked: bool) -> NodeState:
         """The live state as a node is handed it; `tracked` if changes in place are to be found or taken back."""
@@ -131,7 +138,8 @@ class Changes:
     def _retire(self, private: NodeState) -> None:
         """New notes for the next task, if need be. Whoever keeps the private state of this one writes elsewhere."""
         if self._notes.touched or self._notes.written:
-            self._notes = Notes(self._live, self._reducers, self.watch)
+            apart, self._notes = self._notes.apart, Notes(self._live, self._reducers, self.watch)
+            self._notes.apart = apart
         private.notes = self._old_notes
 
     def _take(self, private: NodeState, update: dict[str, Any]) -> bytes:
@@ -225,8 +233,9 @@ class Changes:
         if not self.durable:
             self._shadows.clear()
             return
-        for key in (*delta.sets, *delta.live, *delta.deletes):
-            self._shadows.pop(key, None)
+        if self._shadows:
+            for key in (*delta.keys, *delta.live):
+                self._shadows.pop(key, None)
         self._shadows.update(self._fresh)
 
 

@@ -21,7 +21,7 @@ from holdfast.engine.calling import (
     in_threads,
     is_awaitable,
 )
-from holdfast.engine.commands import Cancelled
+from holdfast.engine.commands import Cancelled, Failed
 from holdfast.engine.eventloop import EventLoop
 from holdfast.engine.link import Stop
 from holdfast.engine.task import Guard, Task
@@ -70,7 +70,7 @@ class Crew:
                 else:
                     self._done.put((task, outcome))
             elif self._pool is not None:
-                self._pool.submit(self._work, copy_context(), task)
+                self._submit(task)
             else:
                 if self._threads < len(self._running):
                     self._threads += 1
@@ -131,6 +131,13 @@ class Crew:
             self._events().begin(task, outcome, self._done.put)
             return False
         return True
+
+    def _submit(self, task: Task) -> None:
+        assert self._pool is not None
+        try:
+            self._pool.submit(self._work, copy_context(), task)
+        except Exception as error:  # it was shut down
+            self._done.put((task, Failed(error)))
 
     def _serve(self) -> None:
         while (job := self._todo.get()) is not None:

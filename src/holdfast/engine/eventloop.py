@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.engine.calling import Interrupted, awaited, timed_out
+from holdfast.engine.commands import Failed
 from holdfast.engine.task import Task
 
 
@@ -16,6 +17,7 @@ class EventLoop:
     def __init__(self) -> None:
         import asyncio
 
+        self._closing = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-async", daemon=True)
         self._thread.start()
@@ -44,8 +46,10 @@ class EventLoop:
                     outcome = await awaited(task, result)
             except TimeoutError:
                 outcome = timed_out(task)
-            except asyncio.CancelledError:
-                raise
+            except asyncio.CancelledError as error:
+                if self._closing:
+                    raise
+                outcome = Failed(error)
             except BaseException as error:
                 outcome = Interrupted(error)
             done((task, outcome))
@@ -63,6 +67,7 @@ class EventLoop:
             await asyncio.gather(*others, return_exceptions=True)
             await self._loop.shutdown_asyncgens()
 
+        self._closing = True
         try:
             asyncio.run_coroutine_threadsafe(wind_down(), self._loop).result(5)
         except TimeoutError:

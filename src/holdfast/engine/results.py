@@ -50,6 +50,12 @@ class BranchResult(TrackedState):
         """The seconds from the start of its first node to the end of its last."""
         return max(0.0, self.ended - self.started)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (_to(self),)
+
+    def _copy(self) -> State:
+        return _restore([dict(self), *_to(self)[1:]])
+
     def __repr__(self) -> str:
         failed = f" failed: {self.error['message']}" if self.error else ""
         return f"<BranchResult {self.branch}{failed} {dict.__repr__(self)}>"

@@ -97,11 +97,15 @@ class Scope:
             return []
         opener = self.plan.nodes[section.source].section
         sub = opener.sub if opener is not None else None
+        grown = (list, dict, set)  # these may be grown in place, when the fan-in is done
+        base = {
+            key: value.copy() if type(value) in grown else value for key, value in self.progress.state.items()
+        }
         found = []
         for index, (key, child) in enumerate(section.children.items()):
-            data = child.result() if sub is None or child.error else sub.result(child.state)
+            data = child.result(base) if sub is None or child.error else sub.result(child.state)
             made = BranchResult(
-                data, branch=section.label(key), index=index, error=child.error, started=child.began,
+                data, branch=section.label(key), index=index, error=detached_value(child.error), started=child.began,
                 ended=child.at, run_id=child.run_id, checkpoint_node=child.made_by,
             )  # fmt: skip
             found.append(made)

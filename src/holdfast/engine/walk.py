@@ -27,6 +27,7 @@ from holdfast.engine.accounts import error_data, told
 from holdfast.engine.changes import Changes, detached
 from holdfast.engine.commands import Asked, Cancelled, Failed, Report, Wait
 from holdfast.engine.task import Guard, Keep, Scope, Task
+from holdfast.errors import UsageError
 from holdfast.graphs.plan import END, Choice, Edge, Plan, PlanNode
 from holdfast.graphs.sections import COLLECT, Section, SubPlan
 from holdfast.graphs.state import LiveState, State
@@ -167,7 +168,7 @@ class Walk:
                 reason = f"max_iterations ({limit}) exceeded; a resume needs a graph that allows more"
                 return Halt(FAILED, self, reason, None, FAILED_PHASE)
             node = nodes[name]
-            private = hand_out(watched or node.retry is not None)
+            private = hand_out(watched or node.retry is not None or p.section is not None)
             task = scope.task = Task(scope, node, private, p.attempts + 1, p.step + 1)
             if emit is not None:
                 self._announce(task)
@@ -376,6 +377,10 @@ class Walk:
 
     def _opening(self, section: Section) -> Opening:
         """The branches of a section, as they are to begin in this state. Raises whatever the user's functions do."""
+        if self.nested and section.fan_in == self.until:
+            raise UsageError(
+                f"a branch that ends at {self.until!r} came to {section.source!r}, which leads there, too"
+            )
         data: dict[str, Any] = {"source": section.source}
         if section.each is None:
             return self._checked(section, {**data, "branches": list(section.branches)})
@@ -415,7 +420,11 @@ class Walk:
             if halt is not None:
                 return halt
             assert p.section is not None
-            return sub.leave(p.section.children[task.node].result(), self.state, self.plan.schema)
+            left = sub.leave(p.section.children[task.node].result(), self.state, self.plan.schema)
+            for key in left:
+                if key in self.state:
+                    self.changes.watch(key, self.state[key])  # what a list has grown by is then found
+            return left
         except Exception as error:
             return Failed(error, again=False)
 
@@ -425,6 +434,8 @@ class Walk:
         refusal = (yield Join(self)) if self.nested else (yield from self.course.weave(self))
         if refusal is not None:
             return refused(refusal)
+        if self.course.stopping:
+            return Halt(CANCELLED)
         section = self.progress.section
         assert section is not None
         stopped = {key: self.halts.get(key) for key, child in section.children.items() if not child.done}
@@ -435,8 +446,6 @@ class Walk:
             first = failures[0]
             more = f" (the first of {len(failures)} branches that failed)" if len(failures) > 1 else ""
             return first._replace(reason=f"{first.reason}{more}")
-        if self.course.stopping:
-            return Halt(CANCELLED)
         halts = [halt for halt in stopped.values() if halt is not None]
         reasons = "; ".join(halt.reason for halt in halts)
         return Halt(
@@ -475,7 +484,7 @@ class Walk:
         ledger = self.course.ledger
         self.tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=told(error))
         changes = {"attempts": task.attempt, "error": error_data(error, self.scope.place(task.node))}
-        self.note({**changes, "going_on": {}} if self.progress.section is not None else changes)
+        self.note({**changes, "section_again": True} if self.progress.section is not None else changes)
         if ledger is not None:
             answer = yield SAVE if self.nested else ledger.commit()
             if isinstance(answer, Exception):

@@ -8,13 +8,12 @@ a graph is a section of one. What passes in and out of a graph is said here too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from operator import add
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from holdfast.errors import UsageError
 from holdfast.graphs.functions import Function
-from holdfast.graphs.reducers import append
 from holdfast.graphs.schema import Schema
+from holdfast.graphs.state import State, glance
 
 if TYPE_CHECKING:
     from holdfast.graphs.plan import Plan
@@ -52,21 +51,21 @@ class SubPlan(NamedTuple):
         return self.plan.schema.initial(given)
 
     def leave(self, final: Mapping[str, Any], outer: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-        """What the graph around it, of this schema and in this `outer` state, is told at the end: an update.
+        """What the graph around it, of this schema and in this `outer` state, is told at the end.
 
-        Without `outputs` that is what is different from the outer state, of those keys that the outer schema
-        names if it names any; of a list that is appended to there, only what is new.
+        What `outputs` say is an update, to be reduced like one that a node returns. Without them it is a `State` of
+        what is different from the outer one, of the keys that the outer schema names if it names any: what the
+        graph has made of a key, reduced or not, takes its place.
         """
         if self.outputs is not None:
             return self.result(final)
-        update: dict[str, Any] = {}
-        for key, value in final.items():
-            before = outer.get(key, _ABSENT)
-            if (schema.keys and key not in schema.keys) or _same(before, value):
-                continue
-            grows = schema.reducers.get(key) in (append, add) and type(value) is list and type(before) is list
-            update[key] = value[len(before) :] if grows and before == value[: len(before)] else value
-        return update
+        return State(
+            {
+                key: value
+                for key, value in final.items()
+                if (not schema.keys or key in schema.keys) and not _same(outer.get(key, _ABSENT), value)
+            }
+        )
 
     def result(self, final: Mapping[str, Any]) -> dict[str, Any]:
         """What an item of a map came to, as the fan-in sees it."""
@@ -127,7 +126,7 @@ class Section(NamedTuple):
             found = state[self.over]
         else:
             assert self.over is not None
-            found = self.over.call(state)
+            found = self.over.call(glance(state))
         if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
             raise UsageError(
                 f"the map after {self.source!r} goes over {type(found).__name__}, which has no items"
@@ -150,7 +149,7 @@ def _passed(how: Mapping[str, str] | Function, state: Mapping[str, Any], what: s
                 f"the {what} ask for {', '.join(map(repr, missing))}, which the state doesn't have"
             )
         return {new: state[old] for new, old in how.items()}
-    found = how.call(state)
+    found = how.call(glance(state))
     if not isinstance(found, Mapping):
         raise UsageError(f"the {what} are a dict, not {type(found).__name__}")
     return dict(found)

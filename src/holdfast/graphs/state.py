@@ -15,7 +15,7 @@ from time import time
 from typing import Any, NoReturn
 
 from holdfast.errors import UsageError
-from holdfast.journal.copies import ATOMS
+from holdfast.journal.copies import ATOMS, detached_value
 from holdfast.observe.events import STATE_CLONE, STATE_CREATE, STATE_MERGE, STATE_SET
 from holdfast.observe.hub import Emit, gather
 from holdfast.observe.registry import resolve_observer
@@ -117,9 +117,12 @@ class LiveState(State):
 
 
 class Notes:
-    """What is noted about the private state of one task: keys written, and keys read that can be altered."""
+    """What is noted about the private state of one task: keys written, and keys read that can be altered.
 
-    __slots__ = ("live", "reducers", "touched", "watch", "written")
+    `apart` says that what is read is the task's own to the last detail, also under a reducer.
+    """
+
+    __slots__ = ("apart", "live", "reducers", "touched", "watch", "written")
 
     def __init__(
         self, live: State, reducers: Mapping[str, Any], watch: Callable[[str, Any], Any] | None = None
@@ -127,6 +130,7 @@ class Notes:
         self.live, self.reducers, self.watch = live, reducers, watch
         self.written: dict[str, bool] = {}
         self.touched: set[str] = set()
+        self.apart = False
 
 
 class NodeState(State):
@@ -228,7 +232,7 @@ class TrackedState(NodeState):
 
     def _touch(self, key: str, value: Any) -> Any:
         notes = self.notes
-        if key in notes.reducers:
+        if key in notes.reducers and not notes.apart:
             if type(value) in (list, dict, set):
                 value = value.copy()
                 dict.__setitem__(self, key, value)
@@ -243,6 +247,16 @@ class TrackedState(NodeState):
     def _touch_all(self) -> None:
         for key in dict.__iter__(self):
             self[key]
+
+
+def glance(state: Mapping[str, Any]) -> State:
+    """The state for a function that is only to look at it: whatever it does to what it reads, it does to a copy."""
+    seen: State = TrackedState(state)
+    made = State.__new__(State)
+    made.run_id, made.checkpoint_node = getattr(state, "run_id", ""), getattr(state, "checkpoint_node", None)
+    made._at, made._emit = getattr(state, "_at", 0.0), None
+    seen.notes = Notes(made, {}, lambda key, value: detached_value(value))  # type: ignore[attr-defined]  # it is one
+    return seen
 
 
 def new_id() -> str:

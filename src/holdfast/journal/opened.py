@@ -91,8 +91,10 @@ class Opened:
         for child in self.children.values():
             if child.base is None or child.start is not None:
                 continue
-            for key in changing:
-                if key not in child.changed:
-                    child.changed[key] = None
-                    if key in state:
-                        dict.__setitem__(child.state, key, detached_value(state[key]))
+            inherited = [key for key in changing if key not in child.changed]
+            if child.section is not None:
+                child.section.keep(inherited, child.state)
+            for key in inherited:
+                child.changed[key] = None
+                if key in state:
+                    dict.__setitem__(child.state, key, detached_value(state[key]))

@@ -21,7 +21,7 @@ from holdfast.journal.copies import detached_value
 from holdfast.journal.delta import Delta, read_delta
 from holdfast.journal.opened import Key, Opened
 from holdfast.journal.splice import extended
-from holdfast.journal.store import FAILED, RUNNING
+from holdfast.journal.store import FAILED, PAUSED, RUNNING
 
 STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED = 1, 2, 3, 4, 5, 6
 KINDS = (STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED)
@@ -122,12 +122,16 @@ class Progress:
             self.attempts, self.answers, self.memos, self.error, self.section = 0, {}, {}, None, None
 
     def move(self, changes: Mapping[str, Any]) -> None:
-        """Anything else happened: take over the named fields. `going_on` brings answers; see `go_on`."""
+        """Anything else happened: take over the named fields. `going_on` brings answers, see `go_on`;
+        `section_again` lets branches that failed try again.
+        """
         for name, value in changes.items():
             if name == "questions":
                 self.questions = [Question(**each) for each in value]
             elif name == "going_on":
                 self.go_on(value)
+            elif name == "section_again":
+                self._wake_branches({}, approved=False)
             else:
                 setattr(self, name, value)
 
@@ -136,25 +140,38 @@ class Progress:
         change = read_delta(delta)
         if self.section is not None:
             self.section.keep(change.keys, self.state)
+            for key in (*change.appends, *change.merges):
+                if key in self.state:
+                    dict.__setitem__(self.state, key, self.state[key].copy())
         self._apply(change)
 
     def go_on(self, answers: Mapping[str, Any]) -> None:
         """What has stopped, here and in all branches, runs again: what failed is tried, and what was asked has an
-        answer. A branch that stopped for an approval has it if the run had stopped: else nobody has seen it wait.
+        answer. A branch that stopped for an approval has it if the run was paused: else nobody has seen it wait.
         """
-        self._wake(answers, approved=self.status != RUNNING)
+        self._wake(answers, self.status == PAUSED, own=True)
 
-    def _wake(self, answers: Mapping[str, Any], approved: bool) -> None:
+    def _wake(self, answers: Mapping[str, Any], approved: bool, own: bool = False) -> None:
         mine = {question.id: answers[question.id] for question in self.questions if question.id in answers}
-        if mine or (not self.questions and (approved or self.status == FAILED)):
+        if mine or (not self.questions and (own or approved or self.status == FAILED)):
             if self.status != RUNNING:
                 self.status, self.reason, self.questions = RUNNING, None, []
             if self.phase == FAILED_PHASE:
                 self.phase, self.attempts = BEFORE, 0
             self.answers = {**self.answers, **mine}
-        for child in self.section.children.values() if self.section is not None else ():
+        if self._wake_branches(answers, approved):
+            self.attempts = 0
+
+    def _wake_branches(self, answers: Mapping[str, Any], approved: bool) -> bool:
+        """The same for all branches. Says whether this is a node that runs a graph, which had failed."""
+        section = self.section
+        if section is None:
+            return False
+        failed = section.inside and any(branch.status == FAILED for _, branch in self.stops())
+        for child in section.children.values():
             if not child.done:
                 child._wake(answers, approved)
+        return failed
 
     def open(self, opening: dict[str, Any]) -> Opened:
         """Branches begin here, as told by `opening`."""
@@ -202,11 +219,11 @@ class Progress:
         self.visits, self.memos, self.answers, self.section = {}, {}, {}, None
         self.path.clear()
 
-    def result(self) -> dict[str, Any]:
-        """The state that a branch came to."""
+    def result(self, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The state that a branch came to; `base` may stand for what it was copied from."""
         if self.base is None or not self.done:
             return dict(self.state)
-        state = {**self.base, **self.state}
+        state = {**(self.base if base is None else base), **self.state}
         for key in self.changed:
             if key not in self.state:
                 state.pop(key, None)
