@@ -7,7 +7,7 @@ loop gather while one is being written, and go to the store together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -92,9 +92,7 @@ class Crew:
             loop = asyncio.get_running_loop()
             self._stop.wake = lambda: loop.call_soon_threadsafe(self._wake)
         for task in tasks:
-            call_of = asyncio.create_task(
-                call(self._stop, task, self._executor), name=f"holdfast {task.node}"
-            )
+            call_of = asyncio.create_task(call(self._stop, task, self), name=f"holdfast {task.node}")
             self._running[call_of] = task
             call_of.add_done_callback(self._ended)
 
@@ -141,15 +139,16 @@ class Crew:
         if self._own is not None:
             self._own.shutdown(wait=False, cancel_futures=True)
 
-    def _executor(self) -> Executor:
-        """Where sync nodes run: not in the event loop's own threads, which are few and others wait for."""
-        if self._session.compiled.executor is not None:
-            return self._session.compiled.executor
+    def in_thread(self, task: Task) -> asyncio.Future[Any]:
+        """A sync node in a thread: not in the event loop's own, which are few and others wait for."""
+        given = self._session.compiled.executor
+        if given is not None and in_threads(given):
+            return _in_thread(task, given)
         if self._own is None:
             from concurrent.futures import ThreadPoolExecutor
 
             self._own = ThreadPoolExecutor(self._session.compiled.max_concurrency, "holdfast")
-        return self._own
+        return _in_thread(task, self._own, given)
 
     async def _take(self) -> None:
         """Have the guard for the loop. Whoever has it writes to the store, which doesn't take long."""
@@ -169,8 +168,8 @@ class Crew:
         self._some.set()
 
 
-async def call(stop: Stop, task: Task, executor: Callable[[], Executor] | None = None) -> Any:
-    """The outcome of a task. `executor` gives where a sync node runs, other than in the event loop's threads."""
+async def call(stop: Stop, task: Task, crew: Crew | None = None) -> Any:
+    """The outcome of a task; a sync one runs in a thread of the crew, where there is one."""
     if stop.asked:
         return Cancelled()
     function, timeout = task.plan_node.function, task.plan_node.timeout
@@ -179,7 +178,7 @@ async def call(stop: Stop, task: Task, executor: Callable[[], Executor] | None =
             outcome = attempt(task)
         else:
             try:
-                working = _in_thread(task, timeout, None if executor is None else executor())
+                working = _in_thread(task) if crew is None else crew.in_thread(task)
             except RuntimeError as error:  # the executor was shut down
                 return Failed(error)
             outcome = await working
@@ -239,14 +238,16 @@ async def sleep(stop: Stop, seconds: float) -> Cancelled | None:
     return Cancelled() if stop.asked else None
 
 
-def _in_thread(task: Task, timeout: float | None, executor: Executor | None) -> asyncio.Future[Any]:
+def _in_thread(
+    task: Task, pool: Executor | None = None, elsewhere: Executor | None = None
+) -> asyncio.Future[Any]:
     """A sync node in a thread, where its time begins when it does, however long it had to queue."""
-    loop, context = asyncio.get_running_loop(), copy_context()
-    if executor is not None and not in_threads(executor):
-        return loop.run_in_executor(None, context.run, attempt_elsewhere, executor, task)
+    loop, context, timeout = asyncio.get_running_loop(), copy_context(), task.plan_node.timeout
+    if elsewhere is not None:
+        return loop.run_in_executor(pool, context.run, attempt_elsewhere, elsewhere, task)
     if timeout is None:
-        return loop.run_in_executor(executor, context.run, attempt, task)
-    return loop.run_in_executor(executor, context.run, attempt_within, timeout, task)
+        return loop.run_in_executor(pool, context.run, attempt, task)
+    return loop.run_in_executor(pool, context.run, attempt_within, timeout, task)
 
 
 def _resolve(written: asyncio.Future[Exception | None], outcome: Exception | None) -> None:

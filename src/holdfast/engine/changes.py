@@ -39,6 +39,7 @@ class Changes:
         "_notes",
         "_old_notes",
         "_reducers",
+        "_replaced",
         "_shadows",
         "durable",
     )
@@ -53,10 +54,18 @@ class Changes:
     ) -> None:
         self._live, self._reducers, self.durable = live, reducers, durable
         self._base, self._changed = base, changed
+        self._replaced: set[str] = set()
         self._shadows: dict[str, bytes] = {}
         self._fresh: dict[str, bytes] = {}
         self._notes = Notes(live, reducers, self.watch)
         self._old_notes = Notes(live, reducers)
+
+    def replace(self, keys: Iterable[str]) -> None:
+        """The next update has whole values for these keys, although they have reducers."""
+        for key in keys:
+            if key in self._live:
+                self._replaced.add(key)
+                self.watch(key, self._live[key])  # so that what a list has grown by is found
 
     @property
     def apart(self) -> bool:
@@ -116,6 +125,7 @@ class Changes:
             data = delta.encode()
             delta = self._as_stored(delta, data)
         delta.apply(self._live, self._base)
+        self._replaced.clear()
         if self._changed is not None:
             self._changed.update(dict.fromkeys(delta.keys))
         self._follow(delta)
@@ -172,7 +182,7 @@ class Changes:
             if type(key) is not str:
                 _refuse_key(key)
             reducer = self._reducers.get(key)
-            if reducer is None or whole:
+            if reducer is None or whole or key in self._replaced:
                 self._replace(delta, key, value)
             else:
                 self._reduce(delta, key, value, reducer)

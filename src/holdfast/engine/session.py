@@ -343,11 +343,11 @@ def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Giv
     changes["fingerprint"] = compiled.plan.fingerprint
     if given.config:
         changes["config"] = {**progress.config, **given.config}
-    link, at, stopped = compiled.need_link("resume"), time(), list(progress.stops())
+    link, at = compiled.need_link("resume"), time()
     ledger.move(progress, {**changes, "going_on": answers}, at)
     if update:
         ledger.note(progress.move_record({}, at, merge_update(compiled.plan, progress, update)))
-        for path, branch in stopped:
+        for path, branch in list(progress.under_way()):
             delta = merge_update(plan_at(compiled.plan, progress, path), branch, update)
             ledger.put(progress, path, at, branch.move_record({}, at, delta))
     commit = ledger.commit(RUNNING, summary(progress), heed=False)

@@ -413,17 +413,22 @@ class Walk:
         p = self.progress
         try:
             if p.section is None:
-                states = [[task.node, sub.enter(self.state)]]
-                data = {"source": task.node, "inside": True, "entry": sub.plan.entry, "states": states}
+                entered = sub.enter(self.state)
+                data = {
+                    "source": task.node,
+                    "inside": True,
+                    "entry": sub.plan.entry,
+                    "states": [[task.node, entered]],
+                }
+                kept = sub.kept(entered, self.state, self.plan.schema)
+                data |= {"kept": kept} if kept else {}
                 self._open(self._checked(None, data))
             halt = yield from self._join()
             if halt is not None:
                 return halt
             assert p.section is not None
             left = sub.leave(p.section.children[task.node].result(), self.state, self.plan.schema)
-            for key in left:
-                if key in self.state:
-                    self.changes.watch(key, self.state[key])  # what a list has grown by is then found
+            self.changes.replace(p.section.kept)
             return left
         except Exception as error:
             return Failed(error, again=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from holdfast.errors import UsageError
 from holdfast.graphs.functions import Function
 from holdfast.graphs.schema import Schema
-from holdfast.graphs.state import State, glance
+from holdfast.graphs.state import glance
 
 if TYPE_CHECKING:
     from holdfast.graphs.plan import Plan
@@ -51,21 +51,26 @@ class SubPlan(NamedTuple):
         return self.plan.schema.initial(given)
 
     def leave(self, final: Mapping[str, Any], outer: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-        """What the graph around it, of this schema and in this `outer` state, is told at the end.
+        """What the graph around it, of this schema and in this `outer` state, is told at the end: an update.
 
-        What `outputs` say is an update, to be reduced like one that a node returns. Without them it is a `State` of
-        what is different from the outer one, of the keys that the outer schema names if it names any: what the
-        graph has made of a key, reduced or not, takes its place.
+        Without `outputs` that is what is different from the outer state, of the keys that the outer schema names if
+        it names any. A key that the graph has `kept` from there is then what it has made of it, and isn't reduced.
         """
         if self.outputs is not None:
             return self.result(final)
-        return State(
-            {
-                key: value
-                for key, value in final.items()
-                if (not schema.keys or key in schema.keys) and not _same(outer.get(key, _ABSENT), value)
-            }
-        )
+        return {
+            key: value
+            for key, value in final.items()
+            if (not schema.keys or key in schema.keys) and not _same(outer.get(key, _ABSENT), value)
+        }
+
+    def kept(self, entered: Mapping[str, Any], outer: Mapping[str, Any], schema: Schema) -> list[str]:
+        """The keys that are reduced outside and that the graph starts with as they are there."""
+        if self.outputs is not None:
+            return []
+        return [
+            key for key in schema.reducers if key in entered and _same(entered[key], outer.get(key, _ABSENT))
+        ]
 
     def result(self, final: Mapping[str, Any]) -> dict[str, Any]:
         """What an item of a map came to, as the fan-in sees it."""

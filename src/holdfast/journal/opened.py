@@ -28,12 +28,24 @@ class Opened:
           over or items             the key that the items come from, or the items
         source, each, entry, states a map over a graph: the states that each item's starts with, by number
         source, inside, entry,      a node that runs a graph: the same, by the node's name
-          states
+          states, kept              and those of its keys that are as they are outside, where they are reduced
 
     `step` is the step that it was opened after: with the branch's name it makes ids that no other branch has.
     """
 
-    __slots__ = ("children", "each", "entry", "inside", "item", "items", "over", "own", "source", "step")
+    __slots__ = (
+        "children",
+        "each",
+        "entry",
+        "inside",
+        "item",
+        "items",
+        "kept",
+        "over",
+        "own",
+        "source",
+        "step",
+    )
 
     def __init__(self, opening: dict[str, Any], state: dict[str, Any], step: int) -> None:
         self.source: str = opening["source"]
@@ -44,6 +56,7 @@ class Opened:
         self.over: str | None = opening.get("over")
         self.own = "states" in opening
         self.inside: bool = opening.get("inside", False)
+        self.kept: list[str] = opening.get("kept", [])
         self.items: list[Any] = list(state[self.over]) if self.over is not None else opening.get("items", [])
         self.children: dict[Key, Progress] = {}
 
@@ -75,7 +88,7 @@ class Opened:
         """The opening, to be stored again. The states of graphs are stored with their progress."""
         data: dict[str, Any] = {"source": self.source, "step": self.step}
         if self.own:
-            kind = {"inside": True} if self.inside else {"each": self.each}
+            kind = {"inside": True, "kept": self.kept} if self.inside else {"each": self.each}
             return {**data, **kind, "entry": self.entry, "states": [[key, {}] for key in self.children]}
         if self.each is None:
             return {**data, "branches": list(self.children)}

@@ -1,0 +1,1430 @@
+"""Nested sections against a plain interpreter, cut anywhere: F12, H3, H8, and invariants 2, 3, 5 and 8.
+
+A *sketch* is a random nesting as plain data: chains of nodes, parallel branches, maps over items, graphs inside of
+nodes, loops around any of it. The `Interpreter` runs it by recursion on plain dicts that it copies: no journal, no
+order among branches but that of their declaration. The `Bench` runs the same sketch through the real loop, carries
+out by hand what `Core.run()` yields, lets nodes finish in any order, and can be killed, cancelled or refused by its
+store before or after any of it. Whatever the interpreter says has to come out.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field, fields
+from itertools import chain as chained
+from itertools import count, cycle, pairwise, product
+from random import Random
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+
+from holdfast.engine.calling import attempt
+from holdfast.engine.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
+from holdfast.engine.core import Core
+from holdfast.engine.given import Given
+from holdfast.engine.link import link_to
+from holdfast.engine.records import fork, rollback
+from holdfast.engine.session import Compiled, Session, plan_at, resume, start
+from holdfast.engine.task import Task
+from holdfast.errors import ExecutionError, StoreUnavailable
+from holdfast.graphs.definition import Definition
+from holdfast.graphs.plan import END, Plan
+from holdfast.graphs.policy import Retry
+from holdfast.graphs.reducers import append, merge
+from holdfast.graphs.schema import read_schema
+from holdfast.graphs.state import State
+from holdfast.journal.codec import decode
+from holdfast.journal.envelope import Seal
+from holdfast.journal.progress import AFTER, BEFORE, MEMO, NESTED, STEP, Progress
+from holdfast.journal.reading import Checkpoint, history, progress_at, read_progress
+from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, Lease, Signalled
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.claims import ManualClock
+
+Key = str | int
+Interrupts = list[tuple[frozenset[str], frozenset[str]]]
+"""Before and after which nodes a run stops: in its first life, in its second, and so on, and from the start again."""
+NOWHERE = (frozenset[str](), frozenset[str]())
+Occurrence = tuple[Any, ...]
+"""A call of a node that no other is: for each scope on the way (source, its visits, branch), then (node, visit)."""
+
+# Sketches: nestings as plain data, so that a failing example can be read
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A node that calls a function: operations on the state, then what it returns. A fan-in also `gathers`."""
+
+    name: str
+    does: tuple[tuple[Any, ...], ...] = ()
+    returns: tuple[tuple[str, Any], ...] = ()
+    gathers: bool = False
+    retry: bool = False
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A node that runs a graph. `passing` says what passes in and out; what passes out may be broken."""
+
+    name: str
+    graph: Graph
+    passing: str = "default"
+    retry: bool = False
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Branches beside each other. All of them go on into `tail`; `ends` says what their last node leads to."""
+
+    branches: tuple[Chain, ...]
+    tail: Chain = ()
+    ends: str = "fan-in"
+
+
+@dataclass(frozen=True)
+class Each:
+    """A branch for each item: of the state's `todo`, or of a function, which may be broken."""
+
+    each: Chain | Graph
+    over: str = "todo"
+    item: str = "item"
+    passing: str = "default"
+    limit: int | None = None
+    ends: str = "fan-in"
+
+
+@dataclass(frozen=True)
+class Section:
+    """What `source` opens, up to the fan-in, which is the source again if there is none of its own; in `laps`."""
+
+    source: Leaf | Inner
+    opens: Parallel | Each
+    fan_in: Leaf | None
+    collects: bool = False
+    laps: int = 1
+
+    @property
+    def joins(self) -> str:
+        return self.source.name if self.fan_in is None else self.fan_in.name
+
+
+Part = Leaf | Inner | Section
+Chain = tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    name: str
+    schema: str
+    chain: Chain
+
+
+def _window(old: list[Any], new: list[Any]) -> list[Any]:
+    return (old + new)[-3:]
+
+
+SCHEMAS: dict[str, Any] = {
+    "rich": {
+        "n": int,
+        "xs": list,
+        "d": dict,
+        "log": Annotated[list, append],
+        "book": Annotated[dict, merge],
+        "total": Annotated[int, operator.add],
+        "window": Annotated[list, _window],
+    },
+    "small": {"n": int, "xs": list, "item": object, "log": Annotated[list, operator.add]},
+    "none": None,
+}
+PASSINGS = ["default", "mapped", "called"]
+INPUT = {"n": 0, "xs": [1, [2]], "d": {"k": [0]}, "t": ([], "t"), "todo": [[1], {"k": [2]}]}
+
+
+def entry(chain: Chain) -> str:
+    """The node that a chain starts at."""
+    first = chain[0]
+    return first.source.name if isinstance(first, Section) else first.name
+
+
+def define(graph: Graph, world: World) -> Definition:
+    """The graph as a user would write it."""
+    made = Definition(SCHEMAS[graph.schema], name=graph.name)
+    _lay(made, graph.chain, END, world)
+    return made.set_entry_point(entry(graph.chain))
+
+
+def _lay(made: Definition, chain: Chain, onward: str | None, world: World) -> None:
+    for part, following in pairwise([*chain, None]):
+        target = onward if following is None else entry((following,))
+        if isinstance(part, Section):
+            _lay_section(made, part, target, world)
+        else:
+            _lay_node(made, part, world)
+            _lead(made, part.name, target)
+
+
+def _lay_node(made: Definition, node: Leaf | Inner, world: World) -> None:
+    retry = Retry(3) if node.retry else None
+    if isinstance(node, Leaf):
+        made.add_fanin_node(node.name, _function(node, world), retry=retry)
+    else:
+        inputs, outputs = passing(node.graph, node.passing, world)
+        made.add_node(node.name, define(node.graph, world), retry=retry, inputs=inputs, outputs=outputs)
+
+
+def _lay_section(made: Definition, section: Section, target: str | None, world: World) -> None:
+    source, joins, opens = section.source.name, section.joins, section.opens
+    on_error: Any = "collect" if section.collects else "fail"
+    end = {"fan-in": joins, "nowhere": None, "exit": END}[opens.ends]
+    _lay_node(made, section.source, world)
+    if section.fan_in is None:
+        made.add_edge(source, target or END, _enough(section))
+    match opens:
+        case Parallel(branches, tail):
+            for branch in branches:
+                made.add_parallel_edge(source, entry(branch), joins, on_error=on_error)
+                _lay(made, branch, entry(tail) if tail else end, world)
+            _lay(made, tail, end, world)
+        case Each(each, item=item, limit=limit):
+            more: Any = {"item": item, "max_concurrency": limit, "on_error": on_error}
+            if isinstance(each, Graph):
+                more["inputs"], more["outputs"] = passing(each, opens.passing, world)
+            over = "todo" if opens.over == "todo" else items_of(opens, f"{made.name} {source}", world)
+            target_node = define(each, world) if isinstance(each, Graph) else entry(each)
+            made.add_map(source, target_node, over, joins, **more)
+            if not isinstance(each, Graph):
+                _lay(made, each, end, world)
+    if section.fan_in is not None:
+        _lay_node(made, section.fan_in, world)
+        again = not_enough(section)
+        if section.laps > 1:
+            made.add_edge(joins, source, again)
+        _lead(made, joins, target or (END if section.laps > 1 else None))
+
+
+def _lead(made: Definition, source: str, target: str | None) -> None:
+    if target is not None:
+        made.add_edge(source, target)
+
+
+def items_of(each: Each, name: str, world: World) -> Callable[[Mapping[str, Any]], list[Any]]:
+    """The function that a map goes over. Its items are still part of the state that they are taken from."""
+
+    def items(state: Mapping[str, Any]) -> list[Any]:
+        if each.over == "broken":
+            world.use(f"the items of {name}")
+        return [*state["todo"]] if each.over == "todo" else [*state.get("xs", []), state.get("d")][:3]
+
+    return items
+
+
+def passing(graph: Graph, how: str, world: World) -> tuple[Any, Any]:
+    """What passes into a graph and out of it: `{new key: old key}`, a function of the state, or None by default."""
+
+    def outputs(state: Mapping[str, Any]) -> dict[str, Any]:
+        if how == "broken":
+            world.use(f"the outputs of {graph.name}")
+        return {"log": ["left"], "book": {"k": state.get("xs")}, "d": state.get("d")}
+
+    def inputs(state: Mapping[str, Any]) -> dict[str, Any]:
+        return {"n": state["n"], "xs": state.get("xs", []), "d": {"k": state.get("item")}}
+
+    match how:
+        case "default":
+            return None, None
+        case "mapped":
+            return {"n": "n", "m": "n"}, {"m": "n"}
+        case _:
+            return inputs, outputs
+
+
+def _enough(section: Section) -> Callable[[Any], bool]:
+    return lambda state: state[f"laps of {section.joins}"] % section.laps == 0
+
+
+def not_enough(section: Section) -> Callable[[Any], bool]:
+    return lambda state: state[f"laps of {section.joins}"] % section.laps != 0
+
+
+def nodes_of(graph: Graph) -> list[str]:
+    """All nodes of a graph, those of graphs inside of it by the way there."""
+    return list(_names(graph.chain))
+
+
+def _names(chain: Chain) -> Iterator[str]:
+    for part in chain:
+        if isinstance(part, Section):
+            yield from _names((part.source,) if part.fan_in is None else (part.source, part.fan_in))
+            match part.opens:
+                case Parallel(branches, tail):
+                    for each in (*branches, tail):
+                        yield from _names(each)
+                case Each(Graph() as graph):
+                    yield from (f"{graph.name}/{name}" for name in nodes_of(graph))
+                case Each(each):
+                    yield from _names(each)
+        else:
+            yield part.name
+            if isinstance(part, Inner):
+                yield from (f"{part.name}/{name}" for name in nodes_of(part.graph))
+
+
+# What nodes do: the same functions for the interpreter and the real run
+
+
+class Broken(Exception):
+    """An error that is there until somebody mends the node."""
+
+
+class Transient(Exception):
+    """An error that goes away by itself."""
+
+
+@dataclass
+class World:
+    """What is outside of a run and survives it: what was mended, and what nodes have seen.
+
+    In a `plain` one nobody asks, and nobody has the same list under two keys; in a `sound` one nothing is broken.
+    """
+
+    plain: bool = False
+    sound: bool = False
+    mended: set[str] = field(default_factory=set)
+    fetch: Callable[[str, int, str], Any] = lambda place, visit, key: [place, visit, key]
+    gathered: Callable[[Any, list[Any]], None] = lambda ctx, results: None
+
+    def use(self, what: str) -> None:
+        """Use something that is broken. Raises as long as nobody has mended it."""
+        if not self.sound and what not in self.mended:
+            raise Broken(what)
+
+
+def _function(leaf: Leaf, world: World) -> Callable[..., Any]:
+    def run(state: Any, ctx: Any, parallel_results: Any) -> dict[str, Any]:
+        for operation in leaf.does:
+            if not world.plain or operation[0] not in ("ask", "share"):
+                _perform(operation, state, ctx, world)
+        update = {key: deepcopy(value) for key, value in leaf.returns}
+        if leaf.gathers:
+            world.gathered(ctx, parallel_results)
+            lap = f"laps of {leaf.name}"
+            update = {**update, **_gathered(parallel_results), lap: state.get(lap, 0) + 1}
+        return update
+
+    return run
+
+
+def _gathered(results: list[Any]) -> dict[str, Any]:
+    return {
+        "log": [f"{each.branch} {'failed' if each.error else 'done'}" for each in results],
+        "book": {each.branch: each.get("n") for each in results},
+        "total": len(results),
+        "xs": [each.get("item", each.get("n")) for each in results],
+    }
+
+
+def _perform(operation: tuple[Any, ...], state: Any, ctx: Any, world: World) -> None:
+    """One thing that a node may do, on the state it was handed: a private State or the interpreter's dict."""
+    place = f"{ctx.branch}/{ctx.node}" if ctx.branch else ctx.node
+    match operation:
+        case ("bump",):
+            state["n"] = state.get("n", 0) + 1
+        case ("set", key, value):
+            state[key] = deepcopy(value)
+        case ("drop", key):
+            state.pop(key, None)
+        case ("grow", key, value) if isinstance(state.get(key), list):
+            state[key].append(deepcopy(value))
+        case ("shrink", key) if isinstance(state.get(key), list):
+            del state[key][-1:]
+        case ("poke", key, value) if isinstance(state.get(key), dict):
+            state[key]["k"] = deepcopy(value)
+        case ("dig", key) if isinstance(state.get(key), tuple):
+            for each in state[key]:
+                if isinstance(each, list):
+                    each.append(1)
+        case ("share", key, other) if key in state:
+            state[other] = state[key]
+        case ("look",):
+            assert {**state} == dict(state.items())
+        case ("sign",):
+            state["who"] = [ctx.branch, ctx.index, ctx.visit]
+        case ("ask", key):
+            state["told"] = ctx.pause(f"{key} {ctx.visit}", key=key)
+        case ("once", key):
+            kept = ctx.once(key, world.fetch, place, ctx.visit, key)
+            state["kept"] = list(kept)
+            kept.append("altered by the node")
+        case ("stumble", times) if ctx.attempt <= times:
+            raise Transient(place)
+        case ("break",):
+            world.use(place)
+
+
+def answer_to(place: str, prompt: str) -> list[str]:
+    return ["yes", place, prompt]
+
+
+def told_apart(state: Mapping[str, Any]) -> dict[str, str]:
+    """A state, written so that 1 isn't True, a tuple isn't a list and {1: 2, 3: 4} isn't {3: 4, 1: 2}."""
+    return {key: repr(value) for key, value in dict.items(state)}  # type: ignore[arg-type]
+
+
+# The interpreter
+
+
+class Failure(Exception):
+    """A branch can't go on. `nodes` are the places of nodes that raise: which is the first is another's affair."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.nodes = nodes
+
+
+@dataclass
+class Result(dict[str, Any]):
+    """What the interpreter hands a fan-in of a branch."""
+
+    branch: str
+    index: int
+    error: tuple[str, ...]
+    state: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        dict.update(self, self.state)
+
+    def told(self) -> tuple[Any, ...]:
+        return self.branch, self.index, told_apart(self.state), self.error
+
+
+@dataclass
+class Call:
+    """What the interpreter hands a node as `ctx`."""
+
+    branch: str | None
+    node: str
+    index: int | None
+    visit: int
+    attempt: int = 99
+
+    def pause(self, prompt: str, key: str) -> Any:
+        return answer_to(f"{self.branch}/{self.node}" if self.branch else self.node, prompt)
+
+    def once(self, key: str, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+
+@dataclass
+class Scope:
+    """Where the interpreter is: in the graph itself, in a branch, or in a graph inside of a node."""
+
+    graph: Graph
+    state: dict[str, Any]
+    chain: Occurrence = ()
+    branch: str = ""
+    collecting: bool = False
+    visits: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.schema = read_schema(SCHEMAS[self.graph.schema])
+        self.state = unshared(self.state)
+
+    def place(self, name: str) -> str:
+        return f"{self.branch}/{name}" if self.branch else name
+
+    def inside(self, source: str, key: Key, label: str, **more: Any) -> Scope:
+        chain = (*self.chain, (source, self.visits[source], key))
+        more = {"graph": self.graph, "collecting": self.collecting, **more}
+        return Scope(chain=chain, branch=self.place(label), **more)
+
+
+class Interpreter:
+    """Runs a sketch by recursion, one branch after the other. It saves nothing, shares nothing and is never cut.
+
+    `sure` is what completes. `maybe` may: where a section fails inside of a branch whose error is collected, some
+    of its branches may have completed more than others.
+    """
+
+    def __init__(self, graph: Graph, plain: bool = False) -> None:
+        self.world = World(plain, gathered=self._see)
+        self.sure: list[tuple[Occurrence, str, str]] = []
+        self.maybe: list[tuple[Occurrence, str, str]] = []
+        self.results: dict[Occurrence, list[tuple[Any, ...]]] = {}
+        scope = Scope(graph, read_schema(SCHEMAS[graph.schema]).initial(INPUT))
+        self._chain(graph.chain, scope)
+        self.state = scope.state
+
+    def _chain(self, chain: Chain, scope: Scope) -> None:
+        for part in chain:
+            match part:
+                case Leaf():
+                    self._leaf(part, scope)
+                case Inner():
+                    self._inner(part, scope)
+                case Section():
+                    self._section(part, scope)
+
+    def _leaf(self, leaf: Leaf, scope: Scope, results: list[Result] | None = None) -> None:
+        draft, self._at = deepcopy(scope.state), (*scope.chain, (leaf.name, scope.visits[leaf.name] + 1))
+        key = scope.chain[-1][-1] if scope.chain else None
+        index = key if isinstance(key, int) else None
+        call = Call(scope.branch or None, leaf.name, index, scope.visits[leaf.name] + 1)
+        with self._at_node(leaf.name, scope):
+            returned = _function(leaf, self.world)(draft, call, results or [])
+        reducers = scope.schema.reducers
+        kept = {key: value for key, value in scope.state.items() if key in reducers}
+        self._update(
+            scope, {key: value for key, value in draft.items() if key not in reducers} | kept, returned
+        )
+        self._complete(leaf.name, scope)
+
+    def _inner(self, node: Inner, scope: Scope) -> None:
+        inputs, outputs = passing(node.graph, node.passing, self.world)
+        state = self._entered(node.graph, inputs, scope.state, {})
+        inner = scope.inside(node.name, node.name, node.name, graph=node.graph, state=state)
+        self._chain(node.graph.chain, inner)
+        if outputs is None:
+            known = scope.schema.keys or inner.state.keys()
+            came = {key: value for key, value in inner.state.items() if key in known}
+            scope.state = unshared({**scope.state, **came})
+        else:
+            with self._at_node(node.name, scope):
+                update = _passed(outputs, inner.state)
+            self._update(scope, scope.state, update)
+        self._complete(node.name, scope)
+
+    def _section(self, section: Section, scope: Scope) -> None:
+        results: list[Result] = []
+        while True:
+            if isinstance(section.source, Leaf):
+                self._leaf(section.source, scope, results)
+            else:
+                self._inner(section.source, scope)
+            if section.fan_in is None and _enough(section)(scope.state):
+                return
+            results = self._branches(section, scope)
+            if section.fan_in is not None:
+                self._leaf(section.fan_in, scope, results)
+                results = []
+                if not not_enough(section)(scope.state):
+                    return
+
+    def _branches(self, section: Section, scope: Scope) -> list[Result]:
+        """What the branches come to. They all run, also where one of them fails."""
+        results, failures, before = [], [], len(self.sure)
+        for index, (branch, chain, outputs) in enumerate(self._opened(section, scope)):
+            error: tuple[str, ...] = ()
+            try:
+                self._chain(chain, branch)
+            except Failure as failure:
+                error = failure.nodes
+                failures += error
+            state = branch.state if outputs is None or error else _passed(outputs, branch.state)
+            results.append(Result(branch.branch.rpartition("/")[2], index, error, state))
+        if failures and not section.collects:
+            self.maybe += self.sure[before:]
+            del self.sure[before:]
+            raise Failure(*failures)
+        return results
+
+    def _opened(self, section: Section, scope: Scope) -> Iterator[tuple[Scope, Chain, Any]]:
+        source, collecting = section.source.name, scope.collecting or section.collects
+        match section.opens:
+            case Parallel(branches, tail):
+                for branch in branches:
+                    name = entry(branch)
+                    made = scope.inside(source, name, name, state=scope.state, collecting=collecting)
+                    yield made, (*branch, *tail), None
+            case Each(each, item=item) as opens:
+                with self._at_node(source, scope):
+                    items = items_of(opens, f"{scope.graph.name} {source}", self.world)(scope.state)
+                for number, value in enumerate(items):
+                    if isinstance(each, Graph):
+                        inputs, outputs = passing(each, opens.passing, self.world)
+                        state = self._entered(each, inputs, scope.state, {item: value})
+                        label, graph, chain = f"{each.name}[{number}]", each, each.chain
+                    else:
+                        outputs, state = None, {**scope.state, item: value}
+                        label, graph, chain = f"{entry(each)}[{number}]", scope.graph, each
+                    made = scope.inside(
+                        source, number, label, graph=graph, state=state, collecting=collecting
+                    )
+                    yield made, chain, outputs
+
+    def _entered(self, graph: Graph, inputs: Any, state: Any, item: dict[str, Any]) -> dict[str, Any]:
+        schema = read_schema(SCHEMAS[graph.schema])
+        if inputs is not None:
+            given = _passed(inputs, {**state, **item})
+        elif schema.keys or item:
+            given = {key: value for key, value in state.items() if key in schema.keys} | item
+        else:
+            given = state
+        return schema.initial(given)
+
+    @contextmanager
+    def _at_node(self, name: str, scope: Scope) -> Iterator[None]:
+        """What is broken stays so where errors are collected; elsewhere somebody mends it, and it is tried again."""
+        self.world.sound = self.world.plain or not scope.collecting
+        try:
+            yield
+        except Broken as broken:
+            raise Failure(scope.place(name)) from broken
+
+    def _update(self, scope: Scope, state: dict[str, Any], update: Mapping[str, Any]) -> None:
+        reducers = scope.schema.reducers
+        for key, value in update.items():
+            reduced = key in reducers and key in state
+            state = {**state, key: reducers[key](state[key], value) if reduced else value}
+        scope.state = unshared(state)
+
+    def _complete(self, name: str, scope: Scope) -> None:
+        scope.visits[name] += 1
+        self.sure.append(((*scope.chain, (name, scope.visits[name])), scope.branch, name))
+
+    def _see(self, ctx: Any, results: list[Any]) -> None:
+        self.results[self._at] = [each.told() for each in results]
+
+
+def _passed(how: Any, state: Mapping[str, Any]) -> dict[str, Any]:
+    return {new: state[old] for new, old in how.items()} if isinstance(how, Mapping) else how(state)
+
+
+def unshared(value: Any) -> Any:
+    """A copy in which no list or dict is in two places."""
+    if isinstance(value, dict):
+        return {key: unshared(item) for key, item in value.items()}
+    return type(value)(map(unshared, value)) if isinstance(value, (list, tuple)) else value
+
+
+# The bench: the real loop, with commands carried out by hand
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class FragileStore(MemoryStore):
+    """A MemoryStore whose user may be killed before or after it takes a commit, or never hear that it took it."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.before: Callable[[], Exception | None] = lambda: None
+        self.after: Callable[[Commit], Exception | None] = lambda commit: None
+        self.deserted = False
+
+    def append(self, commits: Any) -> Any:
+        problem = self.before()
+        if problem is None:
+            refusals = super().append(commits)
+            if refusals != [None]:
+                return refusals
+            problem = self.after(commits[0])
+        return [problem]
+
+    def release(self, lease: Lease) -> None:
+        if not self.deserted:
+            super().release(lease)
+
+
+CLOCK = ManualClock()
+STORE = FragileStore(CLOCK)
+LEASE = 3600.0
+LINK = link_to(STORE, LEASE)
+NUMBERS = count(1)
+
+Lives = list[tuple[str, int]]
+"""What happens to each life of the process, and how many points it gets past before: one before and one after every
+command and every commit. When they are used up, nothing happens any more."""
+
+KILL, CANCEL, SIGNAL, REFUSE, LOSE = "kill", "cancel", "signal", "refuse", "lose"
+UNCALLED = object()
+PLAIN = [
+    each.name
+    for each in fields(Progress)
+    if each.name not in ("state", "path", "section", "base", "start", "changed")
+]
+
+
+def tree(progress: Progress, altered: Mapping[Any, Any], path: tuple[Key, ...] = ()) -> dict[Any, str]:
+    """All of a progress as plain data. `altered` has the states of branches whose nodes are at work on them."""
+    told = {(*path, name): repr(getattr(progress, name)) for name in PLAIN}
+    told[*path, "path"] = repr([*progress.path])
+    for key, value in altered.get(path, told_apart(full_state(progress))).items():
+        told[*path, "state", key] = value
+    section = progress.section
+    if section is not None:
+        names = ("source", "step", "each", "entry", "item", "items", "own", "inside")
+        told |= {(*path, "section", name): repr(getattr(section, name)) for name in names}
+        for key, child in section.children.items():
+            told |= tree(child, altered, (*path, key))
+    return told
+
+
+def occurrence(root: Progress, path: tuple[Key, ...], node: str, more: int = 1) -> Occurrence:
+    """Which call of a node comes next in a branch; with `more` 0, which was the last."""
+    chain, scope = [], root
+    for key in path:
+        section = scope.section
+        assert section is not None
+        chain.append((section.source, scope.visits.get(section.source, 0), key))
+        scope = section.children[key]
+    return (*chain, (node, scope.visits.get(node, 0) + more))
+
+
+@dataclass
+class Bench:
+    """One run of a sketch by the real loop, and all the claims that are checked while it goes on."""
+
+    graph: Graph
+    seed: int = 0
+    stops: Interrupts = field(default_factory=lambda: [NOWHERE])
+    interval: int = 1
+    limit: int = 32
+    stream: bool = False
+    watched: bool = False
+    lives: Lives = field(default_factory=list)
+    updates: list[dict[str, Any]] = field(default_factory=list)
+    whole: bool = False
+    """Whether snapshots are made at any moment."""
+
+    def __post_init__(self) -> None:
+        self.lives, self.updates = list(self.lives), list(self.updates)
+        self.chance = Random(self.seed)
+        self.world = World(fetch=self._fetch, gathered=self._see)
+        definition, names = define(self.graph, self.world), frozenset(nodes_of(self.graph))
+        self.plans = cycle([definition.freeze(before & names, after & names) for before, after in self.stops])
+        self._compile()
+        self.run_id = f"run-{next(NUMBERS)}"
+        self.durable: dict[Occurrence, int] = {}
+        self.keys: dict[Occurrence, str] = {}
+        self.used: set[str] = set()
+        self.asked: dict[tuple[Occurrence, str], str] = {}
+        self.kept: set[tuple[Occurrence, str]] = set()
+        self.results: dict[Occurrence, list[tuple[Any, ...]]] = {}
+        self.shown: set[tuple[Occurrence, str]] = set()
+        self.told: Counter[tuple[str | None, str]] = Counter()
+        self.trees: dict[int, dict[Any, str]] = {}
+        self.verdicts: list[str] = []
+        self.created, self.looked = False, 1
+        self.wrong: AssertionError | None = None
+        self.session: Session | None = None
+        self.points = 0
+
+    # A run, from the start or from where it is stored, through all of its lives
+
+    def run(self) -> State:
+        """Run it to the end, resuming after every stop and every kill; returns the final state."""
+        self._begin_life()
+        while True:
+            try:
+                self._open()
+                verdict = self._drive()
+                self._check_verdict(verdict)
+                self._end_life()
+            except Killed:
+                self._die()
+            assert len(self.verdicts) < 200, "it doesn't get on"
+            if STORE.head(self.run_id).status == COMPLETED:
+                return read_progress(STORE.read(self.run_id)).state
+
+    def _compile(self) -> None:
+        self.plan: Plan = next(self.plans)
+        watch = (lambda kind, source, data: None) if self.watched else None
+        self.compiled = Compiled(self.plan, LINK, self.interval, True, watch, max_concurrency=self.limit)
+
+    def again(self, step: int, back: bool) -> Bench:
+        """A bench for a run that goes on from a step of this one: a fork of it, or this one set back."""
+        made = Bench(self.graph, self.seed + 1, interval=self.interval, limit=self.limit)
+        made.world.mended, made.created, made.looked = set(self.world.mended), True, 0
+        self.session = None
+        if back:
+            made.run_id, made.used, made.trees = self.run_id, {*self.keys.values()}, self.trees
+            rollback(self.compiled, self.run_id, step)
+        else:
+            fork(self.compiled, self.run_id, step, None, made.run_id, ())
+        made.followed = read_progress(STORE.read(made.run_id))
+        made.durable = {each: at for each, at in self.durable.items() if at <= step}
+        return made
+
+    def _open(self) -> None:
+        """The run as its store has it, opened as `graph.resume()` opens it; or a new one."""
+        self.session = None
+        self.running: dict[Task, Any] = {}
+        self.over: list[Task] = []
+        self.events: list[dict[str, Any]] = []
+        self.altered: dict[tuple[Key, ...], dict[str, str]] = {}
+        self.at: dict[tuple[Key, ...], Occurrence] = {}
+        self.inside: Task | None = None
+        self.cancelled = False
+        if self.created:
+            self._resume()
+        else:
+            self.session = start(self.compiled, deepcopy(INPUT), None, self.run_id, (), self.stream)
+            self.created = True
+            self.followed = read_progress(STORE.read(self.run_id))
+        assert self.session is not None
+        self.session.core.course.clock = CLOCK
+        self.session.core.course.chance = lambda: 0.75
+
+    def _resume(self) -> None:
+        tail = STORE.read(self.run_id)
+        stored = read_progress(tail)
+        assert tree(stored, {}) == tree(self.followed, {})
+        self._look(stored)
+        self._compile()
+        answers = self._answers(stored)
+        update = self.updates.pop() if self.updates and stored.status != RUNNING else {}
+        expected = _updated(stored, update, self.plan)
+        brought = Given(answers=answers, update=update)
+        self.session = resume(self.compiled, self.run_id, brought, None, self.stream)
+        assert _states(self._progress) == expected
+        if STORE.head(self.run_id).sequence != tail.head.sequence:
+            self._check_stored()
+
+    def _look(self, stored: Progress) -> None:
+        """Somebody looks at a run that has stopped: at what a paused one waits for, and at what has failed."""
+        if stored.status == PAUSED and self.looked:
+            for path, branch in [*stored.stops()] or [((), stored)]:
+                assert branch.status == PAUSED
+                self._check_pause(stored, path, branch)
+        elif stored.status == FAILED:
+            assert stored.error is not None
+            assert stored.error["type"].endswith("Broken"), stored.error["traceback"]
+            broken = stored.error["message"]
+            assert broken not in self.world.mended or self.looked == STORE.head(self.run_id).sequence
+            self.world.mended.add(broken)
+        self.looked = STORE.head(self.run_id).sequence
+
+    def _answers(self, stored: Progress) -> dict[str, Any]:
+        """Answers to some of the open questions; to one at least, if nothing else could go on."""
+        questions = stored.open_questions()
+        waits = [branch for _, branch in stored.stops()] + [stored] * bool(stored.questions)
+        least = stored.status == PAUSED and all(branch.questions for branch in waits)
+        chosen = self.chance.sample(
+            questions, self.chance.randint(min(least, len(questions)), len(questions))
+        )
+        return {each.id: answer_to(each.node, each.prompt) for each in chosen}
+
+    def _begin_life(self) -> None:
+        self.fate, self.left = self.lives.pop(0) if self.lives else ("", 0)
+        STORE.before, STORE.after = self._asked_to_save, self._saved
+
+    def _end_life(self) -> None:
+        assert self.session is not None
+        self.session.close()
+        if self.left < 0 or self.fate == "":
+            self._begin_life()
+
+    def _die(self) -> None:
+        """The process ends: nobody renews the lease, and it runs out."""
+        CLOCK.advance(2 * LEASE)
+        STORE.deserted = False
+        self._begin_life()
+
+    # What the loop asks for
+
+    def _drive(self) -> Verdict:
+        assert self.session is not None
+        loop, answer = self.session.loop(), None
+        while True:
+            try:
+                command = loop.send(answer)
+            except StopIteration as end:
+                verdict: Verdict = end.value
+                return verdict
+            for task in self.over:
+                del self.altered[task.scope.path]
+            self.over = []
+            self._point()
+            answer = self._carry_out(command)
+            self._point()
+
+    def _carry_out(self, command: Command) -> Any:
+        CLOCK.advance(1.0)
+        match command:
+            case Task():
+                self._check_task(command)
+                self.over = [command]
+                return Cancelled() if self.cancelled else self._call(command)
+            case Begin(tasks):
+                for task in tasks:
+                    self._check_task(task)
+                    self.running[task] = Cancelled() if self.cancelled else UNCALLED
+            case Gather(seconds):
+                return self._gather(seconds)
+            case Commit():
+                return self._commit(command)
+            case Wait(seconds):
+                CLOCK.advance(seconds)
+                return Cancelled() if self.cancelled else None
+            case Report(event):
+                self._check_event(event)
+        return None
+
+    def _gather(self, seconds: float | None) -> list[tuple[Task | None, Any]]:
+        """Let some of the nodes run that were begun, and hand over what came of some that have run."""
+        assert self.running
+        called = {task: outcome for task, outcome in self.running.items() if outcome is not UNCALLED}
+        for task in self.chance.sample([*self.running], self.chance.randint(1, len(self.running))):
+            if task not in called:
+                outcome = self._call(task)
+                called[task] = self.running[task] = outcome
+        if self.cancelled and self.chance.random() < 0.5:
+            return [(None, Cancelled())]
+        if seconds is not None and self.chance.random() < 0.5:
+            CLOCK.advance(seconds)
+            return []
+        self.over = self.chance.sample([*called], self.chance.randint(1, len(called)))
+        return [(task, self.running.pop(task)) for task in self.over]
+
+    def _call(self, task: Task) -> Any:
+        self.inside = task
+        try:
+            outcome = attempt(task)
+        finally:
+            self.inside = None
+        self._check_nothing_wrong()
+        return outcome
+
+    def _commit(self, commit: Commit) -> Exception | None:
+        assert self.session is not None
+        if self.cancelled and commit.heed:
+            return Signalled(self.run_id, "cancel")
+        refusal = self.session.write(commit)
+        self._check_nothing_wrong()
+        if refusal is None and self.session.compiled.link is not None:
+            refusal = self.session.settle(commit, None)  # type: ignore[assignment]  # there is no checkpointer
+        return refusal
+
+    # What may happen at any point
+
+    def _point(self) -> None:
+        self._check_nothing_wrong()
+        self.points += 1
+        self.left -= 1
+        if self.whole and self._may_be_whole() and self.chance.random() < 0.1:
+            assert self.session is not None
+            assert self.session.ledger is not None
+            self.session.ledger.whole(self.session.progress)
+        if self.left == -1 and self.fate == KILL:
+            STORE.deserted = True
+            raise Killed
+        if self.left == -1 and self.fate == CANCEL:
+            self.cancelled = True
+        if self.left == -1 and self.fate == SIGNAL and STORE.head(self.run_id).status == RUNNING:
+            STORE.signal(self.run_id, "cancel")
+
+    def _asked_to_save(self) -> Exception | None:
+        self._point()
+        if self._is_loops_commit() and self.left < 0 and self.fate == REFUSE:
+            self.fate = "refused"
+            return StoreUnavailable("the disk is full")
+        return None
+
+    def _saved(self, commit: Commit) -> Exception | None:
+        """The store took a commit: from now on nothing of it happens again."""
+        try:
+            self._note_durable(commit)
+            if self.session is not None:
+                self._check_stored()
+        except AssertionError as wrong:
+            self.wrong = wrong
+        self._point()
+        if self._is_loops_commit() and self.left < 0 and self.fate == LOSE:
+            self.fate = "lost"
+            return StoreUnavailable("nobody knows whether it was taken")
+        return None
+
+    def _may_be_whole(self) -> bool:
+        """Whether a snapshot may be made: not while the run's own node has its hands on the main state."""
+        return self.session is not None and () not in self.altered
+
+    def _is_loops_commit(self) -> bool:
+        return self.session is not None and self.inside is None
+
+    # What is checked
+
+    def _check_nothing_wrong(self) -> None:
+        if self.wrong is not None:
+            raise self.wrong
+
+    def _check_task(self, task: Task) -> None:
+        """Finished is finished; what isn't has the same keys at each call; nothing passes an interrupt unseen."""
+        root, scope = self._progress, task.scope
+        this = occurrence(root, scope.path, task.node)
+        assert this not in self.durable, f"{this} runs again, though it was stored"
+        assert self.keys.setdefault(this, task.idempotency_key) == task.idempotency_key
+        assert len({*self.keys.values()} - self.used) == len(self.keys), "two calls have the same key"
+        last = scope.progress.made_by
+        if last is not None:
+            before = occurrence(root, scope.path, last, more=0)
+            assert self.interval != 1 or before not in self.keys or before in self.durable, (
+                f"{before} isn't saved"
+            )
+            assert last not in scope.plan.interrupt_after or (before, AFTER) in self.shown or self._varies
+        assert task.node not in scope.plan.interrupt_before or (this, BEFORE) in self.shown or self._varies
+        self.at[scope.path] = this
+        self.told[task.branch, task.node] += 0
+        self.altered[scope.path] = told_apart(scope.progress.state)
+
+    def _check_stored(self) -> None:
+        """What is stored is what is live, of all branches; and so is what a snapshot would store now."""
+        live = tree(self._progress, self.altered)
+        assert tree(self.followed, {}) == live
+        if self._may_be_whole():
+            whole = Progress("", "", "", "", {})
+            whole.apply(decode(self._progress.snapshot_record()))
+            assert tree(whole, {}) == live
+        self.trees[self.followed.step] = live
+
+    def _note_durable(self, commit: Commit) -> None:
+        """Follow the journal record by record: what completes, and what nodes keep."""
+        seal, root = Seal(self.run_id), self.followed
+        for number, sealed in enumerate(commit.records, commit.expected + 1):
+            record = decode(seal.open(number, sealed))
+            path, inner = (tuple(record[4]), record[5]) if record[0] == NESTED else ((), record)
+            if inner[0] == STEP:
+                this = occurrence(root, path, inner[4])
+                assert this not in self.durable, f"{this} completes again"
+                self.durable[this] = record[1]
+            elif inner[0] == MEMO:
+                self.kept.add((occurrence(root, path, root.descend(path).node), inner[4]))
+            root.apply(record)
+            self.trees.pop(record[1], None)
+
+    def _check_event(self, event: dict[str, Any]) -> None:
+        """A step is reported after it was saved, where it is to be saved by itself, and once."""
+        self.events.append(event)
+        step = event.get("branch"), event.get("node", "")
+        if event["type"] == "state" and step in self.told:
+            self.told[step] += 1
+            steps = history(STORE.read(self.run_id, first=1))
+            saved = [each for each in steps if (each.branch, each.node) == step]
+            assert self.interval != 1 or self.told[step] <= len(saved), f"{step} isn't saved"
+
+    def _check_verdict(self, verdict: Verdict) -> None:
+        """What the caller is told is what was saved."""
+        stored = read_progress(STORE.read(self.run_id))
+        self.verdicts.append(verdict.status)
+        if self.fate in ("refused", "lost"):
+            assert isinstance(verdict.error, ExecutionError)
+            assert isinstance(verdict.error.cause, StoreUnavailable)
+            return
+        assert verdict.status == stored.status
+        if verdict.status == PAUSED:
+            assert [*verdict.questions] == stored.open_questions()
+            stops = [(stored.way_to(path), branch.node) for path, branch in stored.stops()]
+            told = [each for each in self.events if each["type"] in ("interrupt", "pause")]
+            assert [(each.get("branch"), each["node"]) for each in told] == (stops or [(None, stored.node)])
+        elif verdict.status == FAILED:
+            assert isinstance(verdict.error, ExecutionError)
+            assert isinstance(verdict.error.cause, Broken), verdict.error
+            failed = {
+                _place(stored, path, each): each
+                for path, each in [((), stored), *stored.stops()]
+                if each.status == FAILED
+            }
+            assert told_apart(verdict.error.state) == told_apart(failed[verdict.error.node].state)
+        elif verdict.status == CANCELLED:
+            assert self.fate in (CANCEL, SIGNAL)
+            assert self.left < 0
+
+    def _check_pause(self, root: Progress, path: tuple[Key, ...], branch: Progress) -> None:
+        """There is a reason for a pause: a question, with an id that no other has; or an interrupt."""
+        if branch.questions:
+            at = occurrence(root, path, branch.node)
+            for question in branch.questions:
+                key = question.id.rpartition(":")[2]
+                assert self.asked.setdefault((at, key), question.id) == question.id
+                assert len({*self.asked.values()}) == len(self.asked), "two questions have the same id"
+        else:
+            plan = plan_at(self.plan, root, path)
+            stops = plan.interrupt_after if branch.phase == AFTER else plan.interrupt_before
+            assert branch.node in stops or self._varies
+            self.shown.add((occurrence(root, path, branch.node, branch.phase != AFTER), branch.phase))
+
+    def check_history(self) -> list[Checkpoint]:
+        """Every step can be looked at, and is as it was then."""
+        tail = STORE.read(self.run_id, first=1)
+        steps = history(tail)
+        assert [each.step for each in steps] == [*range(steps[0].step, steps[-1].step + 1)]
+        for each in steps:
+            found = progress_at(tail, each.step)
+            assert found.step == each.step
+            if each.step in self.trees:
+                assert tree(found, {}) == self.trees[each.step], f"step {each.step}"
+        return steps
+
+    @property
+    def _varies(self) -> bool:
+        """Whether each life has other interrupts: what waits where there is none any more goes on."""
+        return len(self.stops) > 1
+
+    @property
+    def _progress(self) -> Progress:
+        assert self.session is not None
+        return self.session.progress
+
+    def _fetch(self, place: str, visit: int, key: str) -> Any:
+        assert self.inside is not None
+        this = self.at[self.inside.scope.path]
+        if (this, key) in self.kept:
+            self.wrong = AssertionError(f"once({key!r}) in {this} is called again for what it had kept")
+        return [place, visit, key]
+
+    def _see(self, ctx: Any, results: list[Any]) -> None:
+        """A fan-in runs: each time it is called, it sees the same."""
+        this = self.at[ctx.scope.path]
+        seen = [
+            (each.branch, each.index, told_apart(dict(each)), each.error and each.error["node"])
+            for each in results
+        ]
+        if self.results.setdefault(this, seen) != seen:
+            self.wrong = AssertionError(f"{this} sees {seen}, and has seen {self.results[this]}")
+
+
+def _place(root: Progress, path: tuple[Key, ...], branch: Progress) -> str:
+    return f"{root.way_to(path)}/{branch.node}" if path else branch.node
+
+
+def full_state(progress: Progress) -> dict[str, Any]:
+    """The state of a run, or of a branch: also of one that hasn't begun, or is done."""
+    return progress.result() if progress.start is None else {**(progress.base or {}), **progress.start}
+
+
+def _states(progress: Progress, path: tuple[Key, ...] = ()) -> dict[Any, dict[str, str]]:
+    """The states of all branches, by the way there."""
+    found = {path: told_apart(full_state(progress))}
+    for key, child in progress.section.children.items() if progress.section is not None else ():
+        found |= _states(child, (*path, key))
+    return found
+
+
+def _updated(root: Progress, update: Mapping[str, Any], plan: Plan) -> dict[Any, dict[str, str]]:
+    """The same after a resume with an update: it reaches the main state, branches that have stopped, and those
+    that are to begin from a state that it has reached."""
+    found = _states(root)
+    for path, branch in [((), root), *root.stops()] if update else ():
+        reducers, state = plan_at(plan, root, path).schema.reducers, full_state(branch)
+        for key, value in update.items():
+            state[key] = reducers[key](state[key], value) if key in reducers and key in state else value
+        found[path] = told_apart(state)
+        for key, child in branch.section.children.items() if branch.section is not None else ():
+            if child.start is not None and child.base is not None:
+                found[(*path, key)] = told_apart({**state, **child.start})
+    return found
+
+
+# Strategies
+
+VALUES = [7, True, "é", None, (), (1, [2]), [1, (2,)], [], {"k": [1]}, {1: "one"}]
+LISTS = [[1], [], [None, (2, [3])], [[1], {"k": [2]}], [True]]
+DICTS = [{"k": [0]}, {}, {"l": (1,), "k": 2}]
+TODOS = [[[1], {"k": [2]}, 3, (4, [5])], [], [7], ([1], [1]), {"a": 1, "b": 2}, [[0], [0], [0]]]
+OPERATIONS = [
+    ("bump",),
+    ("look",),
+    ("sign",),
+    *product(["set"], ["xs"], LISTS),
+    *product(["set"], ["d"], DICTS),
+    *product(["set"], ["t", "new"], VALUES[::2]),
+    *product(["drop"], ["xs", "d", "t", "new", "item"]),
+    *product(["grow"], ["xs", "item", "log"], VALUES[::3]),
+    *product(["shrink"], ["xs", "item"]),
+    *product(["poke"], ["d", "item"], VALUES[::4]),
+    ("dig", "t"),
+    ("dig", "item"),
+    ("share", "xs", "new"),
+]
+TROUBLES = [*product(["ask"], "pq"), *product(["stumble"], [1, 2]), *product(["once"], "kl"), ("break",)]
+RETURNED = [
+    *product(["n"], range(3)),
+    *product(["xs"], LISTS),
+    *product(["d"], DICTS),
+    *product(["new"], VALUES),
+    *product(["log"], LISTS),
+    *product(["book"], DICTS),
+    *product(["total"], range(3)),
+    *product(["window"], LISTS),
+]
+
+operations = st.lists(
+    st.sampled_from(OPERATIONS) | st.sampled_from(OPERATIONS) | st.sampled_from(TROUBLES), max_size=3
+).filter(lambda does: len({*map(repr, does)}) == len(does))
+returned = st.lists(st.sampled_from(RETURNED), max_size=2).map(lambda pairs: tuple(dict(pairs).items()))
+
+
+class Drawing:
+    """A graph as it is drawn. Names are its own in each graph; `left` is how many nodes there may still be."""
+
+    def __init__(self, draw: Any) -> None:
+        self.draw, self.left, self.graphs = draw, 10, count(1)
+
+    def graph(self, depth: int, schemas: list[str]) -> Graph:
+        name, names = f"g{next(self.graphs)}", chained("abcdefgh", (f"n{number}" for number in count(1)))
+        schema = self.one(schemas)
+        return Graph(name, schema, self.chain(names, depth, 2))
+
+    def chain(self, names: Iterator[str], depth: int, longest: int) -> Chain:
+        return tuple(self.part(names, depth) for _ in range(self.number(1, longest)))
+
+    def part(self, names: Iterator[str], depth: int) -> Part:
+        nested = ["parallel", "each", "inner", "parallel"] if depth > 0 and self.left > 0 else []
+        match self.one(["leaf", *nested]):
+            case "leaf":
+                return self.leaf(names)
+            case "inner":
+                return self.inner(names, depth)
+            case kind:
+                return self.section(names, depth, kind)
+
+    def leaf(self, names: Iterator[str], gathers: bool = False, todo: bool = False) -> Leaf:
+        self.left -= 1
+        does, returns = tuple(self.draw(operations)), self.draw(returned)
+        stumbles = any(each[0] == "stumble" for each in does)
+        if todo:
+            returns = (*returns, ("todo", self.one(TODOS)))
+        return Leaf(next(names), does, returns, gathers, stumbles or self.one([False, False, True]))
+
+    def inner(self, names: Iterator[str], depth: int) -> Inner:
+        name = next(names)
+        graph = self.graph(depth - 1, [*SCHEMAS])
+        return Inner(name, graph, self.one([*PASSINGS, "broken"]), self.one([False, False, True]))
+
+    def section(self, names: Iterator[str], depth: int, kind: str) -> Section:
+        collects, laps, todo = self.one([False, True]), self.one([1, 1, 2]), self.one([True, False])
+        planner = self.one([False, False, False, True])
+        source: Leaf | Inner = self.leaf(names, gathers=planner, todo=todo and kind == "each")
+        if not planner and not todo and self.one([False, False, True]):
+            source = self.inner(names, depth)
+        opens = self.parallel(names, depth) if kind == "parallel" else self.each(names, depth, todo)
+        return Section(source, opens, None if planner else self.leaf(names, gathers=True), collects, laps)
+
+    def parallel(self, names: Iterator[str], depth: int) -> Parallel:
+        branches = tuple(self.chain(names, depth - 1, 2) for _ in range(self.one([2, 1, 3, 4])))
+        tail = self.chain(names, depth - 2, 1) if self.one([False, False, True]) else ()
+        return Parallel(branches, tail, self.one(["fan-in", "nowhere", "exit"]))
+
+    def each(self, names: Iterator[str], depth: int, todo: bool) -> Each:
+        over = "todo" if todo else self.one(["function", "function", "broken"])
+        limit = self.one([None, None, 1, 2])
+        if self.one([False, True]):
+            graph = self.graph(depth - 1, [*SCHEMAS])
+            how = self.one(PASSINGS[1:] if graph.schema == "none" else PASSINGS)
+            return Each(graph, over, "item", how, limit)
+        item, ends = self.one(["item", "item", "d", "todo"]), self.one(["fan-in", "nowhere", "exit"])
+        return Each(self.chain(names, depth - 1, 2), over, item, "default", limit, ends)
+
+    def one(self, choices: list[Any]) -> Any:
+        return self.draw(st.sampled_from(choices))
+
+    def number(self, least: int, most: int) -> int:
+        return int(self.draw(st.integers(least, most)))
+
+
+@st.composite
+def sketches(draw: Any) -> Graph:
+    """A nesting of up to three levels, of a size that can be run."""
+    graph = Drawing(draw).graph(3, ["rich", "rich", "none"])
+    assume(len(Interpreter(graph).sure) <= 60)
+    return graph
+
+
+seeds = st.integers(0, 2**16)
+letters = "abcdefgh"
+somewhere = [
+    *letters,
+    *map("/".join, product(letters[:4], repeat=2)),
+    *map("/".join, product(["g2", "g3"], "ab")),
+]
+some_nodes = st.frozensets(st.sampled_from(somewhere), max_size=4)
+interrupts = st.lists(st.tuples(some_nodes, some_nodes), min_size=1, max_size=2)
+intervals = st.sampled_from([1, 1, 1, 0, 2, 3])
+limits = st.sampled_from([32, 32, 1, 2])
+fates = st.sampled_from([KILL, KILL, CANCEL, SIGNAL, REFUSE, LOSE])
+lives = st.lists(st.tuples(fates, st.integers(0, 60)), max_size=5)
+updates = st.lists(
+    st.lists(st.sampled_from([*RETURNED, *product(["todo"], TODOS), ("item", [9])]), max_size=2).map(dict),
+    max_size=6,
+)
+lean = settings(
+    deadline=None,
+    report_multiple_bugs=False,
+    phases=set(Phase) - {Phase.explain},
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+
+
+def benches(**more: Any) -> st.SearchStrategy[Bench]:
+    return st.builds(Bench, sketches(), seeds, limit=limits, **more)
+
+
+@contextmanager
+def eager_snapshots(wanted: bool) -> Iterator[None]:
+    """Have a snapshot after every few records, so that short runs have some."""
+    with pytest.MonkeyPatch.context() as patch:
+        if wanted:
+            patch.setattr("holdfast.journal.ledger.LEAST_WEIGHT", 1)
+            patch.setattr("holdfast.journal.ledger.SNAPSHOT_FACTOR", 0.5)
+        yield
+
+
+def check(bench: Bench, expected: Interpreter) -> None:
+    """What the run came to is what the interpreter says: the state, what fan-ins saw, what completed."""
+    assert told_apart(bench.run()) == told_apart(expected.state)
+    for at, results in bench.results.items():
+        assert len(results) == len(expected.results[at])
+        for (*found, node), (*result, nodes) in zip(results, expected.results[at], strict=True):
+            assert found == result, f"what {at} sees"
+            assert node in nodes if nodes else node is None, f"the errors that {at} sees"
+    sure, maybe = ({each[0] for each in some} for some in (expected.sure, expected.maybe))
+    assert sure <= bench.durable.keys() <= sure | maybe
+    named = {(branch or None, node) for _, branch, node in expected.sure + expected.maybe}
+    assert {(each.branch, each.node) for each in bench.check_history() if each.node} <= named
+
+
+ITEMS = Each(
+    (
+        Leaf("b", (("grow", "item", 7), ("once", "k"), ("stumble", 1)), (("log", [2]),), retry=True),
+        Leaf("c", (("grow", "xs", 5), ("ask", "p"))),
+    )
+)
+ASKED = Each(
+    Graph("g3", "none", (Leaf("a", (("sign",), ("ask", "q"), ("break",))),)), "function", passing="mapped"
+)
+WAYS = Parallel(
+    (
+        (Leaf("b", (("grow", "xs", 1), ("break",))),),
+        (Section(Leaf("c"), ASKED, Leaf("d", gathers=True), collects=True),),
+    )
+)
+INSIDE = Graph(
+    "g2", "small", (Section(Leaf("a", (("shrink", "xs"),)), WAYS, Leaf("f", gathers=True), laps=2),)
+)
+RICH = Graph(
+    "g1",
+    "rich",
+    (
+        Section(
+            Leaf("a", (("bump",),), (("todo", [[1], [2]]), ("log", [1]))),
+            ITEMS,
+            Leaf("d", (("poke", "d", 1), ("once", "k")), gathers=True),
+        ),
+        Inner("e", INSIDE),
+    ),
+)
+"""A bit of everything: a map, a graph with parallel branches and a map over a graph in one of them, and a loop."""
+
+RICH_STOPS: Interrupts = [(frozenset({"d", "e/b"}), frozenset({"b", "e/c"}))]
+
+
+# The claims
+
+
+@settings(lean, max_examples=50)
+@given(benches(interval=intervals, stops=interrupts, stream=st.booleans(), watched=st.booleans()))
+def test_nested_sections_do_what_a_plain_interpreter_does(bench: Bench) -> None:
+    """F12, H8 (invariants 3, 8): whatever the order that nodes finish in, and that questions are answered in."""
+    check(bench, Interpreter(bench.graph))
+
+
+@settings(lean, max_examples=60)
+@given(
+    benches(interval=intervals, stops=interrupts, stream=st.booleans(), lives=lives, whole=st.booleans()),
+    st.booleans(),
+)
+def test_sections_that_are_cut_anywhere_end_as_if_they_had_not_been(bench: Bench, eager: bool) -> None:
+    """F12, H3 (invariants 2, 5, 8): killed, cancelled, refused by the store or never told that it had saved."""
+    with eager_snapshots(eager):
+        check(bench, Interpreter(bench.graph))
+
+
+@settings(lean, max_examples=30)
+@given(benches(stops=interrupts, lives=lives, updates=updates, whole=st.booleans()))
+def test_an_update_at_a_resume_reaches_what_has_stopped_and_nothing_else(bench: Bench) -> None:
+    """F12 (invariant 2): branches that are done, or under way in another place, keep what they started from."""
+    bench.run()
+    bench.check_history()
+
+
+@settings(lean, max_examples=20)
+@given(benches(), st.data(), st.booleans())
+def test_from_any_step_a_fork_or_the_run_set_back_ends_the_same(
+    bench: Bench, data: st.DataObject, back: bool
+) -> None:
+    """F12, H8: what branches had finished by then is kept, and nothing else; no key is used again."""
+    expected = Interpreter(bench.graph)
+    check(bench, expected)
+    steps = history(STORE.read(bench.run_id, first=1))
+    step = data.draw(st.integers(0, steps[-1].step - 1))
+    check(bench.again(step, back), expected)
+
+
+@settings(lean, max_examples=30)
+@given(sketches(), seeds, limits)
+def test_without_a_store_nested_sections_come_to_the_same(graph: Graph, seed: int, limit: int) -> None:
+    """F12, H8 (invariant 3): for graphs that ask nothing, never break down and share nothing between keys."""
+    expected, world = Interpreter(graph, plain=True), World(plain=True, sound=True)
+    seen: list[Any] = []
+    world.gathered = lambda ctx, results: seen.append(
+        [sorted(told_apart(dict(each)).items()) for each in results]
+    )
+    plan, clock, chance = define(graph, world).freeze(), ManualClock(), Random(seed)
+    progress = Progress("none", plan.name, "", plan.entry, plan.schema.initial(deepcopy(INPUT)))
+    core = Core(plan, progress, None, clock=clock, chance=lambda: 0.75, limit=limit)
+    loop, running, answer = core.run(), [], None
+    try:
+        while True:
+            match loop.send(answer):
+                case Task() as task:
+                    answer = attempt(task)
+                case Begin(tasks):
+                    running += tasks
+                    answer = None
+                case Gather(seconds):
+                    chance.shuffle(running)
+                    done = [running.pop() for _ in range(chance.randint(1, len(running)))]
+                    clock.advance(seconds or 0.0)
+                    answer = [(task, attempt(task)) for task in done]
+                case Wait(seconds):
+                    answer = clock.advance(seconds)
+                case _:
+                    answer = None
+    except StopIteration as end:
+        verdict = end.value
+    assert verdict.status == COMPLETED, verdict
+    assert told_apart(core.state) == told_apart(expected.state)
+    results = [[sorted(each[2].items()) for each in results] for results in expected.results.values()]
+    assert sorted(seen) == sorted(results)
+
+
+@pytest.mark.parametrize(
+    ("fate", "stride"), [(KILL, 6), (CANCEL, 19), (SIGNAL, 23), (REFUSE, 19), (LOSE, 23)]
+)
+def test_there_is_no_point_at_which_a_cut_does_harm(fate: str, stride: int) -> None:
+    """F12, H3: a nesting with a bit of everything, cut at its points in turn, and killed once more soon after."""
+    expected, whole = Interpreter(RICH), Bench(RICH, stops=RICH_STOPS)
+    check(whole, expected)
+    assert whole.points > 250
+    for point in range(0, whole.points, stride):
+        lives = [(fate, point), (KILL, point % 13)]
+        check(Bench(RICH, point, RICH_STOPS, lives=lives, whole=point % 3 == 0), expected)
+
+
+@pytest.mark.parametrize("cut", [FAILED, CANCELLED])
+def test_an_approval_that_nobody_was_asked_for_still_waits(cut: str) -> None:
+    """F12, F5: a branch waits for one when another fails, or the run is cancelled; a resume asks for it."""
+    other = Leaf("b", (("break",),) if cut == FAILED else ())
+    graph = Graph(
+        "g1", "none", (Section(Leaf("a"), Parallel(((Leaf("c"),), (other,))), Leaf("d", gathers=True)),)
+    )
+    bench = Bench(
+        graph, stops=[(frozenset("c"), frozenset())], lives=[(CANCEL, 12)] if cut == CANCELLED else []
+    )
+    bench.run()
+    assert bench.verdicts == [cut, PAUSED, COMPLETED]
