@@ -664,7 +664,7 @@ def test_a_checkpointer_keeps_sections(via: Via) -> None:
     assert last["state"]["results"] == [
         {"items": [1, 2], "new": 1, "a2": True},
         {**base, "b": True},
-        {**base, "results": inner},
+        {**base, "new": 1, "results": inner},
     ]
     assert calls.take() == ["a/a2", "c/each[0]/each", "c/each[1]/each"]
 

@@ -1,8 +1,8 @@
 """What `fifty` does for a run that goes one way, for runs with branches: a nursery whose children live them.
 
 One log again. `kept` says what the store had of the run when a life began, `start` that a node's body starts, `ack`
-and `seen` that a step was acknowledged (to an observer; to whoever iterates the stream), `pay` and `paid` that
-something that happens once is about to happen and has been kept. A place is a branch and a node: `left/price[3]/book`.
+that a step was acknowledged (to an observer, or to whoever iterates the stream), `pay` and `paid` that something
+that happens once is about to happen and has been kept. A place is a branch and a node: `left/price[3]/book`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,18 @@ class Life(fifty.Life):
             super().reach(point, self.reached[point])
 
     def begin(self, ctx: Any) -> None:
-        self.note("start", place(ctx.branch, ctx.node), ctx.visit, ctx.idempotency_key)
+        self.note("start", place(ctx.branch, ctx.node), ctx.idempotency_key, ctx.attempt)
         self.reach("body")
 
     def watch(self, event: Event) -> None:
-        if event.type == "checkpoint.save":
+        if event.type == "checkpoint.save" and event.data["node"]:
             self.note("ack", place(event.data.get("branch"), event.data["node"]))
             self.reach("acknowledged")
 
     def see(self, event: dict[str, Any]) -> None:
         """The same for an event of the stream."""
         if event["type"] == "state":
-            self.note("seen", place(event.get("branch"), event["node"]))
+            self.note("ack", place(event.get("branch"), event["node"]))
             self.reach("acknowledged")
 
     def pay(self, ctx: Any, key: str, amount: Any) -> Any:
@@ -71,11 +72,7 @@ class Life(fifty.Life):
             steps = graph.history(run_id)
         except RunNotFound:
             return None
-        visits: Counter[str] = Counter()
-        for step in steps[1:]:
-            where = place(step.branch, step.node)
-            visits[where] += 1
-            self.note("kept", where, visits[where])
+        self.note("kept", *(place(step.branch, step.node) for step in steps[1:]))
         progress = read_progress(store.read(run_id))
         for path, branch in progress.under_way():
             for key in branch.memos:
@@ -94,18 +91,22 @@ def live(
     graph: str,
     driver: str = "sync",
     level: str = "process",
+    interval: int = 1,
     point: str = "",
     at: int = -1,
     **options: Any,
 ) -> Any:
-    """One life of run "r" of the named graph: resume it, or start it. Returns its final state, exactly."""
+    """One life of run "r" of the named graph: resume it, or start it. Returns its final state, exactly.
+
+    If that is long it returns a digest: a nursery that waits to kill reads no more than fits into a pipe.
+    """
     life = Life(log, point, at)
     life.note("life", os.getpid())
     store = fifty.MortalStore(Path(db), level=level)  # type: ignore[arg-type]
     store.life = life
     observer = None if "stream" in driver else life.watch
     made: StateGraph = importlib.import_module(graph).build(life, observer, **options)
-    made.compile(store=store, preserve=True, lease=60)
+    made.compile(store=store, preserve=True, interval=interval, lease=60)
     newest = life.look(made, store, "r")
     with suppress(AlreadyCompleted):
         if driver in ("async", "astream"):
@@ -113,8 +114,9 @@ def live(
         else:
             go_on(made, life.see, newest, driver)
     life.note("end")
-    state = made.state_at("r")
-    return [fifty.exact(dict(state)), state.checkpoint_node]
+    final = fifty.exact(dict(made.state_at("r")))
+    told = repr(final).encode()
+    return final if len(told) < 32_000 else sha256(told).hexdigest()
 
 
 def go_on(graph: StateGraph, see: Callable[[Any], None], newest: str | None, driver: str) -> None:

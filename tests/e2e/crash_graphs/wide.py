@@ -1,4 +1,4 @@
-"""Eight branches of five nodes each, of every shape: with shared nodes, a cycle, choices, async ones, changes in place.
+"""Eight branches of five nodes each: with nodes in common, cycles, choices, async ones, changes in place.
 
 Pages that are replaced before the branches begin bring on a snapshot while they are under way.
 """
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import Annotated, Any
 
 from holdfast import StateGraph, append, merge
@@ -60,8 +61,8 @@ def build(life: Any, observer: Callable[..., None] | None, page: int = 9000) -> 
         state["left"] = frozenset(state["totals"])
 
     def join(state: Any, ctx: Any, parallel_results: list[Any]) -> dict[str, Any]:
-        life.begin(ctx)
         life.note("join", *(f"{each.branch}:{len(each['log'])}" for each in parallel_results))
+        life.begin(ctx)
         assert all(each.started <= each.ended for each in parallel_results)
         told = [(each.branch, each.index, each.error, dict(each)) for each in parallel_results]
         return {"results": told, "log": [("join", len(told))]}
@@ -75,7 +76,17 @@ def build(life: Any, observer: Callable[..., None] | None, page: int = 9000) -> 
     graph.add_edge("open", "open", lambda state: "page" in state)
     for branch in BRANCHES:
         graph.add_parallel_edge("open", branch, "join")
-    for node in ("shared-2", "shared-3", "shared-4", "shared-5", "b1", "spin", "b2", "x", "y", "b4", "b5", "b6"):
+    for node in (
+        *(f"shared-{number}" for number in range(2, 6)),
+        "b1",
+        "spin",
+        "b2",
+        "x",
+        "y",
+        "b4",
+        "b5",
+        "b6",
+    ):
         graph.add_node(node, run=work)
     for node in ("b0", "b3", "later-3", "later-4", "b7"):
         graph.add_node(node, run=later)
@@ -94,10 +105,11 @@ def build(life: Any, observer: Callable[..., None] | None, page: int = 9000) -> 
     graph.add_edge("y", "x", lambda state: len(state["nested"]["trail"]) < 5).add_edge("y", "join")
     # b3 and b7 have async nodes; b4 forgets what it has, in its middle.
     graph.add_edge("b3", "later-3").add_edge("later-3", "later-4")
-    graph.add_edge("later-4", "later-3", lambda state: state["large"] < 10**30 * 7**5).add_edge("later-4", "join")
-    graph.add_edge("b7", "later-3")
+    graph.add_edge("later-4", "later-3", lambda state: state["large"] < 10**30 * 7**5)
+    graph.add_edge("later-4", "join").add_edge("b7", "later-3")
     graph.add_node("b4-2", run=work).add_node("b4-4", run=later).add_node("b4-5", run=later)
-    graph.add_edge("b4", "b4-2").add_edge("b4-2", "forget-3").add_edge("forget-3", "b4-4").add_edge("b4-4", "b4-5")
+    for source, target in pairwise(("b4", "b4-2", "forget-3", "b4-4", "b4-5")):
+        graph.add_edge(source, target)
     graph.add_edge("join", "close")
     return graph.set_entry_point("open").set_finish_point("close")
 
