@@ -12,8 +12,9 @@ from typing import Any
 from holdfast.engine.accounts import summary, told
 from holdfast.engine.changes import detached
 from holdfast.engine.commands import Command, Ending, Report, Verdict
+from holdfast.engine.course import Course, Halt, stop_changes
 from holdfast.engine.task import Guard, Keep
-from holdfast.engine.walk import Course, Halt, Walk, stop_changes
+from holdfast.engine.walk import Walk
 from holdfast.engine.weave import Weave
 from holdfast.errors import Conflict, ExecutionError, RunCancelled, RunNotFound
 from holdfast.graphs.plan import Plan

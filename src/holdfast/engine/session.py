@@ -22,7 +22,7 @@ from holdfast.engine.handover import hand_over, take_back
 from holdfast.engine.holder import this_process
 from holdfast.engine.link import Held, Link, Stop, in_words
 from holdfast.engine.task import Guard, Scope
-from holdfast.engine.walk import plan_inside
+from holdfast.engine.ways import plan_inside
 from holdfast.errors import (
     AlreadyCompleted,
     Conflict,

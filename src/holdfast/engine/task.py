@@ -14,7 +14,7 @@ from holdfast.engine.questions import Pause, question_for, read_answer
 from holdfast.engine.results import BranchResult
 from holdfast.errors import UsageError
 from holdfast.graphs.plan import Plan, PlanNode
-from holdfast.graphs.state import NodeState
+from holdfast.graphs.state import NodeState, unshared
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.opened import Key
@@ -97,10 +97,7 @@ class Scope:
             return []
         opener = self.plan.nodes[section.source].section
         sub = opener.sub if opener is not None else None
-        grown = (list, dict, set)  # these may be grown in place, when the fan-in is done
-        base = {
-            key: value.copy() if type(value) in grown else value for key, value in self.progress.state.items()
-        }
+        base = unshared(self.progress.state)  # it may grow in place when the fan-in is done
         found = []
         for index, (key, child) in enumerate(section.children.items()):
             data = child.result(base) if sub is None or child.error else sub.result(child.state)

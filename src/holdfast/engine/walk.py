@@ -20,95 +20,27 @@ commit that may hold the records of several, and `Join`, for branches of its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Generator
+from typing import Any, Final
 
 from holdfast.engine.accounts import error_data, told
 from holdfast.engine.changes import Changes, detached
 from holdfast.engine.commands import Asked, Cancelled, Failed, Report, Wait
-from holdfast.engine.task import Guard, Keep, Scope, Task
-from holdfast.errors import UsageError
-from holdfast.graphs.plan import END, Choice, Edge, Plan, PlanNode
-from holdfast.graphs.sections import COLLECT, Section, SubPlan
-from holdfast.graphs.state import LiveState, State
-from holdfast.journal.codec import decode, encode
+from holdfast.engine.course import DONE, SAVE, Course, Halt, Join, refused, stop_changes
+from holdfast.engine.task import Scope, Task
+from holdfast.engine.ways import Opening, following, opening_inside
+from holdfast.graphs.plan import END, Plan
+from holdfast.graphs.sections import COLLECT, SubPlan
+from holdfast.graphs.state import LiveState, State, glance, unshared
+from holdfast.journal.codec import decode
 from holdfast.journal.copies import detached_value
-from holdfast.journal.ledger import Ledger
-from holdfast.journal.opened import Key, Opened
-from holdfast.journal.progress import AFTER, BEFORE, FAILED_PHASE, Progress, Question
-from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
+from holdfast.journal.opened import Key
+from holdfast.journal.progress import AFTER, BEFORE, FAILED_PHASE, Progress
+from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED
 from holdfast.observe import events
-from holdfast.observe.hub import Emit
 
-Steps = Generator[Any, Any, "Halt | None"]
-
-
-class Halt(NamedTuple):
-    """Why a walk came to a stop, and where: `at` is the walk that stopped by itself, this one or one in a branch.
-
-    A walk that may not go on, as its records were refused, is still `running`; `cause` is the refusal.
-    """
-
-    status: str
-    at: Walk | None = None
-    reason: str = ""
-    cause: BaseException | None = None
-    phase: str = BEFORE
-    questions: Sequence[Question] = ()
-
-
-DONE: Final = Halt(COMPLETED)
-SAVE: Final = object()
-"""What a walk in a branch yields when its records are to be durable before it goes on."""
-
+Steps = Generator[Any, Any, Halt | None]
 UNFINISHED: Final = frozenset({Failed, Asked, Cancelled, Halt})
-
-
-class Join(NamedTuple):
-    """Walk the open branches of this walk; it goes on when all have come to a stop."""
-
-    walk: Walk
-
-
-class Opening(NamedTuple):
-    """Branches that are to begin: the section they belong to, and what the journal is told."""
-
-    section: Section | None
-    data: dict[str, Any]
-    encoded: bytes
-
-
-class Course:
-    """What all walks of a run share. `stopping` says that it was asked to stop: nothing new begins.
-
-    `limit` is how many nodes run at once; one that is `alone` may be called as a node outside of branches is.
-    """
-
-    __slots__ = (
-        "alone", "chance", "clock", "emit", "guard", "interval", "keep", "ledger", "limit", "resumed", "root",
-        "stopping", "stream", "weave",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        root: Progress,
-        ledger: Ledger | None,
-        clock: Callable[[], float],
-        chance: Callable[[], float],
-        emit: Emit | None,
-        interval: int,
-        stream: bool,
-        keep: Keep | None,
-        guard: Guard,
-        limit: int,
-        alone: bool,
-        resumed: bool,
-        weave: Callable[[Walk], Generator[Any, Any, Exception | None]],
-    ) -> None:
-        self.root, self.ledger, self.clock, self.chance, self.emit = root, ledger, clock, chance, emit
-        self.interval, self.stream, self.keep, self.guard, self.limit = interval, stream, keep, guard, limit
-        self.alone, self.resumed, self.weave = alone, resumed, weave
-        self.stopping = False
 
 
 class Walk:
@@ -144,19 +76,18 @@ class Walk:
     def run(self) -> Generator[Any, Any, Halt]:
         """The loop. See the module's text."""
         plan, p, state, course, nested = self.plan, self.progress, self.state, self.course, self.nested
-        ledger, emit, clock, stream, root = (
+        ledger, emit, clock, root, interval = (
             course.ledger,
             course.emit,
             course.clock,
-            course.stream,
             course.root,
+            course.interval,
         )
-        nodes, limit, until = plan.nodes, plan.max_iterations, self.until
+        nodes, limit = plan.nodes, plan.max_iterations
         before, after = plan.interrupt_before, plan.interrupt_after
         scope, hand_out, collect = self.scope, self.changes.private, self.changes.collect
         watched = nested or ledger is not None or bool(plan.schema.reducers)
         straight = emit is None and not after
-        interval = course.interval
         unsaved = before if nested else before | {END}  # a step that stops the run is saved with the stop
         halt = yield from self._arrive()
         if halt is not None:
@@ -170,12 +101,8 @@ class Walk:
             node = nodes[name]
             private = hand_out(watched or node.retry is not None or p.section is not None)
             task = scope.task = Task(scope, node, private, p.attempts + 1, p.step + 1)
-            if emit is not None:
+            if nested or emit is not None:
                 self._announce(task)
-            elif nested:
-                task.began = clock()
-            if nested:
-                self.first = self.first or task.began
             outcome = (yield task) if node.sub is None else (yield from self._inside(task, node.sub))
             if type(outcome) is dict or type(outcome) not in UNFINISHED:
                 try:
@@ -195,41 +122,33 @@ class Walk:
                 self._conclude(task, None)
             state.checkpoint_node = name
             state._at = at = clock()
-            following: str | Opening | Failed | None = node.follower if straight else None
-            if following is None and name not in after:
-                following = self._following(node)
-            decided = following if type(following) is str else None
-            if type(following) is Opening and following.section is not None:
-                decided = following.section.fan_in
+            chosen: str | Opening | Failed | None = node.follower if straight else None
+            if chosen is None and name not in after:
+                chosen = following(self, node)
+            decided = chosen if type(chosen) is str else self._target(chosen)
             if nested:
-                decided = END if decided == until else decided
-                self._complete(task, outcome, decided, at)
+                decided = self._complete(task, outcome, decided, at)
             else:
                 p.complete(name, at, decided)
                 if ledger is not None:
                     ledger.step(p, outcome, decided)
+            if type(chosen) is Opening:
+                halt = yield from self._enter(chosen)
+                if halt is not None:
+                    return halt
+                continue
             if decided is None:
-                return self._halt_after(following)
-            opening = type(following) is Opening
-            if opening:
-                self._open(following)  # type: ignore[arg-type]  # it is one
-            if (
-                ledger is not None
-                and interval
-                and not root.step % interval
-                and (opening or decided not in unsaved)
-            ):
+                return self._halt_after(chosen)
+            if decided in unsaved:
+                continue
+            if ledger is not None and interval and not root.step % interval:
                 answer = yield SAVE if nested else ledger.commit()
                 if isinstance(answer, Exception):
                     return refused(answer)
                 if emit is not None:
                     self.saved()
-            if stream and (opening or decided not in unsaved):
+            if course.stream:
                 yield self.step_report()
-            if opening:
-                halt = yield from self._join()
-                if halt is not None:
-                    return halt
         return DONE
 
     def branch(self, on_error: str) -> Generator[Any, Any, Halt]:
@@ -279,7 +198,7 @@ class Walk:
     def step_report(self) -> Report:
         """The event of the step that completed last. It is reported once, and after it was saved."""
         self.reported = self.progress.iterations
-        event = {"type": "state", "node": self.progress.made_by, "state": detached(self.state)}
+        event = {"type": "state", "node": self.progress.made_by, "state": self._seen()}
         return Report({**event, "branch": self.scope.branch} if self.nested else event)
 
     def saved(self) -> None:
@@ -301,6 +220,14 @@ class Walk:
             where = {"run_id": self.course.root.run_id, **data}
             emit(kind, self.plan.name, {**where, "branch": self.scope.branch} if self.nested else where)
 
+    def _seen(self) -> State:
+        """The state for somebody outside. What a branch hasn't changed is copied when it is read, if it ever is."""
+        p = self.progress
+        if p.base is None:
+            return detached(self.state)
+        copied = {key: detached_value(value) for key, value in self.state.items() if key in p.changed}
+        return glance({**unshared(self.state), **copied}, self.state)
+
     def _enlivened(self) -> State:
         """The state as a State, which knows where it came from."""
         p, course = self.progress, self.course
@@ -317,15 +244,11 @@ class Walk:
         if p.phase == AFTER:
             if p.node in self.plan.interrupt_after and not p.cleared:
                 return self._halt_after(None)
-            chosen = self._following(self.plan.nodes[p.node])
+            chosen = following(self, self.plan.nodes[p.node])
             if isinstance(chosen, Failed):
                 return self._halt_after(chosen)
-            target = chosen
-            if isinstance(chosen, Opening):
-                assert chosen.section is not None
-                target = chosen.section.fan_in
-            target = END if target == self.until else target
-            self.note({"node": target, "phase": BEFORE, "cleared": False})
+            target = self._target(chosen)
+            self.note({"node": END if target == self.until else target, "phase": BEFORE, "cleared": False})
             if isinstance(chosen, Opening):
                 self._open(chosen)
         if self.course.resumed and not self.nested:
@@ -334,69 +257,22 @@ class Walk:
             return (yield from self._join())
         return None
 
-    def _following(self, node: PlanNode) -> str | Opening | Failed:
-        """What comes after a node that completed, or why that can't be told."""
-        try:
-            if node.tests is not None and self.course.emit is None:
-                state = self.state
-                for holds, target in node.tests:
-                    if holds(state):
-                        return target
-            else:
-                for way in node.ways:
-                    if isinstance(way, Section):
-                        return self._opening(way)
-                    taken = self._tried(way)
-                    if taken is not None:
-                        if taken != END:
-                            self.tell(events.EDGE_TRANSITION, **{"from": node.name, "to": taken})
-                        return taken
-        except Exception as error:
-            return Failed(error)
-        if node.exit:
-            return END
-        return Failed(LookupError(f"no edge from {node.name!r} holds in this state, and it is no exit point"))
+    def _target(self, chosen: str | Opening | Failed | None) -> str | None:
+        """The node that comes next, as far as that is decided."""
+        return chosen if isinstance(chosen, str) else chosen.target if isinstance(chosen, Opening) else None
 
-    def _tried(self, way: Edge | Choice) -> str | None:
-        """Where a way leads now, or None if it isn't taken."""
-        asked = way.asks
-        if asked is None:
-            result: Any = True
-        elif asked.plain:
-            result = asked.call(self.state)
-        else:
-            result = asked.call(**asked.arguments(self._offer(way).get))
-        target = way.leads(result, self.plan.nodes)
-        tried = {"from": way.source, "to": target or way.targets[0], "result": target is not None}
-        self.tell(events.EDGE_EVALUATE, **tried)
-        return target
-
-    def _offer(self, way: Edge | Choice) -> dict[str, Any]:
-        config = detached_value(self.course.root.config)
-        return {"state": self.state, "config": config, "node": way.source, "graph": self.plan.graph}
-
-    def _opening(self, section: Section) -> Opening:
-        """The branches of a section, as they are to begin in this state. Raises whatever the user's functions do."""
-        if self.nested and section.fan_in == self.until:
-            raise UsageError(
-                f"a branch that ends at {self.until!r} came to {section.source!r}, which leads there, too"
-            )
-        data: dict[str, Any] = {"source": section.source}
-        if section.each is None:
-            return self._checked(section, {**data, "branches": list(section.branches)})
-        items = section.items(self.state)
-        data["each"] = section.each
-        if section.sub is not None:
-            states = [
-                [n, section.sub.enter(self.state, {section.item: item})] for n, item in enumerate(items)
-            ]
-            return self._checked(section, {**data, "entry": section.sub.plan.entry, "states": states})
-        data |= {"entry": section.each, "item": section.item}
-        listed = isinstance(section.over, str) and type(self.state[section.over]) in (list, tuple)
-        return self._checked(section, {**data, "over": section.over} if listed else {**data, "items": items})
-
-    def _checked(self, section: Section | None, data: dict[str, Any]) -> Opening:
-        return Opening(section, data, b"" if self.course.ledger is None else encode(data))
+    def _enter(self, opening: Opening) -> Steps:
+        """Branches begin after a node that completed: save both, and have them walked."""
+        course, ledger = self.course, self.course.ledger
+        self._open(opening)
+        if ledger is not None and course.interval and not course.root.step % course.interval:
+            answer = yield SAVE if self.nested else ledger.commit()
+            if isinstance(answer, Exception):
+                return refused(answer)
+            self.saved()
+        if course.stream:
+            yield self.step_report()
+        return (yield from self._join())
 
     def _open(self, opening: Opening) -> None:
         """Branches begin, on states that nobody else has."""
@@ -413,16 +289,7 @@ class Walk:
         p = self.progress
         try:
             if p.section is None:
-                entered = sub.enter(self.state)
-                data = {
-                    "source": task.node,
-                    "inside": True,
-                    "entry": sub.plan.entry,
-                    "states": [[task.node, entered]],
-                }
-                kept = sub.kept(entered, self.state, self.plan.schema)
-                data |= {"kept": kept} if kept else {}
-                self._open(self._checked(None, data))
+                self._open(opening_inside(self, task.node, sub))
             halt = yield from self._join()
             if halt is not None:
                 return halt
@@ -499,9 +366,10 @@ class Walk:
             return Halt(CANCELLED)
         return None
 
-    def _complete(self, task: Task, delta: bytes, following: str | None, at: float) -> None:
-        """A node of a branch completed: it counts as a step of the run, too."""
+    def _complete(self, task: Task, delta: bytes, target: str | None, at: float) -> str | None:
+        """A node of a branch completed: it counts as a step of the run, too. Gives what comes next in the branch."""
         p, root, ledger = self.progress, self.course.root, self.course.ledger
+        following = END if target == self.until else target
         p.began = self.first
         p.complete(task.node, at, following)
         root.step += 1
@@ -512,6 +380,7 @@ class Walk:
         if ledger is not None:
             ledger.put(root, self.scope.path, p.began, record)
             ledger.consider(root)
+        return following
 
     def _halt_after(self, following: object) -> Halt:
         """The node completed, but what follows isn't decided: it is to be, at the resume."""
@@ -522,8 +391,11 @@ class Walk:
         return Halt(PAUSED, self, f"interrupted after {place!r}", phase=AFTER)
 
     def _announce(self, task: Task) -> None:
-        p, iteration = self.progress, self.progress.iterations + 1
         task.began = self.course.clock()
+        self.first = self.first or task.began
+        if self.course.emit is None:
+            return
+        p, iteration = self.progress, self.progress.iterations + 1
         if task.visit > 1 and task.attempt == 1:
             self.tell(
                 events.CYCLE_DETECTED,
@@ -542,27 +414,3 @@ class Walk:
             node=task.node, iteration=self.progress.iterations + 1,
             error=failed, duration=self.course.clock() - task.began,
         )  # fmt: skip
-
-
-def plan_inside(plan: Plan, section: Opened) -> tuple[Plan, str]:
-    """The plan that the branches of an open section follow, and the node that ends them."""
-    source = plan.nodes[section.source]
-    if section.inside and source.sub is not None:
-        return source.sub.plan, END
-    opener = source.section
-    if opener is None or section.inside:
-        raise LookupError(f"nothing is opened by {section.source!r} any more")
-    return (plan, opener.fan_in) if opener.sub is None else (opener.sub.plan, END)
-
-
-def refused(refusal: Exception) -> Halt:
-    """Records weren't taken: heed the signal, or go no further."""
-    return Halt(CANCELLED) if isinstance(refusal, Signalled) else Halt(RUNNING, cause=refusal)
-
-
-def stop_changes(halt: Halt, error: dict[str, Any]) -> dict[str, Any]:
-    """What is noted where a walk stopped by itself."""
-    changes: dict[str, Any] = {"status": halt.status, "reason": halt.reason, "cleared": True}
-    if halt.status == FAILED:
-        return {**changes, "phase": halt.phase, "error": error}
-    return {**changes, "questions": [question.to_data() for question in halt.questions]}

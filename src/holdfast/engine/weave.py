@@ -13,8 +13,10 @@ from heapq import heappop, heappush
 from typing import Any
 
 from holdfast.engine.commands import Begin, Cancelled, Gather, Report, Wait
+from holdfast.engine.course import SAVE, Course, Halt
 from holdfast.engine.task import Task
-from holdfast.engine.walk import SAVE, Course, Halt, Walk, plan_inside
+from holdfast.engine.walk import Walk
+from holdfast.engine.ways import plan_inside
 from holdfast.graphs.sections import FAIL
 from holdfast.journal.opened import Key
 from holdfast.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Signalled

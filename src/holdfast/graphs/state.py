@@ -249,12 +249,24 @@ class TrackedState(NodeState):
             self[key]
 
 
-def glance(state: Mapping[str, Any]) -> State:
-    """The state for a function that is only to look at it: whatever it does to what it reads, it does to a copy."""
+def unshared(state: dict[str, Any]) -> dict[str, Any]:
+    """The same data, where no list, dict or set at the top grows with the state's own; what is in them is shared."""
+    grows = (list, dict, set)
+    return {key: value.copy() if type(value) in grows else value for key, value in dict.items(state)}
+
+
+def glance(state: Mapping[str, Any], origin: Any = None) -> State:
+    """The state for a function that is only to look at it: whatever it does to what it reads, it does to a copy.
+
+    It says of itself what `origin` does.
+    """
     seen: State = TrackedState(state)
-    made = State.__new__(State)
-    made.run_id, made.checkpoint_node = getattr(state, "run_id", ""), getattr(state, "checkpoint_node", None)
-    made._at, made._emit = getattr(state, "_at", 0.0), None
+    made, origin = State.__new__(State), state if origin is None else origin
+    made.run_id, made.checkpoint_node = (
+        getattr(origin, "run_id", ""),
+        getattr(origin, "checkpoint_node", None),
+    )
+    made._at, made._emit = getattr(origin, "_at", 0.0), None
     seen.notes = Notes(made, {}, lambda key, value: detached_value(value))  # type: ignore[attr-defined]  # it is one
     return seen
 

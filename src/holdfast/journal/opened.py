@@ -89,7 +89,8 @@ class Opened:
         data: dict[str, Any] = {"source": self.source, "step": self.step}
         if self.own:
             kind = {"inside": True, "kept": self.kept} if self.inside else {"each": self.each}
-            return {**data, **kind, "entry": self.entry, "states": [[key, {}] for key in self.children]}
+            states = [[key, child.start or {}] for key, child in self.children.items()]
+            return {**data, **kind, "entry": self.entry, "states": states}
         if self.each is None:
             return {**data, "branches": list(self.children)}
         data |= {"each": self.each, "entry": self.entry}

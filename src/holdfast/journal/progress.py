@@ -61,10 +61,10 @@ class Progress:
     its number. `attempts` counts the ended attempts of the node at this position, and `answers` and
     `memos` belong to it. `crashes` is how many holders had been lost when the last record was written.
 
-    `section` has the branches that are under way, or done, at this position. A branch that starts from a copy has the
-    state it was copied from as its `base`, whose values it shares until it changes them, and what is put over that
-    at its beginning as `start`; `changed` names the keys that differ from then on, whether they are still there or
-    not. Its `state` is empty before it begins, and holds nothing but what differs when it is done.
+    `section` has the branches that are under way, or done, at this position. Before a branch begins, `start` is what
+    it will start with: its whole state, or what is put over a copy of its `base`, the state of which it is a branch.
+    Values are shared with that until they change; `changed` names the keys that differ, whether they are still
+    there or not, and when such a branch is done, its `state` holds nothing else.
     """
 
     run_id: str
@@ -178,10 +178,8 @@ class Progress:
         self.section = section = Opened(opening, self.state, self.step)
         base = None if section.own else self.state
         for key, node, state in section.places(opening):
-            child = section.children[key] = Progress(self.run_id, "", "", node, state if section.own else {})
-            if not section.own:
-                child.base, child.start = base, state
-            elif section.inside:
+            child = section.children[key] = Progress(self.run_id, "", "", node, {}, base=base, start=state)
+            if section.inside:
                 child.attempts = self.attempts
         return section
 
@@ -205,11 +203,16 @@ class Progress:
         return "/".join(names)
 
     def begin(self, make: Callable[[Any], dict[str, Any]] = dict) -> dict[str, Any]:
-        """The state of a branch that is about to run: a copy of its own, whose values are still shared."""
-        if self.start is not None:
+        """The state of a branch that is about to run: its own, or a copy whose values are still shared."""
+        if self.start is None:
+            return self.state
+        if self.base is None:
+            self.state = make(self.start)
+        else:
             self.state = make(self.base)
             dict.update(self.state, detached_value(self.start) if self.start else ())
-            self.changed, self.start = dict.fromkeys(self.start), None
+            self.changed = dict.fromkeys(self.start)
+        self.start = None
         return self.state
 
     def end(self) -> None:

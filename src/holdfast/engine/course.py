@@ -1,0 +1,86 @@
+"""What the walks of a run share, and what passes between them: why one came to a stop, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from holdfast.engine.task import Guard, Keep
+from holdfast.journal.ledger import Ledger
+from holdfast.journal.progress import BEFORE, Progress, Question
+from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, RUNNING, Signalled
+from holdfast.observe.hub import Emit
+
+if TYPE_CHECKING:
+    from holdfast.engine.walk import Walk
+
+
+class Course:
+    """What all walks of a run share. `stopping` says that it was asked to stop: nothing new begins.
+
+    `limit` is how many nodes run at once; one that is `alone` may be called as a node outside of branches is.
+    """
+
+    __slots__ = (
+        "alone", "chance", "clock", "emit", "guard", "interval", "keep", "ledger", "limit", "resumed", "root",
+        "stopping", "stream", "weave",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        root: Progress,
+        ledger: Ledger | None,
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+        emit: Emit | None,
+        interval: int,
+        stream: bool,
+        keep: Keep | None,
+        guard: Guard,
+        limit: int,
+        alone: bool,
+        resumed: bool,
+        weave: Callable[[Walk], Generator[Any, Any, Exception | None]],
+    ) -> None:
+        self.root, self.ledger, self.clock, self.chance, self.emit = root, ledger, clock, chance, emit
+        self.interval, self.stream, self.keep, self.guard, self.limit = interval, stream, keep, guard, limit
+        self.alone, self.resumed, self.weave = alone, resumed, weave
+        self.stopping = False
+
+
+class Halt(NamedTuple):
+    """Why a walk came to a stop, and where: `at` is the walk that stopped by itself, this one or one in a branch.
+
+    A walk that may not go on, as its records were refused, is still `running`; `cause` is the refusal.
+    """
+
+    status: str
+    at: Walk | None = None
+    reason: str = ""
+    cause: BaseException | None = None
+    phase: str = BEFORE
+    questions: Sequence[Question] = ()
+
+
+DONE: Final = Halt(COMPLETED)
+SAVE: Final = object()
+"""What a walk in a branch yields when its records are to be durable before it goes on."""
+
+
+class Join(NamedTuple):
+    """Walk the open branches of this walk; it goes on when all have come to a stop."""
+
+    walk: Walk
+
+
+def refused(refusal: Exception) -> Halt:
+    """Records weren't taken: heed the signal, or go no further."""
+    return Halt(CANCELLED) if isinstance(refusal, Signalled) else Halt(RUNNING, cause=refusal)
+
+
+def stop_changes(halt: Halt, error: dict[str, Any]) -> dict[str, Any]:
+    """What is noted where a walk stopped by itself."""
+    changes: dict[str, Any] = {"status": halt.status, "reason": halt.reason, "cleared": True}
+    if halt.status == FAILED:
+        return {**changes, "phase": halt.phase, "error": error}
+    return {**changes, "questions": [question.to_data() for question in halt.questions]}

@@ -1,0 +1,112 @@
+"""What comes after a node: the next one, branches that begin beside each other, or nothing that can be told.
+
+Functions of the user's are called here: predicates, choices, and those that say what a map goes over and what a
+graph inside of a node starts with. They only look at the state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.engine.commands import Failed
+from holdfast.errors import UsageError
+from holdfast.graphs.plan import END, Choice, Edge, Plan, PlanNode
+from holdfast.graphs.sections import Section, SubPlan
+from holdfast.journal.codec import encode
+from holdfast.journal.copies import detached_value
+from holdfast.journal.opened import Opened
+from holdfast.observe import events
+
+if TYPE_CHECKING:
+    from holdfast.engine.walk import Walk
+
+
+class Opening(NamedTuple):
+    """Branches that are to begin: the node that comes after them, and what the journal is told."""
+
+    target: str
+    data: dict[str, Any]
+    encoded: bytes
+
+
+def following(walk: Walk, node: PlanNode) -> str | Opening | Failed:
+    """What comes after a node that completed, or why that can't be told."""
+    try:
+        if node.tests is not None and walk.course.emit is None:
+            state = walk.state
+            for holds, target in node.tests:
+                if holds(state):
+                    return target
+        else:
+            for way in node.ways:
+                if isinstance(way, Section):
+                    return _opening(walk, way)
+                taken = _tried(walk, way)
+                if taken is not None:
+                    if taken != END:
+                        walk.tell(events.EDGE_TRANSITION, **{"from": node.name, "to": taken})
+                    return taken
+    except Exception as error:
+        return Failed(error)
+    if node.exit:
+        return END
+    return Failed(LookupError(f"no edge from {node.name!r} holds in this state, and it is no exit point"))
+
+
+def opening_inside(walk: Walk, node: str, sub: SubPlan) -> Opening:
+    """The graph that a node runs, as it is to begin in this state. Raises whatever the user's functions do."""
+    entered = sub.enter(walk.state)
+    data = {"source": node, "inside": True, "entry": sub.plan.entry, "states": [[node, entered]]}
+    return _checked(walk, node, {**data, "kept": sub.kept(entered, walk.state, walk.plan.schema)})
+
+
+def plan_inside(plan: Plan, section: Opened) -> tuple[Plan, str]:
+    """The plan that the branches of an open section follow, and the node that ends them. Raises `LookupError`."""
+    source = plan.nodes[section.source]
+    if section.inside and source.sub is not None:
+        return source.sub.plan, END
+    opener = source.section
+    if opener is None or section.inside:
+        raise LookupError(f"nothing is opened by {section.source!r} any more")
+    return (plan, opener.fan_in) if opener.sub is None else (opener.sub.plan, END)
+
+
+def _tried(walk: Walk, way: Edge | Choice) -> str | None:
+    """Where a way leads now, or None if it isn't taken."""
+    asked = way.asks
+    if asked is None:
+        result: Any = True
+    elif asked.plain:
+        result = asked.call(walk.state)
+    else:
+        config = detached_value(walk.course.root.config)
+        offered = {"state": walk.state, "config": config, "node": way.source, "graph": walk.plan.graph}
+        result = asked.call(**asked.arguments(offered.get))
+    target = way.leads(result, walk.plan.nodes)
+    tried = {"from": way.source, "to": target or way.targets[0], "result": target is not None}
+    walk.tell(events.EDGE_EVALUATE, **tried)
+    return target
+
+
+def _opening(walk: Walk, section: Section) -> Opening:
+    """The branches of a section, as they are to begin in this state. Raises whatever the user's functions do."""
+    if walk.nested and section.fan_in == walk.until:
+        where = f"which opens branches that end at {walk.until!r}, too"
+        raise UsageError(f"branch {walk.scope.branch!r} came to {section.source!r}, {where}")
+    data: dict[str, Any] = {"source": section.source}
+    if section.each is None:
+        return _checked(walk, section.fan_in, {**data, "branches": list(section.branches)})
+    items = section.items(walk.state)
+    data["each"] = section.each
+    if (sub := section.sub) is not None:
+        states = [[number, sub.enter(walk.state, {section.item: item})] for number, item in enumerate(items)]
+        return _checked(walk, section.fan_in, {**data, "entry": sub.plan.entry, "states": states})
+    data |= {"entry": section.each, "item": section.item}
+    listed = isinstance(section.over, str) and type(walk.state[section.over]) in (list, tuple)
+    return _checked(
+        walk, section.fan_in, {**data, **({"over": section.over} if listed else {"items": items})}
+    )
+
+
+def _checked(walk: Walk, target: str, data: dict[str, Any]) -> Opening:
+    return Opening(target, data, b"" if walk.course.ledger is None else encode(data))
