@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from holdfast.engine.task import Guard, Keep
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import BEFORE, Progress, Question
-from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, RUNNING, Signalled
+from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
 from holdfast.observe.hub import Emit
 
 if TYPE_CHECKING:
@@ -71,6 +71,16 @@ class Join(NamedTuple):
     """Walk the open branches of this walk; it goes on when all have come to a stop."""
 
     walk: Walk
+
+
+def taken_together(halts: Sequence[Halt]) -> Halt:
+    """Why branches that run beside each other don't go on: the first that failed, or all that wait."""
+    failures = [halt for halt in halts if halt.status == FAILED]
+    if failures:
+        more = f" (the first of {len(failures)} branches that failed)" if len(failures) > 1 else ""
+        return failures[0]._replace(reason=f"{failures[0].reason}{more}")
+    reasons = "; ".join(halt.reason for halt in halts)
+    return Halt(PAUSED, halts[0].at, reasons, questions=[each for halt in halts for each in halt.questions])
 
 
 def refused(refusal: Exception) -> Halt:

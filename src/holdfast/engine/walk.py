@@ -26,7 +26,7 @@ from typing import Any, Final
 from holdfast.engine.accounts import error_data, told
 from holdfast.engine.changes import Changes, detached
 from holdfast.engine.commands import Asked, Cancelled, Failed, Report, Wait
-from holdfast.engine.course import DONE, SAVE, Course, Halt, Join, refused, stop_changes
+from holdfast.engine.course import DONE, SAVE, Course, Halt, Join, refused, stop_changes, taken_together
 from holdfast.engine.task import Scope, Task
 from holdfast.engine.ways import Opening, following, opening_inside
 from holdfast.graphs.plan import END, Plan
@@ -310,19 +310,10 @@ class Walk:
             return Halt(CANCELLED)
         section = self.progress.section
         assert section is not None
-        stopped = {key: self.halts.get(key) for key, child in section.children.items() if not child.done}
-        if not stopped:
-            return None
-        failures = [halt for halt in stopped.values() if halt is not None and halt.status == FAILED]
-        if failures:
-            first = failures[0]
-            more = f" (the first of {len(failures)} branches that failed)" if len(failures) > 1 else ""
-            return first._replace(reason=f"{first.reason}{more}")
-        halts = [halt for halt in stopped.values() if halt is not None]
-        reasons = "; ".join(halt.reason for halt in halts)
-        return Halt(
-            PAUSED, halts[0].at, reasons, questions=[each for halt in halts for each in halt.questions]
-        )
+        halts = [
+            self.halts[key] for key, child in section.children.items() if not child.done and key in self.halts
+        ]
+        return taken_together(halts) if halts else None
 
     def _unfinished(self, task: Task, outcome: Failed | Asked | Cancelled | Halt) -> Steps:
         """A node didn't complete: try again (None), or stop (a Halt)."""
