@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,79 +32,31 @@ from holdfast import (
     append,
     pause,
 )
-
-SOON = 10.0
-"""Seconds within which what is waited for has happened, on any machine."""
-
-AT_ONCE = Retry(attempts=3, backoff=0)
-
-
-def gather(state: State, parallel_results: list[BranchResult]) -> dict[str, Any]:
-    """A fan-in that puts all it is given into the state."""
-    return {"results": [dict(each) for each in parallel_results]}
+from support.sections import AT_ONCE, SOON, Run, Via, chain, gather
 
 
 def mapping(
     each: Any,
     over: Any = "items",
-    join: Callable[..., Any] | None = gather,
+    join: Run = gather,
     *,
     schema: Any = None,
-    source: Callable[..., Any] | None = None,
+    source: Run = None,
     policy: dict[str, Any] | None = None,
     **options: Any,
 ) -> StateGraph:
     """src → a branch for each item → join. `each` may be functions for nodes each → each2 → …; `policy` is theirs."""
     graph = StateGraph(schema, name="map").add_node("src", run=source).add_fanin_node("join", run=join)
     if isinstance(each, list):
-        names = ["each", *(f"each{number}" for number in range(2, len(each) + 1))]
-        for name, function in zip(names, each, strict=True):
-            graph.add_node(name, run=function, **(policy or {}))
-        for one, other in pairwise(names):
-            graph.add_edge(one, other)
+        chain(graph, "each", each, **(policy or {}))
         each = "each"
     graph.add_map("src", each, over, "join", **options)
     return graph.set_entry_point("src").set_finish_point("join")
 
 
-def one_node(run: Callable[..., Any] | None, schema: Any = None, name: str = "sub") -> StateGraph:
+def one_node(run: Run, schema: Any = None, name: str = "sub") -> StateGraph:
     """A graph of one node."""
     return StateGraph(schema, name=name).add_node("x", run=run).set_entry_point("x").set_finish_point("x")
-
-
-class Via:
-    """Runs graphs through the sync or the async API."""
-
-    def __init__(self, api: str) -> None:
-        self.api = api
-
-    def execute(self, graph: StateGraph, given: Any = None, **more: Any) -> State:
-        if self.api == "sync":
-            return graph.execute(given, **more)
-        return asyncio.run(graph.aexecute(given, **more))
-
-    def resume(self, graph: StateGraph, run_id: str, *value: Any, **more: Any) -> State:
-        if self.api == "sync":
-            return graph.resume(run_id, *value, **more)
-        return asyncio.run(graph.aresume(run_id, *value, **more))
-
-
-@pytest.fixture(params=["sync", "async"])
-def via(request: pytest.FixtureRequest) -> Via:
-    return Via(request.param)
-
-
-@pytest.fixture(params=["no store", "memory", "sqlite"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Where runs are kept, if anywhere."""
-    if request.param == "no store":
-        return {}
-    return {"store": MemoryStore() if request.param == "memory" else f"sqlite:///{tmp_path}/runs.db"}
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return MemoryStore() if request.param == "memory" else f"sqlite:///{tmp_path}/runs.db"
 
 
 # Items

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy, deepcopy
 from operator import add
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -40,89 +39,7 @@ from holdfast import (
 )
 from holdfast.journal import ledger
 from holdfast.journal.store import Commit
-
-SOON = 10.0
-"""Seconds within which what is waited for has happened, on any machine."""
-
-AT_ONCE = Retry(attempts=3, backoff=0)
-
-
-class Crash(BaseException):
-    """Ends the run as the end of the process would."""
-
-
-Run = Callable[..., Any] | None
-
-
-def gather(state: State, parallel_results: list[BranchResult]) -> dict[str, Any]:
-    """A fan-in that puts all it is given into the state."""
-    return {"results": [dict(each) for each in parallel_results]}
-
-
-def fan(
-    branches: dict[str, Run | Sequence[Run]],
-    join: Run = gather,
-    *,
-    source: Run = None,
-    schema: Any = None,
-    on_error: Any = "fail",
-    policy: dict[str, Any] | None = None,
-    **settings: Any,
-) -> StateGraph:
-    """src → a branch of nodes a → a2 → … for each name → join. `policy` is that of the fan-in."""
-    graph = StateGraph(schema, name="fan", **settings).add_node("src", run=source)
-    for name, functions in branches.items():
-        last = ""
-        for number, function in enumerate(functions if isinstance(functions, Sequence) else [functions], 1):
-            node = name if number == 1 else f"{name}{number}"
-            graph.add_node(node, run=function)
-            if last:
-                graph.add_edge(last, node)
-            last = node
-        graph.add_parallel_edge("src", name, "join", on_error=on_error)
-    graph.add_fanin_node("join", run=join, **(policy or {}))
-    return graph.set_entry_point("src").set_finish_point("join")
-
-
-class Via:
-    """Runs graphs through the sync or the async API."""
-
-    def __init__(self, api: str) -> None:
-        self.api = api
-
-    def execute(self, graph: StateGraph, given: Any = None, **more: Any) -> State:
-        if self.api == "sync":
-            return graph.execute(given, **more)
-        return asyncio.run(graph.aexecute(given, **more))
-
-    def resume(self, graph: StateGraph, run_id: str, *value: Any, **more: Any) -> State:
-        if self.api == "sync":
-            return graph.resume(run_id, *value, **more)
-        return asyncio.run(graph.aresume(run_id, *value, **more))
-
-    def events(self, graph: StateGraph, given: Any = None, **more: Any) -> list[dict[str, Any]]:
-        async def collect() -> list[dict[str, Any]]:
-            return [event async for event in graph.astream(given, **more)]
-
-        return list(graph.stream(given, **more)) if self.api == "sync" else asyncio.run(collect())
-
-
-@pytest.fixture(params=["sync", "async"])
-def via(request: pytest.FixtureRequest) -> Via:
-    return Via(request.param)
-
-
-@pytest.fixture(params=["no store", "memory", "sqlite"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Where runs are kept, if anywhere."""
-    if request.param == "no store":
-        return {}
-    return {"store": MemoryStore() if request.param == "memory" else f"sqlite:///{tmp_path}/runs.db"}
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return MemoryStore() if request.param == "memory" else f"sqlite:///{tmp_path}/runs.db"
+from support.sections import AT_ONCE, SOON, Calls, Crash, Run, Via, fan, gather
 
 
 @pytest.fixture(params=["records", "snapshots"])
@@ -137,25 +54,6 @@ def snapshots_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger write everything after every record, as it does in long runs now and then."""
     monkeypatch.setattr(ledger, "LEAST_WEIGHT", 0)
     monkeypatch.setattr(ledger, "SNAPSHOT_FACTOR", 0)
-
-
-class Calls:
-    """Notes which nodes were called, by the whole way there."""
-
-    def __init__(self) -> None:
-        self.nodes: list[str] = []
-        self.fail: set[str] = set()
-
-    def __call__(self, state: State, ctx: Task) -> dict[str, Any]:
-        place = f"{ctx.branch}/{ctx.node}" if ctx.branch else ctx.node
-        self.nodes.append(place)
-        if place in self.fail:
-            raise ValueError(f"no {place} today")
-        return {ctx.node: True}
-
-    def take(self) -> list[str]:
-        taken, self.nodes = sorted(self.nodes), []
-        return taken
 
 
 # Branches and their fan-in

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import permutations
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -30,115 +29,16 @@ from holdfast import (
     once,
     pause,
 )
-
-SOON = 10.0
-AT_ONCE = Retry(attempts=3, backoff=0)
-
-Run = Callable[..., Any] | None
+from support.sections import AT_ONCE, SOON, Calls, Crash, Run, Via, fan, gather
 
 
-class Crash(BaseException):
-    """Ends the run as the end of the process would."""
-
-
-def gather(state: State, parallel_results: list[BranchResult]) -> dict[str, Any]:
-    """A fan-in that puts all it is given into the state."""
-    return {"results": [dict(each) for each in parallel_results]}
-
-
-def fan(
-    branches: dict[str, Run | Sequence[Run]],
-    join: Run = gather,
-    *,
-    source: Run = None,
-    end: Run = None,
-    schema: Any = None,
-    on_error: Any = "fail",
-    **settings: Any,
-) -> StateGraph:
-    """src → a branch of nodes a → a2 → … for each name → join → end."""
-    graph = StateGraph(schema, name="fan", **settings).add_node("src", run=source)
-    for name, functions in branches.items():
-        last = ""
-        for number, function in enumerate(functions if isinstance(functions, Sequence) else [functions], 1):
-            node = name if number == 1 else f"{name}{number}"
-            graph.add_node(node, run=function)
-            if last:
-                graph.add_edge(last, node)
-            last = node
-        graph.add_parallel_edge("src", name, "join", on_error=on_error)
-    graph.add_fanin_node("join", run=join).add_node("end", run=end).add_edge("join", "end")
-    return graph.set_entry_point("src").set_finish_point("end")
+def fan_to_end(*sections: Any, end: Run = None, **options: Any) -> StateGraph:
+    """A fan with a node behind it: … → join → end."""
+    return fan(*sections, then={"end": end}, **options)
 
 
 def asking(state: State, node: str) -> dict[str, Any]:
     return {"answer": pause(f"{node}?")}
-
-
-class Calls:
-    """Notes which nodes were called, by the whole way there."""
-
-    def __init__(self) -> None:
-        self.nodes: list[str] = []
-        self.fail: set[str] = set()
-
-    def __call__(self, state: State, ctx: Task, parallel_results: list[BranchResult]) -> dict[str, Any]:
-        place = f"{ctx.branch}/{ctx.node}" if ctx.branch else ctx.node
-        self.nodes.append(place)
-        if place in self.fail:
-            raise ValueError(f"no {place} today")
-        return {ctx.node: True, **(gather(state, parallel_results) if parallel_results else {})}
-
-    def take(self) -> list[str]:
-        taken, self.nodes = sorted(self.nodes), []
-        return taken
-
-
-class Via:
-    """Runs graphs through the sync or the async API."""
-
-    def __init__(self, api: str) -> None:
-        self.api = api
-
-    def execute(self, graph: StateGraph, given: Any = None, **more: Any) -> State:
-        if self.api == "sync":
-            return graph.execute(given, **more)
-        return asyncio.run(graph.aexecute(given, **more))
-
-    def resume(self, graph: StateGraph, run_id: str, *value: Any, **more: Any) -> State:
-        if self.api == "sync":
-            return graph.resume(run_id, *value, **more)
-        return asyncio.run(graph.aresume(run_id, *value, **more))
-
-    def paused(self, graph: StateGraph, given: Any = None, **more: Any) -> RunPaused:
-        with pytest.raises(RunPaused) as caught:
-            self.execute(graph, given, run_id="r", **more)
-        return caught.value
-
-    def paused_again(self, graph: StateGraph, *value: Any, **more: Any) -> RunPaused:
-        with pytest.raises(RunPaused) as caught:
-            self.resume(graph, "r", *value, **more)
-        return caught.value
-
-    def events(
-        self, graph: StateGraph, given: Any = None, *, stream: bool = True, **more: Any
-    ) -> list[dict[str, Any]]:
-        async def collect() -> list[dict[str, Any]]:
-            return [event async for event in (graph.astream if stream else graph.ainvoke)(given, **more)]
-
-        if self.api == "sync":
-            return list((graph.stream if stream else graph.invoke)(given, **more))
-        return asyncio.run(collect())
-
-
-@pytest.fixture(params=["sync", "async"])
-def via(request: pytest.FixtureRequest) -> Via:
-    return Via(request.param)
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return MemoryStore() if request.param == "memory" else f"sqlite:///{tmp_path}/runs.db"
 
 
 # Interrupts
@@ -166,7 +66,7 @@ def test_an_interrupt_anywhere_at_a_section_stops_and_goes_on(
     place = {"store": MemoryStore()} if how == "store" else {"checkpointer": MemoryCheckpointer()}
 
     def make() -> StateGraph:
-        graph = fan({"a": [calls, calls], "b": calls}, calls, source=calls, end=calls)
+        graph = fan_to_end({"a": [calls, calls], "b": calls}, calls, source=calls, end=calls)
         return graph.compile(**place, **{f"interrupt_{when}": [node]})
 
     (event,) = via.events(make(), {"k": 1}, stream=False)
@@ -198,7 +98,7 @@ def graph_state(when: str, node: str) -> dict[str, Any]:
 def test_a_node_in_both_lists_stops_twice_and_runs_once(node: str, store: Any, via: Via) -> None:
     """F12, F5: in a branch as well."""
     calls = Calls()
-    graph = fan({"a": [calls, calls], "b": calls}, calls, source=calls, end=calls)
+    graph = fan_to_end({"a": [calls, calls], "b": calls}, calls, source=calls, end=calls)
     graph.compile(store=store, interrupt_before=[node], interrupt_after=[node])
     via.paused(graph, {})
     via.paused_again(graph)
@@ -210,7 +110,7 @@ def test_every_node_may_stop_before_and_after(store: Any, via: Via) -> None:
     """F12, F5: a run that is approved step by step."""
     calls = Calls()
     nodes = ["src", "a", "a2", "b", "join", "end"]
-    graph = fan({"a": [calls, calls], "b": calls}, calls, source=calls, end=calls)
+    graph = fan_to_end({"a": [calls, calls], "b": calls}, calls, source=calls, end=calls)
     graph.compile(store=store, interrupt_before=nodes, interrupt_after=nodes)
     via.paused(graph, {})
     stops = 1
@@ -226,7 +126,7 @@ def test_every_node_may_stop_before_and_after(store: Any, via: Via) -> None:
 
 def test_several_branches_that_stop_have_an_event_each(store: Any, via: Via) -> None:
     """F12, F4: with branch, node and the branch's state; one resume lets all go on."""
-    graph = fan({name: [lambda state, node: {"by": node}, None] for name in "abc"})
+    graph = fan_to_end({name: [lambda state, node: {"by": node}, None] for name in "abc"})
     graph.compile(store=store, interrupt_before=["a2", "c2"])
     first, second = via.events(graph, {}, stream=False, run_id="r")
     assert [(each["type"], each["branch"], each["node"], each["state"]) for each in (first, second)] == [
@@ -245,7 +145,7 @@ def test_several_branches_that_stop_have_an_event_each(store: Any, via: Via) -> 
 
 def test_a_single_stopped_branch_is_where_the_run_is(store: Any, via: Via) -> None:
     """F12: `RunPaused.node` and the list of runs name it by the whole way there."""
-    graph = fan({"a": [None, None], "b": None}).compile(store=store, interrupt_before=["a2"])
+    graph = fan_to_end({"a": [None, None], "b": None}).compile(store=store, interrupt_before=["a2"])
     assert via.paused(graph, {}).node == "a/a2"
     assert graph.runs()[0].node == "a/a2"
 
@@ -273,7 +173,7 @@ def test_the_results_wait_with_a_stopped_fan_in(store: Any, via: Via) -> None:
         seen.append([(each.branch, dict(each), each.started, each.ended) for each in parallel_results])
 
     def make() -> StateGraph:
-        return fan({"a": lambda state: {"x": (1,)}, "b": None}, join).compile(
+        return fan_to_end({"a": lambda state: {"x": (1,)}, "b": None}, join).compile(
             store=store, interrupt_before=["join"]
         )
 
@@ -297,7 +197,7 @@ def test_questions_are_answered_in_any_order(order: tuple[str, ...], store: Any,
         return {"answer": (node, pause(f"{node}?"))}
 
     def make() -> StateGraph:
-        return fan(dict.fromkeys("abc", ask)).compile(store=store)
+        return fan_to_end(dict.fromkeys("abc", ask)).compile(store=store)
 
     via.paused(make(), {})
     left = {name: f"{name}/{name}:1.1:1" for name in "abc"}
@@ -322,7 +222,7 @@ def test_some_questions_are_answered_and_the_others_stay(store: Any, via: Via) -
         calls.nodes.append(f"{ctx.branch}/{ctx.node}")
         return {"answer": answer}
 
-    graph = fan({name: [ask, calls] for name in "abcd"}).compile(store=store)
+    graph = fan_to_end({name: [ask, calls] for name in "abcd"}).compile(store=store)
     asked = via.paused(graph, {}).questions
     assert calls.take() == []
     again = via.paused_again(graph, answers={asked[3].id: 4, asked[1].id: 2})
@@ -335,7 +235,7 @@ def test_some_questions_are_answered_and_the_others_stay(store: Any, via: Via) -
 
 def test_several_questions_make_an_event_each(store: Any, via: Via) -> None:
     """F12, F4: `pause`, with the branch's question, node and state; `RunPaused` has all."""
-    graph = fan({"a": [lambda state: {"x": 1}, asking], "b": asking, "c": None}).compile(store=store)
+    graph = fan_to_end({"a": [lambda state: {"x": 1}, asking], "b": asking, "c": None}).compile(store=store)
     events = via.events(graph, {}, stream=False, run_id="r")
     assert [(each["type"], each["branch"], each["node"], each["state"]) for each in events] == [
         ("pause", "a", "a2", {"x": 1}),
@@ -355,7 +255,7 @@ def test_wrong_answers_leave_all_questions_open(store: Any, via: Via) -> None:
         calls.append(1)
         return {"answer": pause("n?", schema=int)}
 
-    graph = fan({"a": ask, "b": ask}).compile(store=store)
+    graph = fan_to_end({"a": ask, "b": ask}).compile(store=store)
     asked = via.paused(graph, {}).questions
     one, other = (question.id for question in asked)
     with pytest.raises(AnswerRefused, match="not of type integer"):
@@ -383,7 +283,7 @@ def test_a_branch_may_ask_several_questions(store: Any, via: Via) -> None:
     def ask(state: State, node: str) -> dict[str, Any]:
         return {"answers": (pause(f"{node} first?"), pause(f"{node} second?", key="second"))}
 
-    graph = fan({"a": ask, "b": ask}).compile(store=store)
+    graph = fan_to_end({"a": ask, "b": ask}).compile(store=store)
     found: dict[str, str] = {}
     caught = via.paused(graph, {})
     while True:
@@ -404,7 +304,7 @@ def test_questions_of_a_loop_in_a_branch_have_ids_of_their_own(store: Any, via: 
     def ask(state: State) -> dict[str, Any]:
         return {"log": [*state["log"], pause("next?")]}
 
-    graph = fan({"a": ask, "b": ask}, lambda state: {"rounds": state["rounds"] + 1})
+    graph = fan_to_end({"a": ask, "b": ask}, lambda state: {"rounds": state["rounds"] + 1})
     for name in "ab":
         graph.add_edge(name, name, lambda state: len(state["log"]) < 2).set_finish_point(name)
     graph.add_edge("end", "src", lambda state: state["rounds"] < 2).compile(store=store)
@@ -424,7 +324,7 @@ def test_questions_of_a_loop_in_a_branch_have_ids_of_their_own(store: Any, via: 
 def test_questions_at_all_depths_are_answered_out_of_order(store: Any, via: Via) -> None:
     """F12, P3: branches of branches, a map among them, and a graph; each by its path."""
     sub = StateGraph(name="sub").add_node("x", run=asking).set_entry_point("x").set_finish_point("x")
-    graph = fan({"a": None, "b": asking, "c": None}).add_node("p", run=asking).add_node("q", sub)
+    graph = fan_to_end({"a": None, "b": asking, "c": None}).add_node("p", run=asking).add_node("q", sub)
     graph.add_parallel_edge("a", "p", "inner").add_parallel_edge("a", "q", "inner")
     graph.add_fanin_node("inner", run=gather).add_node("each", run=asking)
     graph.add_map("c", "each", "items", "inner c").add_fanin_node("inner c", run=gather).compile(store=store)
@@ -458,7 +358,7 @@ def test_a_source_and_a_fan_in_may_ask(node: str, store: Any, via: Via) -> None:
         return {"answer": pause("ok?")}
 
     calls = Calls()
-    graph = fan(
+    graph = fan_to_end(
         {"a": calls, "b": calls}, ask if node == "join" else None, source=ask if node == "src" else None
     )
     caught = via.paused(graph.compile(store=store), {})
@@ -471,7 +371,7 @@ def test_a_source_and_a_fan_in_may_ask(node: str, store: Any, via: Via) -> None:
 def test_an_approval_and_a_question_at_once(store: Any, via: Via) -> None:
     """F12, P3: a resume without answers lets go on what was only interrupted."""
     calls = Calls()
-    graph = fan({"a": asking, "b": [None, calls]}).compile(store=store, interrupt_before=["b2"])
+    graph = fan_to_end({"a": asking, "b": [None, calls]}).compile(store=store, interrupt_before=["b2"])
     caught = via.paused(graph, {})
     assert [question.node for question in caught.questions] == ["a/a"]
     assert calls.take() == []
@@ -494,7 +394,7 @@ def test_a_question_stays_open_while_another_branch_fails(store: Any, via: Via) 
         assert asked.wait(SOON)
         return calls(state, ctx, parallel_results)
 
-    graph = fan({"a": ask, "b": fails}).compile(store=store)
+    graph = fan_to_end({"a": ask, "b": fails}).compile(store=store)
     with pytest.raises(ExecutionError, match="no b/b today"):
         via.execute(graph, {}, run_id="r")
     (info,) = graph.runs("failed")
@@ -510,7 +410,7 @@ def test_an_answer_is_used_though_another_branch_fails_then(store: Any, via: Via
     """F12, P1: it was durable before, and its branch isn't asked again."""
     calls = Calls()
     calls.fail.add("b/b2")
-    graph = fan({"a": asking, "b": [asking, calls]}).compile(store=store)
+    graph = fan_to_end({"a": asking, "b": [asking, calls]}).compile(store=store)
     asked = via.paused(graph, {}).questions
     with pytest.raises(ExecutionError):
         via.resume(graph, "r", answers={question.id: "yes" for question in asked})
@@ -529,7 +429,7 @@ def test_answers_survive_a_crash(store: Any, via: Via) -> None:
             raise Crash
         return {"answer": answer}
 
-    graph = fan({"a": ask, "b": ask}).compile(store=store)
+    graph = fan_to_end({"a": ask, "b": ask}).compile(store=store)
     asked = via.paused(graph, {}).questions
     with pytest.raises(Crash):
         via.resume(graph, "r", answers={question.id: question.id for question in asked})
@@ -538,7 +438,9 @@ def test_answers_survive_a_crash(store: Any, via: Via) -> None:
 
 def test_a_paused_run_that_is_cancelled_asks_again_when_it_is_resumed(store: Any, via: Via) -> None:
     """F12, G12, D11: no approval is skipped by that."""
-    graph = fan({"a": asking, "b": [None, None], "c": asking}).compile(store=store, interrupt_before=["b2"])
+    graph = fan_to_end({"a": asking, "b": [None, None], "c": asking}).compile(
+        store=store, interrupt_before=["b2"]
+    )
     asked = via.paused(graph, {}).questions
     graph.cancel("r")
     assert [info.status for info in graph.runs()] == ["cancelled"]
@@ -550,7 +452,7 @@ def test_a_paused_run_that_is_cancelled_asks_again_when_it_is_resumed(store: Any
 def test_a_pause_in_a_branch_needs_a_store(via: Via) -> None:
     """F12, P1: the error says so."""
     with pytest.raises(ExecutionError, match=r"pause\(\) needs a store to keep the run in"):
-        via.execute(fan({"a": asking, "b": None}), {})
+        via.execute(fan_to_end({"a": asking, "b": None}), {})
 
 
 # Updates
@@ -563,7 +465,7 @@ def test_an_update_reaches_the_state_and_every_branch_that_is_stopped(store: Any
     def look(state: State) -> dict[str, Any]:
         return {"seen": (state["k"], tuple(state["log"])), "log": "own"}
 
-    graph = fan({"a": [None, look], "b": [None, look], "c": look}, schema=schema)
+    graph = fan_to_end({"a": [None, look], "b": [None, look], "c": look}, schema=schema)
     graph.compile(store=store, interrupt_before=["a2", "b2"])
     via.paused(graph, {"k": 1, "log": ["s"]})
     final = via.resume(graph, "r", {"k": 2, "log": ["u"], "new": [1]})
@@ -578,7 +480,7 @@ def test_an_update_comes_with_answers(store: Any, via: Via) -> None:
     def ask(state: State, config: dict[str, Any]) -> dict[str, Any]:
         return {"answer": (pause("ok?"), state["k"], config.get("c"))}
 
-    graph = fan({"a": ask, "b": ask}).compile(store=store)
+    graph = fan_to_end({"a": ask, "b": ask}).compile(store=store)
     one, other = (question.id for question in via.paused(graph, {"k": 1}).questions)
     via.paused_again(graph, answers={one: "first"}, update={"k": 2}, config={"c": 1})
     final = via.resume(graph, "r", answers={other: "second"}, update={"k": 3})
@@ -588,7 +490,7 @@ def test_an_update_comes_with_answers(store: Any, via: Via) -> None:
 
 def test_an_update_that_can_not_be_stored_changes_nothing(store: Any, via: Via) -> None:
     """F12, H4: the run is as it was."""
-    graph = fan({"a": [None, None], "b": None}).compile(store=store, interrupt_before=["a2"])
+    graph = fan_to_end({"a": [None, None], "b": None}).compile(store=store, interrupt_before=["a2"])
     via.paused(graph, {})
     with pytest.raises(UsageError, match="can't be stored"):
         via.resume(graph, "r", {"x": object()})
@@ -603,7 +505,7 @@ def test_what_an_update_shares_with_branches_is_their_own(store: Any, via: Via) 
         state["new"].append(1)
         state["old"]["x"].append(1)
 
-    graph = fan({"a": [None, alter], "b": [None, alter], "c": None}).compile(
+    graph = fan_to_end({"a": [None, alter], "b": [None, alter], "c": None}).compile(
         store=store, interrupt_before=["a2", "b2"]
     )
     via.paused(graph, {"old": {"x": []}})
@@ -620,7 +522,7 @@ def test_an_update_reaches_branches_of_branches_once(how: str, store: Any, via: 
     def look(state: State) -> dict[str, Any]:
         return {"seen": (list(state["log"]), dict(state["by"]))}
 
-    graph = fan({"a": None, "b": None}, schema=schema).add_fanin_node("inner", run=gather)
+    graph = fan_to_end({"a": None, "b": None}, schema=schema).add_fanin_node("inner", run=gather)
     for name in "pq":
         graph.add_node(name, run=look).add_parallel_edge("a", name, "inner")
     graph.compile(store=store, interrupt_before=["p", "q"])
@@ -651,7 +553,7 @@ def test_a_checkpointer_keeps_sections(via: Via) -> None:
         del state["k"]
 
     def make() -> StateGraph:
-        graph = fan({"a": [delete, calls], "b": calls, "c": None}).add_node("each", run=calls)
+        graph = fan_to_end({"a": [delete, calls], "b": calls, "c": None}).add_node("each", run=calls)
         graph.add_map("c", "each", "items", "inner").add_fanin_node("inner", run=gather)
         return graph.compile(checkpointer=kept, interrupt_before=["a2", "each"])
 
@@ -671,7 +573,7 @@ def test_a_checkpointer_keeps_sections(via: Via) -> None:
 
 def test_a_checkpointer_keeps_questions_of_branches(via: Via) -> None:
     """F12, F11, P3: partly answered, each time from the newest checkpoint."""
-    graph = fan({"a": asking, "b": asking}).compile(checkpointer=MemoryCheckpointer())
+    graph = fan_to_end({"a": asking, "b": asking}).compile(checkpointer=MemoryCheckpointer())
     first = via.events(graph, {"k": 1}, stream=False, run_id="r")
     assert [each["type"] for each in first] == ["pause", "pause"]
     via.paused_again(graph, answers={first[1]["questions"][0]["id"]: "two"})
@@ -685,7 +587,7 @@ def test_a_checkpointer_keeps_failed_branches_and_collected_errors(via: Via) -> 
 
     def make(on_error: str) -> StateGraph:
         join = gather if on_error == "fail" else lambda parallel_results: seen.extend(parallel_results)
-        graph = fan({"a": calls, "b": calls}, join, on_error=on_error)
+        graph = fan_to_end({"a": calls, "b": calls}, join, on_error=on_error)
         return graph.compile(checkpointer=kept, interrupt_before=["join"] if on_error == "collect" else [])
 
     calls.fail.add("a/a")
@@ -707,7 +609,7 @@ def test_a_checkpointer_keeps_failed_branches_and_collected_errors(via: Via) -> 
 
 def test_a_stream_has_the_events_of_branches_as_they_happen(store: Any, via: Via) -> None:
     """F12, F4: a `state` for each node, with its branch, and a `branch` when one ends."""
-    graph = fan({"a": [lambda state: {"x": 1}, lambda state: {"y": 2}], "b": lambda state: {"z": 3}})
+    graph = fan_to_end({"a": [lambda state: {"x": 1}, lambda state: {"y": 2}], "b": lambda state: {"z": 3}})
     events = via.events(graph.compile(store=store), {"k": 0}, run_id="r")
     kinds = [(each["type"], each.get("branch"), each.get("node")) for each in events]
     assert kinds[0] == ("state", None, "src")
@@ -729,7 +631,7 @@ def test_a_stream_has_the_events_of_branches_as_they_happen(store: Any, via: Via
 def test_what_a_stream_tells_of_a_branch_is_durable(via: Via) -> None:
     """F12, H3: before it is told; the last state event of a branch comes before its end."""
     store = MemoryStore()
-    graph = fan({name: [None, None, None] for name in "abc"}).compile(store=store, preserve=True)
+    graph = fan_to_end({name: [None, None, None] for name in "abc"}).compile(store=store, preserve=True)
     told: list[tuple[str | None, str]] = []
 
     def check(event: dict[str, Any]) -> None:
@@ -755,7 +657,7 @@ def test_what_is_done_to_an_event_changes_nothing(via: Via) -> None:
     def grow(state: State, node: str) -> None:
         state["log"].append(node)
 
-    graph = fan({"a": [grow, grow], "b": [grow, grow]}).compile(store=MemoryStore())
+    graph = fan_to_end({"a": [grow, grow], "b": [grow, grow]}).compile(store=MemoryStore())
 
     async def main() -> Any:
         async for event in graph.astream({"log": []}):
@@ -780,7 +682,7 @@ def test_a_stream_tells_which_branch_failed(on_error: str, store: Any, via: Via)
     """F12, F4: with the message; where it fails the run, an `error` comes last."""
     calls = Calls()
     calls.fail.add("a/a2")
-    graph = fan({"a": [calls, calls], "b": calls}, on_error=on_error).compile(store=store)
+    graph = fan_to_end({"a": [calls, calls], "b": calls}, on_error=on_error).compile(store=store)
     events = via.events(graph, {})
     ended = {
         each["branch"]: (each["status"], each.get("error")) for each in events if each["type"] == "branch"
@@ -797,7 +699,7 @@ def test_a_stream_tells_which_branch_failed(on_error: str, store: Any, via: Via)
 
 def test_a_stream_tells_which_branches_wait(store: Any, via: Via) -> None:
     """F12, F4: as they come to it, and at the end with their questions."""
-    graph = fan({"a": [None, asking], "b": [None, None], "c": None}).compile(
+    graph = fan_to_end({"a": [None, asking], "b": [None, None], "c": None}).compile(
         store=store, interrupt_before=["b2"]
     )
     events = via.events(graph, {}, run_id="r")
@@ -815,7 +717,7 @@ def test_a_stream_tells_which_branches_wait(store: Any, via: Via) -> None:
 def test_a_stream_of_graphs_and_nested_branches_has_the_paths(store: Any, via: Via) -> None:
     """F12, F4: `outer/inner`."""
     sub = StateGraph(name="sub").add_node("x").set_entry_point("x").set_finish_point("x")
-    graph = fan({"a": None, "b": None}).add_node("p").add_node("q", sub).add_fanin_node("inner")
+    graph = fan_to_end({"a": None, "b": None}).add_node("p").add_node("q", sub).add_fanin_node("inner")
     graph.add_parallel_edge("a", "p", "inner").add_parallel_edge("a", "q", "inner").compile(store=store)
     events = via.events(graph, {})
     found = {(each["type"], each.get("branch"), each.get("node")) for each in events}
@@ -827,7 +729,7 @@ def test_a_stream_of_graphs_and_nested_branches_has_the_paths(store: Any, via: V
 
 def test_an_invoke_has_no_events_of_branches_but_where_they_stop(store: Any, via: Via) -> None:
     """F12, F4."""
-    graph = fan({"a": [None, None], "b": None}).compile(store=store)
+    graph = fan_to_end({"a": [None, None], "b": None}).compile(store=store)
     assert [each["type"] for each in via.events(graph, {}, stream=False)] == ["final"]
 
 
@@ -841,7 +743,7 @@ def seen() -> list[Event]:
 
 def test_observers_are_told_of_branches(seen: list[Event], store: Any, via: Via) -> None:
     """F12, G11: their start and end; whatever happens in one names it, and nothing else does."""
-    graph = fan({"a": [None, None], "b": None}, observer=seen.append).compile(store=store)
+    graph = fan_to_end({"a": [None, None], "b": None}, observer=seen.append).compile(store=store)
     via.execute(graph, {}, run_id="r")
     of_branch = {name: [e.type for e in seen if e.data.get("branch") == name] for name in "ab"}
     kept = [kind for kind in of_branch["a"] if not kind.startswith(("state.", "edge.", "checkpoint."))]
@@ -879,7 +781,7 @@ def test_observers_are_told_what_goes_wrong_in_branches(seen: list[Event], via: 
         "b": True,
     }
     seen.clear()
-    failing = fan({"a": calls}, observer=seen.append).compile(store=MemoryStore())
+    failing = fan_to_end({"a": calls}, observer=seen.append).compile(store=MemoryStore())
     with pytest.raises(ExecutionError):
         via.execute(failing, {})
     (event,) = [event for event in seen if event.type == "run.fail"]
@@ -888,7 +790,7 @@ def test_observers_are_told_what_goes_wrong_in_branches(seen: list[Event], via: 
 
 def test_observers_are_told_of_pauses_and_cycles_in_branches(seen: list[Event], via: Via) -> None:
     """F12, G4, G11: and of edges that were tried."""
-    graph = fan({"a": lambda state: {"n": state["n"] + 1}, "b": asking}, observer=seen.append)
+    graph = fan_to_end({"a": lambda state: {"n": state["n"] + 1}, "b": asking}, observer=seen.append)
     graph.add_edge("a", "a", lambda state: state["n"] < 3).add_edge("a", "join").compile(store=MemoryStore())
     via.paused(graph, {"n": 0})
     cycles = [
@@ -919,7 +821,7 @@ def test_an_observer_that_raises_breaks_no_branch(via: Via) -> None:
 
     assert (
         len(
-            via.execute(fan({"a": None, "b": None}, observer=broken).compile(store=MemoryStore()), {})[
+            via.execute(fan_to_end({"a": None, "b": None}, observer=broken).compile(store=MemoryStore()), {})[
                 "results"
             ]
         )
@@ -939,7 +841,7 @@ def test_what_branches_keep_with_the_same_key_is_their_own(store: Any, via: Via)
         pause("ok?")
         return {"value": value}
 
-    graph = fan(dict.fromkeys("abc", work)).compile(store=store)
+    graph = fan_to_end(dict.fromkeys("abc", work)).compile(store=store)
     asked = via.paused(graph, {}).questions
     first = list(made)
     assert sorted(first) == ["a", "b", "c"]
@@ -965,7 +867,7 @@ def test_what_a_branch_kept_is_there_after_a_crash_of_another(store: Any, via: V
             crashed.set()
             raise Crash
 
-    graph = fan({"a": keeps, "b": crashes}).compile(store=store)
+    graph = fan_to_end({"a": keeps, "b": crashes}).compile(store=store)
     with pytest.raises(Crash):
         via.execute(graph, {}, run_id="r")
     assert via.resume(graph, "r")["results"][0] == {"value": 5}
@@ -1017,9 +919,9 @@ def test_what_can_not_be_kept_fails_the_branch_alone(store: Any, via: Via) -> No
     """F12, H4: with the key; the key is free again."""
     calls = Calls()
     value: list[Any] = [object()]
-    graph = fan({"a": lambda state: {"x": once("key", lambda: value[0])}, "b": [calls, calls]}).compile(
-        store=store
-    )
+    graph = fan_to_end(
+        {"a": lambda state: {"x": once("key", lambda: value[0])}, "b": [calls, calls]}
+    ).compile(store=store)
     with pytest.raises(ExecutionError, match=r"once\('key'\)"):
         via.execute(graph, {}, run_id="r")
     value[0] = 1

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import add
-from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
@@ -16,11 +15,9 @@ import pytest
 
 from holdfast import (
     END,
-    BranchResult,
     DefinitionError,
     ExecutionError,
     MemoryStore,
-    Retry,
     RunPaused,
     State,
     StateGraph,
@@ -33,13 +30,7 @@ from holdfast import (
     pause,
 )
 from holdfast.journal import ledger
-
-SOON = 10.0
-AT_ONCE = Retry(attempts=3, backoff=0)
-
-
-class Crash(BaseException):
-    """Ends the run as the end of the process would."""
+from support.sections import AT_ONCE, Calls, Crash, Via, gather
 
 
 def line(
@@ -61,65 +52,6 @@ def around(sub: StateGraph, *, schema: Any = None, name: str = "outer", **option
     )
     graph.add_edge("before", "review").add_edge("review", "after")
     return graph.set_entry_point("before").set_finish_point("after")
-
-
-def gather(state: State, parallel_results: list[BranchResult]) -> dict[str, Any]:
-    """A fan-in that puts all it is given into the state."""
-    return {"results": [dict(each) for each in parallel_results]}
-
-
-class Calls:
-    """Notes which nodes were called, by the whole way there."""
-
-    def __init__(self) -> None:
-        self.nodes: list[str] = []
-        self.fail: set[str] = set()
-
-    def __call__(self, state: State, ctx: Task) -> dict[str, Any]:
-        place = f"{ctx.branch}/{ctx.node}" if ctx.branch else ctx.node
-        self.nodes.append(place)
-        if place in self.fail:
-            raise ValueError(f"no {place} today")
-        return {ctx.node: True}
-
-    def take(self) -> list[str]:
-        taken, self.nodes = self.nodes, []
-        return taken
-
-
-class Via:
-    """Runs graphs through the sync or the async API."""
-
-    def __init__(self, api: str) -> None:
-        self.api = api
-
-    def execute(self, graph: StateGraph, given: Any = None, **more: Any) -> State:
-        if self.api == "sync":
-            return graph.execute(given, **more)
-        return asyncio.run(graph.aexecute(given, **more))
-
-    def resume(self, graph: StateGraph, run_id: str, *value: Any, **more: Any) -> State:
-        if self.api == "sync":
-            return graph.resume(run_id, *value, **more)
-        return asyncio.run(graph.aresume(run_id, *value, **more))
-
-
-@pytest.fixture(params=["sync", "async"])
-def via(request: pytest.FixtureRequest) -> Via:
-    return Via(request.param)
-
-
-@pytest.fixture(params=["no store", "memory", "sqlite"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Where runs are kept, if anywhere."""
-    if request.param == "no store":
-        return {}
-    return {"store": MemoryStore() if request.param == "memory" else f"sqlite:///{tmp_path}/runs.db"}
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return MemoryStore() if request.param == "memory" else f"sqlite:///{tmp_path}/runs.db"
 
 
 # What passes in and out
@@ -291,10 +223,10 @@ def test_passing_that_goes_wrong_fails_at_the_node_and_can_be_mended(side: str, 
     with pytest.raises(ExecutionError, match=message) as caught:
         via.execute(graph, {"k": 1}, run_id="r")
     assert caught.value.node == "review"
-    assert calls.take() == ([] if side == "inputs" else ["review/x", "review/y"])
+    assert calls.take_in_order() == ([] if side == "inputs" else ["review/x", "review/y"])
     graph = around(line(calls, calls), **{side: {"v": "k"}}).compile(store=store)
     assert via.resume(graph, "r")["v" if side == "outputs" else "x"] in (1, True)
-    assert calls.take() == (["review/x", "review/y"] if side == "inputs" else [])
+    assert calls.take_in_order() == (["review/x", "review/y"] if side == "inputs" else [])
 
 
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
@@ -351,12 +283,12 @@ def test_a_failure_inside_names_its_path_and_only_that_is_done_again(
     assert caught.value.path[0] == "before"
     assert caught.value.path[-1] == failing
     everything = ["review/x", "review/y/p", "review/z"]
-    assert calls.take() == everything[: everything.index(failing) + 1]
+    assert calls.take_in_order() == everything[: everything.index(failing) + 1]
     (info,) = graph.runs()
     assert (info.node, info.error and info.error["node"]) == (failing, failing)
     calls.fail.clear()
     assert via.resume(graph, "r") == {"x": True, "p": True, "z": True}
-    assert calls.take() == everything[everything.index(failing) :]
+    assert calls.take_in_order() == everything[everything.index(failing) :]
 
 
 def test_one_graph_may_be_used_in_several_places(place: dict[str, Any], via: Via) -> None:
@@ -456,7 +388,7 @@ def test_branches_inside_of_a_graph_that_is_tried_again_are_kept(store: Any, via
     graph = around(sub.set_finish_point("join"), retry=AT_ONCE).compile(store=store)
     with pytest.raises(ExecutionError):
         via.execute(graph, {}, run_id="r")
-    assert sorted(calls.take()) == ["review/p/p"] * 3 + ["review/q/q"]
+    assert calls.take() == ["review/p/p"] * 3 + ["review/q/q"]
     calls.fail.clear()
     assert via.resume(graph, "r")["results"] == [{"p": True}, {"q": True}]
     assert calls.take() == ["review/p/p"]
@@ -549,7 +481,7 @@ def test_a_graph_inside_stops_where_either_says(kind: str, by: str, store: Any, 
     with pytest.raises(RunPaused) as caught:
         via.execute(graph, {}, run_id="r")
     assert caught.value.node == "review/y"
-    assert calls.take() == ["review/x"] + ["review/y"] * (kind == "interrupt_after")
+    assert calls.take_in_order() == ["review/x"] + ["review/y"] * (kind == "interrupt_after")
     assert via.resume(graph, "r") == {"x": True, "y": True}
     assert calls.take() == ["review/y"] * (kind == "interrupt_before")
 
@@ -563,9 +495,9 @@ def test_a_node_that_runs_a_graph_stops_as_any_other(kind: str, store: Any, via:
         via.execute(graph, {}, run_id="r")
     assert caught.value.node == "review"
     inside = ["review/x", "review/y"]
-    assert calls.take() == (inside if kind == "interrupt_after" else [])
+    assert calls.take_in_order() == (inside if kind == "interrupt_after" else [])
     via.resume(graph, "r")
-    assert calls.take() == (inside if kind == "interrupt_before" else [])
+    assert calls.take_in_order() == (inside if kind == "interrupt_before" else [])
 
 
 def test_stops_at_all_depths_come_one_after_the_other(store: Any, via: Via) -> None:
@@ -767,7 +699,7 @@ def test_a_fork_of_any_step_keeps_what_was_finished_by_then(step: int, via: Via)
     assert via.resume(graph, fork.id) == FINAL
     done = [each for each in graph.history("r")[1 : step + 1] if each.node not in ("join", "end", "review")]
     kept = [f"{each.branch}/{each.node}" if each.branch else each.node for each in done]
-    assert sorted(calls.take()) == sorted(set(order) - set(kept))
+    assert calls.take() == sorted(set(order) - set(kept))
     assert graph.runs()[0].status == "completed"
 
 
@@ -786,7 +718,7 @@ def test_a_rollback_to_any_step_goes_on_from_there(step: int, via: Via) -> None:
     assert via.resume(graph, "r") == FINAL
     done = [each for each in before[1 : step + 1] if each.node not in ("join", "end", "review")]
     kept = [f"{each.branch}/{each.node}" if each.branch else each.node for each in done]
-    assert sorted(calls.take()) == sorted(set(order) - set(kept))
+    assert calls.take() == sorted(set(order) - set(kept))
     assert [each.step for each in graph.history("r")] == sorted({each.step for each in graph.history("r")})
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from holdfast.errors import UsageError
+from holdfast.errors import UnstorableValue, UsageError
 from holdfast.graphs.functions import Function
 from holdfast.graphs.schema import Schema
 from holdfast.graphs.state import glance
+from holdfast.journal.codec import encode
 
 if TYPE_CHECKING:
     from holdfast.graphs.plan import Plan
@@ -161,10 +162,12 @@ def _passed(how: Mapping[str, str] | Function, state: Mapping[str, Any], what: s
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, as far as they can tell."""
+    """Whether two values are the same to the last detail, as far as that can be told."""
     if one is other:
         return True
+    if type(one) is not type(other):
+        return False
     try:
-        return type(one) is type(other) and bool(one == other)
-    except Exception:
+        return encode(one) == encode(other)
+    except UnstorableValue:
         return False

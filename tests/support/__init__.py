@@ -1,0 +1,1 @@
+"""What tests of several files are written with; `pythonpath` in pyproject.toml has them find it."""
