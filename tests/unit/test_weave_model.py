@@ -30,8 +30,9 @@ from holdfast.engine.core import Core
 from holdfast.engine.given import Given
 from holdfast.engine.link import link_to
 from holdfast.engine.records import fork, rollback
-from holdfast.engine.session import Compiled, Session, plan_at, resume, start
+from holdfast.engine.session import Compiled, Session, resume, start
 from holdfast.engine.task import Task
+from holdfast.engine.ways import update_inside
 from holdfast.errors import ExecutionError, StoreUnavailable
 from holdfast.graphs.definition import Definition
 from holdfast.graphs.plan import END, Plan
@@ -1054,7 +1055,7 @@ class Bench:
                 assert self.asked.setdefault((at, key), question.id) == question.id
                 assert len({*self.asked.values()}) == len(self.asked), "two questions have the same id"
         else:
-            plan = plan_at(self.plan, root, path)
+            plan, _ = update_inside(self.plan, root, path, {})
             stops = plan.interrupt_after if branch.phase == AFTER else plan.interrupt_before
             assert branch.node in stops or self._varies
             self.shown.add((occurrence(root, path, branch.node, branch.phase != AFTER), branch.phase))
@@ -1121,8 +1122,9 @@ def _updated(root: Progress, update: Mapping[str, Any], plan: Plan) -> dict[Any,
     to begin from a state that it has reached."""
     found = _states(root)
     for path, branch in [((), root), *root.under_way()] if update else ():
-        reducers, state = plan_at(plan, root, path).schema.reducers, full_state(branch)
-        for key, value in update.items():
+        inner, passed = update_inside(plan, root, path, update)
+        reducers, state = inner.schema.reducers, full_state(branch)
+        for key, value in passed.items():
             state[key] = reducers[key](state[key], value) if key in reducers and key in state else value
         found[path] = told_apart(state)
         for key, child in branch.section.children.items() if branch.section is not None else ():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine.calling import (
     attempt,
     attempt_elsewhere,
+    attempt_in_turn,
     attempt_within,
     awaited,
     in_threads,
@@ -143,12 +144,19 @@ class Crew:
         """A sync node in a thread: not in the event loop's own, which are few and others wait for."""
         given = self._session.compiled.executor
         if given is not None and in_threads(given):
-            return _in_thread(task, given)
+            return self._in_turn(task, given)
         if self._own is None:
             from concurrent.futures import ThreadPoolExecutor
 
             self._own = ThreadPoolExecutor(self._session.compiled.max_concurrency, "holdfast")
-        return _in_thread(task, self._own, given)
+        if given is None:
+            return self._in_turn(task, self._own)
+        loop, context = asyncio.get_running_loop(), copy_context()
+        return loop.run_in_executor(self._own, context.run, attempt_elsewhere, given, task, self._stop)
+
+    def _in_turn(self, task: Task, pool: Executor) -> asyncio.Future[Any]:
+        loop, context = asyncio.get_running_loop(), copy_context()
+        return loop.run_in_executor(pool, context.run, attempt_in_turn, task, self._stop, pool)
 
     async def _take(self) -> None:
         """Have the guard for the loop. Whoever has it writes to the store, which doesn't take long."""
@@ -238,16 +246,12 @@ async def sleep(stop: Stop, seconds: float) -> Cancelled | None:
     return Cancelled() if stop.asked else None
 
 
-def _in_thread(
-    task: Task, pool: Executor | None = None, elsewhere: Executor | None = None
-) -> asyncio.Future[Any]:
+def _in_thread(task: Task) -> asyncio.Future[Any]:
     """A sync node in a thread, where its time begins when it does, however long it had to queue."""
     loop, context, timeout = asyncio.get_running_loop(), copy_context(), task.plan_node.timeout
-    if elsewhere is not None:
-        return loop.run_in_executor(pool, context.run, attempt_elsewhere, elsewhere, task)
     if timeout is None:
-        return loop.run_in_executor(pool, context.run, attempt, task)
-    return loop.run_in_executor(pool, context.run, attempt_within, timeout, task)
+        return loop.run_in_executor(None, context.run, attempt, task)
+    return loop.run_in_executor(None, context.run, attempt_within, timeout, task)
 
 
 def _resolve(written: asyncio.Future[Exception | None], outcome: Exception | None) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from threading import Thread
 from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.engine.commands import Asked, Failed
+from holdfast.engine.commands import Asked, Cancelled, Failed
+from holdfast.engine.link import Stop
 from holdfast.engine.questions import Pause
 from holdfast.engine.task import CURRENT, Task
 from holdfast.errors import NodeTimeout, UnstorableValue, UsageError
@@ -17,6 +18,10 @@ from holdfast.journal.codec import encode
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+
+POOL: ContextVar[Executor | None] = ContextVar("holdfast.pool", default=None)
+"""The executor whose thread this is: whoever runs a graph here can't wait for others of the same."""
 
 
 class Interrupted(NamedTuple):
@@ -60,7 +65,16 @@ def attempt_within(timeout: float, task: Task) -> Any:
     return outcomes[0] if outcomes else timed_out(task)
 
 
-def attempt_elsewhere(executor: Executor, task: Task) -> Any:
+def attempt_in_turn(task: Task, stop: Stop, pool: Executor | None) -> Any:
+    """The same in a thread that had to come free first: if it is still wanted, and with its timeout."""
+    if stop.asked or task.scope.task is not task:
+        return Cancelled()
+    POOL.set(pool)
+    timeout = task.plan_node.timeout
+    return attempt(task) if timeout is None else attempt_within(timeout, task)
+
+
+def attempt_elsewhere(executor: Executor, task: Task, stop: Stop) -> Any:
     """The same by an executor that may be another process: the function and plain data go there and come back."""
     from concurrent.futures import TimeoutError as TookTooLong
 
@@ -75,9 +89,10 @@ def attempt_elsewhere(executor: Executor, task: Task) -> Any:
     state, reducers = dict(dict.items(task.state)), list(task.state.notes.reducers)
     try:
         future = executor.submit(call_plainly, function.call, state, reducers, place, named)
-        if task.plan_node.timeout is not None:
-            while not (future.running() or future.done()):  # its time begins when it does
-                sleep(0.005)
+        while not (future.running() or future.done()):  # its time begins when it does
+            if (stop.asked or task.scope.task is not task) and future.cancel():
+                return Cancelled()
+            sleep(0.005)
         returned, changed, deleted = future.result(task.plan_node.timeout)
         for key, value in changed.items():
             task.state[key] = value

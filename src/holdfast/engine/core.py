@@ -181,7 +181,13 @@ class Core:
             return Verdict(RUNNING, refusal)
         p = self.progress
         reason = f"checkpoint save failed: {told(refusal)}"
-        return (yield from self._failed(reason, refusal, self.walk, p.made_by or p.node, p.path))
+        node = p.made_by or p.node
+        if p.section is not None and self.ledger is not None:
+            node = p.node
+            yield self.ledger.commit(
+                heed=None
+            )  # what branches have finished meanwhile may be saved after all
+        return (yield from self._failed(reason, refusal, self.walk, node, p.path))
 
     def _failed(
         self,

@@ -79,8 +79,9 @@ def taken_together(halts: Sequence[Halt]) -> Halt:
     if failures:
         more = f" (the first of {len(failures)} branches that failed)" if len(failures) > 1 else ""
         return failures[0]._replace(reason=f"{failures[0].reason}{more}")
-    reasons = "; ".join(halt.reason for halt in halts)
-    return Halt(PAUSED, halts[0].at, reasons, questions=[each for halt in halts for each in halt.questions])
+    reasons = [halt.reason for halt in halts[:3]] + ([f"and {len(halts) - 3} more"] if len(halts) > 3 else [])
+    questions = [each for halt in halts for each in halt.questions]
+    return Halt(PAUSED, halts[0].at, "; ".join(reasons), questions=questions)
 
 
 def refused(refusal: Exception) -> Halt:

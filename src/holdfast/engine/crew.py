@@ -14,10 +14,11 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.calling import (
+    POOL,
     Interrupted,
     attempt,
     attempt_elsewhere,
-    attempt_within,
+    attempt_in_turn,
     in_threads,
     is_awaitable,
 )
@@ -41,6 +42,8 @@ class Crew:
     def __init__(
         self, executor: Executor | None, guard: Guard, stop: Stop, events: Callable[[], EventLoop]
     ) -> None:
+        if executor is POOL.get():
+            executor = None
         self._executor, self._guard, self._stop, self._events = executor, guard, stop, events
         self._pool = executor if executor is not None and in_threads(executor) else None
         self._todo: SimpleQueue[tuple[Context, Task] | None] = SimpleQueue()
@@ -144,15 +147,12 @@ class Crew:
             self._work(*job)
 
     def _work(self, context: Context, task: Task) -> None:
-        timeout = task.plan_node.timeout
         try:
             if self._executor is not self._pool:
                 assert self._executor is not None
-                outcome = context.run(attempt_elsewhere, self._executor, task)
-            elif timeout is not None:
-                outcome = context.run(attempt_within, timeout, task)
+                outcome = context.run(attempt_elsewhere, self._executor, task, self._stop)
             else:
-                outcome = context.run(attempt, task)
+                outcome = context.run(attempt_in_turn, task, self._stop, self._pool)
         except BaseException as error:
             outcome = Interrupted(error)
         self._done.put((task, outcome))

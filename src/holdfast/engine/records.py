@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from holdfast.engine.accounts import summary
 from holdfast.engine.environment import environment
 from holdfast.engine.link import Link
-from holdfast.engine.session import Compiled, check_fits, check_id, merge_update, new_run, plan_at
+from holdfast.engine.session import Compiled, check_fits, check_id, merge_update, new_run
+from holdfast.engine.ways import update_inside
 from holdfast.errors import Conflict, UsageError
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import decode, encode
@@ -120,9 +121,9 @@ def fork(
     progress.crashes, progress.status, progress.reason = 0, PAUSED, f"forked from {progress.parent}"
     _forget_stop(progress)
     if update:
-        merge_update(compiled.plan, progress, update)
+        merge_update(compiled.plan, update, progress)
         for path, branch in list(progress.under_way()):
-            merge_update(plan_at(compiled.plan, progress, path), branch, update)
+            merge_update(*update_inside(compiled.plan, progress, path, update), branch)
     link.store.create(new_run(progress, tags, None, link.ttl))
     return progress.run_id
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import Any
 
 from holdfast.engine.changes import detached
 from holdfast.engine.commands import Verdict
@@ -13,9 +14,6 @@ from holdfast.errors import Conflict, HoldfastError, RunNotFound, RunPaused, Usa
 from holdfast.graphs.state import State
 from holdfast.journal.progress import Question
 from holdfast.journal.store import PAUSED, RUNNING
-
-if TYPE_CHECKING:
-    from asyncio import Future
 
 Open = Callable[[], Session]
 
@@ -27,7 +25,7 @@ class Seen:
     nobody iterates any more.
     """
 
-    __slots__ = ("began", "cancelled", "open", "run_id", "session", "verdict")
+    __slots__ = ("_lock", "began", "cancelled", "left", "open", "run_id", "session", "verdict")
 
     def __init__(self, run_id: str, open_session: Open) -> None:
         self.run_id, self.open = run_id, open_session
@@ -35,15 +33,27 @@ class Seen:
         self.verdict: Verdict | None = None
         self.began = False
         self.cancelled = False
+        self.left = False
+        self._lock = Lock()
 
     def begin(self) -> Session:
-        """Open the run."""
+        """Open the run. If nobody wants it any more by then, its lease is given back at once."""
         self.began = True
         session = self.open()
-        self.session, self.run_id = session, session.id
+        with self._lock:
+            self.session, self.run_id = session, session.id
+            if self.left:
+                session.close()
         if self.cancelled:
             session.stop.ask()
         return session
+
+    def leave(self) -> None:
+        """Nobody waits for the run to be opened any more, in whichever thread that happens."""
+        with self._lock:
+            self.left = True
+            if self.session is not None:
+                self.session.close()
 
     def end(self, verdict: Verdict) -> None:
         """The run came to a stop. Raises if it isn't this process's run any more."""
@@ -209,7 +219,7 @@ async def _driven_async(seen: Seen) -> AsyncGenerator[dict[str, Any], None]:
     try:
         session = await asyncio.shield(opening)
     except asyncio.CancelledError:
-        opening.add_done_callback(_give_back)
+        seen.leave()
         raise
     async with aclosing(aio.drive(session)) as events:
         async for event in events:
@@ -217,9 +227,3 @@ async def _driven_async(seen: Seen) -> AsyncGenerator[dict[str, Any], None]:
                 seen.end(event)
             else:
                 yield event
-
-
-def _give_back(opening: Future[Session]) -> None:
-    """What was opened for a task that is gone by now."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()

@@ -205,6 +205,8 @@ class Runnable(ABC):
 
     def _resuming(self, run_id: str, given: Given, wait: float | None) -> Callable[[], Session]:
         compiled = self.compiled()
+        if not isinstance(run_id, str):
+            raise UsageError(f"a run is resumed by its id, a str, not {run_id!r}; of a Run, that is .id")
         return lambda: session.resume(compiled, run_id, given, wait, stream=False)
 
 

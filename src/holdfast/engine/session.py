@@ -6,7 +6,7 @@ user's own store is recalled. What comes out is the same, and the same loop goes
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from threading import Lock
 from time import time
@@ -22,7 +22,7 @@ from holdfast.engine.handover import hand_over, take_back
 from holdfast.engine.holder import this_process
 from holdfast.engine.link import Held, Link, Stop, in_words
 from holdfast.engine.task import Guard, Scope
-from holdfast.engine.ways import plan_inside
+from holdfast.engine.ways import plan_inside, update_inside
 from holdfast.errors import (
     AlreadyCompleted,
     Conflict,
@@ -37,7 +37,6 @@ from holdfast.journal.codec import decode, encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.envelope import Seal
 from holdfast.journal.ledger import Ledger, weigh
-from holdfast.journal.opened import Key
 from holdfast.journal.progress import Progress
 from holdfast.journal.reading import read_progress
 from holdfast.journal.store import (
@@ -346,9 +345,9 @@ def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Giv
     link, at = compiled.need_link("resume"), time()
     ledger.move(progress, {**changes, "going_on": answers}, at)
     if update:
-        ledger.note(progress.move_record({}, at, merge_update(compiled.plan, progress, update)))
+        ledger.note(progress.move_record({}, at, merge_update(compiled.plan, update, progress)))
         for path, branch in list(progress.under_way()):
-            delta = merge_update(plan_at(compiled.plan, progress, path), branch, update)
+            delta = merge_update(*update_inside(compiled.plan, progress, path, update), branch)
             ledger.put(progress, path, at, branch.move_record({}, at, delta))
     commit = ledger.commit(RUNNING, summary(progress), heed=False)
     refusal = link.commit(commit)
@@ -357,18 +356,9 @@ def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Giv
     ledger.acknowledged(commit)
 
 
-def merge_update(plan: Plan, progress: Progress, update: Mapping[str, Any]) -> bytes:
+def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> bytes:
     """Change the state as if a node had returned `update`; returns the delta. Raises `UnstorableValue`."""
     changes = Changes(State(progress.state), plan.schema.reducers, durable=True, base=progress.state)
     delta = changes.collect(changes.private(tracked=False), dict(update))
     progress.change(decode(delta))
     return delta
-
-
-def plan_at(plan: Plan, progress: Progress, path: Iterable[Key]) -> Plan:
-    """The plan that the branch at `path` follows."""
-    for key in path:
-        assert progress.section is not None
-        plan, _ = plan_inside(plan, progress.section)
-        progress = progress.section.children[key]
-    return plan

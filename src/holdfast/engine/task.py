@@ -6,7 +6,8 @@ depth of the user's own calls, in threads that copy the context and in asyncio t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -52,6 +53,18 @@ class Guard:
         """The loop lets others have it."""
         self.with_loop = False
         self._lock.release()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """While the loop calls functions of the user's, which may wait for a node that waits for this."""
+        if not self.with_loop:
+            yield
+            return
+        self.give()
+        try:
+            yield
+        finally:
+            self.take()
 
     def __enter__(self) -> None:
         if self._lock is not None:

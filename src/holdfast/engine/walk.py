@@ -29,9 +29,9 @@ from holdfast.engine.commands import Asked, Cancelled, Failed, Report, Wait
 from holdfast.engine.course import DONE, SAVE, Course, Halt, Join, refused, stop_changes, taken_together
 from holdfast.engine.task import Scope, Task
 from holdfast.engine.ways import Opening, following, opening_inside
-from holdfast.graphs.plan import END, Plan
+from holdfast.graphs.plan import END, Plan, PlanNode
 from holdfast.graphs.sections import COLLECT, SubPlan
-from holdfast.graphs.state import LiveState, State, glance, unshared
+from holdfast.graphs.state import LiveState, NodeState, State, glance, unshared
 from holdfast.journal.codec import decode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.opened import Key
@@ -106,7 +106,7 @@ class Walk:
             outcome = (yield task) if node.sub is None else (yield from self._inside(task, node.sub))
             if type(outcome) is dict or type(outcome) not in UNFINISHED:
                 try:
-                    outcome = collect(private, outcome)
+                    outcome = collect(private, outcome) if not nested else self._collected(private, outcome)
                 except Exception as error:
                     outcome = Failed(error, again=False)
             if type(outcome) is not bytes:
@@ -124,7 +124,7 @@ class Walk:
             state._at = at = clock()
             chosen: str | Opening | Failed | None = node.follower if straight else None
             if chosen is None and name not in after:
-                chosen = following(self, node)
+                chosen = following(self, node) if not nested else self._chosen(node)
             decided = chosen if type(chosen) is str else self._target(chosen)
             if nested:
                 decided = self._complete(task, outcome, decided, at)
@@ -218,7 +218,8 @@ class Walk:
         emit = self.course.emit
         if emit is not None:
             where = {"run_id": self.course.root.run_id, **data}
-            emit(kind, self.plan.name, {**where, "branch": self.scope.branch} if self.nested else where)
+            with self.course.guard.aside():
+                emit(kind, self.plan.name, {**where, "branch": self.scope.branch} if self.nested else where)
 
     def _seen(self) -> State:
         """The state for somebody outside. What a branch hasn't changed is copied when it is read, if it ever is."""
@@ -244,7 +245,7 @@ class Walk:
         if p.phase == AFTER:
             if p.node in self.plan.interrupt_after and not p.cleared:
                 return self._halt_after(None)
-            chosen = following(self, self.plan.nodes[p.node])
+            chosen = self._chosen(self.plan.nodes[p.node])
             if isinstance(chosen, Failed):
                 return self._halt_after(chosen)
             target = self._target(chosen)
@@ -256,6 +257,16 @@ class Walk:
         if p.section is not None and not p.section.inside:
             return (yield from self._join())
         return None
+
+    def _chosen(self, node: PlanNode) -> str | Opening | Failed:
+        """What comes after a node of a branch; the functions that say so may take their time."""
+        with self.course.guard.aside():
+            return following(self, node)
+
+    def _collected(self, private: NodeState, returned: Any) -> bytes:
+        """What a node of a branch changed; so may reducers."""
+        with self.course.guard.aside():
+            return self.changes.collect(private, returned)
 
     def _target(self, chosen: str | Opening | Failed | None) -> str | None:
         """The node that comes next, as far as that is decided."""
@@ -289,12 +300,16 @@ class Walk:
         p = self.progress
         try:
             if p.section is None:
-                self._open(opening_inside(self, task.node, sub))
+                with self.course.guard.aside():
+                    opening = opening_inside(self, task.node, sub)
+                self._open(opening)
             halt = yield from self._join()
             if halt is not None:
                 return halt
             assert p.section is not None
-            left = sub.leave(p.section.children[task.node].result(), self.state, self.plan.schema)
+            final = p.section.children[task.node].result()
+            with self.course.guard.aside():
+                left = sub.leave(final, self.state, self.plan.schema)
             self.changes.replace(p.section.kept)
             return left
         except Exception as error:

@@ -6,6 +6,7 @@ graph inside of a node starts with. They only look at the state.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.commands import Failed
@@ -14,7 +15,8 @@ from holdfast.graphs.plan import END, Choice, Edge, Plan, PlanNode
 from holdfast.graphs.sections import Section, SubPlan
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
-from holdfast.journal.opened import Opened
+from holdfast.journal.opened import Key, Opened
+from holdfast.journal.progress import Progress
 from holdfast.observe import events
 
 if TYPE_CHECKING:
@@ -69,6 +71,21 @@ def plan_inside(plan: Plan, section: Opened) -> tuple[Plan, str]:
     if opener is None or section.inside:
         raise LookupError(f"nothing is opened by {section.source!r} any more")
     return (plan, opener.fan_in) if opener.sub is None else (opener.sub.plan, END)
+
+
+def update_inside(
+    plan: Plan, progress: Progress, path: Iterable[Key], update: Mapping[str, Any]
+) -> tuple[Plan, Mapping[str, Any]]:
+    """The plan that the branch at `path` follows, and what an update of the run's state is there."""
+    for key in path:
+        section = progress.section
+        assert section is not None
+        source, opener = plan.nodes[section.source], plan.nodes[section.source].section
+        sub = source.sub if section.inside else opener.sub if opener is not None else None
+        plan, _ = plan_inside(plan, section)
+        update = update if sub is None else sub.updated(update)
+        progress = section.children[key]
+    return plan, update
 
 
 def _tried(walk: Walk, way: Edge | Choice) -> str | None:

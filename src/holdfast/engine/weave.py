@@ -17,6 +17,7 @@ from holdfast.engine.course import SAVE, Course, Halt
 from holdfast.engine.task import Task
 from holdfast.engine.walk import Walk
 from holdfast.engine.ways import plan_inside
+from holdfast.errors import Conflict, RunNotFound
 from holdfast.graphs.sections import FAIL
 from holdfast.journal.opened import Key
 from holdfast.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Signalled
@@ -67,6 +68,7 @@ class Weave:
         self.savers: list[Strand] = []
         self.timers: list[tuple[float, int, Strand]] = []
         self._timed = 0
+        self.refusal: Exception | None = None
 
     def run(self, walk: Walk) -> Generator[Any, Any, Exception | None]:
         """Walk the open branches of a run until each has come to a stop; returns why records were refused, if so."""
@@ -98,7 +100,7 @@ class Weave:
                     heappush(self.timers, (course.clock() + command.seconds, self._timed, strand))
                 else:
                     self._spread(command.walk, strand)
-            if course.stopping:
+            if course.stopping or self.refusal is not None:
                 self._stop()
             if len(queued) == 1 and course.alone and not (running or savers or self.timers):
                 strand, task = queued.popleft()
@@ -107,11 +109,11 @@ class Weave:
             if queued and (tasks := self._begun()):
                 yield Begin(tasks)
             if savers:
-                refusal = yield from self._save()
-                if refusal is not None:
-                    return refusal
+                yield from self._save()
+                if isinstance(self.refusal, (Conflict, RunNotFound)):
+                    return self.refusal
             elif not ready and not (yield from self._wait()):
-                return None
+                return self.refusal
 
     def _spread(self, walk: Walk, holder: Strand | None) -> None:
         """Begin with the branches of a walk that waits for them."""
@@ -119,7 +121,7 @@ class Weave:
 
     def _fill(self, bundle: Bundle) -> None:
         """Let branches begin, as many as may; where none is under way any more, their holder goes on."""
-        may_begin = not (bundle.failing or self.course.stopping)
+        may_begin = not (bundle.failing or self.course.stopping or self.refusal is not None)
         while may_begin and bundle.waiting and bundle.live < bundle.limit:
             self.ready.append((Strand(bundle, bundle.waiting.popleft()), None))
             bundle.live += 1
@@ -132,7 +134,7 @@ class Weave:
         if halt.status in (FAILED, PAUSED):
             bundle.walk.halts[strand.key] = halt
             bundle.failing = bundle.failing or halt.status == FAILED
-        elif halt.status == CANCELLED:
+        elif halt.status == CANCELLED and self.refusal is None:
             self.course.stopping = True
         self._fill(bundle)
 
@@ -145,19 +147,23 @@ class Weave:
             tasks.append(task)
         return tasks
 
-    def _save(self) -> Generator[Any, Any, Exception | None]:
-        """Save the records of all that wait for it. A signal to stop is heeded, and doesn't keep them from it."""
+    def _save(self) -> Generator[Any, Any, None]:
+        """Save the records of all that wait for it. A signal to stop is heeded, and doesn't keep them from it.
+
+        When that was refused, nothing new begins, nothing more is saved, and what runs is waited for.
+        """
         ledger = self.course.ledger
         assert ledger is not None
-        answer = yield ledger.commit(heed=None if self.course.stopping else True)
-        if isinstance(answer, Signalled):
-            self.course.stopping = True
-            answer = yield ledger.commit(heed=None)
+        answer: Any = self.refusal
+        if answer is None:
+            answer = yield ledger.commit(heed=None if self.course.stopping else True)
+            if isinstance(answer, Signalled):
+                self.course.stopping = True
+                answer = yield ledger.commit(heed=None)
         if isinstance(answer, Exception):
-            return answer
-        self.ready.extend((strand, None) for strand in self.savers)
+            self.refusal = answer
+        self.ready.extend((strand, self.refusal) for strand in self.savers)
         self.savers.clear()
-        return None
 
     def _wait(self) -> Generator[Any, Any, bool]:
         """Wait for what is under way. False if nothing is."""

@@ -173,8 +173,10 @@ class Definition:
         if sub is not None:
             each = sub.graph.name
         elif not isinstance(each, str) and callable(each):
-            self.add_node(each)
-            each = str(getattr(each, "__name__", ""))
+            function, each = each, str(getattr(each, "__name__", ""))
+            there = self._draft.nodes.get(each)
+            if there is None or there.function is None or there.function.call is not function:
+                self.add_node(function)
         if not isinstance(each, str):
             raise DefinitionError(f"{what}: each is a node, a function or a graph, not {each!r}", self.name)
         asked: str | Function = (
@@ -276,6 +278,10 @@ class Definition:
             if inputs is not None or outputs is not None:
                 raise DefinitionError(f"{what}: inputs and outputs are for a graph that it runs", self.name)
             return None
+        if "/" in run.name:
+            raise DefinitionError(
+                f"{what}: a graph inside of another has no '/' in its name: {run.name!r}", self.name
+            )
         passing = [
             given
             if given is None or isinstance(given, Mapping)

@@ -51,6 +51,15 @@ class SubPlan(NamedTuple):
             given = dict(state)
         return self.plan.schema.initial(given)
 
+    def updated(self, update: Mapping[str, Any]) -> dict[str, Any]:
+        """What an update of the state outside is to the graph, while it runs."""
+        if isinstance(self.inputs, Mapping):
+            return {new: update[old] for new, old in self.inputs.items() if old in update}
+        if self.inputs is not None:
+            return {}
+        known = self.plan.schema.keys
+        return {key: value for key, value in update.items() if not known or key in known}
+
     def leave(self, final: Mapping[str, Any], outer: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
         """What the graph around it, of this schema and in this `outer` state, is told at the end: an update.
 
