@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast.graphs.state import Notes, State, TrackedState
@@ -14,10 +15,11 @@ class BranchResult(TrackedState):
 
     `branch` names it, `index` is its place among the `parallel_results`. `error` is None, or tells why the branch
     failed (`type`, `message`, `node`, `traceback`), where errors are collected. `started` and `ended` are seconds
-    since the epoch. What you change in it changes nothing else; it may be put into the state as it is.
+    since the epoch. What you change in it changes nothing else; it may be put into the state as it is, but holds all
+    that the branch started with, too: `changes` has only what the branch changed.
     """
 
-    __slots__ = ("branch", "ended", "error", "index", "started")
+    __slots__ = ("_changed", "branch", "ended", "error", "index", "started")
 
     def __init__(
         self,
@@ -30,6 +32,7 @@ class BranchResult(TrackedState):
         ended: float = 0.0,
         run_id: str | None = None,
         checkpoint_node: str | None = None,
+        changed: Iterable[str] | None = None,
     ) -> None:
         dict.__init__(self, data)
         made = State.__new__(State)
@@ -37,6 +40,12 @@ class BranchResult(TrackedState):
         self.notes = Notes(made, {}, _own)
         self.branch, self.index, self.error = branch, index, error
         self.started, self.ended = started, ended
+        self._changed = list(data if changed is None else changed)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What the branch changed of the state that it started with, its item included."""
+        return {key: self[key] for key in self._changed if key in self}
 
     @property
     def state(self) -> State:
@@ -68,14 +77,14 @@ def _own(key: str, value: Any) -> Any:
 
 def _to(result: BranchResult) -> list[Any]:
     told = (result.branch, result.index, result.error, result.started, result.ended)
-    return [dict(dict.items(result)), *told, result.run_id, result.checkpoint_node]
+    return [dict(dict.items(result)), *told, result.run_id, result.checkpoint_node, result._changed]
 
 
 def _restore(stored: Any) -> BranchResult:
-    data, branch, index, error, started, ended, run_id, node = stored
+    data, branch, index, error, started, ended, run_id, node, changed = stored
     return BranchResult(
         data, branch=branch, index=index, error=error, started=started, ended=ended, run_id=run_id,
-        checkpoint_node=node,
+        checkpoint_node=node, changed=changed,
     )  # fmt: skip
 
 

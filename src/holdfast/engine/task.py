@@ -117,6 +117,7 @@ class Scope:
             made = BranchResult(
                 data, branch=section.label(key), index=index, error=detached_value(child.error), started=child.began,
                 ended=child.at, run_id=child.run_id, checkpoint_node=child.made_by,
+                changed=child.changed if child.base is not None else None,
             )  # fmt: skip
             found.append(made)
         return found
