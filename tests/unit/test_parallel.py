@@ -1459,8 +1459,14 @@ def test_a_cancelled_run_whose_branch_fails_can_be_resumed(via: Via) -> None:
 def test_a_run_left_in_the_middle_of_a_section_can_be_resumed(api: str, store: Any) -> None:
     """F12, H3: what was reported is durable; what still runs can keep nothing more."""
     calls, go_on, left, late = Calls(), threading.Event(), threading.Event(), []
+    begun = threading.Event()
+
+    def beside(state: State, ctx: Task) -> dict[str, Any]:
+        assert begun.wait(SOON)
+        return calls(state, ctx)
 
     def busy(state: State, ctx: Task) -> dict[str, Any]:
+        begun.set()
         if not left.is_set():
             assert go_on.wait(SOON)
             try:
@@ -1470,7 +1476,7 @@ def test_a_run_left_in_the_middle_of_a_section_can_be_resumed(api: str, store: A
             left.set()
         return calls(state, ctx)
 
-    graph = fan({"a": [busy, calls], "b": [calls, calls]}).compile(store=store)
+    graph = fan({"a": [busy, calls], "b": [beside, calls]}).compile(store=store)
 
     async def leave() -> list[str]:
         run = graph.astream({}, run_id="r")

@@ -21,7 +21,7 @@ from random import Random
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
 from holdfast.engine.calling import attempt
@@ -60,12 +60,15 @@ Occurrence = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Leaf:
-    """A node that calls a function: operations on the state, then what it returns. A fan-in also `gathers`."""
+    """A node that calls a function: operations on the state, then what it returns.
+
+    A fan-in also `gathers` what branches came to; that is the key which it counts the laps of its section under.
+    """
 
     name: str
     does: tuple[tuple[Any, ...], ...] = ()
     returns: tuple[tuple[str, Any], ...] = ()
-    gathers: bool = False
+    gathers: str = ""
     retry: bool = False
 
 
@@ -114,6 +117,11 @@ class Section:
     def joins(self) -> str:
         return self.source.name if self.fan_in is None else self.fan_in.name
 
+    def is_enough(self, state: Mapping[str, Any]) -> bool:
+        leaf = self.fan_in or self.source
+        assert isinstance(leaf, Leaf)
+        return bool(state[leaf.gathers] % self.laps == 0)
+
 
 Part = Leaf | Inner | Section
 Chain = tuple[Part, ...]
@@ -144,6 +152,8 @@ SCHEMAS: dict[str, Any] = {
     "none": None,
 }
 PASSINGS = ["default", "mapped", "called"]
+LARGEST = 60
+"""How many steps a run has at most."""
 INPUT = {"n": 0, "xs": [1, [2]], "d": {"k": [0]}, "t": ([], "t"), "todo": [[1], {"k": [2]}]}
 
 
@@ -185,7 +195,7 @@ def _lay_section(made: Definition, section: Section, target: str | None, world: 
     end = {"fan-in": joins, "nowhere": None, "exit": END}[opens.ends]
     _lay_node(made, section.source, world)
     if section.fan_in is None:
-        made.add_edge(source, target or END, _enough(section))
+        made.add_edge(source, target or END, section.is_enough)
     match opens:
         case Parallel(branches, tail):
             for branch in branches:
@@ -203,9 +213,8 @@ def _lay_section(made: Definition, section: Section, target: str | None, world: 
                 _lay(made, each, end, world)
     if section.fan_in is not None:
         _lay_node(made, section.fan_in, world)
-        again = not_enough(section)
         if section.laps > 1:
-            made.add_edge(joins, source, again)
+            made.add_edge(joins, source, lambda state: not section.is_enough(state))
         _lead(made, joins, target or (END if section.laps > 1 else None))
 
 
@@ -243,14 +252,6 @@ def passing(graph: Graph, how: str, world: World) -> tuple[Any, Any]:
             return {"n": "n", "m": "n"}, {"m": "n"}
         case _:
             return inputs, outputs
-
-
-def _enough(section: Section) -> Callable[[Any], bool]:
-    return lambda state: state[f"laps of {section.joins}"] % section.laps == 0
-
-
-def not_enough(section: Section) -> Callable[[Any], bool]:
-    return lambda state: state[f"laps of {section.joins}"] % section.laps != 0
 
 
 def nodes_of(graph: Graph) -> list[str]:
@@ -314,8 +315,7 @@ def _function(leaf: Leaf, world: World) -> Callable[..., Any]:
         update = {key: deepcopy(value) for key, value in leaf.returns}
         if leaf.gathers:
             world.gathered(ctx, parallel_results)
-            lap = f"laps of {leaf.name}"
-            update = {**update, **_gathered(parallel_results), lap: state.get(lap, 0) + 1}
+            update = {**update, **_gathered(parallel_results), leaf.gathers: state.get(leaf.gathers, 0) + 1}
         return update
 
     return run
@@ -378,6 +378,10 @@ def told_apart(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 # The interpreter
+
+
+class TooLarge(Exception):
+    """The run would take too long."""
 
 
 class Failure(Exception):
@@ -505,13 +509,13 @@ class Interpreter:
                 self._leaf(section.source, scope, results)
             else:
                 self._inner(section.source, scope)
-            if section.fan_in is None and _enough(section)(scope.state):
+            if section.fan_in is None and section.is_enough(scope.state):
                 return
             results = self._branches(section, scope)
             if section.fan_in is not None:
                 self._leaf(section.fan_in, scope, results)
                 results = []
-                if not not_enough(section)(scope.state):
+                if section.is_enough(scope.state):
                     return
 
     def _branches(self, section: Section, scope: Scope) -> list[Result]:
@@ -593,6 +597,8 @@ class Interpreter:
     def _complete(self, name: str, scope: Scope) -> None:
         scope.visits[name] += 1
         self.sure.append(((*scope.chain, (name, scope.visits[name])), scope.branch, name))
+        if len(self.sure) + len(self.maybe) > LARGEST:
+            raise TooLarge
 
     def _see(self, ctx: Any, results: list[Any]) -> None:
         self.results[self._at] = [each.told() for each in results]
@@ -1136,7 +1142,7 @@ def _updated(root: Progress, update: Mapping[str, Any], plan: Plan) -> dict[Any,
 # Strategies
 
 VALUES = [7, True, "é", None, (), (1, [2]), [1, (2,)], [], {"k": [1]}, {1: "one"}]
-LISTS = [[1], [], [None, (2, [3])], [[1], {"k": [2]}]]
+LISTS = [[1], [], [None, (2, [3])], [[1], {"k": [2]}], [True]]
 DICTS = [{"k": [0]}, {}, {"l": (1,), "k": 2}]
 TODOS = [[[1], {"k": [2]}, 3, (4, [5])], [], [7], ([1], [1]), {"a": 1, "b": 2}, [[0], [0], [0]]]
 OPERATIONS = [
@@ -1176,7 +1182,7 @@ class Drawing:
     """A graph as it is drawn. Names are its own in each graph; `left` is how many nodes there may still be."""
 
     def __init__(self, draw: Any) -> None:
-        self.draw, self.left, self.graphs = draw, 10, count(1)
+        self.draw, self.left, self.graphs, self.sections = draw, 10, count(1), count(1)
 
     def graph(self, depth: int, schemas: list[str]) -> Graph:
         name, names = f"g{next(self.graphs)}", chained("abcdefgh", (f"n{number}" for number in count(1)))
@@ -1196,7 +1202,7 @@ class Drawing:
             case kind:
                 return self.section(names, depth, kind)
 
-    def leaf(self, names: Iterator[str], gathers: bool = False, todo: bool = False) -> Leaf:
+    def leaf(self, names: Iterator[str], gathers: str = "", todo: bool = False) -> Leaf:
         self.left -= 1
         does, returns = tuple(self.draw(operations)), self.draw(returned)
         stumbles = any(each[0] == "stumble" for each in does)
@@ -1211,12 +1217,12 @@ class Drawing:
 
     def section(self, names: Iterator[str], depth: int, kind: str) -> Section:
         collects, laps, todo = self.one([False, True]), self.one([1, 1, 2]), self.one([True, False])
-        planner = self.one([False, False, False, True])
-        source: Leaf | Inner = self.leaf(names, gathers=planner, todo=todo and kind == "each")
+        planner, counter = self.one([False, False, False, True]), f"laps {next(self.sections)}"
+        source: Leaf | Inner = self.leaf(names, counter if planner else "", todo and kind == "each")
         if not planner and not todo and self.one([False, False, True]):
             source = self.inner(names, depth)
         opens = self.parallel(names, depth) if kind == "parallel" else self.each(names, depth, todo)
-        return Section(source, opens, None if planner else self.leaf(names, gathers=True), collects, laps)
+        return Section(source, opens, None if planner else self.leaf(names, counter), collects, laps)
 
     def parallel(self, names: Iterator[str], depth: int) -> Parallel:
         branches = tuple(self.chain(names, depth - 1, 2) for _ in range(self.one([2, 1, 3, 4])))
@@ -1244,7 +1250,10 @@ class Drawing:
 def sketches(draw: Any) -> Graph:
     """A nesting of up to three levels, of a size that can be run."""
     graph = Drawing(draw).graph(3, ["rich", "rich", "none"])
-    assume(len(Interpreter(graph).sure) <= 60)
+    try:
+        Interpreter(graph)
+    except TooLarge:
+        reject()
     return graph
 
 
@@ -1313,11 +1322,11 @@ ASKED = Each(
 WAYS = Parallel(
     (
         (Leaf("b", (("grow", "xs", 1), ("break",))),),
-        (Section(Leaf("c"), ASKED, Leaf("d", gathers=True), collects=True),),
+        (Section(Leaf("c"), ASKED, Leaf("d", gathers="laps of d"), collects=True),),
     )
 )
 INSIDE = Graph(
-    "g2", "small", (Section(Leaf("a", (("shrink", "xs"),)), WAYS, Leaf("f", gathers=True), laps=2),)
+    "g2", "small", (Section(Leaf("a", (("shrink", "xs"),)), WAYS, Leaf("f", gathers="laps of f"), laps=2),)
 )
 RICH = Graph(
     "g1",
@@ -1326,7 +1335,7 @@ RICH = Graph(
         Section(
             Leaf("a", (("bump",),), (("todo", [[1], [2]]), ("log", [1]))),
             ITEMS,
-            Leaf("d", (("poke", "d", 1), ("once", "k")), gathers=True),
+            Leaf("d", (("poke", "d", 1), ("once", "k")), gathers="laps"),
         ),
         Inner("e", INSIDE),
     ),
@@ -1434,7 +1443,7 @@ def test_an_approval_that_nobody_was_asked_for_still_waits(cut: str) -> None:
     """F12, F5: a branch waits for one when another fails, or the run is cancelled; a resume asks for it."""
     other = Leaf("b", (("break",),) if cut == FAILED else ())
     graph = Graph(
-        "g1", "none", (Section(Leaf("a"), Parallel(((Leaf("c"),), (other,))), Leaf("d", gathers=True)),)
+        "g1", "none", (Section(Leaf("a"), Parallel(((Leaf("c"),), (other,))), Leaf("d", gathers="laps")),)
     )
     bench = Bench(
         graph, stops=[(frozenset("c"), frozenset())], lives=[(CANCEL, 12)] if cut == CANCELLED else []

@@ -36,7 +36,7 @@ from holdfast.journal.codec import decode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.opened import Key
 from holdfast.journal.progress import AFTER, BEFORE, FAILED_PHASE, Progress
-from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED
+from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from holdfast.observe import events
 
 Steps = Generator[Any, Any, Halt | None]
@@ -156,6 +156,8 @@ class Walk:
         p, course = self.progress, self.course
         self.tell(events.BRANCH_START)
         halt = yield from self.run()
+        if halt.status == RUNNING:
+            return halt  # its records were refused, so nothing is told of them
         if halt.status == FAILED and on_error == COLLECT:
             times = {"began": self.first, "at": course.clock()}
             self.note({"node": END, "phase": BEFORE, "error": self.described(halt), **times})
