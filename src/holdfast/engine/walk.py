@@ -24,14 +24,15 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from holdfast.engine.accounts import error_data, told
-from holdfast.engine.changes import Changes, detached
+from holdfast.engine.changes import Changes
 from holdfast.engine.commands import Asked, Cancelled, Failed, Report, Wait
 from holdfast.engine.course import DONE, SAVE, Course, Halt, Join, refused, stop_changes, taken_together
 from holdfast.engine.task import Scope, Task
+from holdfast.engine.telling import Telling
 from holdfast.engine.ways import Opening, following, opening_inside
 from holdfast.graphs.plan import END, Plan, PlanNode
 from holdfast.graphs.sections import COLLECT, SubPlan
-from holdfast.graphs.state import LiveState, NodeState, State, glance, unshared
+from holdfast.graphs.state import LiveState, NodeState, State
 from holdfast.journal.codec import decode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.opened import Key
@@ -43,7 +44,7 @@ Steps = Generator[Any, Any, Halt | None]
 UNFINISHED: Final = frozenset({Failed, Asked, Cancelled, Halt})
 
 
-class Walk:
+class Walk(Telling):
     """The way through one plan on one state: that of a run, of a branch, or of a graph inside of a node.
 
     `until` is the node that ends it: the fan-in, for a branch. `path`, `branch`, `prefix` are those of its `Scope`.
@@ -67,9 +68,7 @@ class Walk:
         self.changes = Changes(state, plan.schema.reducers, durable, progress.base, changed)
         self.changes.apart = self.nested
         self.scope = Scope(plan, progress, course.keep, course.guard, course.root, path, branch, prefix)
-        self.reported = progress.iterations
-        self.first = progress.began
-        """When the first of its nodes began."""
+        self.reported, self.first = progress.iterations, progress.began
         self.halts: dict[Key, Halt] = {}
         """Why the branches of the section that is open came to a stop, where they aren't done."""
 
@@ -102,7 +101,7 @@ class Walk:
             private = hand_out(watched or node.retry is not None or p.section is not None)
             task = scope.task = Task(scope, node, private, p.attempts + 1, p.step + 1)
             if nested or emit is not None:
-                self._announce(task)
+                self.announce(task)
             outcome = (yield task) if node.sub is None else (yield from self._inside(task, node.sub))
             if type(outcome) is dict or type(outcome) not in UNFINISHED:
                 try:
@@ -119,7 +118,7 @@ class Walk:
             else:
                 task.close()
             if emit is not None:
-                self._conclude(task, None)
+                self.conclude(task, None)
             state.checkpoint_node = name
             state._at = at = clock()
             chosen: str | Opening | Failed | None = node.follower if straight else None
@@ -197,16 +196,6 @@ class Walk:
         if ledger is not None:
             ledger.put(self.course.root, self.scope.path, at, record)
 
-    def step_report(self) -> Report:
-        """The event of the step that completed last. It is reported once, and after it was saved."""
-        self.reported = self.progress.iterations
-        event = {"type": "state", "node": self.progress.made_by, "state": self._seen()}
-        return Report({**event, "branch": self.scope.branch} if self.nested else event)
-
-    def saved(self) -> None:
-        """Tell that the last step is durable."""
-        self.tell(events.CHECKPOINT_SAVE, node=self.progress.made_by, step=self.course.root.step)
-
     def described(self, halt: Halt) -> dict[str, Any]:
         """A failure as data, with the whole way to the node."""
         at = halt.at or self
@@ -214,22 +203,6 @@ class Walk:
         return (
             error_data(halt.cause, node) if halt.cause else {"type": "", "message": halt.reason, "node": node}
         )
-
-    def tell(self, kind: str, **data: Any) -> None:
-        """Tell the observers, if there are any."""
-        emit = self.course.emit
-        if emit is not None:
-            where = {"run_id": self.course.root.run_id, **data}
-            with self.course.guard.aside():
-                emit(kind, self.plan.name, {**where, "branch": self.scope.branch} if self.nested else where)
-
-    def _seen(self) -> State:
-        """The state for somebody outside. What a branch hasn't changed is copied when it is read, if it ever is."""
-        p = self.progress
-        if p.base is None:
-            return detached(self.state)
-        copied = {key: detached_value(value) for key, value in self.state.items() if key in p.changed}
-        return glance({**unshared(self.state), **copied}, self.state)
 
     def _enlivened(self) -> State:
         """The state as a State, which knows where it came from."""
@@ -337,7 +310,7 @@ class Walk:
         task.close()
         self.changes.undo(task.state)
         if self.course.emit is not None:
-            self._conclude(task, outcome)
+            self.conclude(task, outcome)
         match outcome:
             case Asked(question, note):
                 place = self.scope.place(task.node)
@@ -397,28 +370,3 @@ class Walk:
             return Halt(FAILED, self, reason, following.error, AFTER)
         place = self.scope.place(self.progress.node)
         return Halt(PAUSED, self, f"interrupted after {place!r}", phase=AFTER)
-
-    def _announce(self, task: Task) -> None:
-        task.began = self.course.clock()
-        self.first = self.first or task.began
-        if self.course.emit is None:
-            return
-        p, iteration = self.progress, self.progress.iterations + 1
-        if task.visit > 1 and task.attempt == 1:
-            self.tell(
-                events.CYCLE_DETECTED,
-                node=task.node, visit_count=task.visit, iteration=iteration, path_length=p.iterations + 1,
-            )  # fmt: skip
-        self.tell(events.NODE_START, node=task.node, iteration=iteration, attempt=task.attempt)
-
-    def _conclude(self, task: Task, outcome: object) -> None:
-        if isinstance(outcome, (Asked, Cancelled)):
-            return
-        failed = isinstance(outcome, Failed) or (isinstance(outcome, Halt) and outcome.status == FAILED)
-        if isinstance(outcome, Halt) and not failed:
-            return
-        self.tell(
-            events.NODE_COMPLETE,
-            node=task.node, iteration=self.progress.iterations + 1,
-            error=failed, duration=self.course.clock() - task.began,
-        )  # fmt: skip

@@ -1,0 +1,82 @@
+"""What a walk tells: observers, what happens as it happens; whoever iterates the run, what is durable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.engine.changes import detached
+from holdfast.engine.commands import Asked, Cancelled, Failed, Report
+from holdfast.engine.course import Course, Halt
+from holdfast.engine.task import Scope, Task
+from holdfast.graphs.plan import Plan
+from holdfast.graphs.state import State, glance, unshared
+from holdfast.journal.copies import detached_value
+from holdfast.journal.progress import Progress
+from holdfast.journal.store import FAILED
+from holdfast.observe import events
+
+
+class Telling:
+    """The part of a walk that speaks. `first` is when its first node began, `reported` how far it was reported."""
+
+    course: Course
+    plan: Plan
+    progress: Progress
+    scope: Scope
+    state: State
+    nested: bool
+    first: float
+    reported: int
+
+    def tell(self, kind: str, **data: Any) -> None:
+        """Tell the observers, if there are any."""
+        emit = self.course.emit
+        if emit is not None:
+            where = {"run_id": self.course.root.run_id, **data}
+            with self.course.guard.aside():
+                emit(kind, self.plan.name, {**where, "branch": self.scope.branch} if self.nested else where)
+
+    def announce(self, task: Task) -> None:
+        """A node is about to be called."""
+        task.began = self.course.clock()
+        self.first = self.first or task.began
+        if self.course.emit is None:
+            return
+        p, iteration = self.progress, self.progress.iterations + 1
+        if task.visit > 1 and task.attempt == 1:
+            self.tell(
+                events.CYCLE_DETECTED,
+                node=task.node, visit_count=task.visit, iteration=iteration, path_length=p.iterations + 1,
+            )  # fmt: skip
+        self.tell(events.NODE_START, node=task.node, iteration=iteration, attempt=task.attempt)
+
+    def conclude(self, task: Task, outcome: object) -> None:
+        """A node was called; what it asks for, and a run that stops, is told elsewhere."""
+        if isinstance(outcome, (Asked, Cancelled)):
+            return
+        failed = isinstance(outcome, Failed) or (isinstance(outcome, Halt) and outcome.status == FAILED)
+        if isinstance(outcome, Halt) and not failed:
+            return
+        self.tell(
+            events.NODE_COMPLETE,
+            node=task.node, iteration=self.progress.iterations + 1,
+            error=failed, duration=self.course.clock() - task.began,
+        )  # fmt: skip
+
+    def saved(self) -> None:
+        """Tell that the last step is durable."""
+        self.tell(events.CHECKPOINT_SAVE, node=self.progress.made_by, step=self.course.root.step)
+
+    def step_report(self) -> Report:
+        """The event of the step that completed last. It is reported once, and after it was saved."""
+        self.reported = self.progress.iterations
+        event = {"type": "state", "node": self.progress.made_by, "state": self._seen()}
+        return Report({**event, "branch": self.scope.branch} if self.nested else event)
+
+    def _seen(self) -> State:
+        """The state for somebody outside. What a branch hasn't changed is copied when it is read, if it ever is."""
+        p = self.progress
+        if p.base is None:
+            return detached(self.state)
+        copied = {key: detached_value(value) for key, value in self.state.items() if key in p.changed}
+        return glance({**unshared(self.state), **copied}, self.state)
