@@ -248,3 +248,22 @@ def test_the_reason_of_many_pauses_is_short() -> None:
         graph.execute({})
     assert len(caught.value.questions) == 50
     assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_save_that_fails_somewhere_inside_takes_nothing_for_done(number: int) -> None:
+    """F12, G9 (invariant 8): neither a graph in a graph, nor a branch in it, whatever was refused."""
+    inner = StateGraph(name="inner").add_node("spread").add_node("left", run=lambda state: {"log": ["left"]})
+    inner.add_parallel_edge("spread", "left", "join")
+    inner.add_fanin_node("join", run=lambda parallel_results: {"log": [r["log"] for r in parallel_results]})
+    inner.set_entry_point("spread").set_finish_point("join")
+    middle = StateGraph(name="middle").add_node("inner", inner)
+    graph = StateGraph(name="outer").add_node(
+        "middle", middle.set_entry_point("inner").set_finish_point("inner")
+    )
+    graph.set_entry_point("middle").set_finish_point("middle").compile(store=Failing(number))
+    try:
+        final = graph.execute({}, run_id="r")
+    except ExecutionError:
+        final = graph.resume("r")
+    assert final == {"log": [["left"]]}

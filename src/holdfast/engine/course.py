@@ -75,6 +75,7 @@ class Join(NamedTuple):
 
 def taken_together(halts: Sequence[Halt]) -> Halt:
     """Why branches that run beside each other don't go on: the first that failed, or all that wait."""
+    assert halts, "a branch that isn't done says why"
     failures = [halt for halt in halts if halt.status == FAILED]
     if failures:
         more = f" (the first of {len(failures)} branches that failed)" if len(failures) > 1 else ""

@@ -300,10 +300,8 @@ class Walk(Telling):
             return Halt(CANCELLED)
         section = self.progress.section
         assert section is not None
-        halts = [
-            self.halts[key] for key, child in section.children.items() if not child.done and key in self.halts
-        ]
-        return taken_together(halts) if halts else None
+        stopped = [key for key, child in section.children.items() if not child.done]
+        return taken_together([self.halts[key] for key in stopped if key in self.halts]) if stopped else None
 
     def _unfinished(self, task: Task, outcome: Failed | Asked | Cancelled | Halt) -> Steps:
         """A node didn't complete: try again (None), or stop (a Halt)."""

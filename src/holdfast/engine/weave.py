@@ -126,7 +126,7 @@ class Weave:
             self.ready.append((Strand(bundle, bundle.waiting.popleft()), None))
             bundle.live += 1
         if not bundle.live and bundle.holder is not None:
-            self.ready.append((bundle.holder, None))
+            self.ready.append((bundle.holder, self.refusal))
 
     def _ended(self, strand: Strand, halt: Halt) -> None:
         bundle = strand.bundle
