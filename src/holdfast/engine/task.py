@@ -6,10 +6,9 @@ depth of the user's own calls, in threads that copy the context and in asyncio t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.engine.questions import Pause, question_for, read_answer
 from holdfast.engine.results import BranchResult
@@ -23,6 +22,7 @@ from holdfast.journal.progress import Progress
 
 CURRENT: ContextVar[Task | None] = ContextVar("holdfast.task", default=None)
 
+T = TypeVar("T")
 Keep = Callable[["Scope", str, Any], None]
 """Store the result of a `once()` durably: `keep(scope, key, value)`."""
 
@@ -54,15 +54,13 @@ class Guard:
         self.with_loop = False
         self._lock.release()
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """While the loop calls functions of the user's, which may wait for a node that waits for this."""
+    def aside(self, call: Callable[..., T], *args: Any) -> T:
+        """Call a function of the user's from the loop: it may wait for a node that waits for this."""
         if not self.with_loop:
-            yield
-            return
+            return call(*args)
         self.give()
         try:
-            yield
+            return call(*args)
         finally:
             self.take()
 

@@ -32,9 +32,10 @@ class Telling:
         """Tell the observers, if there are any."""
         emit = self.course.emit
         if emit is not None:
-            where = {"run_id": self.course.root.run_id, **data}
-            with self.course.guard.aside():
-                emit(kind, self.plan.name, {**where, "branch": self.scope.branch} if self.nested else where)
+            data = {"run_id": self.course.root.run_id, **data}
+            if self.nested:
+                data["branch"] = self.scope.branch
+            self.course.guard.aside(emit, kind, self.plan.name, data)
 
     def announce(self, task: Task) -> None:
         """A node is about to be called."""

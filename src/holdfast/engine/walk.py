@@ -235,13 +235,11 @@ class Walk(Telling):
 
     def _chosen(self, node: PlanNode) -> str | Opening | Failed:
         """What comes after a node of a branch; the functions that say so may take their time."""
-        with self.course.guard.aside():
-            return following(self, node)
+        return self.course.guard.aside(following, self, node)
 
     def _collected(self, private: NodeState, returned: Any) -> bytes:
         """What a node of a branch changed; so may reducers."""
-        with self.course.guard.aside():
-            return self.changes.collect(private, returned)
+        return self.course.guard.aside(self.changes.collect, private, returned)
 
     def _target(self, chosen: str | Opening | Failed | None) -> str | None:
         """The node that comes next, as far as that is decided."""
@@ -275,16 +273,13 @@ class Walk(Telling):
         p = self.progress
         try:
             if p.section is None:
-                with self.course.guard.aside():
-                    opening = opening_inside(self, task.node, sub)
-                self._open(opening)
+                self._open(self.course.guard.aside(opening_inside, self, task.node, sub))
             halt = yield from self._join()
             if halt is not None:
                 return halt
             assert p.section is not None
             final = p.section.children[task.node].result()
-            with self.course.guard.aside():
-                left = sub.leave(final, self.state, self.plan.schema)
+            left = self.course.guard.aside(sub.leave, final, self.state, self.plan.schema)
             self.changes.replace(p.section.kept)
             return left
         except Exception as error:
