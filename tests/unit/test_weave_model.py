@@ -805,17 +805,19 @@ class Bench:
 
     def _look(self, stored: Progress) -> None:
         """Somebody looks at a run that has stopped: at what a paused one waits for, and at what has failed."""
-        if stored.status == PAUSED and self.looked:
+        head = STORE.head(self.run_id)
+        assert head.status == stored.status
+        if head.status == PAUSED and self.looked:
             for path, branch in [*stored.stops()] or [((), stored)]:
                 assert branch.status == PAUSED
                 self._check_pause(stored, path, branch)
-        elif stored.status == FAILED:
+        elif head.status == FAILED:
             assert stored.error is not None
             assert stored.error["type"].endswith("Broken"), stored.error["traceback"]
             broken = stored.error["message"]
-            assert broken not in self.world.mended or self.looked == STORE.head(self.run_id).sequence
+            assert broken not in self.world.mended or self.looked == head.sequence
             self.world.mended.add(broken)
-        self.looked = STORE.head(self.run_id).sequence
+        self.looked = head.sequence
 
     def _answers(self, stored: Progress) -> dict[str, Any]:
         """Answers to some of the open questions; to one at least, if nothing else could go on."""
@@ -1268,7 +1270,7 @@ some_nodes = st.frozensets(st.sampled_from(somewhere), max_size=4)
 interrupts = st.lists(st.tuples(some_nodes, some_nodes), min_size=1, max_size=2)
 intervals = st.sampled_from([1, 1, 1, 0, 2, 3])
 limits = st.sampled_from([32, 32, 1, 2])
-fates = st.sampled_from([KILL, KILL, CANCEL, SIGNAL, REFUSE, LOSE])
+fates = st.sampled_from([KILL, KILL, CANCEL, SIGNAL, LOSE, REFUSE])
 lives = st.lists(st.tuples(fates, st.integers(0, 60)), max_size=5)
 updates = st.lists(
     st.lists(st.sampled_from([*RETURNED, *product(["todo"], TODOS), ("item", [9])]), max_size=2).map(dict),
@@ -1426,7 +1428,14 @@ def test_without_a_store_nested_sections_come_to_the_same(graph: Graph, seed: in
 
 
 @pytest.mark.parametrize(
-    ("fate", "stride"), [(KILL, 6), (CANCEL, 19), (SIGNAL, 23), (REFUSE, 19), (LOSE, 23)]
+    ("fate", "stride"),
+    [
+        (KILL, 6),
+        (CANCEL, 19),
+        (SIGNAL, 23),
+        (LOSE, 23),
+        (REFUSE, 19),
+    ],
 )
 def test_there_is_no_point_at_which_a_cut_does_harm(fate: str, stride: int) -> None:
     """F12, H3: a nesting with a bit of everything, cut at its points in turn, and killed once more soon after."""
@@ -1450,6 +1459,16 @@ def test_an_approval_that_nobody_was_asked_for_still_waits(cut: str) -> None:
     )
     bench.run()
     assert bench.verdicts == [cut, PAUSED, COMPLETED]
+
+
+def test_a_stop_that_could_not_be_saved_is_none() -> None:
+    """F12, F5, G9: the run's head and its journal agree, and an approval that nobody was asked for still waits."""
+    graph = Graph(
+        "g1", "none", (Section(Leaf("a"), Parallel(((Leaf("b"),), (Leaf("c"),))), Leaf("d", gathers="laps")),)
+    )
+    for point in range(40):
+        bench = Bench(graph, stops=[(frozenset("c"), frozenset())], lives=[(REFUSE, point), (KILL, 0)])
+        bench.run()
 
 
 def test_what_passes_out_of_a_graph_is_told_apart_by_type() -> None:

@@ -149,13 +149,19 @@ class Core:
     ) -> Generator[Command, Any, Verdict | str]:
         """Save where the run stops. Gives the checkpoint's reference, or a Verdict if it can't be saved."""
         p, ledger, walk = self.progress, self.ledger, self.walk
-        cleared = p.cleared
+        before: dict[str, Any] = {
+            "status": RUNNING,
+            "reason": None,
+            "phase": p.phase,
+            "cleared": p.cleared,
+            "questions": [],
+        }
         walk.note(changes)
         answer: Any = None
         if ledger is not None:
             answer = yield ledger.commit(status, summary(p), purge, heed=status == PAUSED)
             if isinstance(answer, Exception):
-                walk.note({"cleared": cleared, "questions": []})
+                walk.note(before)  # nobody was told of a stop that isn't saved: it is none
                 return (yield from self._unsaved(answer))
             walk.saved()
         if self.stream and p.iterations != walk.reported:
