@@ -190,9 +190,8 @@ class Core:
         node = p.made_by or p.node
         if p.section is not None and self.ledger is not None:
             node = p.node
-            yield self.ledger.commit(
-                heed=None
-            )  # what branches have finished meanwhile may be saved after all
+            # What branches have finished meanwhile may be saved after all.
+            yield self.ledger.commit(heed=None)
         return (yield from self._failed(reason, refusal, self.walk, node, p.path))
 
     def _failed(

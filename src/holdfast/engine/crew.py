@@ -51,11 +51,6 @@ class Crew:
         self._threads = 0
         self._running: set[Task] = set()
 
-    @property
-    def busy(self) -> bool:
-        """Whether nodes are running. Then the guard is with the loop."""
-        return bool(self._running)
-
     def begin(self, tasks: Sequence[Task]) -> None:
         """Have nodes called; what comes of each is there to be gathered."""
         if not self._running:
