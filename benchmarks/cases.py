@@ -18,6 +18,7 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import by_hand
+from layers import layers, thousand_tasks
 from measure import Result, against, folder, ratio, sizes, stored_bytes
 
 from holdfast import StateGraph, append, open_store
@@ -336,4 +337,15 @@ def _best(work: Any, rounds: int = 3) -> float:
     return min(taken)
 
 
-CASES = (loop, durable_loop, history, big_state, many_runs, parallel, resume, importing)
+CASES = (
+    loop,
+    durable_loop,
+    history,
+    big_state,
+    many_runs,
+    parallel,
+    layers,
+    thousand_tasks,
+    resume,
+    importing,
+)

@@ -56,7 +56,7 @@ def against(
 
 def ratio(what: str, hand: float, ours: float, goal: float, unit: str = "µs/step") -> Result:
     """A line from two times in seconds."""
-    aim = f"≤ {goal:g}×"
+    aim = f"≤ {goal:g}×" if goal < float("inf") else "-"
     return Result(what, _time(hand, unit), _time(ours, unit), ours / hand, aim, ours / hand <= goal)
 
 

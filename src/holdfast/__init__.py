@@ -1,5 +1,6 @@
 """Durable graphs: plain functions wired into graphs whose every finished step is saved."""
 
+from holdfast.engine.checkpoints import PauseInfo, WorkflowCheckpoint
 from holdfast.engine.records import Difference, RunInfo
 from holdfast.engine.results import BranchResult
 from holdfast.engine.run import AsyncRun, Run
@@ -24,12 +25,15 @@ from holdfast.errors import (
     UnstorableValue,
     UnsupportedFormat,
     UsageError,
+    WorkflowChanged,
 )
 from holdfast.graphs.config import CheckpointConfig, GraphConfig
+from holdfast.graphs.flowstate import TaskRecord, TaskResult, WorkflowState
 from holdfast.graphs.plan import END, START
 from holdfast.graphs.policy import Retry
 from holdfast.graphs.predicates import always, and_, key_equals, key_exists, not_, or_
 from holdfast.graphs.reducers import append, merge
+from holdfast.graphs.refit import ResumePlan
 from holdfast.graphs.state import State
 from holdfast.journal.progress import Question
 from holdfast.journal.reading import Checkpoint
@@ -41,6 +45,7 @@ from holdfast.stores.checkpointer import Checkpointer, MemoryCheckpointer
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.registry import open_store, register_store
 from holdfast.version import VERSION as __version__
+from holdfast.workflow import Workflow
 
 __all__ = [
     "END",
@@ -63,7 +68,9 @@ __all__ = [
     "MemoryCheckpointer",
     "MemoryStore",
     "NodeTimeout",
+    "PauseInfo",
     "Question",
+    "ResumePlan",
     "Retry",
     "Run",
     "RunCancelled",
@@ -77,10 +84,16 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "Task",
+    "TaskRecord",
+    "TaskResult",
     "UnknownName",
     "UnstorableValue",
     "UnsupportedFormat",
     "UsageError",
+    "Workflow",
+    "WorkflowChanged",
+    "WorkflowCheckpoint",
+    "WorkflowState",
     "__version__",
     "always",
     "and_",

@@ -33,6 +33,21 @@ class DefinitionError(HoldfastError):
             super().__init__(f"{where}{len(self.mistakes)} mistakes:{lines}")
 
 
+class WorkflowChanged(DefinitionError):
+    """The tasks of a workflow aren't those that a run was saved with. Nothing was run, and nothing changed."""
+
+    code = "workflow-changed"
+
+    def __init__(self, run_id: str, workflow: str, account: str, place: str = "") -> None:
+        self.run_id, self.account = run_id, account
+        where = f" (at {place!r})" if place else ""
+        super().__init__(
+            f"workflow {workflow!r}{where} has changed since run {run_id!r} was saved with it:\n{account}\n"
+            'Put back what is missing, or compile(on_mismatch="warn") to go on with what is kept; '
+            f"plan_resume({run_id!r}) shows what would happen"
+        )
+
+
 class UnknownName(DefinitionError):
     """A store or an observer was named that nobody registered. `known` lists what there is."""
 

@@ -24,7 +24,20 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
-from holdfast import AsyncRun, HoldfastError, MemoryStore, Retry, Run, State, StateGraph, Task, errors, pause
+from holdfast import (
+    AsyncRun,
+    HoldfastError,
+    MemoryStore,
+    Retry,
+    Run,
+    State,
+    StateGraph,
+    StoreUnavailable,
+    Task,
+    Workflow,
+    errors,
+    pause,
+)
 from holdfast.observe.events import EVENT_TYPES, Event
 
 ROOT = Path(__file__).parents[2]
@@ -148,7 +161,7 @@ def test_every_page_is_on_the_map() -> None:
 
 
 API = (REFERENCE / "api.md").read_text(encoding="utf-8")
-CLASSES = (StateGraph, Run, AsyncRun, State, Task)
+CLASSES = (StateGraph, Workflow, Run, AsyncRun, State, Task)
 INTERNAL = {"compiled", "freeze", "at", "call", "offer", (Task, "close")}
 
 
@@ -196,14 +209,15 @@ def test_every_error_is_in_the_reference_with_its_code() -> None:
 
 def test_every_observer_event_is_in_the_reference() -> None:
     """G11."""
-    assert set(EVENT_TYPES) - rows_of(REFERENCE / "events.md").keys() == set()
+    assert set(EVENT_TYPES) - rows_of(REFERENCE / "events.md", "What observers see").keys() == set()
 
 
 def test_the_data_of_every_observer_event_is_in_the_reference() -> None:
     """G11: all that a run emits, key by key; what comes from a branch has `branch` as well."""
     seen: list[Event] = []
     provoke_everything(seen.append)
-    rows = rows_of(REFERENCE / "events.md")
+    provoke_workflows(seen.append)
+    rows = rows_of(REFERENCE / "events.md", "What observers see")
     for event in seen:
         assert event.data.keys() - {"branch"} == named_in(rows[event.type]) - {"branch"}, event.type
     assert {event.type for event in seen} == set(EVENT_TYPES)
@@ -213,7 +227,7 @@ def test_the_data_of_every_observer_event_is_in_the_reference() -> None:
 
 def test_every_event_of_a_run_is_in_the_reference_key_by_key() -> None:
     """F4, F12: and no key is named that no event has."""
-    rows = rows_of(REFERENCE / "events.md")
+    rows = rows_of(REFERENCE / "events.md", "What a run yields")
     seen = provoke_everything(None)
     found: dict[str, set[str]] = {}
     for event in seen:
@@ -223,15 +237,28 @@ def test_every_event_of_a_run_is_in_the_reference_key_by_key() -> None:
     assert found == {kind: named_in(rows[kind]) | {"type"} for kind in RUN_EVENTS}
 
 
-RUN_EVENTS = ("state", "branch", "interrupt", "pause", "error", "cancelled", "final")
+def test_every_event_of_a_workflow_is_in_the_reference_key_by_key() -> None:
+    """H3: and no key is named that no event has."""
+    rows = rows_of(REFERENCE / "events.md", "What a workflow yields")
+    found: dict[str, set[str]] = {}
+    for event in provoke_workflows(None):
+        assert event.keys() <= named_in(rows[event["type"]]) | {"type"}, event["type"]
+        found.setdefault(event["type"], set()).update(event)
+    assert found == {kind: named_in(row) | {"type"} for kind, row in rows.items()}
+
+
+RUN_EVENTS = ("state", "branch", "interrupt", "pause", "error", "cancelled", "final", "checkpoint_failed")
 SOMETIMES = {"state": {"branch"}, "interrupt": {"branch"}, "pause": {"branch"}, "branch": {"error"}}
 """What only events of branches have, and those of branches that failed."""
 
 
-def rows_of(page: Path) -> dict[str, str]:
-    """The rows of a page's tables, by the names in their first cells."""
+def rows_of(page: Path, section: str = "") -> dict[str, str]:
+    """The rows of a page's tables, or of one section's, by the names in their first cells."""
     rows: dict[str, str] = {}
-    for line in page.read_text(encoding="utf-8").splitlines():
+    text = page.read_text(encoding="utf-8")
+    if section:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    for line in text.splitlines():
         if line.startswith("| `"):
             first, _, rest = line.strip("| ").partition(" | ")
             rows |= dict.fromkeys(re.findall(r"`([^`]+)`", first), rest)
@@ -271,7 +298,17 @@ def provoke_everything(observer: Any) -> list[dict[str, Any]]:
     short = StateGraph(name="short", observer=observer)
     short.add_node("only").set_entry_point("only").set_finish_point("only")
     events += asyncio.run(_all_of(short.ainvoke(State({}, observer=observer))))
+    unsaved = StateGraph(name="unsaved", observer=observer)
+    unsaved.add_node("only").set_entry_point("only").set_finish_point("only")
+    events += unsaved.compile(store=Full(), on_save_error="continue").stream({})
     return events + provoke_branches(observer)
+
+
+class Full(MemoryStore):
+    """Takes new runs, and nothing more of them."""
+
+    def append(self, commits: Any) -> Any:
+        raise StoreUnavailable("it is full")
 
 
 def provoke_branches(observer: Any) -> list[dict[str, Any]]:
@@ -286,6 +323,29 @@ def provoke_branches(observer: Any) -> list[dict[str, Any]]:
     graph.compile(store=MemoryStore(), interrupt_before=["stop"])
     events: list[dict[str, Any]] = list(graph.stream({}, run_id="b"))
     return [*events, *graph.stream("yes", checkpoint=events[-1]["checkpoint_path"])]
+
+
+def provoke_workflows(observer: Any) -> list[dict[str, Any]]:
+    """The same for tasks: one that asks, one that fails and is tried again, and some that don't run."""
+
+    def work(ctx: Task) -> int:
+        if ctx.attempt == 1:
+            raise ValueError("the first time")
+        return pause("How many?", schema=int) if ctx.config.get("ask") else 1
+
+    flow = Workflow("tasks", store=MemoryStore(), observer=observer)
+    flow.add_task("work", work, retry=Retry(2, backoff=0.0))
+    flow.add_task("extra", lambda: 1 // 0, safe_to_fail=True)
+    flow.add_task("left out", lambda: None, condition=lambda: False)
+    flow.add_task("after", lambda work: 1 // (work - 2), ["work"])
+    events: list[dict[str, Any]] = list(flow.stream({}, {"ask": True}, run_id="w"))
+    events += flow.stream(2, checkpoint=events[-1]["checkpoint_id"])
+    events += flow.stream({})
+    cancelled = flow.stream({})
+    events.append(next(cancelled))
+    cancelled.cancel()
+    events += cancelled
+    return [*events, *flow.compile(store=Full(), on_save_error="continue").stream({})]
 
 
 async def _all_of(run: AsyncRun) -> list[dict[str, Any]]:

@@ -144,7 +144,7 @@ DAMAGE = {
     "version": lambda journal: journal.flip(8, 0),
     "flags": lambda journal: journal.flip(8, 1),
     "checksum": lambda journal: journal.flip(8, 3),
-    "body": lambda journal: journal.flip(8, 400),
+    "body": lambda journal: journal.flip(8, 40),
     "last byte": lambda journal: journal.flip(8, -1),
     "shortened": lambda journal: journal.shorten(8),
     "swapped": lambda journal: journal.swap(8, 9),
@@ -185,7 +185,7 @@ def test_a_run_is_forked_from_before_the_damage_and_finished(
     actor: Callable[..., Any], effects: Any, journal: Journal
 ) -> None:
     """H5, H6: what the error message advises works."""
-    journal.flip(8, 400)
+    journal.flip(8, 40)
     process = actor("filling", lease=60)
     assert "forked" in process.ask("resume", "r")["text"]
     assert "raised" not in process.ask("fork", "r", 5, new_run_id="s")
@@ -195,8 +195,8 @@ def test_a_run_is_forked_from_before_the_damage_and_finished(
 
 def test_damage_does_not_hold_the_run(actor: Callable[..., Any], journal: Journal) -> None:
     """H5, P8: a resume that found damage has let go; with the byte put right, another process goes on at once."""
-    journal.flip(8, 400)
+    journal.flip(8, 40)
     first, other = actor("filling", lease=60), actor("filling", lease=60)
     assert first.ask("resume", "r")["raised"] == "DamagedRecord"
-    journal.flip(8, 400)
+    journal.flip(8, 40)
     assert len(other.ask("resume", "r")["returned"]["pages"]) == STEPS

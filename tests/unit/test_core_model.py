@@ -25,10 +25,11 @@ from hypothesis import strategies as st
 from holdfast.engine.calling import attempt
 from holdfast.engine.commands import Cancelled, Report, Verdict, Wait
 from holdfast.engine.core import Core
+from holdfast.engine.entry import new_run, resume
 from holdfast.engine.given import Given
 from holdfast.engine.link import Stop as StopRequest
 from holdfast.engine.link import link_to
-from holdfast.engine.session import Compiled, Session, new_run, resume
+from holdfast.engine.session import Compiled, Session
 from holdfast.engine.task import Task, pause
 from holdfast.errors import Conflict, ExecutionError, StoreUnavailable
 from holdfast.graphs.definition import Definition

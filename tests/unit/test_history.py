@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from random import randbytes
 from typing import Annotated, Any
 
 import pytest
@@ -580,9 +581,9 @@ def test_the_bytes_of_a_step_follow_the_change() -> None:
     sizes = {}
     for size in (1_000, 100_000):
         store = CountingStore()
-        line(1, lambda state, size=size: {"value": bytes(size)}).compile(store=store, preserve=True).execute(
-            {}
-        )
+        line(1, lambda state, size=size: {"value": randbytes(size)}).compile(
+            store=store, preserve=True
+        ).execute({})
         sizes[size] = store.written[0]
     assert 100_000 < sizes[100_000] < 100_000 + 500
     assert 1_000 < sizes[1_000] < 1_000 + 500

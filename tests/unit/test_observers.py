@@ -188,7 +188,10 @@ def test_the_promised_event_types_exist() -> None:
         "state.create state.clone state.set state.merge graph.start graph.complete node.start node.complete "
         "edge.evaluate edge.transition cycle.detected checkpoint.save checkpoint.load checkpoint.resume"
     )
-    own = "node.retry branch.start branch.complete run.pause run.fail run.cancel"
+    own = (
+        "node.retry checkpoint.fail layer.start layer.complete branch.start branch.complete "
+        "run.pause run.fail run.cancel"
+    )
     assert sorted(EVENT_TYPES) == sorted([*promised.split(), *own.split()])
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy, deepcopy
 from operator import add
+from random import randbytes
 from typing import Annotated, Any
 
 import pytest
@@ -558,7 +559,7 @@ def test_a_large_state_is_not_stored_again_for_each_branch(store: Any) -> None:
         },
         None,
     )
-    graph.compile(store=store, preserve=True).execute({"big": ["x" * size]}, run_id="r")
+    graph.compile(store=store, preserve=True).execute({"big": [randbytes(size)]}, run_id="r")
     link = graph.compiled().link
     assert link is not None
     assert size < sum(map(len, link.store.read("r", first=1).records)) < 2 * size

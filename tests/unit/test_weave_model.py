@@ -27,10 +27,11 @@ from hypothesis import strategies as st
 from holdfast.engine.calling import attempt
 from holdfast.engine.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from holdfast.engine.core import Core
+from holdfast.engine.entry import resume, start
 from holdfast.engine.given import Given
 from holdfast.engine.link import link_to
 from holdfast.engine.records import fork, rollback
-from holdfast.engine.session import Compiled, Session, resume, start
+from holdfast.engine.session import Compiled, Session
 from holdfast.engine.task import Task
 from holdfast.engine.ways import update_inside
 from holdfast.errors import ExecutionError, StoreUnavailable
@@ -41,10 +42,19 @@ from holdfast.graphs.reducers import append, merge
 from holdfast.graphs.schema import read_schema
 from holdfast.graphs.state import State
 from holdfast.journal.codec import decode
-from holdfast.journal.envelope import Seal
 from holdfast.journal.progress import AFTER, BEFORE, MEMO, NESTED, STEP, Progress
-from holdfast.journal.reading import Checkpoint, history, progress_at, read_progress
-from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, Lease, Signalled
+from holdfast.journal.reading import Checkpoint, history, opened, progress_at, read_progress
+from holdfast.journal.store import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    PAUSED,
+    RUNNING,
+    Commit,
+    Lease,
+    Signalled,
+    Tail,
+)
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.claims import ManualClock
 
@@ -1003,9 +1013,8 @@ class Bench:
 
     def _note_durable(self, commit: Commit) -> None:
         """Follow the journal record by record: what completes, and what nodes keep."""
-        seal, root = Seal(self.run_id), self.followed
-        for number, sealed in enumerate(commit.records, commit.expected + 1):
-            record = decode(seal.open(number, sealed))
+        head, root = STORE.head(self.run_id), self.followed
+        for _, record in opened(Tail(head, commit.expected + 1, commit.records)):
             path, inner = (tuple(record[4]), record[5]) if record[0] == NESTED else ((), record)
             if inner[0] == STEP:
                 this = occurrence(root, path, inner[4])

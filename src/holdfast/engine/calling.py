@@ -84,8 +84,12 @@ def attempt_elsewhere(executor: Executor, task: Task, stop: Stop) -> Any:
     if "ctx" in takes or "graph" in takes:
         problem = f"node {task.node!r} takes ctx or graph, which can't go to {type(executor).__name__}"
         return Failed(UsageError(problem), again=False)
-    named = {name: task.offer(thing) for thing, name in takes.items() if thing != "state"}
-    place = None if function.plain else takes.get("state", "")
+    own = task.plan_node.work is None
+    place = None if function.plain else takes.get("state", "") if own else ""
+    things = tuple(each for each in function.takes if not own or each[1] != "state")
+    named = function._replace(takes=things).arguments(task.offer)
+    if not own and "state" in takes:
+        named[takes["state"]] = dict(named[takes["state"]])
     state, reducers = dict(dict.items(task.state)), list(task.state.notes.reducers)
     try:
         future = executor.submit(call_plainly, function.call, state, reducers, place, named)

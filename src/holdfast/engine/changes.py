@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.errors import UnstorableValue, UsageError
 from holdfast.graphs import reducers as known
+from holdfast.graphs.flowstate import NO_STATE
 from holdfast.graphs.reducers import Reducer
 from holdfast.graphs.state import NodeState, Notes, State, TrackedState
 from holdfast.journal.codec import decode, encode
@@ -249,6 +250,39 @@ class Changes:
         self._shadows.update(self._fresh)
 
 
+class TaskChanges:
+    """The same for a task of a workflow: it starts with nothing, and all that it comes to is new.
+
+    So there is nothing to be watched, compared or taken back.
+    """
+
+    __slots__ = ("_durable", "_live", "apart")
+
+    def __init__(self, live: State, durable: bool) -> None:
+        self._live, self._durable, self.apart = live, durable, True
+
+    def private(self, tracked: bool) -> NodeState:
+        """What the task's call has for a state."""
+        return NO_STATE
+
+    def collect(self, private: NodeState, update: dict[str, Any]) -> bytes:
+        """Carry out an update, and return it as bytes. Raises `UnstorableValue`."""
+        if not self._durable:
+            dict.update(self._live, update)
+            return b""
+        data = encode(update)
+        records = update["tasks"].values() if len(update) == 1 else ()
+        simple = all(type(record.get("result")) in ATOMS for record in records) if records else False
+        dict.update(self._live, update if simple else decode(data))
+        return data
+
+    def undo(self, private: NodeState) -> None:
+        """A task didn't complete: there is nothing of it."""
+
+    def replace(self, keys: Iterable[str]) -> None:
+        """Nothing is reduced here."""
+
+
 def as_update(returned: Any, private: NodeState) -> dict[str, Any]:
     """What a node returned, as a dict of updates. Raises `UsageError` when it can't be one.
 
@@ -276,7 +310,11 @@ def detached(state: State) -> State:
         copied = decode(encode(dict(state)))
     except UnstorableValue:
         copied = {key: detached_value(value) for key, value in state.items()}
-    return State(copied, run_id=state.run_id, checkpoint_node=state.checkpoint_node, timestamp=state._at)
+    made = state._copy()
+    dict.clear(made)
+    dict.update(made, copied)
+    made._emit = None
+    return made
 
 
 def _grown(old: bytes, new: bytes) -> int:

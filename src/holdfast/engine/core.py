@@ -19,6 +19,7 @@ from holdfast.engine.weave import Weave
 from holdfast.errors import Conflict, ExecutionError, RunCancelled, RunNotFound
 from holdfast.graphs.plan import Plan
 from holdfast.graphs.state import State
+from holdfast.graphs.tasks import PLANNER
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, Progress
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
@@ -50,19 +51,22 @@ class Core:
         way_out: str = "",
         limit: int = BESIDE,
         alone: bool = True,
+        tolerant: bool = False,
+        mark: Callable[[], None] | None = None,
     ) -> None:
         self.progress, self.ledger, self.emit = progress, ledger, emit
         self.preserve, self.stream, self.way_out = preserve, stream, way_out
         guard = guard or Guard()
         self.course = Course(
-            progress, ledger, clock, chance, emit, interval, stream, keep, guard, limit, alone, resumed, self._weave
+            progress, ledger, clock, chance, emit, interval, stream, keep, guard, limit, alone, resumed, tolerant,
+            mark, self._weave,
         )  # fmt: skip
         self.walk = Walk(self.course, plan, progress)
 
     @property
     def state(self) -> State:
         """The state as it is."""
-        return self.walk.state
+        return self.walk.view()
 
     def run(self) -> Generator[Command, Any, Verdict]:
         """The run, to its next stop."""
@@ -90,9 +94,12 @@ class Core:
         )
         if isinstance(saved, Verdict):
             return saved
+        if not self.preserve or self.course.unsaved is not None:
+            self.walk.state._saved = None
         if self.emit is not None:
-            self.walk.tell(events.GRAPH_COMPLETE, exit_point=p.made_by, iterations=p.iterations)
-        yield Report({"type": "final", "state": self.state._copy(), "run_id": p.run_id})
+            last = None if self.walk.planning else p.made_by
+            self.walk.tell(events.GRAPH_COMPLETE, exit_point=last, iterations=p.iterations)
+        yield from self._report(self.walk.words.final({"state": self.state._copy(), "run_id": p.run_id}))
         return Verdict(COMPLETED)
 
     def _pause(self, halt: Halt) -> Ending:
@@ -105,20 +112,18 @@ class Core:
         common = {"checkpoint_path": saved, "run_id": p.run_id}
         if halt.at is self.walk:
             event: dict[str, Any] = {"node": p.node, "state": detached(self.state), **common}
-            if p.section is not None and p.phase == BEFORE:
+            if p.section is not None and p.phase == BEFORE and p.section.layer is None:
                 event["parallel_results"] = self.walk.scope.results()
-            yield self._stop_report(event, p)
+            yield from self._report(self.walk.words.stops(event, p))
         for path, branch in p.stops():
             state = State(branch.state, run_id=p.run_id, checkpoint_node=branch.made_by, timestamp=branch.at)
             event = {"node": branch.node, "branch": p.way_to(path), "state": detached(state), **common}
-            yield self._stop_report(event, branch)
+            yield from self._report(self.walk.words.stops(event, branch))
         return Verdict(PAUSED, questions=p.open_questions())
 
-    def _stop_report(self, event: dict[str, Any], stopped: Progress) -> Report:
-        if stopped.questions:
-            asked = [question.to_data() for question in stopped.questions]
-            return Report({"type": "pause", **event, "questions": asked})
-        return Report({"type": "interrupt", **event})
+    def _report(self, told: Iterable[dict[str, Any]]) -> Generator[Command, Any, None]:
+        for event in told:
+            yield Report(event)
 
     def _fail(self, halt: Halt) -> Ending:
         saved = yield from self._stop(FAILED, self._changes(halt))
@@ -140,7 +145,7 @@ class Core:
         if isinstance(saved, Verdict):
             return saved
         self.walk.tell(events.RUN_CANCEL, node=p.node)
-        yield Report({"type": "cancelled", "node": p.node, "state": detached(self.state), "run_id": p.run_id})
+        yield Report({"type": "cancelled", "node": p.node, "state": self.walk.seen(), "run_id": p.run_id})
         message = f"run {p.run_id!r} was cancelled before {p.node!r}; what it saved can be resumed"
         return Verdict(CANCELLED, RunCancelled(message, p.run_id))
 
@@ -161,11 +166,14 @@ class Core:
         if ledger is not None:
             answer = yield ledger.commit(status, summary(p), purge, heed=status == PAUSED)
             if isinstance(answer, Exception):
-                walk.note(before)  # nobody was told of a stop that isn't saved: it is none
-                return (yield from self._unsaved(answer))
-            walk.saved()
-        if self.stream and p.iterations != walk.reported:
-            yield walk.step_report()
+                if status != COMPLETED or not self.course.bears(answer):
+                    walk.note(before)  # nobody was told of a stop that isn't saved: it is none
+                    return (yield from self._unsaved(answer))
+                answer = yield from walk.bear(answer)
+            else:
+                walk.saved()
+        if p.iterations != walk.reported:
+            yield from walk.step_report()
         return answer or (f"{p.run_id}@{p.step}" if ledger is not None else "")
 
     def _changes(self, halt: Halt) -> dict[str, Any]:
@@ -204,11 +212,13 @@ class Core:
         saved: str = "",
     ) -> Ending:
         """The end of a run that can't go on, saved or not."""
-        run_id, seen = self.progress.run_id, detached(at.state)
+        run_id, seen = self.progress.run_id, (self.walk if at.scope.in_layer else at).seen()
+        way = [name for name in path if name != PLANNER]
         error = ExecutionError(
-            reason, run_id=run_id, node=node, state=seen, path=path, cause=cause, way_out=self.way_out
+            reason, run_id=run_id, node=node, state=seen, path=way, cause=cause, way_out=self.way_out
         )
         self.walk.tell(events.RUN_FAIL, node=node, error=reason)
         event = {"node": node, "error": reason, "exception": error, "state": seen, "run_id": run_id}
-        yield Report({"type": "error", **event, **({"checkpoint_path": saved} if saved else {})})
+        place = {"checkpoint_path": saved} if saved else {}
+        yield from self._report(self.walk.words.fails_for_good({**event, **place}))
         return Verdict(FAILED, error)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.engine.task import Guard, Keep
+from holdfast.errors import Conflict, RunNotFound
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import BEFORE, Progress, Question
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
@@ -19,11 +20,13 @@ class Course:
     """What all walks of a run share. `stopping` says that it was asked to stop: nothing new begins.
 
     `limit` is how many nodes run at once; one that is `alone` may be called as a node outside of branches is.
+    `unsaved` is why the last save failed, where the run goes on without it, as one that is `tolerant` does. `mark` is
+    called when a checkpoint is durable, where somebody keeps account of them.
     """
 
     __slots__ = (
-        "alone", "chance", "clock", "emit", "guard", "interval", "keep", "ledger", "limit", "resumed", "root",
-        "stopping", "stream", "weave",
+        "alone", "chance", "clock", "emit", "guard", "interval", "keep", "ledger", "limit", "mark", "resumed",
+        "root", "stopping", "stream", "tolerant", "unsaved", "weave",
     )  # fmt: skip
 
     def __init__(
@@ -40,12 +43,19 @@ class Course:
         limit: int,
         alone: bool,
         resumed: bool,
+        tolerant: bool,
+        mark: Callable[[], None] | None,
         weave: Callable[[Walk], Generator[Any, Any, Exception | None]],
     ) -> None:
         self.root, self.ledger, self.clock, self.chance, self.emit = root, ledger, clock, chance, emit
         self.interval, self.stream, self.keep, self.guard, self.limit = interval, stream, keep, guard, limit
-        self.alone, self.resumed, self.weave = alone, resumed, weave
-        self.stopping = False
+        self.alone, self.resumed, self.tolerant, self.weave = alone, resumed, tolerant, weave
+        self.mark, self.stopping = mark, False
+        self.unsaved: Exception | None = None
+
+    def bears(self, refusal: Exception) -> bool:
+        """Whether the run goes on although records weren't taken: they are for the next commit to bring."""
+        return self.tolerant and not isinstance(refusal, (Conflict, RunNotFound, Signalled))
 
 
 class Halt(NamedTuple):

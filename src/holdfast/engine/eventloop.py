@@ -26,15 +26,24 @@ class EventLoop:
         """Await a node's result there, for as long as the node may take, and return its outcome."""
         import asyncio
 
-        future = asyncio.run_coroutine_threadsafe(awaited(task, result), self._loop)
+        async def work() -> Any:
+            try:
+                return await awaited(task, result)
+            except (KeyboardInterrupt, SystemExit) as error:
+                return Interrupted(error)  # it isn't for the thread of the event loop, which would end of it
+
+        future = asyncio.run_coroutine_threadsafe(work(), self._loop)
         try:
-            return future.result(task.plan_node.timeout)
+            outcome = future.result(task.plan_node.timeout)
         except TimeoutError:
             future.cancel()
             return timed_out(task)
         except BaseException:
             future.cancel()
             raise
+        if isinstance(outcome, Interrupted):
+            raise outcome.error
+        return outcome
 
     def begin(self, task: Task, result: Awaitable[Any], done: Callable[[tuple[Task, Any]], None]) -> None:
         """Await a node's result there, beside others; `done` is called with its outcome, in that thread."""

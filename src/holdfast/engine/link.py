@@ -85,6 +85,7 @@ class Link:
         self._keeper: threading.Thread | None = None
         self._on_the_way: list[str] = []
         self._flusher: Executor | None = None
+        self._tidier: Executor | None = None
 
     @property
     def flusher(self) -> Executor:
@@ -94,6 +95,15 @@ class Link:
 
             self._flusher = ThreadPoolExecutor(1, "holdfast-flush")
         return self._flusher
+
+    @property
+    def tidier(self) -> Executor:
+        """The thread that drops what isn't needed any more. Nobody waits for it."""
+        if self._tidier is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._tidier = ThreadPoolExecutor(1, "holdfast-tidy")
+        return self._tidier
 
     def create(self, run: NewRun) -> Held:
         """Create a run and hold it."""
@@ -163,6 +173,25 @@ class Link:
                 if not self._queue:
                     self._flushing = False
                     return
+
+    def prune_later(self, run_id: str, before: int) -> None:
+        """Drop records of a run that aren't needed any more, while it goes on. That this fails harms nobody."""
+
+        def prune() -> None:
+            try:
+                self.store.prune(run_id, before)
+            except RunNotFound:
+                pass
+            except Exception:
+                import logging
+
+                logging.getLogger("holdfast.upkeep").warning(
+                    "run %s: couldn't drop old checkpoints; will try again with the next",
+                    run_id,
+                    exc_info=True,
+                )
+
+        self.tidier.submit(prune)
 
     def release(self, held: Held) -> None:
         """Give the lease back, unless the run's last commit has done so."""

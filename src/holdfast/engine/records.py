@@ -11,11 +11,12 @@ from time import time
 from typing import Any, NamedTuple
 
 from holdfast.engine.accounts import summary
-from holdfast.engine.environment import environment
+from holdfast.engine.entry import check_fits, check_id, made_with, merge_update, new_run
 from holdfast.engine.link import Link
-from holdfast.engine.session import Compiled, check_fits, check_id, merge_update, new_run
+from holdfast.engine.session import Compiled
 from holdfast.engine.ways import update_inside
 from holdfast.errors import Conflict, UsageError
+from holdfast.graphs.plan import Plan
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.ledger import Ledger
@@ -81,15 +82,15 @@ def checkpoints(link: Link, run_id: str) -> list[Checkpoint]:
     return history(link.store.read(run_id, first=1))
 
 
-def state_at(link: Link, run_id: str, step: int | None) -> State:
+def state_at(compiled: Compiled, run_id: str, step: int | None) -> State:
     """The state after a step, or the newest one."""
-    return _as_state(_progress(link, run_id, step))
+    return as_state(progress_of(compiled.need_link("state_at"), run_id, step), compiled.plan)
 
 
 def difference(link: Link, run_id: str, a: int, b: int) -> Difference:
     """What is different after step `b` from what was after step `a`."""
     tail = link.store.read(run_id, first=1)
-    old, new = progress_at(tail, a).state, progress_at(tail, b).state
+    old, new = progress_at(tail, a).so_far(), progress_at(tail, b).so_far()
     return Difference(
         added={key: value for key, value in new.items() if key not in old},
         removed={key: value for key, value in old.items() if key not in new},
@@ -111,15 +112,17 @@ def fork(
 ) -> str:
     """Create a run that begins where another one stood after `step`, with `update` merged in; return its id."""
     link = compiled.need_link("fork")
-    progress = _progress(link, run_id, step)
+    progress = progress_of(link, run_id, step)
     check_fits(compiled.plan, progress)
     progress.run_id, progress.parent = (
         check_id(new_id() if new_run_id is None else new_run_id),
         f"{run_id}@{progress.step}",
     )
-    progress.meta = {**environment(), "tags": list(tags)}
+    progress.meta = made_with(compiled, tags)
     progress.crashes, progress.status, progress.reason = 0, PAUSED, f"forked from {progress.parent}"
     _forget_stop(progress)
+    if update and compiled.plan.layers is not None:
+        update = compiled.plan.layers.check_update(update)
     if update:
         merge_update(compiled.plan, update, progress)
         for path, branch in list(progress.under_way()):
@@ -150,7 +153,7 @@ def rollback(compiled: Compiled, run_id: str, step: int) -> State:
         link.release(held)
         raise
     link.let_go(held)
-    return _as_state(progress)
+    return as_state(progress, compiled.plan)
 
 
 def cancel(link: Link, run_id: str) -> None:
@@ -189,23 +192,31 @@ def _refuse_ended(head: RunHead) -> None:
         raise UsageError(f"run {head.run_id!r} has ended already: it is {head.status}")
 
 
-def _progress(link: Link, run_id: str, step: int | None) -> Progress:
+def progress_of(link: Link, run_id: str, step: int | None) -> Progress:
+    """How far a run had come after a step, or has by now."""
     if step is None:
         return read_progress(link.store.read(run_id))
     return progress_at(link.store.read(run_id, first=1), step)
 
 
-def _as_state(progress: Progress) -> State:
-    return State(
-        progress.state, run_id=progress.run_id, checkpoint_node=progress.made_by, timestamp=progress.at
+def as_state(progress: Progress, plan: Plan) -> State:
+    """The state of a stored run, as those outside see it."""
+    live = plan.schema.live.alive(progress.so_far())
+    live.run_id, live.checkpoint_node, live._at, live._emit = (
+        progress.run_id,
+        progress.made_by,
+        progress.at,
+        None,
     )
+    live._saved = f"{progress.run_id}@{progress.step}"
+    return live._copy()
 
 
 def _forget_stop(progress: Progress) -> None:
     """Begin at the position anew: what was asked or approved there counts for the run it was asked in."""
     if progress.phase != AFTER:
         progress.phase = BEFORE
-    progress.questions, progress.answers, progress.memos = [], {}, {}
+    progress.questions, progress.answers, progress.asked, progress.memos = [], {}, {}, {}
     progress.attempts, progress.error, progress.cleared = 0, None, False
     for branch in progress.section.children.values() if progress.section is not None else ():
         if not branch.done:

@@ -17,6 +17,9 @@ from holdfast.journal.store import PAUSED, RUNNING
 
 Open = Callable[[], Session]
 
+DEGRADED = "degraded"
+"""The status of a run that goes on, or has ended, although its last save failed."""
+
 
 class Seen:
     """What has been seen of a run in this process. Shared by the handle and the generator that drives the run.
@@ -62,6 +65,8 @@ class Seen:
             raise verdict.error
 
     def status(self) -> str:
+        if self.session is not None and self.session.core.course.unsaved is not None:
+            return DEGRADED
         return self.verdict.status if self.verdict is not None else RUNNING
 
     def state(self) -> State:
@@ -130,7 +135,7 @@ class Run(Handle):
 
     @property
     def status(self) -> str:
-        """`running`, `paused`, `completed`, `failed` or `cancelled`."""
+        """`running`, `paused`, `completed`, `failed` or `cancelled`; `degraded` while what it did isn't saved."""
         self._drain_unless_begun()
         return self._seen.status()
 
@@ -175,7 +180,7 @@ class AsyncRun(Handle):
 
     @property
     def status(self) -> str:
-        """`running`, `paused`, `completed`, `failed` or `cancelled`."""
+        """`running`, `paused`, `completed`, `failed` or `cancelled`; `degraded` while what it did isn't saved."""
         return self._seen.status()
 
     @property

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
-from holdfast.engine import records, session
+from holdfast.engine import entry, records
 from holdfast.engine.given import NOT_GIVEN, Given
 from holdfast.engine.records import Difference, RunInfo
 from holdfast.engine.run import AsyncRun, Run
@@ -16,10 +16,11 @@ from holdfast.graphs.state import State, new_id
 from holdfast.journal.reading import Checkpoint
 
 Config = Mapping[str, Any] | None
+S = TypeVar("S", bound=State)
 
 
-class Runnable(ABC):
-    """A graph that can be run. What it gives: `compiled()`."""
+class Runnable(ABC, Generic[S]):
+    """A graph that can be run, on states of its own kind. What it gives: `compiled()`."""
 
     @abstractmethod
     def compiled(self) -> Compiled:
@@ -57,13 +58,13 @@ class Runnable(ABC):
 
     def execute(
         self, input: Any = None, config: Config = None, *, run_id: str | None = None, tags: Iterable[str] = ()
-    ) -> State:
+    ) -> S:
         """Run to the end and return the final State, which knows its `run_id`.
 
         Raises `ExecutionError` when a node fails or a save does, `RunPaused` when the run waits for somebody,
         `RunCancelled`, and `Conflict` when somebody else took the run over.
         """
-        return self.invoke(input, config, run_id=run_id, tags=tags).result()
+        return cast(S, self.invoke(input, config, run_id=run_id, tags=tags).result())
 
     def resume(
         self,
@@ -75,7 +76,7 @@ class Runnable(ABC):
         update: Mapping[str, Any] | None = None,
         config: Config = None,
         wait: float | None = None,
-    ) -> State:
+    ) -> S:
         """Go on with a stored run, to its end; finished nodes don't run again.
 
         `value` (or `response`) answers the open question of a paused run; without one it is a dict that is
@@ -83,8 +84,8 @@ class Runnable(ABC):
         many seconds to wait for a holder that is alive. Raises what `execute` does, and `RunNotFound`,
         `AlreadyCompleted`, `AnswerRefused`, and `Conflict` naming the holder.
         """
-        given = _given(value, response, answers, update, config)
-        return Run(run_id, self._resuming(run_id, given, wait)).result()
+        given = given_to(value, response, answers, update, config)
+        return cast(S, Run(run_id, self._resuming(run_id, given, wait)).result())
 
     def ainvoke(
         self,
@@ -112,9 +113,9 @@ class Runnable(ABC):
 
     async def aexecute(
         self, input: Any = None, config: Config = None, *, run_id: str | None = None, tags: Iterable[str] = ()
-    ) -> State:
+    ) -> S:
         """`execute` without blocking the event loop."""
-        return await self.ainvoke(input, config, run_id=run_id, tags=tags).result()
+        return cast(S, await self.ainvoke(input, config, run_id=run_id, tags=tags).result())
 
     async def aresume(
         self,
@@ -126,10 +127,10 @@ class Runnable(ABC):
         update: Mapping[str, Any] | None = None,
         config: Config = None,
         wait: float | None = None,
-    ) -> State:
+    ) -> S:
         """`resume` without blocking the event loop."""
-        given = _given(value, response, answers, update, config)
-        return await AsyncRun(run_id, self._resuming(run_id, given, wait)).result()
+        given = given_to(value, response, answers, update, config)
+        return cast(S, await AsyncRun(run_id, self._resuming(run_id, given, wait)).result())
 
     def cancel(self, run_id: str) -> None:
         """Stop a run between two nodes, whichever process it is in. What it saved can be resumed.
@@ -155,17 +156,17 @@ class Runnable(ABC):
         made = records.fork(compiled, run_id, step, update, new_run_id, _tags(tags))
         return Run(made, self._resuming(made, Given(), None))
 
-    def rollback(self, run_id: str, step: int) -> State:
+    def rollback(self, run_id: str, step: int) -> S:
         """Set a run back to where it stood after `step`, and return the state there; `resume` goes on from it."""
-        return records.rollback(self.compiled(), run_id, step)
+        return cast(S, records.rollback(self.compiled(), run_id, step))
 
     def history(self, run_id: str) -> list[Checkpoint]:
         """The steps of a run, oldest first, as far as its journal goes back."""
         return records.checkpoints(self.compiled().need_link("history"), run_id)
 
-    def state_at(self, run_id: str, step: int | None = None) -> State:
+    def state_at(self, run_id: str, step: int | None = None) -> S:
         """The state of a run after a step, or its newest saved one."""
-        return records.state_at(self.compiled().need_link("state_at"), run_id, step)
+        return cast(S, records.state_at(self.compiled(), run_id, step))
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """What is different after step `b` from what was after step `a`."""
@@ -196,21 +197,22 @@ class Runnable(ABC):
         compiled, labels = self.compiled(), _tags(tags)
         if checkpoint is None:
             fresh = isinstance(input, State) and input.checkpoint_node is None
-            named = session.check_id(run_id if run_id is not None else input.run_id if fresh else new_id())
-            return named, lambda: session.start(compiled, input, config, named, labels, stream)
+            named = entry.check_id(run_id if run_id is not None else input.run_id if fresh else new_id())
+            return named, lambda: entry.start(compiled, input, config, named, labels, stream)
         if run_id is not None:
             raise UsageError("a checkpoint belongs to its run: give checkpoint= or run_id=, not both")
         given = Given(NOT_GIVEN if input is None else input, config=config)
-        return session.run_of(checkpoint), lambda: session.recall(compiled, checkpoint, given, stream)
+        return entry.run_of(checkpoint), lambda: entry.recall(compiled, checkpoint, given, stream)
 
     def _resuming(self, run_id: str, given: Given, wait: float | None) -> Callable[[], Session]:
         compiled = self.compiled()
         if not isinstance(run_id, str):
             raise UsageError(f"a run is resumed by its id, a str, not {run_id!r}; of a Run, that is .id")
-        return lambda: session.resume(compiled, run_id, given, wait, stream=False)
+        return lambda: entry.resume(compiled, run_id, given, wait, stream=False)
 
 
-def _given(value: Any, response: Any, answers: Any, update: Any, config: Config) -> Given:
+def given_to(value: Any, response: Any, answers: Any, update: Any, config: Config) -> Given:
+    """What a resume brings along. Raises `UsageError` for an answer that is given twice."""
     if value is not NOT_GIVEN and response is not NOT_GIVEN:
         raise UsageError("give the answer once: as the second argument or as response=")
     return Given(value if response is NOT_GIVEN else response, answers, update, config)

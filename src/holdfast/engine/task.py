@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 
 from holdfast.engine.questions import Pause, question_for, read_answer
 from holdfast.engine.results import BranchResult
+from holdfast.engine.speaking import Speaking
 from holdfast.errors import UsageError
 from holdfast.graphs.plan import Plan, PlanNode
+from holdfast.graphs.said import Said
 from holdfast.graphs.state import NodeState, unshared
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
@@ -77,10 +79,25 @@ class Scope:
     """What the tasks of a run, or of one branch of it, share: the plan, how far it has come, where results are kept.
 
     `path` leads from the `root` of the run to this branch, `branch` names it and `prefix` makes the numbers of its
-    steps different from those of all others. `task` is the call that is under way.
+    steps different from those of all others. `task` is the call that is under way. `outer` is the progress that a
+    branch was opened by, and `kept` what the planner of a workflow wants to remember. `in_layer` says that this is a
+    task of a workflow: a branch of one node, which has its name.
     """
 
-    __slots__ = ("branch", "guard", "keep", "path", "plan", "prefix", "progress", "root", "task")
+    __slots__ = (
+        "branch",
+        "guard",
+        "in_layer",
+        "keep",
+        "kept",
+        "outer",
+        "path",
+        "plan",
+        "prefix",
+        "progress",
+        "root",
+        "task",
+    )
 
     def __init__(
         self,
@@ -92,13 +109,25 @@ class Scope:
         path: tuple[Key, ...] = (),
         branch: str = "",
         prefix: str = "",
+        outer: Progress | None = None,
     ) -> None:
         self.plan, self.progress, self.keep, self.guard = plan, progress, keep, guard
         self.root, self.path, self.branch, self.prefix = root, path, branch, prefix
+        self.outer = outer
+        section = outer.section if outer is not None else None
+        self.in_layer = section is not None and section.layer is not None
         self.task: Task | None = None
+        self.kept: Any = None
+
+    @property
+    def around(self) -> str:
+        """The branch that this is told to be in: of a task, that of its workflow."""
+        return self.branch.rpartition("/")[0] if self.in_layer else self.branch
 
     def place(self, node: str) -> str:
         """A node of it, by the whole way there."""
+        if self.in_layer:
+            return self.branch
         return f"{self.branch}/{node}" if self.branch else node
 
     def results(self) -> list[BranchResult]:
@@ -121,7 +150,7 @@ class Scope:
         return found
 
 
-class Task:
+class Task(Speaking):
     """What a node may know about the call it is in, and what a driver needs to make it."""
 
     __slots__ = ("_asked", "attempt", "began", "plan_node", "scope", "state", "step", "used")
@@ -135,6 +164,8 @@ class Task:
         """The number of the step that this call will complete. The first is 1."""
         self.used: set[str] | None = None
         """The keys of the results that it has got; None while it hasn't asked for any."""
+        self.said: Said | None = None
+        """What a task of a workflow has said besides its result, if it has."""
 
     _asked: int
     """How many questions it has asked; unset while that is none."""
@@ -187,7 +218,7 @@ class Task:
     def offer(self, thing: str) -> Any:
         """One of the things that a function may take, by its name."""
         match thing:
-            case "state":
+            case "state" if self.plan_node.work is None:
                 return self.state
             case "config":
                 return self.config
@@ -200,7 +231,8 @@ class Task:
             case "parallel_results":
                 return self.scope.results()
             case _:
-                return None
+                assert self.plan_node.work is not None, f"nobody offers {thing!r}"
+                return self.plan_node.work.offer(self, thing)
 
     def pause(self, prompt: str, *, choices: Any = None, schema: Any = None, key: str | None = None) -> Any:
         """See `holdfast.pause`."""
@@ -218,10 +250,14 @@ class Task:
         if question_id not in self.scope.progress.answers:
             encode(question.to_data(), "question")
             raise Pause(question)
+        answer = self.scope.progress.answers[question_id]
         try:
-            return read_answer(detached_value(self.scope.progress.answers[question_id]), schema)
+            found = read_answer(detached_value(answer), schema)
         except ValueError as problem:
             raise Pause(question, f" (the last answer was refused: {problem})") from problem
+        if self.scope.plan.layers is not None:
+            self._saying("pause").answered(question_id, question.prompt, detached_value(answer))
+        return found
 
     def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """See `holdfast.once`."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable
 from typing import Any
 
 from holdfast.engine.changes import detached
 from holdfast.engine.commands import Asked, Cancelled, Failed, Report
 from holdfast.engine.course import Course, Halt
 from holdfast.engine.task import Scope, Task
+from holdfast.engine.wording import Words
 from holdfast.graphs.plan import Plan
 from holdfast.graphs.state import State, glance, unshared
 from holdfast.journal.copies import detached_value
@@ -17,14 +19,20 @@ from holdfast.observe import events
 
 
 class Telling:
-    """The part of a walk that speaks. `first` is when its first node began, `reported` how far it was reported."""
+    """The part of a walk that speaks. `first` is when its first node began, `reported` how far it was reported.
+
+    `words` are those for whoever iterates the run. `planning` is the way of a workflow's planner, of which layers are
+    told and not nodes.
+    """
 
     course: Course
     plan: Plan
     progress: Progress
     scope: Scope
     state: State
+    words: Words
     nested: bool
+    planning: bool
     first: float
     reported: int
 
@@ -33,15 +41,15 @@ class Telling:
         emit = self.course.emit
         if emit is not None:
             data = {"run_id": self.course.root.run_id, **data}
-            if self.nested:
-                data["branch"] = self.scope.branch
+            if branch := self.scope.around:
+                data["branch"] = branch
             self.course.guard.aside(emit, kind, self.plan.name, data)
 
     def announce(self, task: Task) -> None:
         """A node is about to be called."""
         task.began = self.course.clock()
         self.first = self.first or task.began
-        if self.course.emit is None:
+        if self.course.emit is None or self.planning:
             return
         p, iteration = self.progress, self.progress.iterations + 1
         if task.visit > 1 and task.attempt == 1:
@@ -53,7 +61,7 @@ class Telling:
 
     def conclude(self, task: Task, outcome: object) -> None:
         """A node was called; what it asks for, and a run that stops, is told elsewhere."""
-        if isinstance(outcome, (Asked, Cancelled)):
+        if self.planning or isinstance(outcome, (Asked, Cancelled)):
             return
         failed = isinstance(outcome, Failed) or (isinstance(outcome, Halt) and outcome.status == FAILED)
         if isinstance(outcome, Halt) and not failed:
@@ -64,20 +72,32 @@ class Telling:
             error=failed, duration=self.course.clock() - task.began,
         )  # fmt: skip
 
-    def saved(self) -> None:
-        """Tell that the last step is durable."""
-        self.tell(events.CHECKPOINT_SAVE, node=self.progress.made_by, step=self.course.root.step)
+    def report(self, told: Iterable[dict[str, Any]]) -> Generator[Report, Any, None]:
+        """Hand events to whoever iterates the run, if they are to hear of each step."""
+        if self.course.stream:
+            for event in told:
+                yield Report(event)
 
-    def step_report(self) -> Report:
+    def step_report(self) -> Generator[Report, Any, None]:
         """The event of the step that completed last. It is reported once, and after it was saved."""
-        self.reported = self.progress.iterations
-        event = {"type": "state", "node": self.progress.made_by, "state": self._seen()}
-        return Report({**event, "branch": self.scope.branch} if self.nested else event)
+        if self.course.stream:
+            self.reported = self.progress.iterations
+            yield from self.report(self.words.step(self))
 
-    def _seen(self) -> State:
+    def view(self) -> State:
+        """The state as it is; of a workflow, with what the tasks of the layer that is open have come to."""
+        data = self.progress.so_far()
+        if data is self.state:
+            return self.state
+        live = self.plan.schema.live.alive(data)
+        live.run_id, live.checkpoint_node = self.state.run_id, self.state.checkpoint_node
+        live._at, live._emit, live._saved = self.state._at, None, getattr(self.state, "_saved", None)
+        return live
+
+    def seen(self) -> State:
         """The state for somebody outside. What a branch hasn't changed is copied when it is read, if it ever is."""
         p = self.progress
         if p.base is None:
-            return detached(self.state)
+            return detached(self.view())
         copied = {key: detached_value(value) for key, value in self.state.items() if key in p.changed}
         return glance({**unshared(self.state), **copied}, self.state)

@@ -24,15 +24,16 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from holdfast.engine.accounts import error_data, told
-from holdfast.engine.changes import Changes
-from holdfast.engine.commands import Asked, Cancelled, Failed, Report, Wait
+from holdfast.engine.changes import Changes, TaskChanges
+from holdfast.engine.commands import Asked, Cancelled, Failed, Wait
 from holdfast.engine.course import DONE, SAVE, Course, Halt, Join, refused, stop_changes, taken_together
+from holdfast.engine.saving import Saving, Steps
 from holdfast.engine.task import Scope, Task
-from holdfast.engine.telling import Telling
 from holdfast.engine.ways import Opening, following, opening_inside
+from holdfast.engine.wording import words_for
 from holdfast.graphs.plan import END, Plan, PlanNode
 from holdfast.graphs.sections import COLLECT, SubPlan
-from holdfast.graphs.state import LiveState, NodeState, State
+from holdfast.graphs.state import State
 from holdfast.journal.codec import decode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.opened import Key
@@ -40,11 +41,10 @@ from holdfast.journal.progress import AFTER, BEFORE, FAILED_PHASE, Progress
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from holdfast.observe import events
 
-Steps = Generator[Any, Any, Halt | None]
 UNFINISHED: Final = frozenset({Failed, Asked, Cancelled, Halt})
 
 
-class Walk(Telling):
+class Walk(Saving):
     """The way through one plan on one state: that of a run, of a branch, or of a graph inside of a node.
 
     `until` is the node that ends it: the fan-in, for a branch. `path`, `branch`, `prefix` are those of its `Scope`.
@@ -59,16 +59,25 @@ class Walk(Telling):
         branch: str = "",
         prefix: str = "",
         until: str = END,
+        outer: Progress | None = None,
     ) -> None:
         self.course, self.plan, self.progress, self.until = course, plan, progress, until
-        self.nested = bool(path)
+        self.nested, self.words = bool(path), words_for(plan)
         self.state = state = self._enlivened()
-        changed = progress.changed if progress.base is not None else None
+        self.scope = scope = Scope(
+            plan, progress, course.keep, course.guard, course.root, path, branch, prefix, outer
+        )
         durable = course.ledger is not None
-        self.changes = Changes(state, plan.schema.reducers, durable, progress.base, changed)
-        self.changes.apart = self.nested
-        self.scope = Scope(plan, progress, course.keep, course.guard, course.root, path, branch, prefix)
-        self.reported, self.first = progress.iterations, progress.began
+        self.changes: Changes | TaskChanges
+        if scope.in_layer:
+            self.changes = TaskChanges(state, durable)
+        else:
+            changed = progress.changed if progress.base is not None else None
+            self.changes = Changes(state, plan.schema.reducers, durable, progress.base, changed)
+            self.changes.apart = self.nested
+        self.planning = plan.layers is not None and not scope.in_layer
+        self.reported = self.marked = progress.iterations
+        self.first = progress.began
         self.halts: dict[Key, Halt] = {}
         """Why the branches of the section that is open came to a stop, where they aren't done."""
 
@@ -87,7 +96,11 @@ class Walk(Telling):
         scope, hand_out, collect = self.scope, self.changes.private, self.changes.collect
         watched = nested or ledger is not None or bool(plan.schema.reducers)
         straight = emit is None and not after
-        unsaved = before if nested else before | {END}  # a step that stops the run is saved with the stop
+        planning = self.planning
+        attentive = emit is not None or planning or (course.mark is not None and not nested)
+        unsaved = (
+            before if nested or planning else before | {END}
+        )  # a step that stops the run is saved with the stop
         halt = yield from self._arrive()
         if halt is not None:
             return halt
@@ -95,19 +108,24 @@ class Walk(Telling):
             if before and name in before and not p.cleared:
                 return Halt(PAUSED, self, f"interrupted before {scope.place(name)!r}")
             if p.iterations >= limit:
-                reason = f"max_iterations ({limit}) exceeded; a resume needs a graph that allows more"
+                budget = f"max_layers ({limit - 1})" if planning else f"max_iterations ({limit})"
+                reason = f"{budget} exceeded; a resume needs a graph that allows more"
                 return Halt(FAILED, self, reason, None, FAILED_PHASE)
-            node = nodes[name]
+            node, failed = nodes[name], None
             private = hand_out(watched or node.retry is not None or p.section is not None)
             task = scope.task = Task(scope, node, private, p.attempts + 1, p.step + 1)
-            if nested or emit is not None:
+            if nested or planning or emit is not None:
                 self.announce(task)
+                if course.stream:
+                    yield from self.report(self.words.begins(self, task))
             outcome = (yield task) if node.sub is None else (yield from self._inside(task, node.sub))
             if type(outcome) is dict or type(outcome) not in UNFINISHED:
                 try:
-                    outcome = collect(private, outcome) if not nested else self._collected(private, outcome)
+                    outcome = collect(private, outcome) if not nested else self._collected(task, outcome)
                 except Exception as error:
                     outcome = Failed(error, again=False)
+            if node.work is not None and type(outcome) in (Failed, Halt):
+                failed, outcome = yield from self._forgiven(task, outcome)
             if type(outcome) is not bytes:
                 halt = yield from self._unfinished(task, outcome)
                 if halt is not None:
@@ -118,7 +136,7 @@ class Walk(Telling):
             else:
                 task.close()
             if emit is not None:
-                self.conclude(task, None)
+                self.conclude(task, failed)
             state.checkpoint_node = name
             state._at = at = clock()
             chosen: str | Opening | Failed | None = node.follower if straight else None
@@ -143,17 +161,20 @@ class Walk(Telling):
             if ledger is not None and interval and not root.step % interval:
                 answer = yield SAVE if nested else ledger.commit()
                 if isinstance(answer, Exception):
-                    return refused(answer)
-                if emit is not None:
+                    halt = yield from self.bear(answer)
+                    if halt is not None:
+                        return halt
+                elif attentive:
                     self.saved()
             if course.stream:
-                yield self.step_report()
+                yield from self.step_report()
         return DONE
 
     def branch(self, on_error: str) -> Generator[Any, Any, Halt]:
         """The same for a branch: where it stops is noted, and saved, for the branch alone."""
         p, course = self.progress, self.course
-        self.tell(events.BRANCH_START)
+        if not self.scope.in_layer:
+            self.tell(events.BRANCH_START)
         halt = yield from self.run()
         if halt.status == RUNNING:
             return halt  # its records were refused, so nothing is told of them
@@ -163,18 +184,17 @@ class Walk(Telling):
             halt = Halt(COMPLETED, self)
         elif halt.at is self:
             self.note(stop_changes(halt, self.described(halt)))
-        if halt.at is self and course.ledger is not None:
-            answer = yield SAVE
-            if isinstance(answer, Exception):
-                return refused(answer)
-        if halt.status in (COMPLETED, FAILED):
+        if halt.at is self:
+            refusal = yield from self.save()
+            if refusal is not None:
+                return refusal
+        if halt.status in (COMPLETED, FAILED) and not self.scope.in_layer:
             self.tell(events.BRANCH_COMPLETE, error=p.error is not None, duration=max(0.0, p.at - p.began))
-        if course.stream and p.iterations != self.reported:
-            yield self.step_report()
+        if p.iterations != self.reported:
+            yield from self.step_report()
         if course.stream and halt.status in (COMPLETED, FAILED, PAUSED):
-            failed = {"error": p.error["message"]} if p.error is not None else {}
-            status = FAILED if failed else halt.status
-            yield Report({"type": "branch", "branch": self.scope.branch, "status": status, **failed})
+            error = p.error["message"] if p.error is not None else None
+            yield from self.report(self.words.branch(self, halt.status if error is None else FAILED, error))
         return halt
 
     def child(self, key: Key, plan: Plan, until: str) -> Walk:
@@ -182,34 +202,16 @@ class Walk(Telling):
         section, scope = self.progress.section, self.scope
         assert section is not None
         path, prefix = (*scope.path, key), f"{scope.prefix}{section.step}."
-        return Walk(
-            self.course, plan, section.children[key], path, scope.place(section.label(key)), prefix, until
-        )
-
-    def note(self, changes: dict[str, Any]) -> None:
-        """Something other than a completed node happened: move on by it, and have it in the next commit."""
-        p, ledger, at = self.progress, self.course.ledger, self.course.clock()
-        record = b"" if ledger is None else p.move_record(changes, at)
-        p.move(changes)
-        if self.nested and p.done:
-            p.end()
-        if ledger is not None:
-            ledger.put(self.course.root, self.scope.path, at, record)
-
-    def described(self, halt: Halt) -> dict[str, Any]:
-        """A failure as data, with the whole way to the node."""
-        at = halt.at or self
-        node = at.scope.place(at.progress.node)
-        return (
-            error_data(halt.cause, node) if halt.cause else {"type": "", "message": halt.reason, "node": node}
-        )
+        place, inner = scope.place(section.label(key)), section.children[key]
+        return Walk(self.course, plan, inner, path, place, prefix, until, self.progress)
 
     def _enlivened(self) -> State:
         """The state as a State, which knows where it came from."""
         p, course = self.progress, self.course
-        state = p.begin(LiveState.alive)
-        if not isinstance(state, LiveState):
-            p.state = state = LiveState.alive(state)
+        kind = self.plan.schema.live
+        state = p.begin(kind.alive)
+        if not isinstance(state, kind):
+            p.state = state = kind.alive(state)
         state.run_id, state.checkpoint_node, state._emit = p.run_id, p.made_by, course.emit
         state._at = p.at or course.clock()
         return state
@@ -237,9 +239,28 @@ class Walk(Telling):
         """What comes after a node of a branch; the functions that say so may take their time."""
         return self.course.guard.aside(following, self, node)
 
-    def _collected(self, private: NodeState, returned: Any) -> bytes:
+    def _collected(self, task: Task, returned: Any) -> bytes:
         """What a node of a branch changed; so may reducers."""
-        return self.course.guard.aside(self.changes.collect, private, returned)
+        work = task.plan_node.work
+        if work is not None:
+            return self.changes.collect(task.state, work.update(task, returned, self.course.clock()))
+        return self.course.guard.aside(self.changes.collect, task.state, returned)
+
+    def _forgiven(self, task: Task, outcome: Failed | Halt) -> Generator[Any, Any, tuple[Failed | None, Any]]:
+        """A task failed: what comes of that where it is for good and does no harm; else the same as before."""
+        work = task.plan_node.work
+        assert work is not None
+        if isinstance(outcome, Failed):
+            failed = outcome
+        elif outcome.status == FAILED:
+            failed = Failed(outcome.cause or RuntimeError(outcome.reason), again=outcome.cause is not None)
+        else:
+            return None, outcome
+        if not work.safe_to_fail or (failed.again and self._delay(task, failed.error) is not None):
+            return None, outcome
+        yield from self.report(self.words.fails(self, task, failed.error, None))
+        error = error_data(failed.error, self.scope.place(task.node))
+        return failed, self.changes.collect(task.state, work.failed(task, error, self.course.clock()))
 
     def _target(self, chosen: str | Opening | Failed | None) -> str | None:
         """The node that comes next, as far as that is decided."""
@@ -247,15 +268,13 @@ class Walk(Telling):
 
     def _enter(self, opening: Opening) -> Steps:
         """Branches begin after a node that completed: save both, and have them walked."""
-        course, ledger = self.course, self.course.ledger
+        course = self.course
         self._open(opening)
-        if ledger is not None and course.interval and not course.root.step % course.interval:
-            answer = yield SAVE if self.nested else ledger.commit()
-            if isinstance(answer, Exception):
-                return refused(answer)
-            self.saved()
-        if course.stream:
-            yield self.step_report()
+        if course.interval and not course.root.step % course.interval:
+            refusal = yield from self.save()
+            if refusal is not None:
+                return refusal
+        yield from self.step_report()
         return (yield from self._join())
 
     def _open(self, opening: Opening) -> None:
@@ -279,6 +298,8 @@ class Walk(Telling):
                 return halt
             assert p.section is not None
             final = p.section.children[task.node].result()
+            if task.plan_node.work is not None:
+                return sub.result(final)
             left = self.course.guard.aside(sub.leave, final, self.state, self.plan.schema)
             self.changes.replace(p.section.kept)
             return left
@@ -288,15 +309,24 @@ class Walk(Telling):
     def _join(self) -> Steps:
         """Have the open branches walked. None when all are done; else why that isn't so."""
         self.halts, self.changes.apart = {}, True
+        section = self.progress.section
+        assert section is not None
+        if section.layer is not None:
+            left = [key for key, child in section.children.items() if not child.done]
+            self.tell(events.LAYER_START, layer=section.layer, tasks=left)
+            yield from self.report(self.words.layer(self, section.layer, left))
         refusal = (yield Join(self)) if self.nested else (yield from self.course.weave(self))
         if refusal is not None:
             return refused(refusal)
         if self.course.stopping:
             return Halt(CANCELLED)
-        section = self.progress.section
-        assert section is not None
         stopped = [key for key, child in section.children.items() if not child.done]
-        return taken_together([self.halts[key] for key in stopped if key in self.halts]) if stopped else None
+        if not stopped:
+            if section.layer is not None:
+                self.tell(events.LAYER_COMPLETE, layer=section.layer)
+                self.progress.fold()
+            return None
+        return taken_together([self.halts[key] for key in stopped if key in self.halts])
 
     def _unfinished(self, task: Task, outcome: Failed | Asked | Cancelled | Halt) -> Steps:
         """A node didn't complete: try again (None), or stop (a Halt)."""
@@ -311,13 +341,18 @@ class Walk(Telling):
             case Cancelled():
                 return Halt(CANCELLED)
             case Failed(error, again):
-                if again and (delay := self._delay(task, error)) is not None:
+                delay = self._delay(task, error) if again else None
+                yield from self.report(self.words.fails(self, task, error, delay))
+                if delay is not None:
                     return (yield from self._again(task, error, delay))
                 return Halt(FAILED, self, told(error), error, FAILED_PHASE)
             case Halt(status, cause=cause):
-                if status != FAILED or cause is None or (delay := self._delay(task, cause)) is None:
+                if status != FAILED:
                     return outcome
-                return (yield from self._again(task, cause, delay))
+                delay = None if cause is None else self._delay(task, cause)
+                error = cause or RuntimeError(outcome.reason)
+                yield from self.report(self.words.fails(self, task, error, delay))
+                return outcome if delay is None else (yield from self._again(task, error, delay))
 
     def _delay(self, task: Task, error: BaseException) -> float | None:
         retry = task.plan_node.retry
@@ -327,15 +362,12 @@ class Walk(Telling):
 
     def _again(self, task: Task, error: BaseException, delay: float) -> Steps:
         """Count the failed attempt, durably, and wait. None means: try again."""
-        ledger = self.course.ledger
         self.tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=told(error))
         changes = {"attempts": task.attempt, "error": error_data(error, self.scope.place(task.node))}
         self.note({**changes, "section_again": True} if self.progress.section is not None else changes)
-        if ledger is not None:
-            answer = yield SAVE if self.nested else ledger.commit()
-            if isinstance(answer, Exception):
-                return refused(answer)
-            self.saved()
+        refusal = yield from self.save()
+        if refusal is not None:
+            return refusal
         if isinstance((yield Wait(delay)), Cancelled):
             return Halt(CANCELLED)
         return None

@@ -13,10 +13,11 @@ from holdfast.engine.commands import Failed
 from holdfast.errors import UsageError
 from holdfast.graphs.plan import END, Choice, Edge, Plan, PlanNode
 from holdfast.graphs.sections import Section, SubPlan
+from holdfast.graphs.tasks import PLANNER
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
-from holdfast.journal.opened import Key, Opened
-from holdfast.journal.progress import Progress
+from holdfast.journal.opened import Key
+from holdfast.journal.progress import AFTER, Progress
 from holdfast.observe import events
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def following(walk: Walk, node: PlanNode) -> str | Opening | Failed:
         else:
             for way in node.ways:
                 if isinstance(way, Section):
-                    return _opening(walk, way)
+                    return _opening(walk, way) if not way.layered else _next_layer(walk)
                 taken = _tried(walk, way)
                 if taken is not None:
                     if taken != END:
@@ -57,13 +58,19 @@ def following(walk: Walk, node: PlanNode) -> str | Opening | Failed:
 
 def opening_inside(walk: Walk, node: str, sub: SubPlan) -> Opening:
     """The graph that a node runs, as it is to begin in this state. Raises whatever the user's functions do."""
-    entered = sub.enter(walk.state)
+    work, outer = walk.plan.nodes[node].work, walk.scope.outer
+    entered = sub.enter(walk.state if work is None or outer is None else work.inputs(outer.state))
     data = {"source": node, "inside": True, "entry": sub.plan.entry, "states": [[node, entered]]}
     return _checked(walk, node, {**data, "kept": sub.kept(entered, walk.state, walk.plan.schema)})
 
 
-def plan_inside(plan: Plan, section: Opened) -> tuple[Plan, str]:
-    """The plan that the branches of an open section follow, and the node that ends them. Raises `LookupError`."""
+def plan_inside(plan: Plan, progress: Progress) -> tuple[Plan, str]:
+    """The plan that the branches which are open here follow, and the node that ends them. Raises `LookupError`."""
+    section = progress.section
+    assert section is not None
+    if plan.layers is not None and section.layer is not None:
+        nodes = plan.layers.nodes_in(progress)
+        return (plan if nodes is plan.layers.nodes else plan._replace(nodes=nodes)), END
     source = plan.nodes[section.source]
     if section.inside and source.sub is not None:
         return source.sub.plan, END
@@ -82,8 +89,8 @@ def update_inside(
         assert section is not None
         source, opener = plan.nodes[section.source], plan.nodes[section.source].section
         sub = source.sub if section.inside else opener.sub if opener is not None else None
-        plan, _ = plan_inside(plan, section)
-        update = update if sub is None else sub.updated(update)
+        plan, _ = plan_inside(plan, progress)
+        update = {} if section.layer is not None else update if sub is None else sub.updated(update)
         progress = section.children[key]
     return plan, update
 
@@ -123,6 +130,17 @@ def _opening(walk: Walk, section: Section) -> Opening:
     return _checked(
         walk, section.fan_in, {**data, **({"over": section.over} if listed else {"items": items})}
     )
+
+
+def _next_layer(walk: Walk) -> Opening | str:
+    """The tasks of a workflow that run next, or its end."""
+    p, layers = walk.progress, walk.plan.layers
+    assert layers is not None
+    visit = p.visits.get(PLANNER, 0) + (p.phase != AFTER)  # after it, this visit counts already
+    names = layers.next_layer(p.state, visit, walk.scope.kept)
+    if not names:
+        return END
+    return _checked(walk, PLANNER, {"source": PLANNER, "layer": visit - 1, "tasks": list(names)})
 
 
 def _checked(walk: Walk, target: str, data: dict[str, Any]) -> Opening:

@@ -36,7 +36,7 @@ class Bundle:
         assert section is not None
         opener = None if section.inside else walk.plan.nodes[section.source].section
         self.walk, self.holder, self.live, self.failing = walk, holder, 0, False
-        self.plan, self.until = plan_inside(walk.plan, section)
+        self.plan, self.until = plan_inside(walk.plan, walk.progress)
         self.on_error = opener.on_error if opener is not None else FAIL
         self.limit = min(limit, opener.max_concurrency or limit) if opener is not None else limit
         self.waiting: deque[Key] = deque()
@@ -68,6 +68,7 @@ class Weave:
         self.savers: list[Strand] = []
         self.timers: list[tuple[float, int, Strand]] = []
         self._timed = 0
+        self._prompt = False
         self.refusal: Exception | None = None
 
     def run(self, walk: Walk) -> Generator[Any, Any, Exception | None]:
@@ -79,6 +80,9 @@ class Weave:
             self.running,
             self.savers,
         )
+        layers = walk.plan.layers
+        told = course.stream or course.emit is not None
+        self._prompt = layers is not None and layers.prompt and not told
         self._spread(walk, None)
         while True:
             while ready:
@@ -155,15 +159,21 @@ class Weave:
         ledger = self.course.ledger
         assert ledger is not None
         answer: Any = self.refusal
-        if answer is None:
+        if answer is None and not self._layer_is_done():
             answer = yield ledger.commit(heed=None if self.course.stopping else True)
             if isinstance(answer, Signalled):
                 self.course.stopping = True
                 answer = yield ledger.commit(heed=None)
-        if isinstance(answer, Exception):
+        if isinstance(answer, Exception) and not self.course.bears(answer):
             self.refusal = answer
-        self.ready.extend((strand, self.refusal) for strand in self.savers)
+        self.ready.extend((strand, answer) for strand in self.savers)
         self.savers.clear()
+
+    def _layer_is_done(self) -> bool:
+        """Whether those who wait are the last of a layer, and nobody is told of them before it is saved, at once."""
+        bundle = self.savers[0].bundle
+        busy = self.running or self.queued or self.timers or bundle.waiting
+        return self._prompt and not busy and bundle.holder is None and bundle.live == len(self.savers)
 
     def _wait(self) -> Generator[Any, Any, bool]:
         """Wait for what is under way. False if nothing is."""

@@ -9,7 +9,7 @@ from holdfast.errors import DefinitionError
 from holdfast.graphs.checks import Draft, NodeSpec, SubSpec, mistakes_in, no_node
 from holdfast.graphs.functions import Function, examine, examine_choice
 from holdfast.graphs.plan import END, START, Choice, Edge, Plan, PlanNode, fingerprint, plan_node
-from holdfast.graphs.policy import Retry, read_retry
+from holdfast.graphs.policy import Retry, read_retry, read_timeout
 from holdfast.graphs.predicates import Predicate
 from holdfast.graphs.schema import read_schema
 from holdfast.graphs.sections import COLLECT, FAIL, OnError, Section, SubPlan
@@ -65,11 +65,8 @@ class Definition:
             raise DefinitionError(f"a node's name has no '/', which leads into graphs: {name!r}", self.name)
         if name in self._draft.nodes:
             raise DefinitionError(f"there is a node {name!r} already", self.name)
-        if timeout is not None and not timeout > 0:
-            raise DefinitionError(
-                f"node {name!r}: timeout is a number of seconds above 0, not {timeout!r}", self.name
-            )
         what = f"node {name!r}"
+        timeout = read_timeout(timeout, what)
         sub = self._sub(what, run, inputs, outputs)
         if sub is not None and timeout is not None:
             raise DefinitionError(f"{what} is a graph; give its own nodes the timeout", self.name)

@@ -15,6 +15,10 @@ OFFERED = ("state", "config", "node", "graph", "parallel_results", "ctx")
 """The parameter names that a node, a predicate or a choice may use."""
 
 
+ABSENT: Any = object()
+"""What a function is offered where there is nothing to offer, and its parameter has a default."""
+
+
 class Function(NamedTuple):
     """A user's function, and which of the offered things it takes, by name.
 
@@ -28,7 +32,7 @@ class Function(NamedTuple):
 
     def arguments(self, offer: Callable[[str], Any]) -> dict[str, Any]:
         """The keyword arguments for one call; `offer(name)` gives each thing that is taken."""
-        return {parameter: offer(thing) for parameter, thing in self.takes}
+        return {parameter: value for parameter, thing in self.takes if (value := offer(thing)) is not ABSENT}
 
 
 def examine(call: Callable[..., Any], what: str) -> Function:
@@ -68,7 +72,7 @@ def examine(call: Callable[..., Any], what: str) -> Function:
     first = [thing for _, thing in takes] == ["state"] and parameters[
         0
     ].kind is not inspect.Parameter.KEYWORD_ONLY
-    return Function(call, tuple(takes), bool(positional) or first, _is_async(call))
+    return Function(call, tuple(takes), bool(positional) or first, is_async(call))
 
 
 def examine_choice(call: Callable[..., Any], what: str) -> Function:
@@ -79,5 +83,6 @@ def examine_choice(call: Callable[..., Any], what: str) -> Function:
     return function
 
 
-def _is_async(call: Callable[..., Any]) -> bool:
+def is_async(call: Callable[..., Any]) -> bool:
+    """Whether calling it gives something to be awaited, as far as it says so itself."""
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004  # it is the method that may be async

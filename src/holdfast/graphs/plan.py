@@ -8,7 +8,7 @@ function doesn't make a different graph, a removed node does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from holdfast.graphs.functions import Function
@@ -17,6 +17,10 @@ from holdfast.graphs.predicates import describe
 from holdfast.graphs.schema import Schema
 from holdfast.graphs.sections import Section, SubPlan
 from holdfast.journal.progress import DONE
+
+if TYPE_CHECKING:
+    from holdfast.graphs.layers import Layers
+    from holdfast.graphs.tasks import Work
 
 START = "__start__"
 END = DONE
@@ -96,7 +100,8 @@ class PlanNode(NamedTuple):
 
     What is worked out ahead: `follower` is the one node that always comes next, where that is so; `tests` are
     its ways out where all of them are edges with predicates of the state alone; `direct` is its function
-    where that takes the state alone. Otherwise each is None. `sub` is the graph that it runs, if it runs one.
+    where that takes the state alone. Otherwise each is None. `sub` is the graph that it runs, if it runs one;
+    `work` is the task of a workflow that it is, if it is one.
     """
 
     name: str
@@ -109,6 +114,7 @@ class PlanNode(NamedTuple):
     tests: tuple[tuple[Callable[[Any], Any], str], ...] | None
     direct: Callable[[Any], Any] | None
     sub: SubPlan | None = None
+    work: Work | None = None
 
     @property
     def section(self) -> Section | None:
@@ -117,7 +123,7 @@ class PlanNode(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A graph that can run."""
+    """A graph that can run. `layers` are those of a workflow."""
 
     name: str
     nodes: Mapping[str, PlanNode]
@@ -128,6 +134,7 @@ class Plan(NamedTuple):
     interrupt_after: frozenset[str]
     fingerprint: str
     graph: Any = None
+    layers: Layers | None = None
 
     @property
     def interrupts(self) -> bool:
@@ -189,6 +196,11 @@ def fingerprint(kind: str, entry: str, nodes: Mapping[str, PlanNode], schema: Sc
         "exits": sorted(name for name, node in nodes.items() if node.exit),
         "reducers": sorted((key, reducer_name(reducer)) for key, reducer in schema.reducers.items()),
     }
+    return digest(shape)
+
+
+def digest(shape: Any) -> str:
+    """A short text that is the same for the same structure."""
     text = repr(shape).encode("utf-8", "backslashreplace")
     return f"{crc32(text):08x}{crc32(text[::-1]):08x}"
 

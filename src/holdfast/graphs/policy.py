@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from holdfast.errors import DefinitionError
 
@@ -67,6 +67,13 @@ class Retry(_Fields):
         """Seconds to wait after the `attempt`-th attempt; `chance` in [0, 1) moves it within the jitter."""
         wait = min(self.longest, self.backoff * self.factor ** min(attempt - 1, 64))
         return wait * (1 + self.jitter * (2 * chance - 1))
+
+
+def read_timeout(given: Any, what: str) -> float | None:
+    """A number of seconds, or None. Raises `DefinitionError` that names `what` it is for."""
+    if given is None or (isinstance(given, (int, float)) and type(given) is not bool and given > 0):
+        return given
+    raise DefinitionError(f"{what}: timeout is a number of seconds above 0, not {given!r}")
 
 
 def read_retry(given: Retry | int | None) -> Retry | None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 
 from holdfast.errors import DefinitionError, UsageError
 from holdfast.graphs.reducers import Reducer
+from holdfast.graphs.state import LiveState
 
 
 class Schema(NamedTuple):
@@ -23,6 +24,8 @@ class Schema(NamedTuple):
     reducers: Mapping[str, Reducer]
     defaults: Mapping[str, Callable[[], Any]]
     source: Any = None
+    live: type[LiveState] = LiveState
+    """What a run's state is made into while it runs."""
 
     def initial(self, given: Any) -> dict[str, Any]:
         """The first state of a run: the defaults, with `given` over them.

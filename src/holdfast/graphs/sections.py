@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from holdfast.errors import UnstorableValue, UsageError
 from holdfast.graphs.functions import Function
 from holdfast.graphs.schema import Schema
-from holdfast.graphs.state import glance
+from holdfast.graphs.state import TrackedState, glance
 from holdfast.journal.codec import encode
 
 if TYPE_CHECKING:
@@ -58,35 +58,42 @@ class SubPlan(NamedTuple):
         if self.inputs is not None:
             return {}
         known = self.plan.schema.keys
+        if self.plan.layers is not None:
+            return {}
         return {key: value for key, value in update.items() if not known or key in known}
 
     def leave(self, final: Mapping[str, Any], outer: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
         """What the graph around it, of this schema and in this `outer` state, is told at the end: an update.
 
         Without `outputs` that is what is different from the outer state, of the keys that the outer schema names if
-        it names any. A key that the graph has `kept` from there is then what it has made of it, and isn't reduced.
+        it names any; of a workflow, it is the results of its tasks. A key that the graph has `kept` from there is
+        then what it has made of it, and isn't reduced.
         """
         if self.outputs is not None:
             return self.result(final)
         return {
             key: value
-            for key, value in final.items()
+            for key, value in self.result(final).items()
             if (not schema.keys or key in schema.keys) and not _same(outer.get(key, _ABSENT), value)
         }
 
     def kept(self, entered: Mapping[str, Any], outer: Mapping[str, Any], schema: Schema) -> list[str]:
         """The keys that are reduced outside and that the graph starts with as they are there."""
-        if self.outputs is not None:
+        if self.outputs is not None or self.plan.layers is not None:
             return []
         return [
             key for key in schema.reducers if key in entered and _same(entered[key], outer.get(key, _ABSENT))
         ]
 
     def result(self, final: Mapping[str, Any]) -> dict[str, Any]:
-        """What an item of a map came to, as the fan-in sees it."""
-        if self.outputs is None:
-            return dict(final)
-        return _passed(self.outputs, final, f"outputs of graph {self.plan.name!r}")
+        """What an item of a map came to, as the fan-in sees it: for a workflow, the results of its tasks."""
+        layers, what = self.plan.layers, f"outputs of graph {self.plan.name!r}"
+        if layers is None:
+            return dict(final) if self.outputs is None else _passed(self.outputs, final, what)
+        results = layers.results(final)
+        if self.outputs is None or isinstance(self.outputs, Mapping):
+            return results if self.outputs is None else _passed(self.outputs, results, what)
+        return _passed(self.outputs, layers.seen(final), what)
 
 
 class Section(NamedTuple):
@@ -95,7 +102,8 @@ class Section(NamedTuple):
     `branches` are the nodes that parallel edges lead to. A map has none of these but `each`: the node that every
     item starts at, or the name for the items of a graph, which is `sub` once it is frozen (`own` says that there is
     one); `over` says what the items are, and `item` is the key that a branch finds its own under. At most
-    `max_concurrency` branches run at once.
+    `max_concurrency` branches run at once. `layered` is the section of a workflow: its branches are the tasks that
+    are ready, and its source, which is the fan-in too, plans what comes after them.
     """
 
     source: str
@@ -108,6 +116,7 @@ class Section(NamedTuple):
     item: str = "item"
     on_error: OnError = FAIL
     max_concurrency: int | None = None
+    layered: bool = False
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -164,7 +173,7 @@ def _passed(how: Mapping[str, str] | Function, state: Mapping[str, Any], what: s
                 f"the {what} ask for {', '.join(map(repr, missing))}, which the state doesn't have"
             )
         return {new: state[old] for new, old in how.items()}
-    found = how.call(glance(state))
+    found = how.call(state if isinstance(state, TrackedState) else glance(state))
     if not isinstance(found, Mapping):
         raise UsageError(f"the {what} are a dict, not {type(found).__name__}")
     return dict(found)

@@ -28,7 +28,10 @@ class State(dict[str, Any]):
     as it is; values are shared with it, not copied.
     """
 
-    __slots__ = ("_at", "_emit", "checkpoint_node", "run_id")
+    __slots__ = ("_at", "_emit", "_saved", "checkpoint_node", "run_id")
+
+    _saved: str | None
+    """The id of the checkpoint that it was saved as; unset where nobody asks."""
 
     def __init__(
         self,
@@ -84,11 +87,17 @@ class State(dict[str, Any]):
 
     def _copy(self) -> State:
         """A plain State of the same content and provenance, whatever kind this one is."""
-        made = State.__new__(State)
+        made = self._blank()
         dict.update(made, self)
         made.run_id, made.checkpoint_node = self.run_id, self.checkpoint_node
         made._at, made._emit = self._at, self._emit
+        if hasattr(self, "_saved"):
+            made._saved = self._saved
         return made
+
+    def _blank(self) -> State:
+        """A plain State, or whatever this one is for those outside, with nothing set yet."""
+        return State.__new__(State)
 
     def _tell(self, kind: str, data: dict[str, Any]) -> None:
         if self._emit is not None:
@@ -255,12 +264,12 @@ def unshared(state: dict[str, Any]) -> dict[str, Any]:
     return {key: value.copy() if type(value) in grows else value for key, value in dict.items(state)}
 
 
-def glance(state: Mapping[str, Any], origin: Any = None) -> State:
+def glance(state: Mapping[str, Any], origin: Any = None, kind: type[TrackedState] = TrackedState) -> State:
     """The state for a function that is only to look at it: whatever it does to what it reads, it does to a copy.
 
     It says of itself what `origin` does.
     """
-    seen: State = TrackedState(state)
+    seen: State = kind(state)
     made, origin = State.__new__(State), state if origin is None else origin
     made.run_id, made.checkpoint_node = (
         getattr(origin, "run_id", ""),

@@ -1,9 +1,9 @@
 """What surrounds the body of every stored record: its format, and a checksum that ties it to its place.
 
     byte 0      format version
-    byte 1      flags; which of them are known depends on the version. None are yet: bits 0 and 1 are
-                meant for compression and encryption
-    bytes 2-5   CRC-32 over run id, sequence number, version, flags and body, big-endian
+    byte 1      flags; which of them are known depends on the version. Bit 0: the body is compressed;
+                bit 1 is meant for encryption and not known yet
+    bytes 2-5   CRC-32 over run id, sequence number, version, flags and body as stored, big-endian
     bytes 6-    the body
 
 These six bytes mean the same in every version, so that a damaged record is told from a newer one: if
@@ -18,9 +18,13 @@ from struct import Struct
 from zlib import crc32
 
 from holdfast.errors import DamagedRecord, UnsupportedFormat
+from holdfast.journal.compression import LEAST, compressed, decompressed
 
 VERSION = 1
 """The format that records are written in. Older ones can be read: see `_READERS`."""
+
+COMPRESSED = 0b0000_0001
+"""The flag of a record whose body is a zstd frame."""
 
 
 class Seal:
@@ -37,15 +41,19 @@ class Seal:
         self._seed = crc32(run_id.encode("utf-8", "surrogatepass"))
 
     def close(self, sequence: int, body: bytes) -> bytes:
-        """The record to store as number `sequence` of the run."""
-        checksum = crc32(body, crc32(_PLACE.pack(sequence, VERSION, 0), self._seed))
-        return _HEAD.pack(VERSION, 0, checksum) + body
+        """The record to store as number `sequence` of the run; a large body takes fewer bytes if it can."""
+        flags = 0
+        if len(body) >= LEAST and (frame := compressed(body)) is not None:
+            flags, body = COMPRESSED, frame
+        checksum = crc32(body, crc32(_PLACE.pack(sequence, VERSION, flags), self._seed))
+        return _HEAD.pack(VERSION, flags, checksum) + body
 
     def open(self, sequence: int, data: bytes) -> bytes:
         """The body of record number `sequence`.
 
         Raises DamagedRecord if these aren't the bytes that were stored as that record, and
-        UnsupportedFormat if they are, but in a format of a newer Holdfast.
+        UnsupportedFormat if they are, but in a format of a newer Holdfast, or compressed and there is
+        nothing to decompress them with.
         """
         if len(data) < _HEAD.size:
             raise DamagedRecord(
@@ -60,7 +68,14 @@ class Seal:
             raise self._newer(sequence, f"format version {version}")
         if flags & ~_FLAGS[version]:
             raise self._newer(sequence, f"the unknown flags {flags:#04x}")
-        return read(flags, body)
+        try:
+            return read(flags, body)
+        except ValueError as problem:
+            raise DamagedRecord(self.run_id, sequence, str(problem)) from problem
+        except ImportError as missing:
+            raise UnsupportedFormat(
+                f"record {sequence} of run {self.run_id!r} is compressed, and zstd is missing here: {missing}"
+            ) from missing
 
     def _newer(self, sequence: int, what: str) -> UnsupportedFormat:
         return UnsupportedFormat(
@@ -70,10 +85,10 @@ class Seal:
 
 
 def _read_1(flags: int, body: bytes) -> bytes:
-    return body
+    return decompressed(body) if flags & COMPRESSED else body
 
 
 _HEAD = Struct(">BBI")
 _PLACE = Struct(">QBB")
 _READERS: dict[int, Callable[[int, bytes], bytes]] = {1: _read_1}
-_FLAGS = {1: 0b0000_0000}
+_FLAGS = {1: COMPRESSED}

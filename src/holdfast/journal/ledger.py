@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.journal.codec import encode
 from holdfast.journal.envelope import Seal
 from holdfast.journal.opened import Key
-from holdfast.journal.progress import Progress
+from holdfast.journal.progress import BUNDLE, Progress
+from holdfast.journal.splice import bundled
 from holdfast.journal.store import Commit
 
 RECORD_WEIGHT = 256
@@ -28,12 +30,23 @@ LEAST_WEIGHT = 64 * 1024
 class Ledger:
     """The writing side of one run's journal, for the holder of `fence`, after record `sequence`."""
 
-    __slots__ = ("_look_at", "_pending", "_seal", "_snapshot", "_weight", "fence", "run_id", "sequence")
+    __slots__ = (
+        "_look_at",
+        "_pending",
+        "_seal",
+        "_sealed",
+        "_snapshot",
+        "_weight",
+        "fence",
+        "run_id",
+        "sequence",
+    )
 
     def __init__(self, run_id: str, fence: int, sequence: int, weight: int = 0) -> None:
         self.run_id, self.fence, self.sequence = run_id, fence, sequence
         self._seal = Seal(run_id)
         self._pending: list[bytes] = []
+        self._sealed = 0
         self._snapshot = 0
         self._weight = weight
         self._look_at = max(weight, LEAST_WEIGHT)
@@ -89,19 +102,24 @@ class Ledger:
         purge: bool = False,
         heed: bool | None = True,
     ) -> Commit:
-        """All that is pending, as a commit. It stays pending until `acknowledged`."""
-        bodies, snapshot = self._pending, self._snapshot
+        """All that is pending, as a commit. It stays pending until `acknowledged`.
+
+        It is one record, or two where one is whole: then that begins the second.
+        """
+        bodies, whole = self._pending, self._snapshot
         close, number = self._seal.close, self.sequence
-        if len(bodies) == 1:
+        self._sealed = len(bodies)
+        if self._sealed == 1:
             records = [close(number + 1, bodies[0])]
         else:
-            records = [close(number + place, body) for place, body in enumerate(bodies, 1)]
+            parts = [bodies[: whole - 1], bodies[whole - 1 :]] if whole > 1 else [bodies] if bodies else []
+            records = [close(number + place, _together(part)) for place, part in enumerate(parts, 1)]
         return Commit(
             self.run_id,
             self.fence,
             number,
             records,
-            number + snapshot if snapshot else 0,
+            number + len(records) if whole else 0,
             status,
             note,
             purge,
@@ -109,11 +127,10 @@ class Ledger:
         )
 
     def acknowledged(self, commit: Commit) -> None:
-        """The commit is durable: forget what it held."""
-        saved = len(commit.records)
-        self.sequence += saved
-        del self._pending[:saved]
-        self._snapshot = max(self._snapshot - saved, 0)
+        """The commit, the last that was made, is durable: forget what it held."""
+        self.sequence += len(commit.records)
+        del self._pending[: self._sealed]
+        self._snapshot = max(self._snapshot - self._sealed, 0)
 
     def consider(self, progress: Progress) -> None:
         """Write a snapshot if it is worth its bytes. No node may have its hands on the state meanwhile."""
@@ -132,6 +149,8 @@ class Ledger:
         self._weight, self._look_at = 0, LEAST_WEIGHT
 
 
-def weigh(records: list[bytes]) -> int:
-    """What reading these records after their snapshot costs, in the ledger's measure."""
-    return sum(map(len, records)) + RECORD_WEIGHT * len(records)
+def _together(bodies: list[bytes]) -> bytes:
+    return bodies[0] if len(bodies) == 1 else bundled(_BUNDLE, bodies)
+
+
+_BUNDLE = encode(BUNDLE)

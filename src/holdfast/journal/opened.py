@@ -29,22 +29,28 @@ class Opened:
         source, each, entry, states a map over a graph: the states that each item's starts with, by number
         source, inside, entry,      a node that runs a graph: the same, by the node's name
           states, kept              and those of its keys that are as they are outside, where they are reduced
+        source, layer, tasks        a layer of a workflow: its number, and the tasks; each starts with nothing
 
     `step` is the step that it was opened after: with the branch's name it makes ids that no other branch has.
+    What the tasks of a layer came to is taken over into the state when all are done; then it is `folded`. Those in
+    `taken` were taken over before, as the state was changed from outside meanwhile.
     """
 
     __slots__ = (
         "children",
         "each",
         "entry",
+        "folded",
         "inside",
         "item",
         "items",
         "kept",
+        "layer",
         "over",
         "own",
         "source",
         "step",
+        "taken",
     )
 
     def __init__(self, opening: dict[str, Any], state: dict[str, Any], step: int) -> None:
@@ -54,7 +60,10 @@ class Opened:
         self.entry: str | None = opening.get("entry")
         self.item: str | None = opening.get("item")
         self.over: str | None = opening.get("over")
-        self.own = "states" in opening
+        self.layer: int | None = opening.get("layer")
+        self.folded: bool = opening.get("folded", False)
+        self.taken: dict[Key, None] = dict.fromkeys(opening.get("taken", ()))
+        self.own = "states" in opening or self.layer is not None
         self.inside: bool = opening.get("inside", False)
         self.kept: list[str] = opening.get("kept", [])
         self.items: list[Any] = list(state[self.over]) if self.over is not None else opening.get("items", [])
@@ -74,7 +83,10 @@ class Opened:
 
     def places(self, opening: dict[str, Any]) -> Iterator[tuple[Key, str, Any]]:
         """The branches of an opening: key, the node it starts at, and its state or what goes over its copy of one."""
-        if self.own:
+        if self.layer is not None:
+            for task in opening["tasks"]:
+                yield task, task, {}
+        elif self.own:
             for key, state in opening["states"]:
                 yield key, str(self.entry), state
         elif self.item is not None:
@@ -87,6 +99,10 @@ class Opened:
     def to_data(self) -> dict[str, Any]:
         """The opening, to be stored again. The states of graphs are stored with their progress."""
         data: dict[str, Any] = {"source": self.source, "step": self.step}
+        if self.layer is not None:
+            more = {"folded": self.folded, "taken": list(self.taken)}
+            stored = {key: value for key, value in more.items() if value}
+            return {**data, "layer": self.layer, "tasks": list(self.children), **stored}
         if self.own:
             kind = {"inside": True, "kept": self.kept} if self.inside else {"each": self.each}
             states = [[key, child.start or {}] for key, child in self.children.items()]

@@ -1,9 +1,10 @@
 """How far a run has come: its state, its position and its counters, as its journal tells them.
 
-There are six kinds of record. `STEP`: a node completed; what it changed and what comes next. `MOVE`:
-anything else that happened (a pause, an answer, a failed attempt, the end). `MEMO`: the result of a
-`once()` inside a node that hasn't completed. `OPEN`: branches begin beside each other, or a graph inside of a
-node. `NESTED`: one of these, of a branch. `SNAPSHOT`: all of it, so that nothing before is needed.
+There are seven kinds of record. `STEP`: a node completed; what it changed and what comes next. `MOVE`: anything
+else that happened (a pause, an answer, a failed attempt, the end). `MEMO`: the result of a `once()` inside a node
+that hasn't completed. `OPEN`: branches begin beside each other, or a graph inside of a node. `NESTED`: one of
+these, of a branch. `SNAPSHOT`: all of it, so that nothing before is needed. `BUNDLE`: several of these that were
+saved together, which is how a store sees them.
 
 A `Progress` is built from a snapshot and the records after it, one `apply` each. The engine moves the
 live one on through the same methods, which is why a resumed run equals one that was never cut.
@@ -23,7 +24,7 @@ from holdfast.journal.opened import Key, Opened
 from holdfast.journal.splice import extended
 from holdfast.journal.store import FAILED, PAUSED, RUNNING
 
-STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED = 1, 2, 3, 4, 5, 6
+STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED, BUNDLE = 1, 2, 3, 4, 5, 6, 7
 KINDS = (STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED)
 
 DONE = "__end__"
@@ -55,11 +56,11 @@ class Question(NamedTuple):
 class Progress:
     """Where a run is, or a branch of it, or a graph that a node runs: whatever has a state and a position.
 
-    `node` and `phase` are the position: the node that runs next (`before`), has run and waits for the
-    choice of what follows (`after`), or failed and will be tried again (`failed`). `cleared` says that
-    the interrupts at this position have been taken. `made_by` is the node that completed last, `step`
-    its number. `attempts` counts the ended attempts of the node at this position, and `answers` and
-    `memos` belong to it. `crashes` is how many holders had been lost when the last record was written.
+    `node` and `phase` are the position: the node that runs next (`before`), has run and waits for the choice of
+    what follows (`after`), or failed and will be tried again (`failed`). `cleared` says that the interrupts at this
+    position have been taken. `made_by` is the node that completed last, `step` its number. `attempts` counts the
+    ended attempts of the node at this position, and `answers`, what was `asked` for them, and `memos` belong to it.
+    `crashes` is how many holders had been lost when the last record was written.
 
     `section` has the branches that are under way, or done, at this position. Before a branch begins, `start` is what
     it will start with: its whole state, or what is put over a copy of its `base`, the state of which it is a branch.
@@ -86,6 +87,7 @@ class Progress:
     attempts: int = 0
     questions: list[Question] = field(default_factory=list)
     answers: dict[str, Any] = field(default_factory=dict)
+    asked: dict[str, str] = field(default_factory=dict)
     memos: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] | None = None
     config: dict[str, Any] = field(default_factory=dict)
@@ -120,6 +122,7 @@ class Progress:
         self.cleared = False
         if self.attempts or self.answers or self.memos or self.error or self.section:
             self.attempts, self.answers, self.memos, self.error, self.section = 0, {}, {}, None, None
+            self.asked = {}
 
     def move(self, changes: Mapping[str, Any]) -> None:
         """Anything else happened: take over the named fields. `going_on` brings answers, see `go_on`;
@@ -136,8 +139,12 @@ class Progress:
                 setattr(self, name, value)
 
     def change(self, delta: Any) -> None:
-        """Change the state by a decoded delta, from outside of any node. Branches under way don't see it."""
+        """Change the state by a decoded delta, from outside of any node. Branches under way don't see it.
+
+        The tasks of a layer do, and it is newer than what those came to that are done.
+        """
         change = read_delta(delta)
+        self._take_over(only_done=True)
         if self.section is not None:
             self.section.keep(change.keys, self.state)
             for key in (*change.appends, *change.merges):
@@ -154,6 +161,7 @@ class Progress:
     def _wake(self, answers: Mapping[str, Any], approved: bool, own: bool = False) -> None:
         mine = {question.id: answers[question.id] for question in self.questions if question.id in answers}
         if mine or (not self.questions and (own or approved or self.status == FAILED)):
+            self.asked |= {question.id: question.prompt for question in self.questions if question.id in mine}
             if self.status != RUNNING:
                 self.status, self.reason, self.questions = RUNNING, None, []
             if self.phase == FAILED_PHASE:
@@ -192,15 +200,19 @@ class Progress:
             scope = scope.section.children[key]
         return scope
 
-    def way_to(self, path: Sequence[Key]) -> str:
-        """What the branch that `path` leads to is called: the names of all branches on the way."""
-        names, scope = [], self
+    def way_to(self, path: Sequence[Key], node: str | None = None) -> str:
+        """What the branch that `path` leads to is called, or a node there: the names of all branches on the way.
+
+        A task of a workflow is a branch of one node, and both have its name: it counts once.
+        """
+        names, scope, in_task = [], self, False
         for key in path:
             section = scope.section
             assert section is not None
-            names.append(section.label(key))
-            scope = section.children[key]
-        return "/".join(names)
+            if not in_task:
+                names.append(section.label(key))
+            scope, in_task = section.children[key], section.layer is not None
+        return "/".join(names if node is None or in_task else [*names, node])
 
     def begin(self, make: Callable[[Any], dict[str, Any]] = dict) -> dict[str, Any]:
         """The state of a branch that is about to run: its own, or a copy whose values are still shared."""
@@ -219,7 +231,7 @@ class Progress:
         """A branch is done: only what is different about it is kept, and what it was about isn't."""
         if self.base is not None:
             self.state = self._different()
-        self.visits, self.memos, self.answers, self.section = {}, {}, {}, None
+        self.visits, self.memos, self.answers, self.asked, self.section = {}, {}, {}, {}, None
         self.path.clear()
 
     def result(self, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -236,6 +248,35 @@ class Progress:
         """What is different from the state that it was copied from, of what is still there."""
         state = self.state
         return {key: state[key] for key in self.changed if key in state}
+
+    def fold(self) -> None:
+        """All tasks of a layer are done: take over what they came to, in the order of the tasks."""
+        self._take_over()
+        if self.section is not None:
+            self.section.folded = True
+
+    def so_far(self) -> dict[str, Any]:
+        """The state with what the tasks of a layer came to that are done, although others aren't."""
+        section = self.section
+        if section is None or section.layer is None or section.folded:
+            return self.state
+        state = {
+            key: value.copy() if type(value) in (list, dict) else value for key, value in self.state.items()
+        }
+        for key, child in section.children.items():
+            if child.done and key not in section.taken:
+                _add(state, child.state)
+        return state
+
+    def _take_over(self, only_done: bool = False) -> None:
+        """Add what tasks of the layer came to, of those that weren't added before."""
+        section = self.section
+        if section is None or section.layer is None or section.folded:
+            return
+        for key, child in section.children.items():
+            if key not in section.taken and (child.done or not only_done):
+                section.taken[key] = None
+                _add(self.state, child.state)
 
     def under_way(self, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Progress]]:
         """The branches that have begun and aren't done, with the way to each."""
@@ -254,7 +295,7 @@ class Progress:
         if len(stopped) != 1:
             return self.node
         path, branch = stopped[0]
-        return f"{self.way_to(path)}/{branch.node}"
+        return self.way_to(path, branch.node)
 
     def open_questions(self) -> list[Question]:
         """All questions that wait for an answer, here and in branches."""
@@ -265,6 +306,7 @@ class Progress:
         kind, step, at, crashes = record[:4]
         self.lost(crashes)
         if kind == STEP:
+            self.fold()
             self._apply(read_delta(record[6]))
             self.complete(record[4], at, record[5])
         elif kind == NESTED:
@@ -374,6 +416,15 @@ class Progress:
                     different = kept | different
                 child._restore({**inner, "run_id": self.run_id}, different)
                 child.step = inner["step"]
+
+
+def _add(state: dict[str, Any], more: dict[str, Any]) -> None:
+    """Add to the lists of a state, at their ends, and to its dicts."""
+    for key, value in more.items():
+        if type(value) is list:
+            state[key].extend(value)
+        else:
+            state[key].update(value)
 
 
 _PLAIN = [

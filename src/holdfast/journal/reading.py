@@ -9,7 +9,8 @@ from holdfast.errors import DamagedRecord, UsageError
 from holdfast.journal.codec import decode
 from holdfast.journal.delta import read_delta
 from holdfast.journal.envelope import Seal
-from holdfast.journal.progress import KINDS, MOVE, NESTED, SNAPSHOT, STEP, Progress
+from holdfast.journal.ledger import RECORD_WEIGHT
+from holdfast.journal.progress import BUNDLE, KINDS, MOVE, NESTED, SNAPSHOT, STEP, Progress
 from holdfast.journal.store import COMPLETED, Tail
 
 
@@ -44,10 +45,16 @@ def read_progress(tail: Tail) -> Progress:
 
     Raises `DamagedRecord` for one that isn't what was written.
     """
+    return read_on(tail)[0]
+
+
+def read_on(tail: Tail) -> tuple[Progress, int]:
+    """The same, and what it costs to read the records after the whole one, in a ledger's measure."""
     records, last = list(opened(tail)), tail.first + len(tail.records) - 1
     if last < tail.head.sequence:
         raise DamagedRecord(tail.head.run_id, last + 1, "it is missing")
-    return _folded(tail.head.run_id, records)
+    weight = sum(map(len, tail.records[1:])) + RECORD_WEIGHT * (len(records) - 1)
+    return _folded(tail.head.run_id, records), weight
 
 
 def progress_at(tail: Tail, step: int) -> Progress:
@@ -89,7 +96,8 @@ def history(tail: Tail) -> list[Checkpoint]:
     found: dict[int, Checkpoint] = {}
     progress = Progress("", "", "", "", {}, step=-1)
     for number, record in opened(tail):
-        keys = _apply(progress, number, record)
+        keys = _changed_keys(record, progress)
+        _apply(progress, number, record)
         earlier = found.get(progress.step)
         if earlier is not None:
             later: dict[str, Any] = {
@@ -139,9 +147,12 @@ def _each(tail: Tail) -> Iterator[tuple[int, list[Any] | DamagedRecord]]:
     for number, data in enumerate(tail.records, tail.first):
         try:
             record = decode(seal.open(number, data))
-            if type(record) is not list or len(record) < 5 or record[0] not in KINDS:
-                raise ValueError("it is none of the kinds of record there are")
-            yield number, record
+            together = record[1:] if type(record) is list and record[:1] == [BUNDLE] else [record]
+            for each in together:
+                if type(each) is not list or len(each) < 5 or each[0] not in KINDS:
+                    raise ValueError("it is none of the kinds of record there are")
+            for each in together:
+                yield number, each
         except DamagedRecord as damage:
             yield number, damage
         except ValueError as problem:
@@ -158,12 +169,10 @@ def _folded(run_id: str, records: list[tuple[int, list[Any]]]) -> Progress:
     return progress
 
 
-def _apply(progress: Progress, number: int, record: list[Any]) -> list[str]:
-    """Move progress on by a record; returns the keys of the state that it changed."""
+def _apply(progress: Progress, number: int, record: list[Any]) -> None:
+    """Move progress on by a record. Raises `DamagedRecord` if it can't follow."""
     try:
-        keys = _changed_keys(record, progress)
         progress.apply(record)
-        return keys
     except (LookupError, TypeError, ValueError, AttributeError) as problem:
         raise DamagedRecord(
             progress.run_id, number, f"it doesn't follow from those before: {problem}"
@@ -171,8 +180,16 @@ def _apply(progress: Progress, number: int, record: list[Any]) -> list[str]:
 
 
 def _changed_keys(record: list[Any], progress: Progress) -> list[str]:
+    """The keys of a state, the run's or a branch's, that a record changes. None for one that can't be read."""
+    try:
+        return _keys(record, progress)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return []
+
+
+def _keys(record: list[Any], progress: Progress) -> list[str]:
     if record[0] == NESTED:
-        return _changed_keys(record[5], progress.descend(record[4]))
+        return _keys(record[5], progress.descend(record[4]))
     if record[0] == STEP:
         return read_delta(record[6]).keys
     if record[0] == MOVE and len(record) > 5:

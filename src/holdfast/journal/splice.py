@@ -23,6 +23,12 @@ def joined(items: Sequence[bytes]) -> bytes:
     return _HEADS[len(items)] + b"".join(items)
 
 
+def bundled(head: bytes, items: Sequence[bytes]) -> bytes:
+    """The encoding of a list that starts with `head`, from the encodings of its other items, however many."""
+    count = len(items) + 1
+    return b"".join([b"\xdd", count.to_bytes(4, "big"), head, *items])
+
+
 def extended(array: bytes, item: bytes) -> bytes:
     """The encoding of a list of less than 15 items with one more after them."""
     assert _SHORT_ARRAY <= array[0] < _SHORT_ARRAY + _MOST

@@ -2,8 +2,10 @@
 
 | type | data |
 |---|---|
-| `graph.start` | run_id, entry |
-| `graph.complete` | run_id, exit_point, iterations |
+| `graph.start` | run_id, entry (None for a workflow) |
+| `graph.complete` | run_id, exit_point (None for a workflow), iterations |
+| `layer.start` | run_id, layer, tasks |
+| `layer.complete` | run_id, layer |
 | `node.start` | run_id, node, iteration, attempt |
 | `node.complete` | run_id, node, iteration, error (bool), duration (seconds) |
 | `node.retry` | run_id, node, attempt, delay (seconds), error |
@@ -11,6 +13,7 @@
 | `edge.transition` | from, to |
 | `cycle.detected` | node, visit_count, iteration, path_length |
 | `checkpoint.save` | run_id, node, step |
+| `checkpoint.fail` | run_id, node, step, error; the run goes on without it (`on_save_error="continue"`) |
 | `checkpoint.load` | run_id, node |
 | `checkpoint.resume` | run_id, checkpoint_node, resume_node |
 | `branch.start` | run_id, branch |
@@ -20,7 +23,8 @@
 | `run.cancel` | run_id, node |
 | `state.create`, `state.clone`, `state.set`, `state.merge` | what was done to a `State` |
 
-Events from inside a parallel branch, or a graph that a node runs, also have `branch`: the names on the way there.
+A task of a workflow is a node. Events from inside a parallel branch, or a graph that a node runs, also have
+`branch`: the names on the way there.
 Events may gain keys in later versions; those above stay.
 """
 
@@ -42,8 +46,11 @@ EDGE_EVALUATE = "edge.evaluate"
 EDGE_TRANSITION = "edge.transition"
 CYCLE_DETECTED = "cycle.detected"
 CHECKPOINT_SAVE = "checkpoint.save"
+CHECKPOINT_FAIL = "checkpoint.fail"
 CHECKPOINT_LOAD = "checkpoint.load"
 CHECKPOINT_RESUME = "checkpoint.resume"
+LAYER_START = "layer.start"
+LAYER_COMPLETE = "layer.complete"
 BRANCH_START = "branch.start"
 BRANCH_COMPLETE = "branch.complete"
 RUN_PAUSE = "run.pause"
@@ -64,8 +71,11 @@ EVENT_TYPES = (
     EDGE_TRANSITION,
     CYCLE_DETECTED,
     CHECKPOINT_SAVE,
+    CHECKPOINT_FAIL,
     CHECKPOINT_LOAD,
     CHECKPOINT_RESUME,
+    LAYER_START,
+    LAYER_COMPLETE,
     BRANCH_START,
     BRANCH_COMPLETE,
     RUN_PAUSE,

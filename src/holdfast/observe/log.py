@@ -46,6 +46,7 @@ _SHOWN = {
     "checkpoint_node": "checkpoint",
     "resume_node": "resume",
     "exit_point": "exit",
+    "layer": "layer",
     "step": "step",
     "iteration": "iteration",
     "iterations": "iterations",

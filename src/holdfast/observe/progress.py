@@ -162,7 +162,8 @@ class _Run:
                 return self._end(marks.failed, f"cancelled at {node}")
             case events.GRAPH_COMPLETE:
                 self.steps = max(self.steps, data.get("iterations", 0))
-                outcome = self._end(marks.done, f"completed at {data.get('exit_point', '?')}")
+                last = data.get("exit_point")
+                outcome = self._end(marks.done, f"completed at {last}" if last else "completed")
                 return f"{outcome}, {self._counts()}"
         return ""
 

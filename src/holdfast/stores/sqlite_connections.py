@@ -34,6 +34,9 @@ FORK_PATIENCE = 5.0
 
 IDLE_READERS = 8
 
+SELDOM = 0.05
+"""Seconds between two looks at the file, where what is written survives the process only."""
+
 
 class Connections:
     """Transactions on the file at `path`, from any thread. Raises `StoreUnavailable`, never sqlite3's own."""
@@ -47,7 +50,7 @@ class Connections:
         self._idle: list[sqlite3.Cursor] = []
         self._start_afresh()
         self._writer = self._persist(self._create)
-        self._file = self._identity()
+        self._file, self._looked = self._identity(), time.monotonic()
         _all.add(self)
 
     def __del__(self) -> None:
@@ -58,6 +61,7 @@ class Connections:
         """Carry out one statement that is a transaction of its own; return how many rows it changed."""
         if self._pid != os.getpid():
             self._abandon()
+        self._look()
         with self._writing:
             cursor = self._writer or self._reopen_writer()
             try:
@@ -71,6 +75,7 @@ class Connections:
         """Run `work` in a transaction that has the write lock; keep all it does, or nothing if it raises."""
         if self._pid != os.getpid():
             self._abandon()
+        self._look()
         with self._writing:
             cursor = self._writer or self._reopen_writer()
             return self._persist(lambda: self._transact(cursor, work))
@@ -97,6 +102,13 @@ class Connections:
             with self._writing, self._reading:
                 self._close_idle_and_writer()
                 self._file = found
+
+    def _look(self) -> None:
+        """The same before something is written: always where that is to be on disk, else now and then."""
+        now = time.monotonic()
+        if self._flush or now - self._looked > SELDOM:
+            self._looked = now
+            self.check_file()
 
     def _identity(self) -> tuple[int, int] | None:
         try:

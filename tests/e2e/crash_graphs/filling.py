@@ -1,4 +1,4 @@
-"""Forty steps that add 20 kB each, and a log, elsewhere, of what started and what was acknowledged.
+"""Forty steps that add 20 kB each, which can't be made less, and a log, elsewhere, of what started and what was acknowledged.
 
 With a file "stop-after", the process that has heard of so many steps being saved is killed. With a file
 "fill-at", the step of that number fills the disk to its last byte with a file "filler", the first time.
@@ -6,8 +6,10 @@ With a file "stop-after", the process that has heard of so many steps being save
 
 from __future__ import annotations
 
+from base64 import b64encode
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any
 
 from effects import die, effect
@@ -27,7 +29,7 @@ def build(folder: Path) -> StateGraph:
         if fill_at.exists() and str(ctx.step) == fill_at.read_text():
             fill_at.unlink()
             fill_disk(folder / "filler")
-        return {"step": ctx.step, "pages": [f"{ctx.step:05}" * 4000]}
+        return {"step": ctx.step, "pages": [b64encode(Random(ctx.step).randbytes(20_000)).decode()]}
 
     def acknowledged(event: Event) -> None:
         if event.type == "checkpoint.save":

@@ -1,0 +1,333 @@
+"""The ways into a run: it is started, resumed, or recalled from a checkpoint of a user's own store.
+
+This is where runs differ: a new one is created, a stored one is claimed and rebuilt. What comes out is a session, and
+the same loop goes on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from time import time
+from typing import Any
+
+from holdfast.engine.accounts import summary
+from holdfast.engine.changes import Changes
+from holdfast.engine.environment import environment
+from holdfast.engine.given import Given
+from holdfast.engine.handover import take_back
+from holdfast.engine.holder import this_process
+from holdfast.engine.link import Held, Link
+from holdfast.engine.session import Compiled, Session, log
+from holdfast.engine.ways import plan_inside, update_inside
+from holdfast.errors import (
+    AlreadyCompleted,
+    Conflict,
+    DefinitionError,
+    RunNotFound,
+    UsageError,
+)
+from holdfast.graphs.plan import Plan
+from holdfast.graphs.refit import refit
+from holdfast.graphs.state import State
+from holdfast.graphs.tasks import PLANNER
+from holdfast.journal.codec import decode, encode
+from holdfast.journal.copies import detached_value
+from holdfast.journal.envelope import Seal
+from holdfast.journal.ledger import Ledger
+from holdfast.journal.progress import Progress
+from holdfast.journal.reading import read_on
+from holdfast.journal.store import (
+    COMPLETED,
+    FAILED,
+    RUNNING,
+    NewRun,
+    RunHead,
+    Tail,
+)
+from holdfast.observe import events
+
+
+def start(
+    compiled: Compiled,
+    given: Any,
+    config: Mapping[str, Any] | None,
+    run_id: str,
+    tags: tuple[str, ...],
+    stream: bool,
+) -> Session:
+    """Open a new run. Raises `RunExists`, `UnstorableValue`, `UsageError`."""
+    plan, link = compiled.plan, compiled.link
+    initial = plan.schema.initial(given if plan.layers is None else detached_value(given))
+    progress = Progress(
+        run_id, plan.name, plan.fingerprint, plan.entry,
+        initial if plan.layers is not None else detached_value(initial),
+        at=time(), config=dict(config or {}),
+    )  # fmt: skip
+    ledger, held = None, None
+    if link is not None:
+        encode(progress.config, "config")
+        progress.meta = made_with(compiled, tags)
+        held = link.create(new_run(progress, tags, this_process(), link.ttl))
+        ledger = Ledger(run_id, held.lease.fence, 1)
+    if compiled.emit is not None:
+        compiled.emit(
+            events.GRAPH_START,
+            plan.name,
+            {"run_id": run_id, "entry": plan.entry if plan.layers is None else None},
+        )
+    return Session(compiled, progress, ledger, held, stream=stream, resumed=False)
+
+
+def made_with(compiled: Compiled, tags: tuple[str, ...]) -> dict[str, Any]:
+    """What is stored with a new run of where it was made, and how."""
+    settings = {} if compiled.plan.layers is None else {"settings": compiled.settings}
+    return {**environment(), "tags": list(tags), **settings}
+
+
+def resume(
+    compiled: Compiled, run_id: str, given: Given, wait: float | None, stream: bool, step: int | None = None
+) -> Session:
+    """Open a stored run where it stands, with what `given` brings, which is durable before this returns.
+
+    `step` says where the caller believes the run to be. Raises `RunNotFound`, `AlreadyCompleted`,
+    `Conflict`, `AnswerRefused`, `RunPaused` for a question left open, `DamagedRecord`, `UsageError`.
+    """
+    link = compiled.need_link("resume")
+    _refuse_completed(link.head(run_id))
+    held = link.claim(run_id, wait)
+    try:
+        tail = link.store.read(run_id)
+        progress, ledger = _reopen(compiled, tail, held, step)
+        _bring_in(compiled, progress, ledger, given, tail.head.signal is not None)
+        session = Session(compiled, progress, ledger, held, stream=stream, resumed=True, whole=tail.first)
+    except BaseException:
+        link.release(held)
+        raise
+    if compiled.emit is not None:
+        data = {"run_id": run_id, "node": progress.made_by}
+        compiled.emit(events.CHECKPOINT_LOAD, compiled.plan.name, data)
+    return session
+
+
+def recall(compiled: Compiled, reference: str, given: Given, stream: bool) -> Session:
+    """Open the run that a checkpoint's reference leads to. Raises what `resume` does."""
+    if compiled.checkpointer is None:
+        run_id, step = located(compiled, reference)
+        return resume(compiled, run_id, given, None, stream, step)
+    progress = take_back(compiled.checkpointer, reference, compiled.plan)
+    check_fits(compiled.plan, progress)
+    link = compiled.need_link("invoke(checkpoint=…)")
+    with suppress(RunNotFound):
+        link.store.delete(progress.run_id)
+    progress.crashes = 0
+    link.store.create(new_run(progress, (), None, link.ttl))
+    return resume(compiled, progress.run_id, given, None, stream)
+
+
+def located(compiled: Compiled, reference: Any) -> tuple[str, int | None]:
+    """The run and the step that a checkpoint's id names. For a workflow it may be a run's: then that, and None.
+
+    Raises `UsageError` for what is no id, and for a run of another graph; `RunNotFound`.
+    """
+    run_id, step = _parted(run_of(reference) and reference)
+    if compiled.plan.layers is None:
+        if step is None:
+            raise UsageError(f"{reference!r} is no checkpoint: that is a run id, '@' and a step")
+        return run_id, step
+    link = compiled.need_link("a checkpoint")
+    found = [
+        (named, number) for named, number in {(run_id, step): 0, (reference, None): 0} if _is_run(link, named)
+    ]
+    if len(found) > 1:
+        raise UsageError(
+            f"{reference!r} is a run and a checkpoint of run {run_id!r} as well: name the run's newest one"
+        )
+    named, number = found[0] if found else (run_id, step)
+    head = link.head(named)
+    if head.graph != compiled.plan.name:
+        raise UsageError(f"run {named!r} belongs to graph {head.graph!r}, not to {compiled.plan.name!r}")
+    return named, number
+
+
+def _parted(reference: str) -> tuple[str, int | None]:
+    run_id, _, step = reference.rpartition("@")
+    is_step = run_id and step.isascii() and step.isdecimal() and len(step) < 4000
+    return (run_id, int(step)) if is_step else (reference, None)
+
+
+def _is_run(link: Link, run_id: str) -> bool:
+    try:
+        link.head(run_id)
+    except RunNotFound:
+        return False
+    return True
+
+
+def check_step(progress: Progress, step: int | None) -> None:
+    """Raise `UsageError` for a step that the run hasn't come to."""
+    if step is not None and step > progress.step:
+        raise UsageError(f"run {progress.run_id!r} has no checkpoint {step}; its newest is {progress.step}")
+
+
+def run_of(reference: Any) -> str:
+    """The run that a reference speaks of, as far as it tells."""
+    if not isinstance(reference, str):
+        raise UsageError(f"a checkpoint is given by its reference, a str, not {type(reference).__name__}")
+    return reference.rpartition("@")[0] or reference
+
+
+def new_run(progress: Progress, tags: tuple[str, ...], holder: str | None, ttl: float) -> NewRun:
+    """The run that begins with this progress, as a store takes it."""
+    first = Seal(progress.run_id).close(1, progress.snapshot_record())
+    return NewRun(
+        progress.run_id,
+        progress.graph,
+        [first],
+        progress.status,
+        holder,
+        ttl,
+        tags,
+        progress.parent,
+        b"" if progress.status == RUNNING else summary(progress),
+    )
+
+
+def check_id(run_id: Any) -> str:
+    """A run id as it may be: a str of 1 to 200 printable characters. Raises `UsageError`."""
+    if not isinstance(run_id, str) or not 0 < len(run_id) <= 200 or not run_id.isprintable():
+        raise UsageError(f"a run id is a str of 1 to 200 printable characters, not {run_id!r}")
+    return run_id
+
+
+def _reopen(compiled: Compiled, tail: Tail, held: Held, step: int | None) -> tuple[Progress, Ledger]:
+    """The run's progress, and the ledger to go on with."""
+    _refuse_completed(tail.head)
+    progress, weight = read_on(tail)
+    refitted = check_fits(compiled.plan, progress)
+    check_step(progress, step)
+    if step is not None and step != progress.step and compiled.plan.layers is None:
+        raise Conflict(
+            progress.run_id,
+            f"step {step} is not its newest any more, that is {progress.step}; "
+            f"fork({progress.run_id!r}, step={step}) goes on from there beside the run",
+        )
+    progress.lost(held.lease.crashes)
+    ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence, weight)
+    if refitted:
+        ledger.whole(progress)
+    return progress, ledger
+
+
+def _refuse_completed(head: RunHead) -> None:
+    if head.status == COMPLETED:
+        kept = "fork() it to go on from one of its steps"
+        kept = kept if head.snapshot else "its journal went with that; compile(preserve=True) keeps it"
+        message = f"run {head.run_id!r} is complete; {kept}"
+        raise AlreadyCompleted(message, head.run_id)
+
+
+def check_fits(plan: Plan, progress: Progress) -> bool:
+    """Raise unless this plan can go on from this progress: the same graph, and the nodes are still there.
+
+    Says whether the progress had to be changed for that, as that of a workflow whose tasks have changed is.
+    """
+    if progress.graph != plan.name:
+        raise UsageError(f"run {progress.run_id!r} belongs to graph {progress.graph!r}, not to {plan.name!r}")
+    if (plan.layers is not None) != (
+        "dag" in progress.state and PLANNER in (progress.node, *progress.visits)
+    ):
+        raise UsageError(f"run {progress.run_id!r} is of another kind of graph than {plan.name!r}")
+    changed = progress.fingerprint != plan.fingerprint
+    refitted = changed and _refitted(plan, progress, "")
+    missing = _missing(plan, progress, "")
+    if missing:
+        way_out = "put it back, or rollback() to an earlier step"
+        raise DefinitionError(f"run {progress.run_id!r} stands {missing}; {way_out}", plan.name)
+    if changed:
+        if plan.layers is None:
+            log().warning("graph %s has changed since run %s was saved with it", plan.name, progress.run_id)
+        elif refitted:
+            progress.fingerprint = plan.fingerprint
+    return refitted
+
+
+def _refitted(plan: Plan, progress: Progress, place: str) -> bool:
+    """Have workflows that have changed, the run's or inside of it, go on as they are now, where that may be."""
+    changed = not progress.done and plan.layers is not None and refit(plan.layers, progress, plan.name, place)
+    section = progress.section
+    if section is None:
+        return changed
+    try:
+        inner, _ = plan_inside(plan, progress)
+    except LookupError:
+        return changed
+    for key, child in section.children.items():
+        names = [*([place] if place else []), *([] if section.inside and place else [section.label(key)])]
+        changed = _refitted(_plan_of(inner, section.layer, str(key)), child, "/".join(names)) or changed
+    return changed
+
+
+def _plan_of(inner: Plan, layer: int | None, task: str) -> Plan:
+    """The plan that a branch follows. A task of a workflow follows none, but may run a graph."""
+    return inner if layer is None else inner._replace(layers=None)
+
+
+def _missing(plan: Plan, progress: Progress, way: str) -> str:
+    """Where a run, or one of its branches, stands that isn't there any more, in words; empty if all is there."""
+    if progress.done:
+        return ""
+    if progress.node not in plan.nodes:
+        return f"at node {way + progress.node!r}, which is no longer in the graph"
+    section = progress.section
+    if section is None:
+        return ""
+    try:
+        inner, _ = plan_inside(plan, progress)
+    except LookupError:
+        return f"in branches that node {way + section.source!r} doesn't open any more"
+    for key, child in section.children.items():
+        missing = _missing(inner, child, f"{way}{section.label(key)}/")
+        if missing:
+            return missing
+    return ""
+
+
+def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Given, signalled: bool) -> None:
+    """Make a resume durable: from now on the run is running again, with what it was given.
+
+    A request to cancel that its holder didn't live to heed is over: resuming is the newer wish.
+    """
+    answers, update = given.answers_to(progress), given.update_for(progress)
+    if compiled.plan.layers is not None:
+        update = compiled.plan.layers.check_update(update)
+    encode(answers, "answers")
+    encode(dict(given.config or {}), "config")
+    failed = any(branch.status == FAILED for _, branch in progress.stops())
+    brings = answers or update or given.config or signalled or failed or ledger.pending
+    if progress.status == RUNNING and not brings:
+        return
+    changes: dict[str, Any] = {"meta": {**progress.meta, **environment()}}
+    changes["fingerprint"] = compiled.plan.fingerprint
+    if given.config:
+        changes["config"] = {**progress.config, **given.config}
+    link, at = compiled.need_link("resume"), time()
+    ledger.move(progress, {**changes, "going_on": answers}, at)
+    if update:
+        ledger.note(progress.move_record({}, at, merge_update(compiled.plan, update, progress)))
+        for path, branch in list(progress.under_way()):
+            delta = merge_update(*update_inside(compiled.plan, progress, path, update), branch)
+            ledger.put(progress, path, at, branch.move_record({}, at, delta))
+    commit = ledger.commit(RUNNING, summary(progress), heed=False)
+    refusal = link.commit(commit)
+    if refusal is not None:
+        raise refusal
+    ledger.acknowledged(commit)
+
+
+def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> bytes:
+    """Change the state as if a node had returned `update`; returns the delta. Raises `UnstorableValue`."""
+    changes = Changes(State(progress.state), plan.schema.reducers, durable=True, base=progress.state)
+    delta = changes.collect(changes.private(tracked=False), dict(update))
+    progress.change(decode(delta))
+    return delta

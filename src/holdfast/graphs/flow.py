@@ -1,0 +1,244 @@
+"""Defining a workflow: tasks and what they depend on, checked as a whole when it is frozen into a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from graphlib import CycleError
+from typing import Any, Literal, Self
+
+from holdfast.errors import DefinitionError, UsageError, did_you_mean
+from holdfast.graphs.flowstate import REDUCERS, LiveWorkflowState
+from holdfast.graphs.layers import Layers, layers_of
+from holdfast.graphs.plan import Plan, digest, plan_node
+from holdfast.graphs.policy import Retry, read_retry, read_timeout
+from holdfast.graphs.schema import Schema
+from holdfast.graphs.sections import Section, SubPlan
+from holdfast.graphs.tasks import PLANNER, TaskCode, TaskSpec, Wants, make_spec, wants
+
+OnMismatch = Literal["fail", "warn"]
+
+Dependencies = Iterable[str] | Mapping[str, str]
+"""The tasks that one depends on: their names, or `{parameter: name}` where its function calls them otherwise."""
+
+
+class FlowSchema(Schema):
+    """The schema of a workflow's state. What a run is given are the inputs of its tasks."""
+
+    __slots__ = ()
+
+    def initial(self, given: Any) -> dict[str, Any]:
+        """The first state of a run. Raises `UsageError` when a task asks for an input that isn't given."""
+        if given is not None and not isinstance(given, Mapping):
+            raise UsageError(f"the inputs of a workflow are a dict, not {type(given).__name__}")
+        for key in given or ():
+            if type(key) is not str:
+                raise UsageError(f"an input's name is a str, not {type(key).__name__}: {key!r}")
+        started: dict[str, Any] = self.source.initial(given or {})
+        return started
+
+
+class FlowDefinition:
+    """The tasks of a workflow, while it is being written.
+
+    The order of the calls is free, as for a graph; `validate()` says everything that is wrong at once.
+    """
+
+    def __init__(self, name: str = "workflow", *, max_layers: int = 10_000) -> None:
+        if not isinstance(name, str) or not name:
+            raise DefinitionError(f"a workflow's name is a non-empty str, not {name!r}")
+        if type(max_layers) is not int or max_layers < 1:
+            raise DefinitionError(f"max_layers is a whole number from 1, not {max_layers!r}", name)
+        self.name, self.max_layers = name, max_layers
+        self._specs: dict[str, TaskSpec] = {}
+        self._codes: dict[str, TaskCode] = {}
+        self._graphs: dict[str, Any] = {}
+        self._handler: Wants | None = None
+        self._freezing = False
+
+    def add_task(
+        self,
+        name: str | Callable[..., Any],
+        run: Callable[..., Any] | Any = None,
+        depends_on: Dependencies = (),
+        *,
+        optional: Dependencies = (),
+        condition: Callable[..., Any] | None = None,
+        retry: Retry | int | None = None,
+        timeout: float | None = None,
+        safe_to_fail: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Add a task that calls `run` with the results of the tasks that it depends on, by their names.
+
+        `run` may also take `inputs` (or one of them, by its name), `context`, `results` (of all its dependencies),
+        `state`, `config`, `ctx`, and what `arguments` has. `depends_on={parameter: task}` is for a task that is
+        called otherwise in `run`. It may be a graph or another workflow, which starts with all of these; its final
+        state, or the results of its tasks, is the result. `add_task(fn)` names the task after the function.
+
+        Of `optional` dependencies, one that failed or was skipped gives None; without any other that it needs, the
+        task is skipped. It is skipped as well where `condition`, which takes what `run` may, doesn't hold. When it
+        has failed for good, `retry` included, the run fails; unless it is `safe_to_fail`: then its record says so.
+        Raises `DefinitionError`.
+        """
+        if not isinstance(name, str) and callable(name):
+            run, name = name, str(getattr(name, "__name__", ""))
+        try:
+            spec = make_spec(name, depends_on, optional, arguments)
+        except DefinitionError as problem:
+            raise DefinitionError(problem.mistakes, self.name) from None
+        self._add_code(spec.name, run, condition, retry, timeout, safe_to_fail)
+        self._specs[spec.name] = spec
+        return self._changed()
+
+    def task(
+        self, run: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any
+    ) -> Any:
+        """`add_task` as a decorator: `@flow.task` or `@flow.task(depends_on=[…])`, which also takes `name`."""
+
+        def add(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.add_task(name or str(getattr(function, "__name__", "")), function, **options)
+            return function
+
+        return add if run is None else add(run)
+
+    def add_template(
+        self,
+        name: str,
+        run: Callable[..., Any] | Any,
+        *,
+        condition: Callable[..., Any] | None = None,
+        retry: Retry | int | None = None,
+        timeout: float | None = None,
+        safe_to_fail: bool = False,
+    ) -> Self:
+        """Add the code of tasks that don't exist until `ctx.add_task(…, run=name)` adds one, while a run is under
+        way.
+        """
+        try:
+            make_spec(name)
+        except DefinitionError as problem:
+            raise DefinitionError(problem.mistakes, self.name) from None
+        self._add_code(name, run, condition, retry, timeout, safe_to_fail)
+        return self._changed()
+
+    def template(
+        self, run: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any
+    ) -> Any:
+        """`add_template` as a decorator."""
+
+        def add(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.add_template(name or str(getattr(function, "__name__", "")), function, **options)
+            return function
+
+        return add if run is None else add(run)
+
+    def after_layer(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Have `handler` called after each layer, before it is saved: it may decide what is still to be done.
+
+        It may take `layer` (its number, from 0), `results` (of its tasks, by name), `state`, `context`, `inputs`,
+        `config` and `ctx`, may `pause()`, and returns None or a `TaskResult`. Can be used as a decorator.
+        """
+        self._handler = wants(handler, "the handler after layers")
+        self._changed()
+        return handler
+
+    @property
+    def layers(self) -> list[list[str]]:
+        """The names of its tasks, in layers. Raises `DefinitionError`."""
+        self.validate()
+        return [
+            list(layer) for layer in layers_of({name: spec.to_data() for name, spec in self._specs.items()})
+        ]
+
+    def validate(self) -> None:
+        """Raise a `DefinitionError` that lists every mistake, or return if there is none."""
+        mistakes = list(self._mistakes())
+        if mistakes:
+            raise DefinitionError(mistakes, self.name)
+
+    def freeze(self, on_mismatch: OnMismatch = "fail") -> Plan:
+        """Validate and return the plan. Raises `DefinitionError`."""
+        if self._freezing:
+            raise DefinitionError("the workflow contains itself", self.name)
+        self.validate()
+        self._freezing = True
+        try:
+            inside = {name: SubPlan(graph._plan_inside([], [])) for name, graph in self._graphs.items()}
+        finally:
+            self._freezing = False
+        codes = {name: code._replace(sub=inside.get(name)) for name, code in self._codes.items()}
+        layers = Layers(dict(self._specs), codes, self._handler, on_mismatch)
+        section = Section(PLANNER, PLANNER, layered=True)
+        planner = plan_node(PLANNER, layers.planner, None, None, [section], False)
+        subs = {name: sub.plan.fingerprint for name, sub in inside.items()}
+        return Plan(
+            name=self.name,
+            nodes={PLANNER: planner, **layers.nodes},
+            entry=PLANNER,
+            schema=FlowSchema({}, REDUCERS, {}, layers, LiveWorkflowState),
+            max_iterations=self.max_layers + 1,  # it is planned once more than there are layers
+            interrupt_before=frozenset(),
+            interrupt_after=frozenset(),
+            fingerprint=digest(["workflow", sorted(layers.dag.items()), sorted(codes), sorted(subs.items())]),
+            graph=self,
+            layers=layers,
+        )
+
+    def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:
+        """The plan of this workflow where it runs inside a graph, or another workflow."""
+        if stops := [*interrupt_before, *interrupt_after]:
+            raise DefinitionError(
+                f"a workflow has no interrupts, so it can't stop at {stops[0]!r}: pause() in the task",
+                self.name,
+            )
+        return self.freeze()
+
+    def _changed(self) -> Self:
+        return self
+
+    def _add_code(
+        self,
+        name: str,
+        run: Any,
+        condition: Any,
+        retry: Retry | int | None,
+        timeout: float | None,
+        safe_to_fail: bool,
+    ) -> None:
+        what = f"task {name!r}"
+        if name in self._codes:
+            raise DefinitionError(f"there is a task {name!r} already", self.name)
+        timeout, tried = read_timeout(timeout, what), read_retry(retry)
+        inside = hasattr(run, "_plan_inside")
+        if inside and timeout is not None:
+            raise DefinitionError(f"{what} is a graph; give its own nodes the timeout", self.name)
+        if condition is not None and (condition := wants(condition, f"the condition of {what}")).is_async:
+            raise DefinitionError(
+                f"the condition of {what} is async; let a task before it find out", self.name
+            )
+        taken = None if inside else wants(run, what)
+        self._codes[name] = TaskCode(name, taken, tried, timeout, bool(safe_to_fail), condition)
+        if inside:
+            self._graphs[name] = run
+
+    def _mistakes(self) -> Iterable[str]:
+        if not self._specs:
+            yield "it has no task: add_task(name, run=function)"
+        for spec in self._specs.values():
+            for needed in spec.needs:
+                if needed not in self._specs:
+                    near = did_you_mean(needed, self._specs)
+                    yield f"task {spec.name!r} depends on {needed!r}, which is no task{near}"
+            code = self._codes[spec.name]
+            try:
+                _ = code.wants and code.wants.bind(spec, f"task {spec.name!r}")
+            except DefinitionError as problem:
+                yield from problem.mistakes
+        known = {
+            name: {"depends_on": [each for each in spec.needs if each in self._specs]}
+            for name, spec in self._specs.items()
+        }
+        try:
+            layers_of(known)
+        except CycleError as cycle:
+            yield f"tasks depend on each other in a circle: {' → '.join(map(repr, reversed(cycle.args[1])))}"

@@ -1,0 +1,94 @@
+"""How a graph is run and saved: what `compile()` takes, checked, and made into what a run needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import time
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from holdfast.engine.core import BESIDE
+from holdfast.engine.link import link_to
+from holdfast.engine.session import Compiled
+from holdfast.errors import DefinitionError
+from holdfast.graphs.config import CheckpointConfig
+from holdfast.graphs.plan import Plan
+from holdfast.journal.store import Store
+from holdfast.observe.events import ObserverLike
+from holdfast.observe.hub import gather
+from holdfast.stores.checkpointer import Checkpointer
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.registry import open_store
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+OnSaveError = Literal["fail", "continue"]
+LEASE = 10.0
+
+
+class Settings(NamedTuple):
+    """The settings that every kind of graph has. What is None is as `checkpoint` says, or as it is without."""
+
+    store: Any = None
+    checkpointer: Checkpointer | None = None
+    interval: int | None = None
+    preserve: bool | None = None
+    lease: float = LEASE
+    executor: Executor | None = None
+    max_concurrency: int = BESIDE
+    on_save_error: OnSaveError = "fail"
+    keep: int | None = None
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    def compiled(self, plan: Plan, observers: Iterable[ObserverLike]) -> Compiled:
+        """The plan and all that a run of it needs. Raises `DefinitionError` for settings that can't be."""
+        mistakes = list(self._mistakes())
+        if mistakes:
+            raise DefinitionError(mistakes, plan.name)
+        opened, every = self._store()
+        if opened is None and plan.interrupts:
+            raise DefinitionError(
+                "interrupts need somewhere to save the run: compile(store=…) or compile(checkpointer=…)",
+                plan.name,
+            )
+        if opened is None and self.interval:
+            raise DefinitionError("an interval needs a store: compile(store=…)", plan.name)
+        return Compiled(
+            plan=plan,
+            link=None if opened is None else link_to(opened, self.lease),
+            interval=every if self.interval is None else CheckpointConfig(interval=self.interval).interval,
+            preserve=self.checkpoint.preserve if self.preserve is None else self.preserve,
+            emit=gather(observers, time),
+            checkpointer=self.checkpointer,
+            executor=self.executor,
+            max_concurrency=self.max_concurrency,
+            tolerant=self.on_save_error == "continue",
+            keep=self.keep,
+        )
+
+    def _store(self) -> tuple[Store | None, int]:
+        """The store, if there is one, and after how many steps it is saved to."""
+        every = self.checkpoint.interval
+        if self.store is not None:
+            return open_store(self.store), every or 1
+        if self.checkpointer is not None:
+            return MemoryStore(), 0
+        return (open_store(self.checkpoint.store) if every else None), every
+
+    def _mistakes(self) -> Iterable[str]:
+        if self.store is not None and self.checkpointer is not None:
+            yield "give a store or a checkpointer, not both"
+        if self.checkpointer is not None and not isinstance(self.checkpointer, Checkpointer):
+            yield f"a checkpointer has save() and load(); {self.checkpointer!r} doesn't"
+        if not self.lease > 0:
+            yield f"lease is a number of seconds above 0, not {self.lease!r}"
+        if self.executor is not None and not callable(getattr(self.executor, "submit", None)):
+            yield f"an executor has submit(); {self.executor!r} doesn't"
+        if type(self.max_concurrency) is not int or self.max_concurrency < 1:
+            yield f"max_concurrency is a whole number from 1, not {self.max_concurrency!r}"
+        if self.checkpointer is not None and self.interval:
+            yield "a checkpointer keeps a run when it stops; an interval needs a store"
+        if self.on_save_error not in ("fail", "continue"):
+            yield f"on_save_error is 'fail' or 'continue', not {self.on_save_error!r}"
+        if self.keep is not None and (type(self.keep) is not int or self.keep < 1):
+            yield f"keep is a whole number from 1, or None for all, not {self.keep!r}"

@@ -1,0 +1,190 @@
+"""`Workflow`: tasks and what they depend on, run in layers, saved after each, resumed anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
+
+from holdfast.engine import checkpoints, entry
+from holdfast.engine.checkpoints import WorkflowCheckpoint
+from holdfast.engine.given import NOT_GIVEN, Given
+from holdfast.engine.records import progress_of
+from holdfast.engine.run import AsyncRun, Run
+from holdfast.engine.runnable import Config, Runnable, given_to
+from holdfast.engine.session import Compiled, Session
+from holdfast.errors import DefinitionError, did_you_mean
+from holdfast.graphs.flow import FlowDefinition, OnMismatch
+from holdfast.graphs.flowstate import WorkflowState
+from holdfast.graphs.plan import Plan
+from holdfast.graphs.refit import ResumePlan, plan_resume
+from holdfast.journal.reading import Checkpoint
+from holdfast.observe.registry import resolve_observer
+from holdfast.settings import OnSaveError, Settings
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+KEPT = 5
+"""How many checkpoints of a run are kept, unless it is said otherwise."""
+
+
+class FlowSettings(TypedDict, total=False):
+    """How a workflow runs: what `Workflow(…)` and `compile(…)` take besides the store."""
+
+    preserve: bool
+    lease: float
+    executor: Executor | None
+    max_concurrency: int
+    on_save_error: OnSaveError
+    on_mismatch: OnMismatch
+    keep: int | None
+
+
+class Workflow(FlowDefinition, Runnable[WorkflowState]):
+    """Tasks with dependencies, run in layers: those of a layer beside each other, each with what it depends on.
+
+    `store` saves every run after each layer and each task of it. `observer` and `observers` watch all runs, by name
+    or as objects. `max_layers` is a budget for runs that add tasks to themselves. See `compile` for the other
+    settings.
+    """
+
+    def __init__(
+        self,
+        name: str = "workflow",
+        *,
+        store: Any = None,
+        max_layers: int = 10_000,
+        observer: Any = None,
+        observers: Iterable[Any] = (),
+        **settings: Unpack[FlowSettings],
+    ) -> None:
+        super().__init__(name, max_layers=max_layers)
+        watching = [*([] if observer is None else [observer]), *observers]
+        self._observers = [resolve_observer(each) for each in watching]
+        self._given = self._known({"store": store, **settings})
+        self._compiled: Compiled | None = None
+
+    def compile(self, *, store: Any = None, **settings: Unpack[FlowSettings]) -> Self:
+        """Check the workflow, fix how it runs, and return it. What isn't given stays as it was.
+
+        `store` (an object, a registered name, a URL or a file) saves each run; `preserve` keeps what is saved of
+        one that completed, and `keep` how many of its newest checkpoints, 5 if you don't say (None keeps all).
+        `lease` is how many seconds another process waits before it takes over a run whose process has gone silent.
+        At most `max_concurrency` tasks of a run are called at once: sync ones in threads, or by the `executor` (any
+        of `concurrent.futures`), async ones on the event loop.
+
+        `on_save_error` says what a save that fails does: "fail" the run before anything more is done, or let it
+        "continue", degraded. `on_mismatch` says what becomes of a run whose tasks aren't those in the code any more:
+        "fail" with an account of it, or "warn" and go on with what is kept. Raises `DefinitionError`.
+        """
+        self._given.update(self._known({**({} if store is None else {"store": store}), **settings}))
+        self._compiled = None
+        self.compiled()
+        return self
+
+    def compiled(self) -> Compiled:
+        """The plan and its settings; what was added since the last `compile` is taken in."""
+        if self._compiled is None:
+            given = {"keep": KEPT, **self._given}
+            on_mismatch = given.pop("on_mismatch", "fail")
+            if on_mismatch not in ("fail", "warn"):
+                raise DefinitionError(f"on_mismatch is 'fail' or 'warn', not {on_mismatch!r}", self.name)
+            self._compiled = Settings(**given).compiled(self.freeze(on_mismatch), self._observers)
+        return self._compiled
+
+    def resume_from_checkpoint(
+        self,
+        checkpoint_id: str,
+        response: Any = NOT_GIVEN,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        update: Mapping[str, Any] | None = None,
+        config: Config = None,
+        wait: float | None = None,
+    ) -> WorkflowState:
+        """Go on with the run that a checkpoint belongs to, to its end; what is finished doesn't run again.
+
+        That includes what the run finished after this checkpoint: to do it again, `fork` or `rollback`. The state,
+        the tasks as they were by then, and the config are those that were saved. `response` answers the open
+        question, `answers` several by id. Raises what `resume` does, and `WorkflowChanged`.
+        """
+        given = given_to(NOT_GIVEN, response, answers, update, config)
+        opening = self._from_checkpoint(checkpoint_id, given, wait)
+        return cast(WorkflowState, Run(entry.run_of(checkpoint_id), opening).result())
+
+    async def aresume_from_checkpoint(
+        self,
+        checkpoint_id: str,
+        response: Any = NOT_GIVEN,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        update: Mapping[str, Any] | None = None,
+        config: Config = None,
+        wait: float | None = None,
+    ) -> WorkflowState:
+        """`resume_from_checkpoint` without blocking the event loop."""
+        given = given_to(NOT_GIVEN, response, answers, update, config)
+        opening = self._from_checkpoint(checkpoint_id, given, wait)
+        return cast(WorkflowState, await AsyncRun(entry.run_of(checkpoint_id), opening).result())
+
+    def plan_resume(self, id: str) -> ResumePlan:
+        """What a resume of this run, or from this checkpoint, would do. Nothing is run, and nothing changed.
+
+        It says which tasks are kept, which would run, and what is different in the code from what was saved.
+        """
+        compiled = self.compiled()
+        run_id, step = entry.located(compiled, id)
+        progress = progress_of(compiled.need_link("plan_resume"), run_id, None)
+        entry.check_step(progress, step)
+        assert compiled.plan.layers is not None
+        return plan_resume(compiled.plan.layers, progress)
+
+    def checkpoint(self, id: str) -> WorkflowCheckpoint:
+        """A checkpoint by its id, or the newest of a run by the run's: state, layers, tasks, questions, and more.
+
+        Raises `RunNotFound`, and `UsageError` for a step that the run's journal doesn't have.
+        """
+        compiled = self.compiled()
+        return checkpoints.load(compiled, *entry.located(compiled, id))
+
+    def checkpoints(self, run_id: str) -> list[Checkpoint]:
+        """The checkpoints of a run that are kept, oldest first: one for each layer. `history` has every step."""
+        compiled = self.compiled()
+        return checkpoints.newest(compiled, entry.located(compiled, run_id)[0])
+
+    def _resuming(self, run_id: str, given: Given, wait: float | None) -> Callable[[], Session]:
+        return self._from_checkpoint(run_id, given, wait)
+
+    def _from_checkpoint(self, id: str, given: Given, wait: float | None) -> Callable[[], Session]:
+        compiled = self.compiled()
+
+        def opening() -> Session:
+            run_id, step = entry.located(compiled, id)
+            return entry.resume(compiled, run_id, given, wait, False, step)
+
+        return opening
+
+    def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:
+        """The plan of this workflow inside of a graph: with its own policy for runs that were saved with another."""
+        plan = super()._plan_inside(interrupt_before, interrupt_after)
+        assert plan.layers is not None
+        plan.layers.on_mismatch = self._given.get("on_mismatch", "fail")
+        return plan
+
+    def _known(self, settings: dict[str, Any]) -> dict[str, Any]:
+        names = ["store", *FlowSettings.__annotations__]
+        unknown = [
+            f"there is no setting {name!r}{did_you_mean(name, names)}"
+            for name in settings
+            if name not in names
+        ]
+        if unknown:
+            raise DefinitionError(unknown, self.name)
+        return settings
+
+    def _changed(self) -> Self:
+        self._compiled = None
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Workflow {self.name!r}: {', '.join(self._specs) or 'no tasks'}>"

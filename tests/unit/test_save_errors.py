@@ -1,0 +1,246 @@
+"""A store that fails while a run is under way: the run stops, or goes on as one that is degraded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Conflict,
+    DefinitionError,
+    ExecutionError,
+    MemoryStore,
+    RunNotFound,
+    StateGraph,
+    StoreUnavailable,
+    Workflow,
+    once,
+    pause,
+)
+from holdfast.journal.store import Commit
+from holdfast.observe.events import Event
+
+
+class Failing(MemoryStore):
+    """A store whose saves with these numbers fail, counted from 1 when a run begins."""
+
+    def __init__(self, *numbers: int) -> None:
+        super().__init__()
+        self.numbers, self.count = set(numbers), 0
+
+    def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        self.count += 1
+        if self.count in self.numbers:
+            raise StoreUnavailable("no space left")
+        return super().append(commits)
+
+
+def chain(store: Any, on_save_error: Any, length: int = 4, **options: Any) -> StateGraph:
+    graph = StateGraph({"done": list}, name="chain")
+    for number in range(length):
+        graph.add_node(f"n{number}", lambda state, node: {"done": [*state.get("done", []), node]})
+        if number:
+            graph.add_edge(f"n{number - 1}", f"n{number}")
+    graph.set_entry_point("n0")
+    graph.set_finish_point(f"n{length - 1}")
+    return graph.compile(store=store, on_save_error=on_save_error, preserve=True, **options)
+
+
+def flow(store: Any, on_save_error: Any, layers: int = 4, **options: Any) -> Workflow:
+    made = Workflow("layers", store=store, on_save_error=on_save_error, preserve=True, **options)
+    for layer in range(layers):
+        for number in range(3):
+            needs = [f"t{layer - 1}{other}" for other in range(3)] if layer else []
+            made.add_task(f"t{layer}{number}", lambda **results: 1 + sum(results.values()), needs)
+    return made
+
+
+ALL = ["n0", "n1", "n2", "n3"]
+
+
+def test_a_failed_save_stops_a_run_by_default() -> None:
+    """D6, G9: what wasn't saved isn't built upon."""
+    store = Failing(2)
+    graph = chain(store, "fail")
+    with pytest.raises(ExecutionError, match="checkpoint save failed"):
+        graph.execute({}, run_id="r")
+    assert graph.state_at("r")["done"] == ["n0"]
+    store.numbers.clear()
+    assert graph.resume("r")["done"] == ALL
+
+
+def test_with_continue_a_run_goes_on_and_the_next_save_brings_all() -> None:
+    """D6: the run's status shows it, and no longer when a save works."""
+    graph = chain(Failing(2, 3), "continue")
+    run = graph.stream({}, run_id="r")
+    seen = [(event["type"], run.status) for event in run]
+    assert seen == [
+        ("state", "running"),
+        ("checkpoint_failed", "degraded"),
+        ("state", "degraded"),
+        ("checkpoint_failed", "degraded"),
+        ("state", "degraded"),
+        ("state", "running"),
+        ("final", "running"),
+    ]
+    assert run.status == "completed"
+    assert graph.state_at("r")["done"] == ALL
+    assert [graph.state_at("r", step)["done"] for step in range(1, 5)] == [ALL[:n] for n in range(1, 5)]
+
+
+def test_a_run_that_ends_unsaved_still_gives_its_state() -> None:
+    """D6: it is degraded to the end, and a resume does what isn't saved."""
+    store = Failing(*range(2, 100))
+    graph = chain(store, "continue")
+    run = graph.invoke({}, run_id="r")
+    assert [event["type"] for event in run] == ["final"]
+    assert run.status == "degraded"
+    assert run.state["done"] == ALL
+    store.numbers.clear()
+    assert graph.runs()[0].status == "running"
+    assert graph.resume("r")["done"] == ALL
+
+
+def test_a_run_that_goes_on_unsaved_says_so_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """D6: also where nobody watches."""
+    with caplog.at_level(logging.WARNING):
+        chain(Failing(1, 2), "continue").execute({}, run_id="r")
+    told = [record.getMessage() for record in caplog.records if "can't be saved" in record.getMessage()]
+    assert told == ["run r goes on although it can't be saved: StoreUnavailable: no space left"]
+
+
+def test_observers_hear_of_each_save_that_failed() -> None:
+    """D6, G11: with the node, the step and the error."""
+    heard: list[Event] = []
+    graph = StateGraph(name="one", observer=heard.append)
+    graph.add_node("a", lambda state: {"a": 1})
+    graph.add_node("b", lambda state: {"b": 1})
+    graph.add_edge("a", "b")
+    graph.set_entry_point("a")
+    graph.set_finish_point("b")
+    graph.compile(store=Failing(1), on_save_error="continue").execute({})
+    failed = [event for event in heard if event.type == "checkpoint.fail"]
+    assert [(event.data["node"], event.data["step"]) for event in failed] == [("a", 1)]
+    assert failed[0].data["error"] == "StoreUnavailable: no space left"
+
+
+@pytest.mark.parametrize("numbers", [(1,), (2, 3), (3, 4, 5), tuple(range(2, 8))])
+def test_a_workflow_goes_on_and_emits_only_ids_that_can_be_loaded(numbers: tuple[int, ...]) -> None:
+    """D6: a checkpoint that wasn't saved has no id."""
+    made = flow(Failing(*numbers), "continue")
+    failures = 0
+    for event in made.stream({}, run_id="r"):
+        if event["type"] == "checkpoint_failed":
+            failures += 1
+            assert event["error"] == "StoreUnavailable: no space left"
+            assert "checkpoint_id" not in event
+        if event["type"] == "checkpoint_saved":
+            loaded = made.checkpoint(event["checkpoint_id"])
+            assert loaded.completed_layers == event["layer"] + 1
+    assert failures
+    assert made.state_at("r").results["t30"] == 40
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_a_workflow_stops_before_the_next_layer_by_default(number: int) -> None:
+    """D6, G9, H3: nothing of the next layer runs, and what was saved isn't done again."""
+    store = Failing(number)
+    made = flow(store, "fail")
+    with pytest.raises(ExecutionError, match="checkpoint save failed"):
+        made.execute({}, run_id="r")
+    store.numbers.clear()
+    kept = made.plan_resume("r").kept
+    begun = [
+        event["task"]
+        for event in made.stream(checkpoint=f"r@{_newest(made)}")
+        if event["type"] == "task_start"
+    ]
+    assert not set(begun) & set(kept)
+    assert sorted([*begun, *kept]) == sorted(f"t{layer}{n}" for layer in range(4) for n in range(3))
+
+
+def _newest(made: Workflow) -> int:
+    return made.history("r")[-1].step
+
+
+def test_an_async_run_goes_on_too() -> None:
+    """D6, H7: the same loop."""
+    graph, made = chain(Failing(2), "continue"), flow(Failing(2, 3), "continue")
+    assert asyncio.run(graph.aexecute({}))["done"] == ALL
+    assert asyncio.run(made.aexecute({})).results["t30"] == 40
+
+
+def test_a_pause_that_cannot_be_saved_fails_the_run() -> None:
+    """D6, P1: nobody could answer it."""
+    graph = StateGraph(name="asks")
+    graph.add_node("ask", lambda state: {"answer": pause("?")})
+    graph.set_entry_point("ask")
+    graph.set_finish_point("ask")
+    graph.compile(store=Failing(1), on_save_error="continue")
+    with pytest.raises(ExecutionError, match="checkpoint save failed"):
+        graph.execute({})
+
+
+def test_what_once_keeps_goes_with_the_next_save() -> None:
+    """D6, H8: it isn't lost while the run goes on, nor by a failure after that."""
+    calls = []
+    store = Failing(1)
+    graph = StateGraph(name="once")
+
+    def node(state: dict[str, Any]) -> dict[str, Any]:
+        kept = once("call", lambda: calls.append(1) or len(calls))
+        if len(calls) == 1 and not state.get("mended"):
+            raise ValueError("later")
+        return {"kept": kept}
+
+    graph.add_node("node", node)
+    graph.set_entry_point("node")
+    graph.set_finish_point("node")
+    graph.compile(store=store, on_save_error="continue")
+    with pytest.raises(ExecutionError, match="later"):
+        graph.execute({}, run_id="r")
+    assert graph.resume("r", {"mended": True})["kept"] == 1
+    assert calls == [1]
+
+
+def test_a_run_that_is_somebody_elses_by_now_stops_whatever_is_said() -> None:
+    """D6, invariant 5: a refusal is no failure to save."""
+    made = flow(MemoryStore(), "continue")
+    link = made.compiled().link
+    assert link is not None
+
+    def steal(**results: int) -> int:
+        head = link.store.head("r")
+        link.store.claim("r", "another", 60, instead_of=head.fence)
+        return 0
+
+    made.add_task("steals", steal)
+    with pytest.raises(Conflict):
+        made.execute({}, run_id="r")
+    made = flow(MemoryStore(), "continue")
+    other = made.compiled().link
+    assert other is not None
+    made.add_task("deletes", lambda: other.store.release(_lease(other)) or other.store.delete("r"))
+    with pytest.raises(RunNotFound):
+        made.execute({}, run_id="r")
+
+
+def _lease(link: Any) -> Any:
+    return link.held["r"].lease
+
+
+@pytest.mark.parametrize("setting", [{"on_save_error": "ignore"}, {"keep": 0}, {"keep": 1.5}, {"keep": True}])
+def test_settings_that_cannot_be_are_refused(setting: dict[str, Any]) -> None:
+    """D5, D6: when the graph is compiled, with what is possible."""
+    graph = StateGraph(name="one")
+    graph.add_node("a", lambda state: {})
+    graph.set_entry_point("a")
+    graph.set_finish_point("a")
+    with pytest.raises(DefinitionError, match=next(iter(setting))):
+        graph.compile(store="memory", **setting)
+    with pytest.raises(DefinitionError, match=next(iter(setting))):
+        Workflow("w", **setting).add_task("a", lambda: 1).compile()
