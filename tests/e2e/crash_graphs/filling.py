@@ -1,4 +1,4 @@
-"""Forty steps that add 20 kB each, which can't be made less, and a log, elsewhere, of what started and what was acknowledged.
+"""Forty steps that add 20 kB each, which nothing makes less, and a log, elsewhere, of what began and was acknowledged.
 
 With a file "stop-after", the process that has heard of so many steps being saved is killed. With a file
 "fill-at", the step of that number fills the disk to its last byte with a file "filler", the first time.
@@ -19,6 +19,10 @@ from holdfast import Event, StateGraph, append
 STEPS = 40
 
 
+def page(number: int) -> str:
+    return b64encode(Random(number).randbytes(20_000)).decode()
+
+
 def build(folder: Path) -> StateGraph:
     log = Path((folder / "log-folder").read_text())
     fill_at, stop_after = folder / "fill-at", folder / "stop-after"
@@ -29,7 +33,7 @@ def build(folder: Path) -> StateGraph:
         if fill_at.exists() and str(ctx.step) == fill_at.read_text():
             fill_at.unlink()
             fill_disk(folder / "filler")
-        return {"step": ctx.step, "pages": [b64encode(Random(ctx.step).randbytes(20_000)).decode()]}
+        return {"step": ctx.step, "pages": [page(ctx.step)]}
 
     def acknowledged(event: Event) -> None:
         if event.type == "checkpoint.save":
