@@ -1,6 +1,7 @@
 """Durable graphs: plain functions wired into graphs whose every finished step is saved."""
 
-from holdfast.engine.checkpoints import PauseInfo, WorkflowCheckpoint
+from typing import TYPE_CHECKING, Any
+
 from holdfast.engine.records import Difference, RunInfo
 from holdfast.engine.results import BranchResult
 from holdfast.engine.run import AsyncRun, Run
@@ -28,12 +29,10 @@ from holdfast.errors import (
     WorkflowChanged,
 )
 from holdfast.graphs.config import CheckpointConfig, GraphConfig
-from holdfast.graphs.flowstate import TaskRecord, TaskResult, WorkflowState
 from holdfast.graphs.plan import END, START
 from holdfast.graphs.policy import Retry
 from holdfast.graphs.predicates import always, and_, key_equals, key_exists, not_, or_
 from holdfast.graphs.reducers import append, merge
-from holdfast.graphs.refit import ResumePlan
 from holdfast.graphs.state import State
 from holdfast.journal.progress import Question
 from holdfast.journal.reading import Checkpoint
@@ -45,7 +44,37 @@ from holdfast.stores.checkpointer import Checkpointer, MemoryCheckpointer
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.registry import open_store, register_store
 from holdfast.version import VERSION as __version__
-from holdfast.workflow import Workflow
+
+if TYPE_CHECKING:
+    from holdfast.engine.checkpoints import PauseInfo, WorkflowCheckpoint
+    from holdfast.graphs.flowstate import TaskRecord, TaskResult, WorkflowState
+    from holdfast.graphs.refit import ResumePlan
+    from holdfast.workflow import Workflow
+
+_OF_WORKFLOWS = {
+    "PauseInfo": "engine.checkpoints",
+    "ResumePlan": "graphs.refit",
+    "TaskRecord": "graphs.flowstate",
+    "TaskResult": "graphs.flowstate",
+    "Workflow": "workflow",
+    "WorkflowCheckpoint": "engine.checkpoints",
+    "WorkflowState": "graphs.flowstate",
+}
+"""Where to find the names that only those who define workflows need, so that nobody else waits for them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_WORKFLOWS:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(f"holdfast.{_OF_WORKFLOWS[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "END",

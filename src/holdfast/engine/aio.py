@@ -23,7 +23,7 @@ from holdfast.engine.calling import (
     timed_out,
 )
 from holdfast.engine.commands import Begin, Cancelled, Command, Failed, Gather, Report, Verdict, Wait
-from holdfast.engine.link import Slot, Stop
+from holdfast.engine.link import Link, Slot, Stop
 from holdfast.engine.session import Session
 from holdfast.engine.task import CURRENT, Task
 from holdfast.journal.store import Commit
@@ -199,15 +199,21 @@ async def call(stop: Stop, task: Task, crew: Crew | None = None) -> Any:
 
 
 async def commit(session: Session, commit: Commit, crew: Crew) -> Exception | None:
-    """Carry out a commit in a thread, together with those of other runs; here if it only goes to memory.
-
-    While nodes run beside the loop, the thread that has written it lets them keep things again: the event loop
-    may be busy with a node that waits for just that.
-    """
+    """Carry out a commit in a thread, together with those of other runs; here if it only goes to memory."""
     link = session.compiled.link
     assert link is not None
     if link.store.abilities.level == "memory":
         return session.write(commit)
+    refusal = await _carried_out(session, link, commit, crew)
+    if refusal is None or not session.compiled.tolerant:
+        return refusal
+    return await asyncio.to_thread(session.reconsidered, commit, refusal)
+
+
+async def _carried_out(session: Session, link: Link, commit: Commit, crew: Crew) -> Exception | None:
+    """While nodes run beside the loop, the thread that has written the commit lets them keep things again: the event
+    loop may be busy with a node that waits for just that.
+    """
     loop, beside = asyncio.get_running_loop(), crew.busy
     written: asyncio.Future[Exception | None] = loop.create_future()
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from holdfast.errors import UnstorableValue, UsageError
 from holdfast.graphs import reducers as known
-from holdfast.graphs.flowstate import NO_STATE
 from holdfast.graphs.reducers import Reducer
-from holdfast.graphs.state import NodeState, Notes, State, TrackedState
+from holdfast.graphs.state import NO_STATE, NodeState, Notes, State, TrackedState
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.copies import ATOMS, detached_value
 from holdfast.journal.delta import Delta, read_delta

@@ -8,9 +8,9 @@ from holdfast.engine.records import as_state, progress_of
 from holdfast.engine.session import Compiled
 from holdfast.graphs.flowstate import WorkflowState
 from holdfast.graphs.layers import layers_of
+from holdfast.graphs.plan import PLANNER
 from holdfast.graphs.refit import completed_layers
 from holdfast.graphs.said import ANSWER
-from holdfast.graphs.tasks import PLANNER
 from holdfast.journal.opened import Key
 from holdfast.journal.progress import Progress
 from holdfast.journal.reading import Checkpoint, history

@@ -17,9 +17,8 @@ from holdfast.engine.task import Guard, Keep
 from holdfast.engine.walk import Walk
 from holdfast.engine.weave import Weave
 from holdfast.errors import Conflict, ExecutionError, RunCancelled, RunNotFound
-from holdfast.graphs.plan import Plan
+from holdfast.graphs.plan import PLANNER, Plan
 from holdfast.graphs.state import State
-from holdfast.graphs.tasks import PLANNER
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, Progress
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
@@ -171,7 +170,7 @@ class Core:
                     return (yield from self._unsaved(answer))
                 answer = yield from walk.bear(answer)
             else:
-                walk.saved()
+                walk.saved(told=status == COMPLETED and walk.planning)
         if p.iterations != walk.reported:
             yield from walk.step_report()
         return answer or (f"{p.run_id}@{p.step}" if ledger is not None else "")

@@ -27,10 +27,8 @@ from holdfast.errors import (
     RunNotFound,
     UsageError,
 )
-from holdfast.graphs.plan import Plan
-from holdfast.graphs.refit import refit
+from holdfast.graphs.plan import PLANNER, Plan
 from holdfast.graphs.state import State
-from holdfast.graphs.tasks import PLANNER
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.envelope import Seal
@@ -254,6 +252,8 @@ def check_fits(plan: Plan, progress: Progress) -> bool:
 
 def _refitted(plan: Plan, progress: Progress, place: str) -> bool:
     """Have workflows that have changed, the run's or inside of it, go on as they are now, where that may be."""
+    from holdfast.graphs.refit import refit
+
     changed = not progress.done and plan.layers is not None and refit(plan.layers, progress, plan.name, place)
     section = progress.section
     if section is None:

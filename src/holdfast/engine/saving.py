@@ -36,14 +36,15 @@ class Saving(Telling):
             error_data(halt.cause, node) if halt.cause else {"type": "", "message": halt.reason, "node": node}
         )
 
-    def saved(self) -> None:
-        """Tell that the last step is durable."""
+    def saved(self, told: bool = False) -> None:
+        """The last step is durable: tell, unless that was told when it was."""
         course, root = self.course, self.course.root
         if course.mark is not None and not self.nested and self.marked != root.iterations:
             self.marked = root.iterations
             course.mark()
         self.state._saved = f"{root.run_id}@{root.step}"
-        self.tell(events.CHECKPOINT_SAVE, node=self.progress.made_by, step=root.step)
+        if not told:
+            self.tell(events.CHECKPOINT_SAVE, node=self.progress.made_by, step=root.step)
 
     def save(self) -> Steps:
         """Have all that happened durable. A Halt if that was refused, and the run can't go on without."""

@@ -84,6 +84,7 @@ class Session:
         self.compiled, self.progress, self.ledger, self.held = compiled, progress, ledger, held
         self.stop = held.stop if held is not None else Stop()
         self.guard = Guard(Lock())
+        self.unclear: list[tuple[Commit, int]] = []
         watched = ledger is not None and (compiled.keep is not None or compiled.plan.layers is not None)
         self.retention = Retention(compiled.keep, whole) if watched else None
         self.core = Core(
@@ -113,6 +114,33 @@ class Session:
         refusal = self.compiled.link.commit(commit)
         if refusal is None:
             self.written(commit)
+        elif self.compiled.tolerant:
+            return self.reconsidered(commit, refusal)
+        return refusal
+
+    def reconsidered(self, commit: Commit, refusal: Exception) -> Exception | None:
+        """A refusal, where a run goes on all the same: it may be that an earlier save was taken after all.
+
+        Nobody knows that of one that failed. If its records are what the store has, the rest is saved after them.
+        """
+        ledger, link = self.ledger, self.compiled.link
+        assert ledger is not None
+        assert link is not None
+        if not isinstance(refusal, Conflict):
+            if self.core.course.bears(refusal):
+                self.unclear.append((commit, ledger.sealed))
+            return refusal
+        try:
+            found = link.store.read(commit.run_id, first=commit.expected + 1) if self.unclear else None
+        except Exception:
+            return refusal
+        if found is None or found.head.fence != commit.fence:
+            return refusal
+        for taken, count in self.unclear:
+            if taken.expected == commit.expected and taken.records == found.records:
+                self.unclear.clear()
+                ledger.acknowledged(taken, count)
+                return self.write(ledger.commit(commit.status, commit.note, commit.purge, commit.heed))
         return refusal
 
     def written(self, commit: Commit) -> None:
@@ -121,6 +149,7 @@ class Session:
         self.ledger.acknowledged(commit)
         if self.compiled.tolerant:
             self.core.course.unsaved = None
+            self.unclear.clear()
         if self.retention is not None:
             self.retention.written(commit)
 

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError, did_you_mean
-from holdfast.graphs.flowstate import TaskResult
-from holdfast.graphs.said import ADD_TASK, Said, task_to_add
 from holdfast.journal.codec import encode
 
 if TYPE_CHECKING:
     from holdfast.engine.task import Scope
+    from holdfast.graphs.flowstate import TaskResult
     from holdfast.graphs.plan import PlanNode
+    from holdfast.graphs.said import Said
     from holdfast.journal.progress import Progress
 
 
@@ -89,6 +89,8 @@ class Speaking:
             self.skip(*skipped)
 
     def _add(self, given: Any) -> None:
+        from holdfast.graphs.said import task_to_add
+
         said, layers = self._saying("add_task"), self.scope.plan.layers
         assert layers is not None
         wanted = task_to_add(given)
@@ -105,8 +107,7 @@ class Speaking:
 
     def _tasks(self, said: Said) -> dict[str, Any]:
         """What the workflow consists of, as far as this task knows."""
-        mine = {each["name"]: each for each in said.decisions if each["kind"] == ADD_TASK}
-        return {**self._flow.state["dag"], **mine}
+        return {**self._flow.state["dag"], **said.tasks}
 
     def _saying(self, what: str) -> Said:
         """What it has said so far, to be added to. Raises `UsageError` outside of a workflow."""
@@ -119,5 +120,7 @@ class Speaking:
                 f"{what} is for a task of a workflow; node {self.plan_node.name!r} returns what it changes"
             )
         if self.said is None:
+            from holdfast.graphs.said import Said
+
             self.said = Said(self.plan_node.name if self.scope.in_layer else "after_layer")
         return self.said

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.engine.questions import Pause, question_for, read_answer
 from holdfast.engine.results import BranchResult
 from holdfast.engine.speaking import Speaking
 from holdfast.errors import UsageError
 from holdfast.graphs.plan import Plan, PlanNode
-from holdfast.graphs.said import Said
 from holdfast.graphs.state import NodeState, unshared
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.opened import Key
 from holdfast.journal.progress import Progress
+
+if TYPE_CHECKING:
+    from holdfast.graphs.said import Said
 
 CURRENT: ContextVar[Task | None] = ContextVar("holdfast.task", default=None)
 

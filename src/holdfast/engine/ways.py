@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.commands import Failed
 from holdfast.errors import UsageError
-from holdfast.graphs.plan import END, Choice, Edge, Plan, PlanNode
+from holdfast.graphs.plan import END, PLANNER, Choice, Edge, Plan, PlanNode
 from holdfast.graphs.sections import Section, SubPlan
-from holdfast.graphs.tasks import PLANNER
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.opened import Key

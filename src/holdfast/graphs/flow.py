@@ -9,11 +9,11 @@ from typing import Any, Literal, Self
 from holdfast.errors import DefinitionError, UsageError, did_you_mean
 from holdfast.graphs.flowstate import REDUCERS, LiveWorkflowState
 from holdfast.graphs.layers import Layers, layers_of
-from holdfast.graphs.plan import Plan, digest, plan_node
+from holdfast.graphs.plan import PLANNER, Plan, digest, plan_node
 from holdfast.graphs.policy import Retry, read_retry, read_timeout
 from holdfast.graphs.schema import Schema
 from holdfast.graphs.sections import Section, SubPlan
-from holdfast.graphs.tasks import PLANNER, TaskCode, TaskSpec, Wants, make_spec, wants
+from holdfast.graphs.tasks import TaskCode, TaskSpec, Wants, make_spec, wants
 
 OnMismatch = Literal["fail", "warn"]
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from holdfast.errors import UsageError
 from holdfast.graphs.reducers import Reducer, append, merge
-from holdfast.graphs.state import LiveState, Notes, State, TrackedState
+from holdfast.graphs.state import LiveState, State, TrackedState
 
 TASK_COMPLETED: Final = "completed"
 TASK_FAILED: Final = "failed"
@@ -150,24 +150,6 @@ class SeenWorkflowState(TrackedState, WorkflowState):
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     update = pop = popitem = setdefault = clear = _refuse
-
-
-class NoState(TrackedState):
-    """What the call of a task has for a state: nothing, and it stays so. All tasks have the same one."""
-
-    __slots__ = ()
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise UsageError(
-            "a task of a workflow has no state of its own: it returns its result, and can take the run's `state`"
-        )
-
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    update = pop = popitem = setdefault = clear = _refuse
-
-
-NO_STATE: Final[NoState] = NoState()
-NO_STATE.notes = Notes(State(run_id="-"), {})
 
 
 def _restore(

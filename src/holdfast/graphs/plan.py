@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 START = "__start__"
 END = DONE
 
+PLANNER = "after_layer"
+"""The node that plans the layers of a workflow. Its step is what a checkpoint of one is."""
+
 
 class Edge(NamedTuple):
     """A possible transition: taken when its predicate holds, or always when it has none."""

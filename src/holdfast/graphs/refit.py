@@ -60,7 +60,9 @@ def plan_resume(layers: Layers, progress: Progress) -> ResumePlan:
     """What a resume would do. Changes nothing."""
     state, section = _state(progress), progress.section
     children = section.children if section is not None and section.layer is not None else {}
-    finished = [*state["tasks"], *(str(name) for name, child in children.items() if child.done)]
+    finished = list(
+        dict.fromkeys([*state["tasks"], *(str(name) for name, child in children.items() if child.done)])
+    )
     then: Dag = state["dag"]
     now = _dag_now(layers, then)
     changed = {

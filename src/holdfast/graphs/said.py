@@ -32,6 +32,11 @@ class Said:
         self.decisions: list[dict[str, Any]] = []
         self.context: dict[str, Any] = {}
 
+    @property
+    def tasks(self) -> dict[str, Any]:
+        """The tasks that are to be added, by name."""
+        return {each["name"]: each for each in self.decisions if each["kind"] == ADD_TASK}
+
     def message(self, message: Any) -> None:
         """Add a message."""
         self.messages.append(message)

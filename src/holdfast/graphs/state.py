@@ -258,6 +258,24 @@ class TrackedState(NodeState):
             self[key]
 
 
+class NoState(TrackedState):
+    """What the call of a task has for a state: nothing, and it stays so. All tasks have the same one."""
+
+    __slots__ = ()
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise UsageError(
+            "a task of a workflow has no state of its own: it returns its result, and can take the run's `state`"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = pop = popitem = setdefault = clear = _refuse
+
+
+NO_STATE: NodeState = NoState()
+NO_STATE.notes = Notes(State(run_id="-"), {})
+
+
 def unshared(state: dict[str, Any]) -> dict[str, Any]:
     """The same data, where no list, dict or set at the top grows with the state's own; what is in them is shared."""
     grows = (list, dict, set)

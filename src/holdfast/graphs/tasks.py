@@ -19,6 +19,7 @@ from holdfast.graphs.flowstate import (
     TaskResult,
 )
 from holdfast.graphs.functions import ABSENT, Function, is_async
+from holdfast.graphs.plan import PLANNER
 from holdfast.graphs.policy import Retry
 from holdfast.graphs.sections import SubPlan
 from holdfast.graphs.state import glance
@@ -26,9 +27,6 @@ from holdfast.journal.copies import detached_value
 
 OFFERED: Final = ("ctx", "context", "inputs", "results", "state", "config")
 """What a task may take besides the results of its dependencies, its arguments and the inputs by name."""
-
-PLANNER: Final = "after_layer"
-"""The node that plans layers. Its step is what a checkpoint of a workflow is."""
 
 RESULT, ARGUMENT, INPUT, MAYBE = "result ", "argument ", "input ", "maybe "
 
@@ -157,6 +155,7 @@ class Wants(NamedTuple):
         Raises `DefinitionError` for an argument that isn't taken, if that is to be `strict`.
         """
         results = {name: name for name in spec.needs} | dict(spec.named)
+        renamed = set(spec.named.values())
         takes = []
         for name in (*self.needed, *self.optional):
             if name in results:
@@ -168,7 +167,11 @@ class Wants(NamedTuple):
             else:
                 takes.append((name, (INPUT if name in self.needed else MAYBE) + name))
         taken = {thing for _, thing in takes}
-        others = [(name, RESULT + dep) for name, dep in results.items() if RESULT + dep not in taken]
+        others = [
+            (name, RESULT + dep)
+            for name, dep in results.items()
+            if RESULT + dep not in taken and (name in spec.named or name not in renamed)
+        ]
         others += [
             (name, ARGUMENT + name)
             for name in spec.arguments

@@ -34,11 +34,11 @@ class Ledger:
         "_look_at",
         "_pending",
         "_seal",
-        "_sealed",
         "_snapshot",
         "_weight",
         "fence",
         "run_id",
+        "sealed",
         "sequence",
     )
 
@@ -46,7 +46,7 @@ class Ledger:
         self.run_id, self.fence, self.sequence = run_id, fence, sequence
         self._seal = Seal(run_id)
         self._pending: list[bytes] = []
-        self._sealed = 0
+        self.sealed = 0
         self._snapshot = 0
         self._weight = weight
         self._look_at = max(weight, LEAST_WEIGHT)
@@ -108,8 +108,8 @@ class Ledger:
         """
         bodies, whole = self._pending, self._snapshot
         close, number = self._seal.close, self.sequence
-        self._sealed = len(bodies)
-        if self._sealed == 1:
+        self.sealed = len(bodies)
+        if self.sealed == 1:
             records = [close(number + 1, bodies[0])]
         else:
             parts = [bodies[: whole - 1], bodies[whole - 1 :]] if whole > 1 else [bodies] if bodies else []
@@ -126,11 +126,14 @@ class Ledger:
             heed,
         )
 
-    def acknowledged(self, commit: Commit) -> None:
-        """The commit, the last that was made, is durable: forget what it held."""
+    def acknowledged(self, commit: Commit, count: int | None = None) -> None:
+        """A commit is durable: forget what it held. `count` is what was `sealed` in it, if it isn't the last one
+        made.
+        """
+        count = self.sealed if count is None else count
         self.sequence += len(commit.records)
-        del self._pending[: self._sealed]
-        self._snapshot = max(self._snapshot - self._sealed, 0)
+        del self._pending[:count]
+        self._snapshot = max(self._snapshot - count, 0)
 
     def consider(self, progress: Progress) -> None:
         """Write a snapshot if it is worth its bytes. No node may have its hands on the state meanwhile."""

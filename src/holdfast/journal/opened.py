@@ -32,8 +32,8 @@ class Opened:
         source, layer, tasks        a layer of a workflow: its number, and the tasks; each starts with nothing
 
     `step` is the step that it was opened after: with the branch's name it makes ids that no other branch has.
-    What the tasks of a layer came to is taken over into the state when all are done; then it is `folded`. Those in
-    `taken` were taken over before, as the state was changed from outside meanwhile.
+    What the tasks of a layer came to is taken over into the state when all are done; then it is `folded`. `later` are
+    entries that were put into the state's dicts from outside meanwhile: they are newer than what the tasks put there.
     """
 
     __slots__ = (
@@ -45,12 +45,12 @@ class Opened:
         "item",
         "items",
         "kept",
+        "later",
         "layer",
         "over",
         "own",
         "source",
         "step",
-        "taken",
     )
 
     def __init__(self, opening: dict[str, Any], state: dict[str, Any], step: int) -> None:
@@ -62,7 +62,7 @@ class Opened:
         self.over: str | None = opening.get("over")
         self.layer: int | None = opening.get("layer")
         self.folded: bool = opening.get("folded", False)
-        self.taken: dict[Key, None] = dict.fromkeys(opening.get("taken", ()))
+        self.later: list[dict[str, dict[Any, Any]]] = opening.get("later", [])
         self.own = "states" in opening or self.layer is not None
         self.inside: bool = opening.get("inside", False)
         self.kept: list[str] = opening.get("kept", [])
@@ -100,7 +100,7 @@ class Opened:
         """The opening, to be stored again. The states of graphs are stored with their progress."""
         data: dict[str, Any] = {"source": self.source, "step": self.step}
         if self.layer is not None:
-            more = {"folded": self.folded, "taken": list(self.taken)}
+            more = {"folded": self.folded, "later": self.later}
             stored = {key: value for key, value in more.items() if value}
             return {**data, "layer": self.layer, "tasks": list(self.children), **stored}
         if self.own:

@@ -13,7 +13,7 @@ live one on through the same methods, which is why a resumed run equals one that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -141,10 +141,11 @@ class Progress:
     def change(self, delta: Any) -> None:
         """Change the state by a decoded delta, from outside of any node. Branches under way don't see it.
 
-        The tasks of a layer do, and it is newer than what those came to that are done.
+        The tasks of a layer do; and what it puts into dicts is newer than what they will have put there.
         """
         change = read_delta(delta)
-        self._take_over(only_done=True)
+        if self.section is not None and self.section.layer is not None and not self.section.folded:
+            self.section.later.append(detached_value(change.merges))
         if self.section is not None:
             self.section.keep(change.keys, self.state)
             for key in (*change.appends, *change.merges):
@@ -251,9 +252,10 @@ class Progress:
 
     def fold(self) -> None:
         """All tasks of a layer are done: take over what they came to, in the order of the tasks."""
-        self._take_over()
-        if self.section is not None:
-            self.section.folded = True
+        section = self.section
+        if section is not None and section.layer is not None and not section.folded:
+            section.folded = True
+            _take_over(self.state, section, section.children.values())
 
     def so_far(self) -> dict[str, Any]:
         """The state with what the tasks of a layer came to that are done, although others aren't."""
@@ -263,20 +265,8 @@ class Progress:
         state = {
             key: value.copy() if type(value) in (list, dict) else value for key, value in self.state.items()
         }
-        for key, child in section.children.items():
-            if child.done and key not in section.taken:
-                _add(state, child.state)
+        _take_over(state, section, (child for child in section.children.values() if child.done))
         return state
-
-    def _take_over(self, only_done: bool = False) -> None:
-        """Add what tasks of the layer came to, of those that weren't added before."""
-        section = self.section
-        if section is None or section.layer is None or section.folded:
-            return
-        for key, child in section.children.items():
-            if key not in section.taken and (child.done or not only_done):
-                section.taken[key] = None
-                _add(self.state, child.state)
 
     def under_way(self, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Progress]]:
         """The branches that have begun and aren't done, with the way to each."""
@@ -346,6 +336,7 @@ class Progress:
         scope: Progress | None = self
         while more and scope is not None and scope.status == RUNNING:
             if scope.section is None:
+                scope.begin()  # it may have: what it was about counts, and is to be stored
                 scope.attempts += more
             scope = scope.section.only if scope.section is not None else None
 
@@ -418,13 +409,17 @@ class Progress:
                 child.step = inner["step"]
 
 
-def _add(state: dict[str, Any], more: dict[str, Any]) -> None:
-    """Add to the lists of a state, at their ends, and to its dicts."""
-    for key, value in more.items():
-        if type(value) is list:
-            state[key].extend(value)
-        else:
-            state[key].update(value)
+def _take_over(state: dict[str, Any], layer: Opened, tasks: Iterable[Progress]) -> None:
+    """Add what tasks of a layer came to: to lists at their ends, and to dicts, where what came later stays newer."""
+    for task in tasks:
+        for key, value in task.state.items():
+            if type(value) is list:
+                state[key].extend(value)
+            else:
+                state[key].update(value)
+    for merges in layer.later:
+        for key, entries in merges.items():
+            state[key].update(detached_value(entries))
 
 
 _PLAIN = [

@@ -1,0 +1,1507 @@
+"""Workflows against a plain interpreter, cut anywhere: D1, D4, D6, D3, D11, P1, H3, and invariants 2, 3, 5 and 8.
+
+A *sketch* is a random workflow as plain data: tasks and what they depend on, what each of them says and asks and
+where it breaks down, templates, a handler after layers, now and then a graph or another workflow as a task. The
+`Interpreter` runs it layer by layer on plain dicts that it copies: no journal, no order among the tasks of a layer
+but that of their declaration. The `Bench` runs the same sketch through the real loop, carries out by hand what
+`Core.run()` yields, lets tasks finish in any order, and can be killed, cancelled or refused by its store before or
+after any of it; each of its lives has a workflow of its own. Whatever the interpreter says has to come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field, fields
+from itertools import count, product
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from holdfast import Retry, RunPaused, StateGraph, TaskResult, Workflow, WorkflowState
+from holdfast.engine.calling import attempt
+from holdfast.engine.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
+from holdfast.engine.entry import resume, start
+from holdfast.engine.given import Given
+from holdfast.engine.link import link_to
+from holdfast.engine.session import Session
+from holdfast.engine.task import Task
+from holdfast.errors import Conflict, ExecutionError, StoreUnavailable, UsageError
+from holdfast.journal.codec import decode
+from holdfast.journal.progress import MEMO, NESTED, STEP, Progress
+from holdfast.journal.reading import history, opened, progress_at, read_progress
+from holdfast.journal.store import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    PAUSED,
+    RUNNING,
+    Commit,
+    Lease,
+    Signalled,
+    Tail,
+)
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.claims import ManualClock
+
+Key = str | int
+Operation = tuple[Any, ...]
+Occurrence = tuple[Any, ...]
+"""A call that no other is: for each scope on the way (source, its visits, branch), then (node, visit)."""
+
+# Sketches: workflows as plain data, so that a failing example can be read
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A node of a graph that is a task."""
+
+    name: str
+    does: tuple[Operation, ...] = ()
+    retry: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """A task, or a template for tasks. `runs` is the graph that it runs, a chain of nodes, or the workflow."""
+
+    name: str
+    does: tuple[Operation, ...] = ()
+    needs: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    named: bool = False
+    condition: tuple[Any, ...] = ()
+    retry: bool = False
+    safe: bool = False
+    runs: Flow | tuple[Leaf, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A workflow. `after` says what its handler does after each layer, if it has one."""
+
+    name: str
+    jobs: tuple[Job, ...]
+    templates: tuple[Job, ...] = ()
+    after: tuple[tuple[Operation, ...], ...] | None = None
+
+    @property
+    def codes(self) -> dict[str, Job]:
+        return {job.name: job for job in (*self.jobs, *self.templates)}
+
+
+INPUTS = {"n": 3, "xs": [1, [2]], "flag": True}
+
+
+class Transient(Exception):
+    """An error that goes away by itself."""
+
+
+class Broken(Exception):
+    """An error that goes away when somebody mends what it names."""
+
+
+@dataclass
+class World:
+    """What is outside of a run and survives it: what was mended, and what the user's functions were given."""
+
+    see: Callable[[str, Any], None]
+    fetch: Callable[[Any, str, str], Any] = lambda ctx, place, key: [place, key]
+    sound: bool = False
+    mended: set[str] = field(default_factory=set)
+
+    def use(self, what: str) -> None:
+        """Use something that is broken. Raises as long as nobody has mended it."""
+        if not self.sound and what not in self.mended:
+            raise Broken(what)
+
+
+def define(flow: Flow, world: World, more: int = 0, **options: Any) -> Workflow:
+    """The workflow as a user would write it, with `more` templates that nobody uses."""
+    made = Workflow(flow.name, **options)
+    for job in flow.jobs:
+        needs: Any = {f"p_{name}": name for name in job.needs} if job.named else list(job.needs)
+        made.add_task(
+            job.name, _run(job, world), needs, optional=list(job.optional), **_policy(job, flow, world)
+        )
+    for job in flow.templates:
+        made.add_template(job.name, _run(job, world), **_policy(job, flow, world))
+    for number in range(more):
+        made.add_template(f"unused {number}", lambda: None)
+    if flow.after is not None:
+        made.after_layer(_handler(flow, world))
+    return made
+
+
+def _policy(job: Job, flow: Flow, world: World) -> dict[str, Any]:
+    condition = _condition(job, flow, world) if job.condition else None
+    return {"retry": Retry(3) if job.retry else None, "safe_to_fail": job.safe, "condition": condition}
+
+
+def _run(job: Job, world: World) -> Any:
+    if isinstance(job.runs, Flow):
+        return define(job.runs, world)
+    if job.runs is None:
+        return _function(job, world)
+    graph = StateGraph(name=f"graph of {job.name}").set_entry_point(job.runs[0].name)
+    for leaf in job.runs:
+        graph.add_node(leaf.name, _node(leaf, world), retry=Retry(3) if leaf.retry else None)
+    for one, other in zip(job.runs, job.runs[1:], strict=False):
+        graph.add_edge(one.name, other.name)
+    return graph.set_finish_point(job.runs[-1].name)
+
+
+def _function(job: Job, world: World) -> Callable[..., Any]:
+    def run(ctx: Any, context: Any, inputs: Any, results: Any, state: Any, n: Any, **rest: Any) -> Any:
+        others = {name: value for name, value in rest.items() if not job.named or name not in results}
+        world.see(ctx.branch, [others, _own(context), inputs, results, n, _looked_at(state)])
+        returned = TaskResult()
+        for operation in job.does:
+            _perform(operation, ctx, ctx.branch, state, returned, world)
+        value = [ctx.branch, [each is not None for each in results.values()], returned.value]
+        _spoil(context, inputs, results, *rest.values(), state["messages"], state["dag"])
+        return _returned(returned, value)
+
+    return run
+
+
+def _handler(flow: Flow, world: World) -> Callable[..., Any]:
+    def after(ctx: Any, layer: Any, results: Any, state: Any, context: Any, inputs: Any) -> Any:
+        place = f"{ctx.branch or ''}:{layer}"
+        world.see(place, [results, _own(context), inputs, _looked_at(state)])
+        returned = TaskResult()
+        assert flow.after is not None
+        for operation in flow.after[layer] if layer < len(flow.after) else ():
+            _perform(operation, ctx, place, state, returned, world)
+        _spoil(context, inputs, results, state["messages"], state["dag"])
+        return _returned(returned, None)
+
+    return after
+
+
+def _condition(job: Job, flow: Flow, world: World) -> Callable[..., Any]:
+    def condition(context: Any, inputs: Any, results: Any, state: Any, **deps: Any) -> Any:
+        seen = [context, inputs, results, _looked_at(state)]
+        _spoil(context, inputs, results, state["messages"])
+        match job.condition:
+            case ("context", key):
+                return bool(seen[0].get(key))
+            case ("result", name):
+                return results.get(name) is not None
+            case ("broken",):
+                world.use(f"the condition of {job.name} in {flow.name}")
+        return job.condition != ("no",)
+
+    return condition
+
+
+def _node(leaf: Leaf, world: World) -> Callable[..., Any]:
+    def run(state: Any, ctx: Any) -> Any:
+        place = f"{ctx.branch}/{ctx.node}"
+        world.see(place, dict(state))
+        returned = TaskResult()
+        for operation in leaf.does:
+            _perform(operation, ctx, place, state, returned, world)
+        return {"log": [*state.get("log", []), leaf.name], "told": returned.value}
+
+    return run
+
+
+def _looked_at(state: Any) -> list[Any]:
+    tasks = {name: (record.status, record.result, record.layer) for name, record in state.tasks.items()}
+    said = [_said(state), _own(state.context)]
+    return [tasks, said, state["dag"], state.inputs]
+
+
+def is_update(message: Any) -> bool:
+    return isinstance(message, dict) and "update" in message
+
+
+def _said(state: Mapping[str, Any]) -> list[Any]:
+    """What tasks and handlers have said, without what resumes brought."""
+    decisions = [_decision(each) for each in state["decisions"] if each["by"] != "outside"]
+    return [decisions, [each for each in state["messages"] if not is_update(each)]]
+
+
+def _own(context: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in context.items() if key != "outside"}
+
+
+def _spoil(*values: Any) -> None:
+    """Alter what a function was given: it is its own."""
+    for value in values:
+        if isinstance(value, list):
+            value.append("spoilt")
+        elif isinstance(value, dict):
+            _spoil(*value.values())
+            value["spoilt"] = True
+
+
+def _returned(returned: TaskResult, value: Any) -> Any:
+    bare = not (
+        returned.messages or returned.decisions or returned.context or returned.add_tasks or returned.skip
+    )
+    returned.value = value
+    return value if bare else returned
+
+
+def _perform(
+    operation: Operation, ctx: Any, place: str, state: Any, returned: TaskResult, world: World
+) -> None:
+    """One thing that a task, a node or a handler may do, by its `ctx` or by what it will have returned."""
+    told: list[Any] = returned.value or []
+    returned.value = told
+    match operation:
+        case ("message", value, "ctx"):
+            ctx.add_message(deepcopy(value))
+        case ("message", value, _):
+            returned.messages = [*returned.messages, deepcopy(value)]
+        case ("decide", value, "ctx"):
+            ctx.add_decision(deepcopy(value), place=[place])
+        case ("decide", value, _):
+            returned.decisions = [*returned.decisions, deepcopy(value)]
+        case ("share", key, value, "ctx"):
+            ctx.add_context({key: deepcopy(value)}, last=[place])
+        case ("share", key, value, _):
+            returned.context = {**returned.context, key: deepcopy(value)}
+        case ("ask", key):
+            told.append(ctx.pause(f"{key}?", key=key))
+        case ("once", key):
+            kept = ctx.once(key, world.fetch, ctx, place, key)
+            told.append([*kept])
+            kept.append("altered by the task")
+        case ("stumble", times) if ctx.attempt <= times:
+            raise Transient(place)
+        case ("break",):
+            world.use(place)
+        case ("add", wanted, _) if wanted["name"] in told:
+            pass
+        case ("add", wanted, "ctx"):
+            try:
+                ctx.add_task(**deepcopy(wanted))
+                told.append(wanted["name"])
+            except UsageError:
+                told.append(f"no {wanted['name']}")
+        case ("add", wanted, _):
+            there = state["dag"]
+            if wanted["name"] not in there and all(name in there for name in _mentioned(wanted)):
+                returned.add_tasks = [*returned.add_tasks, deepcopy(wanted)]
+                told.append(wanted["name"])
+        case ("skip", names, reason, "ctx"):
+            try:
+                ctx.skip(*names, reason=reason)
+            except UsageError:
+                told.append(f"no {names}")
+        case ("skip", names, _, _) if all(name in state["dag"] for name in names):
+            returned.skip = [*returned.skip, *names]
+        case ("skip layers", number, reason):
+            ctx.skip_layers(number, reason)
+        case ("set", key, value):
+            state[key] = deepcopy(value)
+        case ("grow", key) if isinstance(state.get(key), list):
+            state[key].append(place)
+
+
+def _mentioned(wanted: Mapping[str, Any]) -> list[str]:
+    return [*wanted.get("depends_on", ()), *wanted.get("optional", ()), *wanted.get("before", ())]
+
+
+def answer_to(place: str, prompt: str) -> list[str]:
+    return ["yes", place, prompt]
+
+
+def told_apart(value: Any) -> Any:
+    """A value, written so that 1 isn't True and a tuple isn't a list; the order of keys doesn't count."""
+    if isinstance(value, Mapping):
+        return {repr(key): told_apart(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, [told_apart(item) for item in value]
+    return repr(value)
+
+
+# The interpreter
+
+
+class Failure(Exception):
+    """A workflow inside of a task that is safe to fail can't go on; `places` are those that raise."""
+
+    def __init__(self, *places: str) -> None:
+        self.places = places
+
+
+@dataclass
+class Seen(dict[str, Any]):
+    """What the interpreter hands a function as the state."""
+
+    data: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self.update(deepcopy(self.data))
+
+    @property
+    def tasks(self) -> dict[str, Any]:
+        return {name: Record(**{**EMPTY, **record}) for name, record in self["tasks"].items()}
+
+    messages = property(lambda self: self["messages"])
+    decisions = property(lambda self: self["decisions"])
+    context = property(lambda self: self["context"])
+    inputs = property(lambda self: self["inputs"])
+
+
+@dataclass
+class Record:
+    id: str
+    status: str
+    result: Any
+    layer: int
+    attempts: int
+    reason: Any
+    error: Any
+
+
+EMPTY = {"result": None, "attempts": 0, "reason": None, "error": None}
+
+
+@dataclass
+class Call:
+    """What the interpreter hands a function as `ctx`."""
+
+    by: str
+    branch: str
+    place: str
+    flow: Flow | None = None
+    dag: dict[str, Any] = field(default_factory=dict)
+    attempt: int = 99
+
+    def __post_init__(self) -> None:
+        self.node = self.place.rpartition("/")[2]
+        self.messages: list[Any] = []
+        self.decisions: list[dict[str, Any]] = []
+        self.context: dict[str, Any] = {}
+
+    def add_message(self, message: Any) -> None:
+        self.messages.append(message)
+
+    def add_decision(self, decision: Any, **details: Any) -> None:
+        data = decision if isinstance(decision, dict) else {"decision": decision}
+        self.decisions.append({**data, **details, "kind": "decision", "by": self.by})
+
+    def add_context(self, values: dict[str, Any], **more: Any) -> None:
+        self.context |= {**values, **more}
+
+    def pause(self, prompt: str, key: str) -> Any:
+        answer = answer_to(self.place, prompt)
+        if self.flow is not None:
+            told = {"question": f"{self.place}:{key}", "prompt": prompt, "answer": answer}
+            self.decisions.append({"kind": "answer", "by": self.by, **told})
+        return list(answer)
+
+    def once(self, key: str, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+    def add_task(self, name: str, **wanted: Any) -> None:
+        assert self.flow is not None
+        mine = [each["name"] for each in self.decisions if each["kind"] == "add_task"]
+        there = {*self.dag, *mine}
+        if name in there or name in self.flow.codes or not there.issuperset(_mentioned(wanted)):
+            raise UsageError("no such task")
+        self.decisions.append({"name": name, **wanted, "kind": "add_task", "by": self.by})
+
+    def skip(self, *tasks: str, reason: str) -> None:
+        mine = [each["name"] for each in self.decisions if each["kind"] == "add_task"]
+        if not {*self.dag, *mine}.issuperset(tasks):
+            raise UsageError("no such task")
+        self.decisions.append({"kind": "skip_tasks", "by": self.by, "tasks": [*tasks], "reason": reason})
+
+    def skip_layers(self, number: int, reason: str) -> None:
+        self.decisions.append({"kind": "skip_layers", "by": self.by, "layers": number, "reason": reason})
+
+    def take(self, returned: Any) -> Any:
+        """Say what was returned besides the result, and give the result."""
+        if not isinstance(returned, TaskResult):
+            return returned
+        self.messages += returned.messages
+        for decision in returned.decisions:
+            self.add_decision(decision)
+        self.context |= returned.context
+        for wanted in returned.add_tasks:
+            self.add_task(**wanted)
+        if returned.skip:
+            self.skip(*returned.skip, reason="")
+        return returned.value
+
+
+class Interpreter:
+    """Runs a sketch, one task after the other. It saves nothing, shares nothing and is never cut.
+
+    `seen` is what each function is to be given, `layers` the state after each layer.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self.world, self.seen, self.layers = World(self._see), {}, []
+        self.state = self._flow(flow, deepcopy(INPUTS), "", forgiven=False)
+
+    def _see(self, place: str, what: Any) -> None:
+        self.seen[place] = told_apart(what)
+
+    def _flow(self, flow: Flow, inputs: dict[str, Any], place: str, forgiven: bool) -> dict[str, Any]:
+        state: dict[str, Any] = {
+            "inputs": inputs, "messages": [], "tasks": {}, "decisions": [], "context": {},
+            "dag": {job.name: _spec(job) for job in flow.jobs},
+        }  # fmt: skip
+        layer, ready = 0, self._plan(flow, state, [], 0, place, forgiven)
+        while ready:
+            calls = [self._task(flow, name, state, layer, place, forgiven) for name in ready]
+            failures = [each for _, _, failed in calls for each in failed]
+            if failures:
+                raise Failure(*failures)
+            for call, record, _ in calls:
+                self._take(state, call)
+                state["tasks"][record["id"]] = record
+            changes = [each for call, _, _ in calls for each in call.decisions]
+            if flow.after is not None:
+                call = self._after(flow, ready, state, layer, place, forgiven)
+                self._take(state, call)
+                changes += call.decisions
+            layer += 1
+            ready = self._plan(flow, state, changes, layer, place, forgiven)
+            if not place:
+                self.layers.append(deepcopy(state))
+        return state
+
+    def _take(self, state: dict[str, Any], call: Call) -> None:
+        state["messages"] += deepcopy(call.messages)
+        state["decisions"] += deepcopy(call.decisions)
+        state["context"] |= deepcopy(call.context)
+
+    def _task(
+        self, flow: Flow, name: str, state: dict[str, Any], layer: int, place: str, forgiven: bool
+    ) -> tuple[Call, dict[str, Any], list[str]]:
+        spec, where = state["dag"][name], f"{place}{name}"
+        job = flow.codes[spec.get("run", name)]
+        call = Call(name, where, where, flow, deepcopy(state["dag"]))
+        record: dict[str, Any] = {"id": name, "layer": layer, "attempts": _attempts(job)}
+        needs = [*spec.get("depends_on", ()), *spec.get("optional", ())]
+        results = {each: _result(state, each) for each in needs}
+        results |= {parameter: _result(state, each) for parameter, each in spec.get("named", {}).items()}
+        forgiven = forgiven or job.safe
+        try:
+            if job.runs is not None:
+                given = deepcopy({**state["inputs"], **spec.get("arguments", {}), **results})
+                value = self._inside(job.runs, given, where, forgiven)
+            else:
+                value = call.take(self._called(job, spec, call, state, needs, results, forgiven))
+        except (Broken, Failure) as error:
+            places = [str(error)] if isinstance(error, Broken) else [*error.places]
+            if not job.safe:
+                return call, record, places
+            call = Call(name, where, where)
+            record["attempts"] = 3 if job.retry else 1
+            return call, {**record, "status": "failed", "error": places}, []
+        return call, {**record, "status": "completed", "result": deepcopy(value)}, []
+
+    def _called(
+        self, job: Job, spec: dict[str, Any], call: Call, state: Any, needs: Any, results: Any, forgiven: bool
+    ) -> Any:
+        rest = deepcopy(
+            {name: value for name, value in results.items() if not job.named or name not in needs}
+        )
+        rest |= deepcopy(spec.get("arguments", {}))
+        given = {"context": state["context"], "inputs": state["inputs"], "n": state["inputs"]["n"]}
+        given["results"] = {name: _result(state, name) for name in needs}
+        self.world.sound = not forgiven
+        return _function(job, self.world)(ctx=call, state=Seen(state), **deepcopy(given), **rest)
+
+    def _inside(
+        self, runs: Flow | tuple[Leaf, ...], given: dict[str, Any], where: str, forgiven: bool
+    ) -> Any:
+        if isinstance(runs, Flow):
+            final = self._flow(runs, given, f"{where}/", forgiven)
+            return {name: _result(final, name) for name in final["tasks"] if _done(final, name)}
+        state = given
+        for leaf in runs:
+            self.world.sound = not forgiven
+            state |= deepcopy(_node(leaf, self.world)(state, Call(leaf.name, where, f"{where}/{leaf.name}")))
+        return state
+
+    def _after(
+        self, flow: Flow, ready: list[str], state: dict[str, Any], layer: int, place: str, forgiven: bool
+    ) -> Call:
+        call = Call("after_layer", place.rstrip("/"), f"{place}after_layer", flow, deepcopy(state["dag"]))
+        results = {name: _result(state, name) for name in ready}
+        given = deepcopy({"context": state["context"], "inputs": state["inputs"], "results": results})
+        self.world.sound = not forgiven
+        returned = _handler(flow, self.world)(call, layer, state=Seen(state), **given)
+        call.take(returned)
+        return call
+
+    def _plan(
+        self, flow: Flow, state: dict[str, Any], changes: Any, layer: int, place: str, forgiven: bool
+    ) -> list[str]:
+        """Carry out what was decided; gives the tasks of the next layer that has any to run."""
+        skips: dict[str, Any] = {}
+        leave, because, dag = 0, (), state["dag"]
+
+        def skip(name: str, *reason: str) -> None:
+            skips[name] = {"id": name, "status": "skipped", "layer": layer, "reason": reason}
+
+        for each in changes:
+            refused = {"kind": "refused", "by": each.get("by"), "decision": each["kind"]}
+            if each["kind"] == "add_task":
+                late = [name for name in each.get("before", ()) if name in state["tasks"] or name in skips]
+                if each["name"] in dag or late or not dag.keys() >= {*_mentioned(each)}:
+                    state["decisions"].append(refused)
+                    continue
+                kept = {
+                    key: each[key] for key in ("depends_on", "optional", "arguments", "run") if each.get(key)
+                }
+                dag[each["name"]] = deepcopy({**kept, "added_by": each["by"]})
+                for name in each.get("before", ()):
+                    dag[name]["depends_on"] = [*dag[name].get("depends_on", ()), each["name"]]
+            elif each["kind"] == "skip_tasks":
+                for name in each["tasks"]:
+                    if name not in dag or name in state["tasks"]:
+                        state["decisions"].append(refused)
+                    else:
+                        skip(name, repr(each["by"]), each["reason"])
+            elif each["kind"] == "skip_layers":
+                leave, because = leave + each["layers"], (repr(each["by"]), each["reason"])
+        ready: list[str] = []
+        while not ready:
+            done = {**state["tasks"], **skips}
+            names = [name for name in dag if name not in done and done.keys() >= {*_needs(dag[name])}]
+            if not names:
+                break
+            for name in names:
+                missing = [each for each in dag[name].get("depends_on", ()) if not _completed(done, each)]
+                if leave:
+                    skip(name, *because)
+                elif missing:
+                    failed = done[missing[0]]["status"] == "failed"
+                    skip(name, repr(missing[0]), "failed" if failed else "skipped")
+                elif not self._holds(flow, name, {**state, "tasks": done}, forgiven):
+                    skip(name, "condition")
+                else:
+                    ready.append(name)
+            leave = max(0, leave - 1)
+        state["tasks"] |= skips
+        return ready
+
+    def _holds(self, flow: Flow, name: str, state: dict[str, Any], forgiven: bool) -> bool:
+        job = flow.codes[state["dag"][name].get("run", name)]
+        if not job.condition:
+            return True
+        self.world.sound = not forgiven
+        given = {key: deepcopy(state[key]) for key in ("context", "inputs")}
+        given["results"] = {each: _result(state, each) for each in _needs(state["dag"][name])}
+        try:
+            return bool(_condition(job, flow, self.world)(**given, state=Seen(state)))
+        except Broken as broken:
+            raise Failure(str(broken)) from broken
+
+
+def _spec(job: Job) -> dict[str, Any]:
+    named = {f"p_{name}": name for name in job.needs} if job.named else {}
+    spec = {"depends_on": [*job.needs], "optional": [*job.optional], "named": named}
+    return {key: value for key, value in spec.items() if value}
+
+
+def _needs(spec: Mapping[str, Any]) -> list[str]:
+    return [*spec.get("depends_on", ()), *spec.get("optional", ())]
+
+
+def _completed(tasks: Mapping[str, Any], name: str) -> bool:
+    return bool(tasks[name]["status"] == "completed")
+
+
+def _done(state: Mapping[str, Any], name: str) -> bool:
+    return _completed(state["tasks"], name)
+
+
+def _result(state: Mapping[str, Any], name: str) -> Any:
+    return deepcopy(state["tasks"][name]["result"]) if _done(state, name) else None
+
+
+def _attempts(job: Job) -> int:
+    if job.runs is not None or not job.retry:
+        return 1
+    return 1 + max((each[1] for each in job.does if each[0] == "stumble"), default=0)
+
+
+def compare(found: Mapping[str, Any], expected: Mapping[str, Any], exactly: bool) -> None:
+    """A state is what the interpreter says, but for times; attempts count lost processes, if any were."""
+    assert [*found["tasks"]] == [*expected["tasks"]]
+    for name, record in expected["tasks"].items():
+        there = found["tasks"][name]
+        for key in ("id", "status", "layer"):
+            assert there[key] == record[key], f"{key} of {name}"
+        assert told_apart(there.get("result")) == told_apart(record.get("result")), f"the result of {name}"
+        assert ("result" in there) == (record["status"] == "completed")
+        assert all(part in there["reason"] for part in record.get("reason", ())), f"the reason of {name}"
+        assert ("reason" in there) == ("reason" in record)
+        if "error" in record:
+            assert there["error"]["message"] in record["error"]
+        assert ("error" in there) == ("error" in record)
+        if record["status"] != "skipped":
+            assert there["attempts"] >= record["attempts"]
+            assert there["attempts"] == record["attempts"] or not exactly
+    assert told_apart(_said(found)) == told_apart(_said(expected))
+    assert told_apart(_own(found["context"])) == told_apart(expected["context"])
+    for key in ("dag", "inputs"):
+        assert told_apart(found[key]) == told_apart(expected[key]), key
+
+
+def _decision(decision: Mapping[str, Any]) -> dict[str, Any]:
+    """A decision without the step in the id of a question, and without the words of a refusal."""
+    if decision["kind"] == "refused":
+        return {key: value for key, value in decision.items() if key != "reason"}
+    if decision["kind"] == "answer":
+        parts = decision["question"].split(":")
+        return {**decision, "question": [parts[0], parts[-1]]}
+    return dict(decision)
+
+
+# The bench: the real loop, with commands carried out by hand
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class FragileStore(MemoryStore):
+    """A MemoryStore whose user may be killed before or after it takes a commit, or never hear that it took it."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.before: Callable[[], Exception | None] = lambda: None
+        self.after: Callable[[Commit], Exception | None] = lambda commit: None
+        self.deserted = False
+
+    def append(self, commits: Any) -> Any:
+        problem = self.before()
+        if problem is None:
+            refusals = super().append(commits)
+            if refusals != [None]:
+                return refusals
+            problem = self.after(commits[0])
+        return [problem]
+
+    def release(self, lease: Lease) -> None:
+        if not self.deserted:
+            super().release(lease)
+
+
+class AtOnce:
+    """An executor that does what it is given at once."""
+
+    def submit(self, function: Callable[[], None]) -> None:
+        function()
+
+
+CLOCK = ManualClock()
+STORE = FragileStore(CLOCK)
+LEASE = 3600.0
+LINK = link_to(STORE, LEASE)
+LINK._tidier = AtOnce()  # type: ignore[assignment]
+NUMBERS = count(1)
+
+Lives = list[tuple[str, int]]
+"""What happens to each life of the process, and how many points it gets past before: one before and one after every
+command and every commit. When they are used up, nothing happens any more."""
+
+KILL, CANCEL, SIGNAL, REFUSE, OUTAGE, LOSE = "kill", "cancel", "signal", "refuse", "outage", "lose"
+UNCALLED = object()
+PLAIN = [
+    each.name
+    for each in fields(Progress)
+    if each.name not in ("state", "path", "section", "base", "start", "changed")
+]
+
+
+def tree(progress: Progress, path: tuple[Key, ...] = ()) -> dict[Any, Any]:
+    """All of a progress as plain data; what tasks that are done came to counts as taken over."""
+    told: dict[Any, Any] = {(*path, name): repr(getattr(progress, name)) for name in PLAIN}
+    told[*path, "path"] = repr([*progress.path])
+    told[*path, "state"] = told_apart(_full_state(progress))
+    section = progress.section
+    if section is not None:
+        names = ("source", "step", "layer", "entry", "own", "inside")
+        told |= {(*path, "section", name): repr(getattr(section, name)) for name in names}
+        for key, child in section.children.items():
+            told |= tree(child, (*path, key))
+    return told
+
+
+def _full_state(progress: Progress) -> dict[str, Any]:
+    return progress.so_far() if progress.start is None else {**(progress.base or {}), **progress.start}
+
+
+def occurrence(root: Progress, path: tuple[Key, ...], node: str) -> Occurrence:
+    """Which call of a node comes next in a branch."""
+    chain, scope = [], root
+    for key in path:
+        section = scope.section
+        assert section is not None
+        chain.append((section.source, scope.visits.get(section.source, 0), key))
+        scope = section.children[key]
+    return (*chain, (node, scope.visits.get(node, 0) + 1))
+
+
+@dataclass
+class Bench:
+    """One run of a sketch by the real loop, and all the claims that are checked while it goes on."""
+
+    flow: Flow
+    seed: int = 0
+    limit: int = 32
+    stream: bool = True
+    tolerant: bool = False
+    keep: int | None = None
+    lives: Lives = field(default_factory=list)
+    talkative: bool = False
+    """Whether each resume brings something to be added to the state; then tasks may come to something else."""
+    whole: bool = False
+    """Whether snapshots are made at any moment."""
+
+    def __post_init__(self) -> None:
+        self.expected = Interpreter(self.flow)
+        self.fates, self.chance = iter(self.lives), Random(self.seed)
+        self.world = World(self._see, self._fetch)
+        self.run_id = f"run-{next(NUMBERS)}"
+        self.durable: dict[Occurrence, int] = {}
+        self.keys: dict[Occurrence, str] = {}
+        self.used: set[str] = set()
+        self.asked: dict[tuple[Occurrence, str], str] = {}
+        self.kept: set[tuple[Occurrence, str]] = set()
+        self.emitted: dict[str, Any] = {}
+        self.trees: dict[int, dict[Any, Any]] = {}
+        self.saved: list[str] = []
+        self.verdicts: list[str] = []
+        self.created, self.looked, self.points, self.updates = False, 1, 0, 0
+        self.wrong: AssertionError | None = None
+        self.session: Session | None = None
+
+    # A run, from the start or from where it is stored, through all of its lives
+
+    def run(self) -> None:
+        """Run it to the end, resuming after every stop and every kill, and check what it comes to."""
+        self._begin_life()
+        while True:
+            try:
+                self._open()
+                verdict = self._drive()
+                self._check_verdict(verdict)
+                self._end_life()
+            except Killed:
+                self._die()
+            assert len(self.verdicts) < 200, "it doesn't get on"
+            if STORE.head(self.run_id).status == COMPLETED:
+                break
+        self._compile()
+        final = self.workflow.checkpoint(self.run_id).state
+        self._compare(final, self.expected.state)
+        self._check_updates(final)
+        self._check_history()
+
+    def again(self, step: int, back: bool) -> Bench:
+        """A bench for a run that goes on from a step of this one: a fork of it, or this one set back."""
+        made = Bench(self.flow, self.seed + 1, self.limit)
+        made.world.mended, made.created, made.looked = set(self.world.mended), True, 0
+        self.session = None
+        if back:
+            made.run_id, made.used, made.trees = self.run_id, {*self.keys.values()}, self.trees
+            self.workflow.rollback(self.run_id, step)
+        else:
+            self.workflow.fork(self.run_id, step, new_run_id=made.run_id)
+        made.followed = read_progress(STORE.read(made.run_id))
+        made.durable = {each: at for each, at in self.durable.items() if at <= step}
+        return made
+
+    def _compile(self) -> None:
+        """The workflow as another process would import it."""
+        more, on_save_error = self.chance.choice([0, 0, 1]), "continue" if self.tolerant else "fail"
+        settings: dict[str, Any] = {"store": STORE, "preserve": True, "lease": LEASE, "keep": self.keep}
+        settings |= {"max_concurrency": self.limit, "on_save_error": on_save_error}
+        self.workflow = define(self.flow, self.world, more=more, **settings)
+        self.compiled = self.workflow.compiled()
+
+    def _open(self) -> None:
+        """The run as its store has it, opened as `flow.resume()` opens it; or a new one."""
+        self.session = None
+        self.running: dict[Task, Any] = {}
+        self.at: dict[tuple[Key, ...], Occurrence] = {}
+        self.inside: Task | None = None
+        self.cancelled, self.gap, self.troubled = False, False, False
+        self._compile()
+        if self.created:
+            self._resume()
+        else:
+            self.session = start(self.compiled, deepcopy(INPUTS), None, self.run_id, (), self.stream)
+            self.created = True
+            self.followed = read_progress(STORE.read(self.run_id))
+        assert self.session is not None
+        self.session.core.course.clock = CLOCK
+        self.session.core.course.chance = lambda: 0.75
+
+    def _resume(self) -> None:
+        tail = STORE.read(self.run_id)
+        stored = read_progress(tail)
+        assert tree(stored) == tree(self.followed)
+        self._look(stored)
+        self._check_plan(stored)
+        update: dict[str, Any] = {}
+        if self.talkative:
+            said = self.updates + 1
+            update = {
+                "messages": [{"update": said}],
+                "decisions": [f"update {said}"],
+                "context": {"outside": said},
+            }
+        brought = Given(answers=self._answers(stored), update=update)
+        self.session = resume(self.compiled, self.run_id, brought, None, self.stream)
+        self.updates += bool(update)
+        if STORE.head(self.run_id).sequence != tail.head.sequence:
+            self._check_stored()
+
+    def _look(self, stored: Progress) -> None:
+        """Somebody looks at a run that has stopped: at what a paused one waits for, and at what has failed."""
+        head = STORE.head(self.run_id)
+        assert head.status == stored.status
+        if head.status == PAUSED and self.looked:
+            assert stored.open_questions()
+            for path, branch in [*stored.stops(), ((), stored)]:
+                self._check_questions(stored, path, branch)
+        elif head.status == FAILED:
+            assert stored.error is not None
+            assert stored.error["type"].endswith("Broken"), stored.error["traceback"]
+            broken = stored.error["message"]
+            assert broken not in self.world.mended or self.looked == head.sequence
+            self.world.mended.add(broken)
+        self.looked = head.sequence
+
+    def _check_questions(self, root: Progress, path: tuple[Key, ...], branch: Progress) -> None:
+        """Questions have ids that no others have, and the same at every look."""
+        for question in branch.questions:
+            at, key = occurrence(root, path, branch.node), question.id.rpartition(":")[2]
+            assert self.asked.setdefault((at, key), question.id) == question.id
+            assert len({*self.asked.values()}) == len(self.asked), "two questions have the same id"
+
+    def _check_plan(self, stored: Progress) -> None:
+        """What a resume would do can be asked at any stop: it is what is left, and asking changes nothing."""
+        before = STORE.read(self.run_id, first=1)
+        plan = self.workflow.plan_resume(self.run_id)
+        assert STORE.read(self.run_id, first=1) == before
+        assert not plan.differs, str(plan)
+        state = stored.so_far()
+        assert [*dict.fromkeys(plan.kept)] == [*state["tasks"]]
+        left = [name for names in plan.layers for name in names]
+        assert {*left} == state["dag"].keys() - state["tasks"].keys()
+        assert len({*left}) == len(left)
+        assert plan.questions == stored.open_questions()
+
+    def _answers(self, stored: Progress) -> dict[str, Any]:
+        """Answers to some of the open questions; to one at least, if nothing else could go on."""
+        questions = stored.open_questions()
+        least = stored.status == PAUSED and bool(questions)
+        chosen = self.chance.sample(questions, self.chance.randint(least, len(questions)))
+        return {each.id: answer_to(each.node, each.prompt) for each in chosen}
+
+    def _begin_life(self) -> None:
+        self.fate, self.left = next(self.fates, ("", 0))
+        STORE.before, STORE.after = self._asked_to_save, self._saved
+
+    def _end_life(self) -> None:
+        assert self.session is not None
+        self.session.close()
+        self.session = None
+        if self.left < 0 or self.fate == "":
+            self._begin_life()
+
+    def _die(self) -> None:
+        """The process ends: nobody renews the lease, and it runs out."""
+        CLOCK.advance(2 * LEASE)
+        STORE.deserted = False
+        self.session = None
+        self._begin_life()
+
+    # What the loop asks for
+
+    def _drive(self) -> Verdict:
+        assert self.session is not None
+        loop, answer = self.session.loop(), None
+        while True:
+            try:
+                command = loop.send(answer)
+            except StopIteration as end:
+                verdict: Verdict = end.value
+                return verdict
+            self._point()
+            answer = self._carry_out(command)
+            self._point()
+
+    def _carry_out(self, command: Command) -> Any:
+        CLOCK.advance(1.0)
+        match command:
+            case Task():
+                self._check_task(command)
+                return Cancelled() if self.cancelled else self._call(command)
+            case Begin(tasks):
+                for task in tasks:
+                    self._check_task(task)
+                    self.running[task] = Cancelled() if self.cancelled else UNCALLED
+                assert len(self.running) <= self.limit
+            case Gather(seconds):
+                return self._gather(seconds)
+            case Commit():
+                return self._commit(command)
+            case Wait(seconds):
+                CLOCK.advance(seconds)
+                return Cancelled() if self.cancelled else None
+            case Report(event):
+                self._check_event(event)
+        return None
+
+    def _gather(self, seconds: float | None) -> list[tuple[Task | None, Any]]:
+        """Let some of the tasks run that were begun, and hand over what came of some that have run."""
+        assert self.running
+        called = {task: outcome for task, outcome in self.running.items() if outcome is not UNCALLED}
+        for task in self.chance.sample([*self.running], self.chance.randint(1, len(self.running))):
+            if task not in called:
+                called[task] = self.running[task] = self._call(task)
+        if self.cancelled and self.chance.random() < 0.5:
+            return [(None, Cancelled())]
+        if seconds is not None and self.chance.random() < 0.5:
+            CLOCK.advance(seconds)
+            return []
+        over = self.chance.sample([*called], self.chance.randint(1, len(called)))
+        return [(task, self.running.pop(task)) for task in over]
+
+    def _call(self, task: Task) -> Any:
+        self.inside = task
+        try:
+            outcome = attempt(task)
+        finally:
+            self.inside = None
+        self._check_nothing_wrong()
+        return outcome
+
+    def _commit(self, commit: Commit) -> Exception | None:
+        assert self.session is not None
+        if self.cancelled and commit.heed:
+            return Signalled(self.run_id, "cancel")
+        refusal = self.session.write(commit)
+        self._check_nothing_wrong()
+        return self.session.settle(commit, refusal)  # type: ignore[return-value]  # there is no checkpointer
+
+    # What may happen at any point
+
+    def _point(self) -> None:
+        self._check_nothing_wrong()
+        self.points += 1
+        self.left -= 1
+        if self.whole and self.session is not None and self._may_be_whole() and self.chance.random() < 0.1:
+            assert self.session.ledger is not None
+            self.session.ledger.whole(self.session.progress)
+        if self.left == -1 and self.fate == KILL:
+            STORE.deserted = True
+            raise Killed
+        if self.left == -1 and self.fate == CANCEL:
+            self.cancelled = True
+        if self.left == -1 and self.fate == SIGNAL and STORE.head(self.run_id).status == RUNNING:
+            STORE.signal(self.run_id, "cancel")
+
+    def _asked_to_save(self) -> Exception | None:
+        self._point()
+        if self.left >= 0 or not self._is_refused():
+            return None
+        self.fate, self.gap = self.fate if self.fate == OUTAGE else "refused", True
+        self.troubled = True
+        return StoreUnavailable("the disk is full")
+
+    def _is_refused(self) -> bool:
+        if self.session is None or self.fate not in (REFUSE, OUTAGE):
+            return False
+        return self.inside is None or self.tolerant
+
+    def _saved(self, commit: Commit) -> Exception | None:
+        """The store took a commit: from now on nothing of it happens again."""
+        try:
+            self._note_durable(commit)
+            if self.session is not None:
+                self._check_stored()
+        except AssertionError as wrong:
+            self.wrong = wrong
+        self.gap = False
+        self._point()
+        if self.session is not None and self.inside is None and self.left < 0 and self.fate == LOSE:
+            self.fate, self.gap, self.troubled = "lost", True, True
+            return StoreUnavailable("nobody knows whether it was taken")
+        return None
+
+    def _may_be_whole(self) -> bool:
+        """Whether a snapshot says all: not where a process was lost with a task that hasn't begun since."""
+        section = self._progress.section
+        return section is None or not any(
+            each.attempts and each.start is not None for each in section.children.values()
+        )
+
+    # What is checked
+
+    def _check_nothing_wrong(self) -> None:
+        if self.wrong is not None:
+            raise self.wrong
+
+    def _check_task(self, task: Task) -> None:
+        """Finished is finished; what isn't has the same key at each call."""
+        this = occurrence(self._progress, task.scope.path, task.node)
+        assert this not in self.durable, f"{this} runs again, though it was stored"
+        assert self.keys.setdefault(this, task.idempotency_key) == task.idempotency_key
+        assert len({*self.keys.values()} - self.used) == len(self.keys), "two calls have the same key"
+        self.at[task.scope.path] = this
+
+    def _check_stored(self) -> None:
+        """What is stored is what is live, of all tasks; so is what a snapshot would store; and it can be so."""
+        live = tree(self._progress)
+        assert tree(self.followed) == live
+        if self._may_be_whole():
+            whole = Progress("", "", "", "", {})
+            whole.apply(decode(self._progress.snapshot_record()))
+            assert tree(whole) == live
+        WorkflowState(self.followed.so_far()).check()
+        self.trees[self.followed.step] = live
+
+    def _note_durable(self, commit: Commit) -> None:
+        """Follow the journal record by record: what completes, and what tasks keep."""
+        root, head = self.followed, STORE.head(self.run_id)
+        for _, record in opened(Tail(head, commit.expected + 1, commit.records)):
+            path, inner = (tuple(record[4]), record[5]) if record[0] == NESTED else ((), record)
+            if inner[0] == STEP:
+                this = occurrence(root, path, inner[4])
+                assert this not in self.durable, f"{this} completes again"
+                self.durable[this] = record[1]
+            elif inner[0] == MEMO:
+                self.kept.add((occurrence(root, path, root.descend(path).node), inner[4]))
+            root.apply(record)
+            self.trees.pop(record[1], None)
+
+    def _check_event(self, event: dict[str, Any]) -> None:
+        """What is told of is durable; an id that is told can be loaded, and is what the run is then."""
+        if event["type"] == "task_complete" and not self.gap:
+            where = f"{event['branch']}" if "branch" in event else event["task"]
+            done = {each[-1][0] for each in self.durable if len(each) > 1}
+            assert event["task"] in done, f"{where} isn't saved"
+        if event["type"] not in ("checkpoint_saved", "decision_required"):
+            return
+        checkpoint_id = event["checkpoint_id"]
+        loaded = self.workflow.checkpoint(checkpoint_id)
+        assert loaded.checkpoint_id == checkpoint_id
+        assert self.session is not None
+        now = told_apart(self.session.core.state)
+        assert told_apart(loaded.state) == now
+        loaded.state.check()
+        self.emitted[checkpoint_id] = now
+        if event["type"] == "checkpoint_saved" and "branch" not in event:
+            if not self.talkative:
+                self._compare(loaded.state, self.expected.layers[event["layer"]])
+            assert loaded.completed_layers == event["layer"] + 1
+            self.saved.append(checkpoint_id)
+            for each in self.saved[-(self.keep or 1) :]:
+                self._check_still_there(each)
+
+    def _check_verdict(self, verdict: Verdict) -> None:
+        """What the caller is told is what was saved."""
+        stored = read_progress(STORE.read(self.run_id))
+        self.verdicts.append(verdict.status)
+        assert self.session is not None
+        if verdict.status == COMPLETED:
+            self._compare(self.session.core.state, self.expected.state)
+            saved = self.session.core.state.checkpoint_id  # type: ignore[attr-defined]
+            assert self.tolerant or saved is not None
+            if saved is not None and not self.gap:
+                loaded = self.workflow.checkpoint(saved).state
+                assert told_apart(loaded) == told_apart(self.session.core.state)
+        if self.troubled:
+            if not self.tolerant:
+                assert isinstance(verdict.error, ExecutionError)
+                assert isinstance(verdict.error.cause, StoreUnavailable)
+            elif self.fate == "lost" and isinstance(verdict.error, Conflict):
+                pass  # what it saves next doesn't fit what the store has
+            elif verdict.status != COMPLETED and verdict.status != stored.status:
+                assert isinstance(verdict.error, ExecutionError)
+                assert isinstance(verdict.error.cause, StoreUnavailable)
+            return
+        assert verdict.status == stored.status
+        if verdict.status == PAUSED:
+            assert [*verdict.questions] == stored.open_questions()
+        elif verdict.status == FAILED:
+            assert isinstance(verdict.error, ExecutionError)
+            assert isinstance(verdict.error.cause, Broken), verdict.error
+            assert isinstance(verdict.error.state, WorkflowState) or "/" in str(verdict.error.node)
+        elif verdict.status == CANCELLED:
+            assert self.fate in (CANCEL, SIGNAL)
+            assert self.left < 0
+
+    def _check_history(self) -> None:
+        """Every step can be looked at, and is as it was then; and so can every checkpoint whose id was told."""
+        if self.keep is not None:
+            return
+        tail = STORE.read(self.run_id, first=1)
+        steps = history(tail)
+        assert [each.step for each in steps] == [*range(steps[0].step, steps[-1].step + 1)]
+        for each in steps:
+            found = progress_at(tail, each.step)
+            if each.step in self.trees:
+                assert tree(found) == self.trees[each.step], f"step {each.step}"
+        for checkpoint_id in self.emitted:
+            self._check_still_there(checkpoint_id)
+
+    def _check_still_there(self, checkpoint_id: str) -> None:
+        """A checkpoint whose id was told is what it was then, but for what a resume has brought to it."""
+        found = self.workflow.checkpoint(checkpoint_id).state
+        assert told_apart(found) == self.emitted[checkpoint_id] or self.talkative
+
+    def _check_updates(self, final: Mapping[str, Any]) -> None:
+        """What resumes brought is there, once, in their order; one that was cut may have been saved or not."""
+        told = [each["update"] for each in final["messages"] if is_update(each)]
+        assert {*told} == {*range(1, self.updates + 1)} or not self.talkative
+        assert told == sorted(told)
+        decided = [each["decision"] for each in final["decisions"] if each["by"] == "outside"]
+        assert decided == [f"update {each}" for each in told]
+        assert final["context"].get("outside", 0) == self.updates
+
+    def _compare(self, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+        if not self.talkative:
+            compare(found, expected, exactly=not any(fate == KILL for fate, _ in self.lives))
+
+    @property
+    def _progress(self) -> Progress:
+        assert self.session is not None
+        return self.session.progress
+
+    def _fetch(self, ctx: Any, place: str, key: str) -> Any:
+        this = self.at[ctx.scope.path]
+        if (this, key) in self.kept:
+            self.wrong = AssertionError(f"once({key!r}) in {this} is called again for what it had kept")
+        return [place, key]
+
+    def _see(self, place: str, what: Any) -> None:
+        """A function of the user's is called: each time, it is given what the interpreter says."""
+        expected = self.expected.seen.get(place)
+        if told_apart(what) != expected and not self.talkative:
+            self.wrong = AssertionError(f"{place} is given {told_apart(what)}, not {expected}")
+
+
+# Strategies
+
+VALUES = [7, True, "é", None, (1, [2]), [1, (2,)], [], {"k": [1]}]
+SAYING = [
+    *product(["message"], VALUES, ["ctx", "result"]),
+    *product(["decide"], ["go", {"choice": [1], "k": (2,)}], ["ctx", "result"]),
+    *product(["share"], ["k", "l"], VALUES, ["ctx", "result"]),
+]
+TROUBLES: list[Operation] = [("ask", "p"), ("ask", "q"), ("once", "k"), ("once", "l"), ("break",)]
+DYNAMIC = "xyz"
+
+
+class Drawing:
+    """A workflow as it is drawn."""
+
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+
+    def flow(self, name: str, most: int, depth: int) -> Flow:
+        names = "abcdefgh"[: self.number(1, most)]
+        ranks = {each: self.number(0, len(names)) for each in DYNAMIC}
+        codes = [*names, "t", "u"]
+        jobs = tuple(self.job(each, names, ranks, codes, depth) for each in names)
+        templates = tuple(self.job(each, "", ranks, codes, depth, names) for each in "tu")
+        after = None
+        if self.one([False, False, True]):
+            each = [self.operations(names, ranks, codes, False, 2) for _ in range(self.number(0, 3))]
+            after = tuple(each)
+        return Flow(name, jobs, templates, after)
+
+    def job(self, name: str, names: str, ranks: Any, codes: list[str], depth: int, others: str = "") -> Job:
+        earlier = [each for each in names if each < name]
+        needs = self.some(earlier, 2) or self.some(earlier, 1)
+        optional = self.some([each for each in earlier if each not in needs], 2) if self.chance() else ()
+        retry, safe, runs, does = self.chance(), self.chance(), None, ()
+        if depth and self.one([False] * 6 + [True]):
+            runs = self.flow(f"inside {name}", 3, depth - 1) if self.chance() else self.leaves()
+        else:
+            does = self.operations(names or others, ranks, codes, retry, 3)
+        condition: tuple[Any, ...] = ()
+        if self.one([False] * 4 + [True]):
+            either = [("result", each) for each in (*needs, *optional)]
+            condition = self.one([("yes",), ("no",), ("context", "k"), ("broken",), *either])
+        return Job(name, does, needs, optional, bool(needs) and self.chance(), condition, retry, safe, runs)
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        leaves = []
+        for name in "lm"[: self.number(1, 2)]:
+            retry = self.chance()
+            either: list[Operation] = [*TROUBLES, ("set", "s", [1]), ("grow", "xs"), ("grow", "a")]
+            does = self.distinct(either + [("stumble", 1), ("stumble", 2)] * retry, 2)
+            leaves.append(Leaf(name, does, retry))
+        return tuple(leaves)
+
+    def operations(
+        self, names: str, ranks: Any, codes: list[str], retry: bool, most: int
+    ) -> tuple[Operation, ...]:
+        either: list[Operation] = []
+        for _ in range(self.number(0, most)):
+            rarely = self.one(["say", "skip", "layers"])
+            match self.one(["say", "say", "trouble", "trouble", "add", rarely]):
+                case "say":
+                    either.append(self.one(SAYING))
+                case "trouble":
+                    either.append(self.one(TROUBLES + [("stumble", 1), ("stumble", 2)] * retry))
+                case "add":
+                    either.append(self.add(names, ranks, codes))
+                case "skip":
+                    which = self.some([*names, *DYNAMIC, "nobody"], 2) or (names[-1],)
+                    either.append(("skip", which, self.one(["", "not now"]), self.one(["ctx", "result"])))
+                case "layers":
+                    either.append(("skip layers", self.one([1, 1, 2]), self.one(["", "enough"])))
+        distinct: list[Operation] = []
+        for each in either:
+            if each[0] not in ("ask", "once", "break") or each not in distinct:
+                distinct.append(each)
+        return tuple(distinct)
+
+    def add(self, names: str, ranks: Any, codes: list[str]) -> Operation:
+        """A task to be added; what it needs ranks lower and what it is put before higher, so there is no circle."""
+        name = self.one([*DYNAMIC])
+        others = [each for each in DYNAMIC if (ranks[each], each) > (ranks[name], name)]
+        lower = [each for each in DYNAMIC if (ranks[each], each) < (ranks[name], name)]
+        needs = self.some([*names[: ranks[name]], *lower], 2)
+        optional = self.some([each for each in names[: ranks[name]] if each not in needs], 1)
+        wanted: dict[str, Any] = {"name": name, "run": self.one(codes), "depends_on": [*needs]}
+        wanted |= {"optional": [*optional], "before": [*self.some([*names[ranks[name] :], *others], 2)]}
+        if self.chance():
+            wanted["arguments"] = {"k": [1]}
+        return "add", {key: value for key, value in wanted.items() if value}, self.one(["ctx", "result"])
+
+    def distinct(self, either: list[Operation], most: int) -> tuple[Operation, ...]:
+        found = [self.one(either) for _ in range(self.number(0, most))]
+        return tuple(each for place, each in enumerate(found) if each not in found[:place])
+
+    def some(self, either: list[str], most: int) -> tuple[str, ...]:
+        if not either:
+            return ()
+        chosen = {self.one(either) for _ in range(self.number(0, most))}
+        return tuple(each for each in either if each in chosen)
+
+    def chance(self) -> bool:
+        return bool(self.one([False, False, True]))
+
+    def one(self, choices: list[Any]) -> Any:
+        return self.draw(st.sampled_from(choices))
+
+    def number(self, least: int, most: int) -> int:
+        return int(self.draw(st.integers(least, most)))
+
+
+@st.composite
+def sketches(draw: Any) -> Flow:
+    return Drawing(draw).flow("sketch", 8, 1)
+
+
+seeds = st.integers(0, 2**16)
+limits = st.integers(1, 4)
+fates = st.sampled_from([KILL, KILL, CANCEL, SIGNAL, LOSE, REFUSE, OUTAGE])
+lives = st.lists(st.tuples(fates, st.integers(0, 80)), max_size=5)
+lean = settings(
+    deadline=None,
+    report_multiple_bugs=False,
+    phases=set(Phase) - {Phase.explain},
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+
+
+def benches(**more: Any) -> st.SearchStrategy[Bench]:
+    return st.builds(Bench, sketches(), seeds, limit=limits, **more)
+
+
+@contextmanager
+def eager_snapshots(wanted: bool) -> Iterator[None]:
+    """Have a snapshot after every few records, so that short runs have some."""
+    with pytest.MonkeyPatch.context() as patch:
+        if wanted:
+            patch.setattr("holdfast.journal.ledger.LEAST_WEIGHT", 1)
+            patch.setattr("holdfast.journal.ledger.SNAPSHOT_FACTOR", 0.5)
+        yield
+
+
+ADD = {"name": "x", "run": "t", "depends_on": ["a"], "before": ["d"], "arguments": {"k": [1]}}
+RICH = Flow(
+    "sketch",
+    (
+        Job("a", (("add", ADD, "ctx"), ("message", [1], "result"), ("share", "k", {"k": [1]}, "ctx"))),
+        Job("b", (("once", "k"), ("ask", "p"), ("decide", "go", "ctx")), retry=True),
+        Job("c", (("break",),), safe=True, retry=True),
+        Job("d", (("stumble", 1), ("ask", "q")), needs=("a",), optional=("c",), named=True, retry=True),
+        Job("e", needs=("b",), runs=(Leaf("l", (("ask", "p"), ("grow", "xs"))), Leaf("m", (("break",),)))),
+        Job("f", needs=("d",), runs=Flow("inside", (Job("a", (("ask", "p"),)), Job("b", needs=("a",))))),
+        Job("g", needs=("c",)),
+        Job(
+            "h",
+            (("break",), ("skip", ("nobody",), "", "result")),
+            needs=("e", "f"),
+            condition=("context", "k"),
+        ),
+    ),
+    (Job("t", (("message", (1, [2]), "ctx"), ("once", "l")), safe=True),),
+    after=((("decide", {"k": [1]}, "result"), ("ask", "p")), (), (("share", "l", [7], "result"), ("break",))),
+)
+"""A bit of everything."""
+
+
+# The claims
+
+
+@settings(lean, max_examples=60)
+@given(benches(stream=st.booleans()))
+def test_workflows_do_what_a_plain_interpreter_does(bench: Bench) -> None:
+    """D1, D3, P1 (invariants 3, 8): whatever the order that tasks finish in, and that questions are answered in."""
+    bench.run()
+
+
+@settings(lean, max_examples=80)
+@given(
+    benches(
+        lives=lives,
+        whole=st.booleans(),
+        tolerant=st.booleans(),
+        stream=st.booleans(),
+        keep=st.sampled_from([None, None, 1, 2]),
+    ),
+    st.booleans(),
+)
+def test_workflows_that_are_cut_anywhere_end_as_if_they_had_not_been(bench: Bench, eager: bool) -> None:
+    """D4, D6, D11, H3 (invariants 2, 5, 8): killed, cancelled, refused by the store, never told it had saved."""
+    with eager_snapshots(eager):
+        bench.run()
+
+
+@settings(lean, max_examples=30)
+@given(benches(lives=lives, tolerant=st.booleans(), whole=st.booleans(), talkative=st.just(True)))
+def test_what_a_resume_brings_is_there_at_the_end(bench: Bench) -> None:
+    """D11, P2 (invariant 2): and nothing that was finished is lost by it, or done again."""
+    bench.run()
+
+
+@settings(lean, max_examples=30)
+@given(benches(), st.data(), st.booleans())
+def test_from_any_step_a_fork_or_the_run_set_back_ends_the_same(
+    bench: Bench, data: st.DataObject, back: bool
+) -> None:
+    """D4, H8: what tasks had finished by then is kept, and nothing else; no key is used again."""
+    bench.run()
+    steps = history(STORE.read(bench.run_id, first=1))
+    step = data.draw(st.integers(0, steps[-1].step - 1))
+    bench.again(step, back).run()
+
+
+@pytest.mark.parametrize(
+    ("fate", "stride", "tolerant"),
+    [
+        (KILL, 53, False),
+        (CANCEL, 97, False),
+        (SIGNAL, 97, False),
+        (LOSE, 97, False),
+        (REFUSE, 97, False),
+        (REFUSE, 97, True),
+        (OUTAGE, 97, True),
+    ],
+)
+def test_there_is_no_point_at_which_a_cut_does_harm(fate: str, stride: int, tolerant: bool) -> None:
+    """D4, D6, H3: a workflow with a bit of everything, cut at its points in turn, and killed once more soon after."""
+    whole = Bench(RICH)
+    whole.run()
+    assert whole.points > 150
+    for point in range(0, whole.points, stride):
+        lives = [(fate, point), (KILL, point % 13)]
+        Bench(RICH, point, 1 + point % 4, tolerant=tolerant, lives=lives, whole=point % 3 == 0).run()
+
+
+# What was found, as small as it gets
+
+
+@pytest.mark.parametrize("kind", ["graph", "workflow"])
+def test_a_graph_that_is_safe_to_fail_may_fail(kind: str) -> None:
+    """D1: its record says so, and the run goes on."""
+    job = Job("a", runs=(Leaf("l", (("break",),)),), safe=True)
+    if kind == "workflow":
+        job = Job("a", runs=Flow("inside", (Job("b", (("break",),)),)), safe=True)
+    bench = Bench(Flow("sketch", (job,)), stream=False)
+    bench.run()
+    assert bench.verdicts == [COMPLETED]
+
+
+def test_the_handler_of_a_workflow_inside_of_another_adds_tasks() -> None:
+    """D3"""
+    add = ("add", {"name": "x", "run": "t"}, "ctx")
+    inside = Flow("inside", (Job("b"),), (Job("t"),), after=((add,),))
+    Bench(Flow("sketch", (Job("a", runs=inside),)), stream=False).run()
+
+
+def test_a_task_that_was_added_is_still_there_when_another_is_put_before_it() -> None:
+    """D7, D3: also for a process whose workflow has one more template."""
+    one = ("add", {"name": "x", "run": "t", "depends_on": ["b"]}, "ctx")
+    other = ("add", {"name": "y", "run": "t", "before": ["x"]}, "ctx")
+    jobs = (Job("a", (one,)), Job("b", (other,), needs=("a",)))
+    Bench(Flow("sketch", jobs, (Job("t", (("ask", "p"),)),))).run()
+
+
+def test_a_workflow_inside_of_another_can_be_followed() -> None:
+    """D1: `stream` tells of its layers, too."""
+    inside = define(Flow("inside", (Job("b"),)), World(lambda place, what: None))
+    flow = Workflow("outside").add_task("a", inside)
+    assert [event["type"] for event in flow.stream(INPUTS)][-1] == "workflow_complete"
+
+
+def test_a_task_that_closes_a_circle_is_refused() -> None:
+    """D3: at the call, or as a decision; the run completes in either case."""
+    add = ("add", {"name": "x", "run": "t", "depends_on": ["c"], "before": ["b"]}, "ctx")
+    jobs = (Job("a", (add,)), Job("b", needs=("a",)), Job("c", needs=("b",)))
+    flow = define(Flow("sketch", jobs, (Job("t"),)), World(lambda place, what: None))
+    assert flow.execute(INPUTS).tasks.keys() == {"a", "b", "c"}
+
+
+def test_a_condition_takes_what_its_task_may() -> None:
+    """D1: the config, for example."""
+    flow = Workflow("sketch").add_task("a", lambda: 1, condition=lambda config: config["wanted"])
+    assert flow.execute(config={"wanted": True}).results == {"a": 1}
+
+
+def test_a_run_that_may_go_on_unsaved_goes_on_when_an_acknowledgement_is_lost() -> None:
+    """D6, P7"""
+    for point in range(12):
+        bench = Bench(
+            Flow("sketch", (Job("a"), Job("b", needs=("a",)))), tolerant=True, lives=[(LOSE, point)]
+        )
+        bench.run()
+        assert bench.verdicts == [COMPLETED], f"lost at point {point}"
+
+
+def test_what_a_resume_brings_changes_neither_what_tasks_see_nor_their_order() -> None:
+    """D11, D3: the tasks of a layer see the state that it began with, and count in their order of declaration."""
+    seen: list[list[str]] = []
+
+    def ask(ctx: Any, state: Any) -> None:
+        seen.append([*state.tasks])
+        ctx.add_message(ctx.pause("?"))
+
+    flow = Workflow("sketch", store=MemoryStore(), max_concurrency=1)
+    flow.add_task("a", ask).add_task("b", lambda ctx: ctx.add_message("b"))
+    with pytest.raises(RunPaused):
+        flow.execute(run_id="r")
+    final = flow.resume("r", response="a", update={"messages": ["from outside"]})
+    assert seen == [[], []]
+    assert [each for each in final.messages if each in ("a", "b")] == ["a", "b"]
+    assert [*final.tasks] == ["a", "b"]
