@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import count, pairwise
+from random import Random
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +21,8 @@ from holdfast.engine.session import Session
 
 LAYERS, WIDTH = 10, 100
 DONE, MORE = 1000, 200
-PAGE = "".join(f"{number:x} of the results, " for number in range(50))[:1000]
+PAGES = [b64encode(Random(number).randbytes(750)).decode() for number in range(DONE + MORE)]
+"""What tasks result in: text that can't be made much less, so that bytes can be compared."""
 
 
 def layers() -> Iterator[Result]:
@@ -110,14 +113,14 @@ def _long_flow(moments: list[float], store: str, stop_at: int = -1) -> Workflow:
     """One layer of many tasks, and then many layers of one; each of these notes when it began, and when it ended."""
     flow = Workflow("long", store=store, preserve=True)
     for number in range(DONE):
-        flow.add_task(f"done{number}", lambda number: f"{number}{PAGE}", arguments={"number": number})
+        flow.add_task(f"done{number}", lambda number: PAGES[number], arguments={"number": number})
 
     def timed(number: int) -> str:
         moments.append(perf_counter())
         if number == stop_at:
             raise RuntimeError("stop here")
         moments.append(perf_counter())
-        return f"{number}{PAGE}"
+        return PAGES[DONE + number]
 
     for number in range(MORE):
         before = f"more{number - 1}" if number else f"done{DONE - 1}"
@@ -151,11 +154,11 @@ def _timed_saves() -> Iterator[list[float]]:
 
 def _saved_by_hand(connection: sqlite3.Connection, run: str) -> float:
     for number in range(DONE):
-        by_hand.save(connection, run, number, {f"done{number}": f"{number}{PAGE}"})
+        by_hand.save(connection, run, number, {f"done{number}": PAGES[number]})
     taken = []
     for number in range(MORE):
         began = perf_counter()
-        by_hand.save(connection, run, DONE + number, {f"more{number}": f"{number}{PAGE}"})
+        by_hand.save(connection, run, DONE + number, {f"more{number}": PAGES[DONE + number]})
         taken.append(perf_counter() - began)
     return _late(taken)
 

@@ -7,6 +7,7 @@ data. Async nodes run on the event loop that the driver keeps for them.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
@@ -49,6 +50,7 @@ class Crew:
         self._todo: SimpleQueue[tuple[Context, Task] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[Task | None, Any]] = SimpleQueue()
         self._threads = 0
+        self._free: deque[None] = deque()  # one for each thread that waits for something to do
         self._running: set[Task] = set()
 
     def begin(self, tasks: Sequence[Task]) -> None:
@@ -70,10 +72,8 @@ class Crew:
             elif self._pool is not None:
                 self._submit(task)
             else:
-                if self._threads < len(self._running):
-                    self._threads += 1
-                    Thread(target=self._serve, name=f"holdfast-{self._threads}", daemon=True).start()
                 self._todo.put((copy_context(), task))
+                self._have_served()
 
     def gather(self, seconds: float | None) -> Outcomes:
         """Wait until a node is done, or for so many seconds; what came of all that are done."""
@@ -137,9 +137,18 @@ class Crew:
         except Exception as error:  # it was shut down
             self._done.put((task, Failed(error)))
 
+    def _have_served(self) -> None:
+        """See to it that a thread takes what is to be done next: one that is free, or a new one."""
+        try:
+            self._free.pop()
+        except IndexError:
+            self._threads += 1
+            Thread(target=self._serve, name=f"holdfast-{self._threads}", daemon=True).start()
+
     def _serve(self) -> None:
         while (job := self._todo.get()) is not None:
             self._work(*job)
+            self._free.append(None)
 
     def _work(self, context: Context, task: Task) -> None:
         try:

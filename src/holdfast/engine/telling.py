@@ -9,7 +9,7 @@ from holdfast.engine.changes import detached
 from holdfast.engine.commands import Asked, Cancelled, Failed, Report
 from holdfast.engine.course import Course, Halt
 from holdfast.engine.task import Scope, Task
-from holdfast.engine.wording import Words
+from holdfast.engine.wording import Words, words_for
 from holdfast.graphs.plan import Plan
 from holdfast.graphs.state import State, glance, unshared
 from holdfast.journal.copies import detached_value
@@ -21,7 +21,7 @@ from holdfast.observe import events
 class Telling:
     """The part of a walk that speaks. `first` is when its first node began, `reported` how far it was reported.
 
-    `words` are those for whoever iterates the run. `planning` is the way of a workflow's planner, of which layers are
+    `planning` is the way of a workflow's planner, of which layers are
     told and not nodes.
     """
 
@@ -30,11 +30,15 @@ class Telling:
     progress: Progress
     scope: Scope
     state: State
-    words: Words
     nested: bool
     planning: bool
     first: float
     reported: int
+
+    @property
+    def words(self) -> Words:
+        """The words for whoever iterates the run."""
+        return words_for(self.plan)
 
     def tell(self, kind: str, **data: Any) -> None:
         """Tell the observers, if there are any."""

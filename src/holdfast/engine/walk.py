@@ -30,7 +30,6 @@ from holdfast.engine.course import DONE, SAVE, Course, Halt, Join, refused, stop
 from holdfast.engine.saving import Saving, Steps
 from holdfast.engine.task import Scope, Task
 from holdfast.engine.ways import Opening, following, opening_inside
-from holdfast.engine.wording import words_for
 from holdfast.graphs.plan import END, Plan, PlanNode
 from holdfast.graphs.sections import COLLECT, SubPlan
 from holdfast.graphs.state import State
@@ -62,7 +61,7 @@ class Walk(Saving):
         outer: Progress | None = None,
     ) -> None:
         self.course, self.plan, self.progress, self.until = course, plan, progress, until
-        self.nested, self.words = bool(path), words_for(plan)
+        self.nested = bool(path)
         self.state = state = self._enlivened()
         self.scope = scope = Scope(
             plan, progress, course.keep, course.guard, course.root, path, branch, prefix, outer

@@ -294,10 +294,16 @@ class Progress:
     def apply(self, record: list[Any]) -> None:
         """Take over one decoded record of the journal."""
         kind, step, at, crashes = record[:4]
-        self.lost(crashes)
+        if crashes != self.crashes:
+            self.lost(crashes)
         if kind == STEP:
-            self.fold()
-            self._apply(read_delta(record[6]))
+            if self.section is not None:
+                self.fold()
+            delta = record[6]
+            if type(delta) is dict and self.base is None:
+                dict.update(self.state, delta)  # what most steps do, without more ado
+            else:
+                self._apply(read_delta(delta))
             self.complete(record[4], at, record[5])
         elif kind == NESTED:
             self._nest(record[4], at, record[5])

@@ -34,8 +34,10 @@ FORK_PATIENCE = 5.0
 
 IDLE_READERS = 8
 
-SELDOM = 0.05
-"""Seconds between two looks at the file, where what is written survives the process only."""
+NOW_AND_THEN = 0.01
+"""Seconds between two looks at whether the file is still there: a look takes a moment, which most saves don't
+have.
+"""
 
 
 class Connections:
@@ -104,9 +106,9 @@ class Connections:
                 self._file = found
 
     def _look(self) -> None:
-        """The same before something is written: always where that is to be on disk, else now and then."""
+        """The same before something is written, now and then."""
         now = time.monotonic()
-        if self._flush or now - self._looked > SELDOM:
+        if now - self._looked > NOW_AND_THEN:
             self._looked = now
             self.check_file()
 
