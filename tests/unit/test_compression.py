@@ -101,7 +101,7 @@ def test_a_kept_compressed_record_can_be_read() -> None:
 
 def test_every_flipped_byte_of_a_compressed_record_is_detected() -> None:
     """H5: each byte, the flag among them, to each other value."""
-    whole = SEAL.close(7, b"kelp and eel " * 400)
+    whole = SEAL.close(7, b"kelp and eel " * LEAST)
     assert whole[1] == COMPRESSED
     for place, byte in enumerate(whole):
         for flip in range(1, 256):
@@ -111,7 +111,7 @@ def test_every_flipped_byte_of_a_compressed_record_is_detected() -> None:
 
 def test_every_truncation_of_a_compressed_record_is_detected() -> None:
     """H5: from the last byte to nothing at all."""
-    whole = SEAL.close(7, b"kelp and eel " * 400)
+    whole = SEAL.close(7, b"kelp and eel " * LEAST)
     for length in range(len(whole)):
         with pytest.raises(DamagedRecord):
             SEAL.open(7, whole[:length])

@@ -12,7 +12,7 @@ from functools import cache
 from types import ModuleType
 
 LEAST = 16 * 1024
-"""From this many bytes on compression is tried: a body that fits into a page of a store saves no page."""
+"""From this many bytes on compression is tried. Below, what it costs in time weighs more than what it saves."""
 
 LEVEL = 1
 
