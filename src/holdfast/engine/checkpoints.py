@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.records import as_state, progress_of
 from holdfast.engine.session import Compiled
+from holdfast.graphs.dag import layers_of
 from holdfast.graphs.flowstate import WorkflowState
-from holdfast.graphs.layers import layers_of
 from holdfast.graphs.plan import PLANNER
 from holdfast.graphs.refit import completed_layers
 from holdfast.graphs.said import ANSWER

@@ -83,13 +83,8 @@ class Walk(Saving):
     def run(self) -> Generator[Any, Any, Halt]:
         """The loop. See the module's text."""
         plan, p, state, course, nested = self.plan, self.progress, self.state, self.course, self.nested
-        ledger, emit, clock, root, interval = (
-            course.ledger,
-            course.emit,
-            course.clock,
-            course.root,
-            course.interval,
-        )
+        ledger, emit, clock = course.ledger, course.emit, course.clock
+        root, interval = course.root, course.interval
         nodes, limit = plan.nodes, plan.max_iterations
         before, after = plan.interrupt_before, plan.interrupt_after
         scope, hand_out, collect = self.scope, self.changes.private, self.changes.collect
@@ -99,7 +94,7 @@ class Walk(Saving):
         attentive = emit is not None or planning or (course.mark is not None and not nested)
         unsaved = (
             before if nested or planning else before | {END}
-        )  # a step that stops the run is saved with the stop
+        )  # what stops the run is saved with the stop
         halt = yield from self._arrive()
         if halt is not None:
             return halt
@@ -107,9 +102,7 @@ class Walk(Saving):
             if before and name in before and not p.cleared:
                 return Halt(PAUSED, self, f"interrupted before {scope.place(name)!r}")
             if p.iterations >= limit:
-                budget = f"max_layers ({limit - 1})" if planning else f"max_iterations ({limit})"
-                reason = f"{budget} exceeded; a resume needs a graph that allows more"
-                return Halt(FAILED, self, reason, None, FAILED_PHASE)
+                return self._halt_of_budget(limit)
             node, failed = nodes[name], None
             private = hand_out(watched or node.retry is not None or p.section is not None)
             task = scope.task = Task(scope, node, private, p.attempts + 1, p.step + 1)
@@ -386,6 +379,12 @@ class Walk(Saving):
             ledger.put(root, self.scope.path, p.began, record)
             ledger.consider(root)
         return following
+
+    def _halt_of_budget(self, limit: int) -> Halt:
+        """As many nodes have run as may; of a workflow, the planner once more than there are layers."""
+        budget = f"max_layers ({limit - 1})" if self.planning else f"max_iterations ({limit})"
+        reason = f"{budget} exceeded; a resume needs a graph that allows more"
+        return Halt(FAILED, self, reason, None, FAILED_PHASE)
 
     def _halt_after(self, following: object) -> Halt:
         """The node completed, but what follows isn't decided: it is to be, at the resume."""

@@ -7,8 +7,9 @@ from graphlib import CycleError
 from typing import Any, Literal, Self
 
 from holdfast.errors import DefinitionError, UsageError, did_you_mean
+from holdfast.graphs.dag import layers_of
 from holdfast.graphs.flowstate import REDUCERS, LiveWorkflowState
-from holdfast.graphs.layers import Layers, layers_of
+from holdfast.graphs.layers import Layers
 from holdfast.graphs.plan import PLANNER, Plan, digest, plan_node
 from holdfast.graphs.policy import Retry, read_retry, read_timeout
 from holdfast.graphs.schema import Schema

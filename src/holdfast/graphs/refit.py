@@ -11,7 +11,8 @@ from graphlib import CycleError
 from typing import Any, NamedTuple
 
 from holdfast.errors import WorkflowChanged
-from holdfast.graphs.layers import Dag, Layers, layers_of
+from holdfast.graphs.dag import Dag, layers_of
+from holdfast.graphs.layers import Layers
 from holdfast.graphs.tasks import TaskSpec, read_spec
 from holdfast.journal.codec import encode
 from holdfast.journal.progress import Progress, Question

@@ -113,6 +113,20 @@ class Opened:
         items = {"items": self.items} if self.over is None else {"over": self.over}
         return {**data, "item": self.item, **items}
 
+    def take_over(self, state: dict[str, Any], tasks: Iterable[Progress]) -> None:
+        """Add what tasks came to to a state: to its lists at their ends, and to its dicts, where `later` stays
+        newer.
+        """
+        for task in tasks:
+            for key, value in task.state.items():
+                if type(value) is list:
+                    state[key].extend(value)
+                else:
+                    state[key].update(value)
+        for merges in self.later:
+            for key, entries in merges.items():
+                state[key].update(detached_value(entries))
+
     def keep(self, keys: Iterable[str], state: dict[str, Any]) -> None:
         """These keys of the state are about to change: branches that have begun keep what they started from."""
         changing = list(keys)

@@ -13,7 +13,7 @@ live one on through the same methods, which is why a resumed run equals one that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -255,7 +255,7 @@ class Progress:
         section = self.section
         if section is not None and section.layer is not None and not section.folded:
             section.folded = True
-            _take_over(self.state, section, section.children.values())
+            section.take_over(self.state, section.children.values())
 
     def so_far(self) -> dict[str, Any]:
         """The state with what the tasks of a layer came to that are done, although others aren't."""
@@ -265,7 +265,7 @@ class Progress:
         state = {
             key: value.copy() if type(value) in (list, dict) else value for key, value in self.state.items()
         }
-        _take_over(state, section, (child for child in section.children.values() if child.done))
+        section.take_over(state, (child for child in section.children.values() if child.done))
         return state
 
     def under_way(self, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Progress]]:
@@ -413,19 +413,6 @@ class Progress:
                     different = kept | different
                 child._restore({**inner, "run_id": self.run_id}, different)
                 child.step = inner["step"]
-
-
-def _take_over(state: dict[str, Any], layer: Opened, tasks: Iterable[Progress]) -> None:
-    """Add what tasks of a layer came to: to lists at their ends, and to dicts, where what came later stays newer."""
-    for task in tasks:
-        for key, value in task.state.items():
-            if type(value) is list:
-                state[key].extend(value)
-            else:
-                state[key].update(value)
-    for merges in layer.later:
-        for key, entries in merges.items():
-            state[key].update(detached_value(entries))
 
 
 _PLAIN = [
