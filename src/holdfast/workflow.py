@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from holdfast.engine import checkpoints, entry
 from holdfast.engine.checkpoints import WorkflowCheckpoint
@@ -18,6 +18,7 @@ from holdfast.graphs.flowstate import WorkflowState
 from holdfast.graphs.plan import Plan
 from holdfast.graphs.refit import ResumePlan, plan_resume
 from holdfast.journal.reading import Checkpoint
+from holdfast.journal.store import COMPLETED
 from holdfast.observe.registry import resolve_observer
 from holdfast.settings import OnSaveError, Settings
 
@@ -110,7 +111,8 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         """
         given = given_to(NOT_GIVEN, response, answers, update, config)
         opening = self._from_checkpoint(checkpoint_id, given, wait)
-        return cast(WorkflowState, Run(entry.run_of(checkpoint_id), opening).result())
+        run: Run[WorkflowState] = Run(entry.run_of(checkpoint_id), opening)
+        return run.result()
 
     async def aresume_from_checkpoint(
         self,
@@ -125,7 +127,8 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         """`resume_from_checkpoint` without blocking the event loop."""
         given = given_to(NOT_GIVEN, response, answers, update, config)
         opening = self._from_checkpoint(checkpoint_id, given, wait)
-        return cast(WorkflowState, await AsyncRun(entry.run_of(checkpoint_id), opening).result())
+        run: AsyncRun[WorkflowState] = AsyncRun(entry.run_of(checkpoint_id), opening)
+        return await run.result()
 
     def plan_resume(self, id: str) -> ResumePlan:
         """What a resume of this run, or from this checkpoint, would do. Nothing is run, and nothing changed.
@@ -134,7 +137,13 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         """
         compiled = self.compiled()
         run_id, step = entry.located(compiled, id)
-        progress = progress_of(compiled.need_link("plan_resume"), run_id, None)
+        link = compiled.need_link("plan_resume")
+        head = link.head(run_id)
+        if head.status == COMPLETED and not head.snapshot:
+            return ResumePlan(
+                run_id, "", COMPLETED, 0, [], [], [], {}, [], [], [], ["its journal went with that"]
+            )
+        progress = progress_of(link, run_id, None)
         entry.check_step(progress, step)
         assert compiled.plan.layers is not None
         return plan_resume(compiled.plan.layers, progress)

@@ -286,7 +286,7 @@ BAD_ADDS: dict[str, Callable[[Task], Any]] = {
     "itself": lambda ctx: ctx.add_task("n", "note", ["n"]),
     "before an unknown one": lambda ctx: ctx.add_task("n", "note", before=["nobody"]),
     "before itself": lambda ctx: ctx.add_task("n", "note", before=["n"]),
-    "twice": lambda ctx: [ctx.add_task("n", "note"), ctx.add_task("n", "note")],
+    "twice": lambda ctx: [ctx.add_task("n", "note"), ctx.add_task("n", "note", ["a"])],
     "a bad name": lambda ctx: ctx.add_task("a/b", "note"),
     "unstorable": lambda ctx: ctx.add_task("n", "note", arguments={"k": object()}),
     "unused arguments": lambda ctx: ctx.add_task("n", "plain", arguments={"k": 1}),
@@ -647,7 +647,7 @@ def test_the_question_of_a_task_that_is_gone_or_changed_is_no_longer_open() -> N
     """D7, D11: an answer to it is refused; a changed task asks again, and waits."""
     store, calls = at_c("paused")
     made = edited(store, calls, EDITS["dependency of the failed one"][0], on_mismatch="warn")
-    with pytest.raises(UsageError, match="no open question"):
+    with pytest.raises(UsageError, match="is gone, as the task that asked it has changed"):
         made.resume("r", answers={"c:3.1:1": 1})
     with pytest.raises(RunPaused) as caught:
         made.resume("r")

@@ -306,6 +306,13 @@ def _perform(
             state[key].append(place)
 
 
+def _same(there: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether a task that was added is the one that is wanted."""
+    keys = ("depends_on", "optional", "arguments", "run")
+    added = "added_by" in there or "kind" in there
+    return added and all((there.get(key) or None) == (wanted.get(key) or None) for key in keys)
+
+
 def _mentioned(wanted: Mapping[str, Any]) -> list[str]:
     return [*wanted.get("depends_on", ()), *wanted.get("optional", ()), *wanted.get("before", ())]
 
@@ -405,9 +412,10 @@ class Call:
 
     def add_task(self, name: str, **wanted: Any) -> None:
         assert self.flow is not None
-        mine = [each["name"] for each in self.decisions if each["kind"] == "add_task"]
-        there = {*self.dag, *mine}
-        if name in there or name in self.flow.codes or not there.issuperset(_mentioned(wanted)):
+        mine = {each["name"]: each for each in self.decisions if each["kind"] == "add_task"}
+        there = {**self.dag, **mine}
+        other = name in there and not _same(there[name], wanted)
+        if other or name in self.flow.codes or not there.keys() >= {*_mentioned(wanted)}:
             raise UsageError("no such task")
         self.decisions.append({"name": name, **wanted, "kind": "add_task", "by": self.by})
 
@@ -553,7 +561,11 @@ class Interpreter:
             refused = {"kind": "refused", "by": each.get("by"), "decision": each["kind"]}
             if each["kind"] == "add_task":
                 late = [name for name in each.get("before", ()) if name in state["tasks"] or name in skips]
-                if each["name"] in dag or late or not dag.keys() >= {*_mentioned(each)}:
+                again = each["name"] in dag and _same(dag[each["name"]], each)
+                known = dag.keys() >= {*_mentioned(each)}
+                if again and known:
+                    continue
+                if each["name"] in dag or late or not known:
                     state["decisions"].append(refused)
                     continue
                 kept = {

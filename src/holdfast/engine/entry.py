@@ -96,7 +96,7 @@ def resume(
     held = link.claim(run_id, wait)
     try:
         tail = link.store.read(run_id)
-        progress, ledger = _reopen(compiled, tail, held, step)
+        progress, ledger = _reopen(compiled, tail, held, step, given)
         _bring_in(compiled, progress, ledger, given, tail.head.signal is not None)
         session = Session(compiled, progress, ledger, held, stream=stream, resumed=True, whole=tail.first)
     except BaseException:
@@ -133,7 +133,7 @@ def located(compiled: Compiled, reference: Any) -> tuple[str, int | None]:
         if step is None:
             raise UsageError(f"{reference!r} is no checkpoint: that is a run id, '@' and a step")
         return run_id, step
-    link = compiled.need_link("a checkpoint")
+    link = compiled.need_link("resume, or a look at a run,")
     found = [
         (named, number) for named, number in {(run_id, step): 0, (reference, None): 0} if _is_run(link, named)
     ]
@@ -171,7 +171,7 @@ def check_step(progress: Progress, step: int | None) -> None:
 def run_of(reference: Any) -> str:
     """The run that a reference speaks of, as far as it tells."""
     if not isinstance(reference, str):
-        raise UsageError(f"a checkpoint is given by its reference, a str, not {type(reference).__name__}")
+        raise UsageError(f"a run or a checkpoint is named by its id, a str, not {type(reference).__name__}")
     return reference.rpartition("@")[0] or reference
 
 
@@ -198,11 +198,18 @@ def check_id(run_id: Any) -> str:
     return run_id
 
 
-def _reopen(compiled: Compiled, tail: Tail, held: Held, step: int | None) -> tuple[Progress, Ledger]:
+def _reopen(
+    compiled: Compiled, tail: Tail, held: Held, step: int | None, given: Given
+) -> tuple[Progress, Ledger]:
     """The run's progress, and the ledger to go on with."""
     _refuse_completed(tail.head)
     progress, weight = read_on(tail)
+    asked = {question.id for question in progress.open_questions()}
     refitted = check_fits(compiled.plan, progress)
+    gone = sorted(asked - {question.id for question in progress.open_questions()})
+    if gone and given.answers_any:
+        way_out = f"resume({progress.run_id!r}) without an answer goes on"
+        raise UsageError(f"question {gone[0]!r} is gone, as the task that asked it has changed; {way_out}")
     check_step(progress, step)
     if step is not None and step != progress.step and compiled.plan.layers is None:
         raise Conflict(

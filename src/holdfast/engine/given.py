@@ -29,14 +29,25 @@ class Given(NamedTuple):
     update: Mapping[str, Any] | None = None
     config: Mapping[str, Any] | None = None
 
+    @property
+    def answers_any(self) -> bool:
+        """Whether it may answer something."""
+        return self.value is not NOT_GIVEN or bool(self.answers)
+
     def answers_to(self, progress: Progress) -> dict[str, Any]:
         """The answers by question id, each checked. Raises if one is wrong or unknown, or if nothing could go on.
 
         Where several branches ask, some may be answered before others.
         """
+        if self.answers is not None and not isinstance(self.answers, Mapping):
+            raise UsageError(f"answers are a dict by question id, not {type(self.answers).__name__}")
         given, asked = dict(self.answers or {}), progress.open_questions()
         if asked and self.value is not NOT_GIVEN:
             if len(asked) == 1:
+                if asked[0].id in given:
+                    raise UsageError(
+                        f"question {asked[0].id!r} is answered twice: as a value, and in answers"
+                    )
                 given[asked[0].id] = self.value
             elif isinstance(self.value, Mapping) and self.value:
                 given |= self.value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from threading import Lock
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from holdfast.engine.changes import detached
 from holdfast.engine.commands import Verdict
@@ -16,6 +16,7 @@ from holdfast.journal.progress import Question
 from holdfast.journal.store import PAUSED, RUNNING
 
 Open = Callable[[], Session]
+S = TypeVar("S", bound=State)
 
 DEGRADED = "degraded"
 """The status of a run that goes on, or has ended, although its last save failed."""
@@ -122,7 +123,7 @@ class Handle:
         return f"<{type(self).__name__} {self.id} {self._seen.status() if self._seen.began else 'not begun'}>"
 
 
-class Run(Handle):
+class Run(Handle, Generic[S]):
     """A run that is driven by whoever iterates it.
 
     It begins with the first event that is asked for, or when `state` or `status` is read before that, which
@@ -140,21 +141,21 @@ class Run(Handle):
         return self._seen.status()
 
     @property
-    def state(self) -> State:
+    def state(self) -> S:
         """The state as it is now."""
         self._drain_unless_begun()
-        return self._seen.state()
+        return cast(S, self._seen.state())
 
-    def wait(self) -> Run:
+    def wait(self) -> Run[S]:
         """Run to the next stop, letting the events go."""
         for _ in self._events:
             pass
         return self
 
-    def result(self) -> State:
+    def result(self) -> S:
         """Run to the end and return the final state. Raises the run's error, or `RunPaused`."""
         self.wait()
-        return self._seen.outcome()
+        return cast(S, self._seen.outcome())
 
     def close(self) -> None:
         """Leave the run where it is, so that anybody can resume it."""
@@ -171,7 +172,7 @@ class Run(Handle):
             self.wait()
 
 
-class AsyncRun(Handle):
+class AsyncRun(Handle, Generic[S]):
     """The same for `async for`; `await run.wait()` and `await run.result()` run it to its next stop."""
 
     def __init__(self, run_id: str, open_session: Open) -> None:
@@ -184,20 +185,20 @@ class AsyncRun(Handle):
         return self._seen.status()
 
     @property
-    def state(self) -> State:
+    def state(self) -> S:
         """The state as it is now. Raises `UsageError` before the run has begun."""
-        return self._seen.state()
+        return cast(S, self._seen.state())
 
-    async def wait(self) -> AsyncRun:
+    async def wait(self) -> AsyncRun[S]:
         """Run to the next stop, letting the events go."""
         async for _ in self._events:
             pass
         return self
 
-    async def result(self) -> State:
+    async def result(self) -> S:
         """Run to the end and return the final state. Raises the run's error, or `RunPaused`."""
         await self.wait()
-        return self._seen.outcome()
+        return cast(S, self._seen.outcome())
 
     async def aclose(self) -> None:
         """Leave the run where it is, so that anybody can resume it."""

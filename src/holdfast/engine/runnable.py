@@ -34,7 +34,7 @@ class Runnable(ABC, Generic[S]):
         *,
         run_id: str | None = None,
         tags: Iterable[str] = (),
-    ) -> Run:
+    ) -> Run[S]:
         """Start a run, or go on from a checkpoint; iterate what this returns for its events.
 
         It begins when it is iterated, or when its `state` is read; `execute` runs it to the end at once.
@@ -52,7 +52,7 @@ class Runnable(ABC, Generic[S]):
         *,
         run_id: str | None = None,
         tags: Iterable[str] = (),
-    ) -> Run:
+    ) -> Run[S]:
         """The same as `invoke`, with a `state` event (`node`, `state`) after every node as well."""
         return Run(*self._prepare(input, config, checkpoint, run_id, tags, stream=True))
 
@@ -64,7 +64,7 @@ class Runnable(ABC, Generic[S]):
         Raises `ExecutionError` when a node fails or a save does, `RunPaused` when the run waits for somebody,
         `RunCancelled`, and `Conflict` when somebody else took the run over.
         """
-        return cast(S, self.invoke(input, config, run_id=run_id, tags=tags).result())
+        return self.invoke(input, config, run_id=run_id, tags=tags).result()
 
     def resume(
         self,
@@ -85,7 +85,8 @@ class Runnable(ABC, Generic[S]):
         `AlreadyCompleted`, `AnswerRefused`, and `Conflict` naming the holder.
         """
         given = given_to(value, response, answers, update, config)
-        return cast(S, Run(run_id, self._resuming(run_id, given, wait)).result())
+        run: Run[S] = Run(run_id, self._resuming(run_id, given, wait))
+        return run.result()
 
     def ainvoke(
         self,
@@ -95,7 +96,7 @@ class Runnable(ABC, Generic[S]):
         *,
         run_id: str | None = None,
         tags: Iterable[str] = (),
-    ) -> AsyncRun:
+    ) -> AsyncRun[S]:
         """`invoke` for `async for`."""
         return AsyncRun(*self._prepare(input, config, checkpoint, run_id, tags, stream=False))
 
@@ -107,7 +108,7 @@ class Runnable(ABC, Generic[S]):
         *,
         run_id: str | None = None,
         tags: Iterable[str] = (),
-    ) -> AsyncRun:
+    ) -> AsyncRun[S]:
         """`stream` for `async for`."""
         return AsyncRun(*self._prepare(input, config, checkpoint, run_id, tags, stream=True))
 
@@ -115,7 +116,7 @@ class Runnable(ABC, Generic[S]):
         self, input: Any = None, config: Config = None, *, run_id: str | None = None, tags: Iterable[str] = ()
     ) -> S:
         """`execute` without blocking the event loop."""
-        return cast(S, await self.ainvoke(input, config, run_id=run_id, tags=tags).result())
+        return await self.ainvoke(input, config, run_id=run_id, tags=tags).result()
 
     async def aresume(
         self,
@@ -130,7 +131,8 @@ class Runnable(ABC, Generic[S]):
     ) -> S:
         """`resume` without blocking the event loop."""
         given = given_to(value, response, answers, update, config)
-        return cast(S, await AsyncRun(run_id, self._resuming(run_id, given, wait)).result())
+        run: AsyncRun[S] = AsyncRun(run_id, self._resuming(run_id, given, wait))
+        return await run.result()
 
     def cancel(self, run_id: str) -> None:
         """Stop a run between two nodes, whichever process it is in. What it saved can be resumed.
@@ -147,7 +149,7 @@ class Runnable(ABC, Generic[S]):
         *,
         new_run_id: str | None = None,
         tags: Iterable[str] = (),
-    ) -> Run:
+    ) -> Run[S]:
         """A new run that begins where `run_id` stood after `step` (its newest, if None), with `update` merged in.
 
         It is stored when this returns, and goes on when it is iterated. The old run is left as it is.

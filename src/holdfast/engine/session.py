@@ -62,7 +62,10 @@ class Compiled(NamedTuple):
     def need_link(self, what: str) -> Link:
         """The link to the store. Raises `UsageError` if the graph has none."""
         if self.link is None:
-            raise UsageError(f"{what} needs a store, and graph {self.plan.name!r} has none: compile(store=…)")
+            kind = "graph" if self.plan.layers is None else "workflow"
+            raise UsageError(
+                f"{what} needs a store, and {kind} {self.plan.name!r} has none: compile(store=…)"
+            )
         return self.link
 
 

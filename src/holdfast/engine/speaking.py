@@ -53,15 +53,17 @@ class Speaking:
         optional: Any = (),
         arguments: Mapping[str, Any] | None = None,
         before: Iterable[str] = (),
+        may_fail: bool = False,
     ) -> None:
         """Decide that the run has one more task, which runs the code of the task or template `run`.
 
-        It can depend on any task there is; those named in `before` will depend on it. This takes effect when the
+        It can depend on any task there is; those named in `before` will depend on it, or only optionally where it
+        `may_fail`. This takes effect when the
         layer is done, if the task that calls it completes. Raises `UsageError` if there can't be such a task.
         """
         self._add(
             {"name": name, "run": run, "depends_on": depends_on, "optional": optional, "arguments": arguments,
-             "before": before}
+             "before": before, "may_fail": may_fail}
         )  # fmt: skip
 
     def skip(self, *tasks: str, reason: str = "") -> None:

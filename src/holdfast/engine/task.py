@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from holdfast.engine.questions import Pause, question_for, read_answer
 from holdfast.engine.results import BranchResult
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CURRENT: ContextVar[Task | None] = ContextVar("holdfast.task", default=None)
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Keep = Callable[["Scope", str, Any], None]
 """Store the result of a `once()` durably: `keep(scope, key, value)`."""
 
@@ -330,13 +331,14 @@ def pause(prompt: str, *, choices: Any = None, schema: Any = None, key: str | No
     return current("pause").pause(prompt, choices=choices, schema=schema, key=key)
 
 
-def once(key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def once(key: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call `function` and keep its result durably, so that it isn't called again when the node is.
 
     Inside a node. After a pause, a crash or a failed attempt, the call with the same `key` in the same step
     returns the kept result. With an async function, await what this returns.
     """
-    return current("once").once(key, function, *args, **kwargs)
+    kept: T = current("once").once(key, function, *args, **kwargs)
+    return kept
 
 
 async def _ready(value: Any) -> Any:

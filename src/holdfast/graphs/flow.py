@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar, overload
 
 from holdfast.errors import DefinitionError, UsageError, did_you_mean
 from holdfast.graphs.dag import layers_of
@@ -17,6 +17,7 @@ from holdfast.graphs.sections import Section, SubPlan
 from holdfast.graphs.tasks import TaskCode, TaskSpec, Wants, make_spec, wants
 
 OnMismatch = Literal["fail", "warn"]
+F = TypeVar("F", bound=Callable[..., Any])
 
 Dependencies = Iterable[str] | Mapping[str, str]
 """The tasks that one depends on: their names, or `{parameter: name}` where its function calls them otherwise."""
@@ -84,20 +85,35 @@ class FlowDefinition:
         if not isinstance(name, str) and callable(name):
             run, name = name, str(getattr(name, "__name__", ""))
         try:
-            spec = make_spec(name, depends_on, optional, arguments)
+            spec = make_spec(name, self._named(depends_on), self._named(optional), arguments)
         except DefinitionError as problem:
             raise DefinitionError(problem.mistakes, self.name) from None
         self._add_code(spec.name, run, condition, retry, timeout, safe_to_fail)
         self._specs[spec.name] = spec
         return self._changed()
 
+    @overload
+    def task(self, run: F, /) -> F: ...
+
+    @overload
     def task(
-        self, run: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any
-    ) -> Any:
+        self,
+        *,
+        name: str | None = None,
+        depends_on: Dependencies = (),
+        optional: Dependencies = (),
+        condition: Callable[..., Any] | None = None,
+        retry: Retry | int | None = None,
+        timeout: float | None = None,
+        safe_to_fail: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Callable[[F], F]: ...
+
+    def task(self, run: Any = None, **options: Any) -> Any:
         """`add_task` as a decorator: `@flow.task` or `@flow.task(depends_on=[…])`, which also takes `name`."""
 
-        def add(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.add_task(name or str(getattr(function, "__name__", "")), function, **options)
+        def add(function: F) -> F:
+            self.add_task(options.pop("name", None) or _called(function), function, **options)
             return function
 
         return add if run is None else add(run)
@@ -122,18 +138,30 @@ class FlowDefinition:
         self._add_code(name, run, condition, retry, timeout, safe_to_fail)
         return self._changed()
 
+    @overload
+    def template(self, run: F, /) -> F: ...
+
+    @overload
     def template(
-        self, run: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any
-    ) -> Any:
+        self,
+        *,
+        name: str | None = None,
+        condition: Callable[..., Any] | None = None,
+        retry: Retry | int | None = None,
+        timeout: float | None = None,
+        safe_to_fail: bool = False,
+    ) -> Callable[[F], F]: ...
+
+    def template(self, run: Any = None, **options: Any) -> Any:
         """`add_template` as a decorator."""
 
-        def add(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.add_template(name or str(getattr(function, "__name__", "")), function, **options)
+        def add(function: F) -> F:
+            self.add_template(options.pop("name", None) or _called(function), function, **options)
             return function
 
         return add if run is None else add(run)
 
-    def after_layer(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+    def after_layer(self, handler: F) -> F:
         """Have `handler` called after each layer, before it is saved: it may decide what is still to be done.
 
         It may take `layer` (its number, from 0), `results` (of its tasks, by name), `state`, `context`, `inputs`,
@@ -172,6 +200,7 @@ class FlowDefinition:
         section = Section(PLANNER, PLANNER, layered=True)
         planner = plan_node(PLANNER, layers.planner, None, None, [section], False)
         subs = {name: sub.plan.fingerprint for name, sub in inside.items()}
+        templates = sorted((name, *(code.wants[1:4] if code.wants else ())) for name, code in codes.items())
         return Plan(
             name=self.name,
             nodes={PLANNER: planner, **layers.nodes},
@@ -180,7 +209,7 @@ class FlowDefinition:
             max_iterations=self.max_layers + 1,  # it is planned once more than there are layers
             interrupt_before=frozenset(),
             interrupt_after=frozenset(),
-            fingerprint=digest(["workflow", sorted(layers.dag.items()), sorted(codes), sorted(subs.items())]),
+            fingerprint=digest(["workflow", sorted(layers.dag.items()), templates, sorted(subs.items())]),
             graph=self,
             layers=layers,
         )
@@ -193,6 +222,15 @@ class FlowDefinition:
                 self.name,
             )
         return self.freeze()
+
+    def _named(self, dependencies: Any) -> Any:
+        """Dependencies by name, also where they were given as the functions of tasks."""
+        names = {id(code.wants.call): name for name, code in self._codes.items() if code.wants is not None}
+        if isinstance(dependencies, Mapping):
+            return {key: names.get(id(each), each) for key, each in dependencies.items()}
+        if isinstance(dependencies, (list, tuple)):
+            return [names.get(id(each), each) for each in dependencies]
+        return dependencies
 
     def _changed(self) -> Self:
         return self
@@ -243,3 +281,7 @@ class FlowDefinition:
             layers_of(known)
         except CycleError as cycle:
             yield f"tasks depend on each other in a circle: {' → '.join(map(repr, reversed(cycle.args[1])))}"
+
+
+def _called(function: Any) -> str:
+    return str(getattr(function, "__name__", ""))

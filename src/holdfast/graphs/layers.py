@@ -34,6 +34,7 @@ from holdfast.graphs.tasks import (
     offered,
     read_spec,
     result_of,
+    same_task,
 )
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.progress import Progress
@@ -73,7 +74,7 @@ class Layers:
         """The state that a run starts with. Raises `UsageError` for an input that a task asks for and isn't there."""
         for spec, name in self._wanted:
             if name not in inputs:
-                raise UsageError(nobody_has(spec, name, inputs))
+                raise UsageError(nobody_has(spec, name, inputs, self.dag))
         start: dict[str, Any] = {
             "inputs": dict(inputs),
             "messages": [],
@@ -102,7 +103,7 @@ class Layers:
         """The nodes of the layer that is open: those of the code, and those of tasks that were added or changed."""
         dag, section = progress.state["dag"], progress.section
         assert section is not None
-        names = [str(key) for key in section.children]
+        names = [str(key) for key, child in section.children.items() if not child.done]
         other = [name for name in names if dag[name] != self.dag.get(name)]
         return (
             {**self.nodes, **{name: self.node(read_spec(name, dag[name])) for name in other}}
@@ -192,7 +193,7 @@ class Layers:
                 wanted["name"], wanted.get("depends_on", ()), wanted.get("optional", ()), wanted.get("arguments"),
                 wanted.get("run"), by,
             )  # fmt: skip
-            if spec.name in dag or spec.name in self.codes:
+            if spec.name in self.codes or (spec.name in dag and not same_task(dag[spec.name], spec)):
                 raise DefinitionError(f"there is a task {spec.name!r} already")
             if spec.code not in self.codes:
                 near = did_you_mean(spec.run, self.codes)
@@ -212,10 +213,14 @@ class Layers:
             self.node(spec)
         except DefinitionError as problem:
             raise UsageError(f"add_task(): {problem}") from problem
-        for name in self._asked(spec):
-            if name not in inputs:
-                raise UsageError(f"add_task(): {nobody_has(spec, name, inputs)}")
+        if missing := self.missing(spec, inputs, dag):
+            raise UsageError(f"add_task(): {missing}")
         return spec
+
+    def missing(self, spec: TaskSpec, inputs: Mapping[str, Any], dag: Dag) -> str:
+        """What a task asks for that isn't there, in words; empty if all is."""
+        absent = [name for name in self._asked(spec) if name not in inputs]
+        return nobody_has(spec, absent[0], inputs, dag) if absent else ""
 
     def _asked(self, spec: TaskSpec) -> Iterable[str]:
         """The inputs that a task and its condition can't do without."""

@@ -114,6 +114,8 @@ class Planning:
     def _add(self, decision: Mapping[str, Any]) -> None:
         try:
             spec = self.layers.check_new(decision, self._dag(), self.state["inputs"], decision["by"])
+            if spec.name in self._dag():
+                return  # it is there already, as it was to be
             late = [
                 name
                 for name in decision.get("before", ())
@@ -125,9 +127,10 @@ class Planning:
             self._refuse(decision, str(problem))
             return
         self.dag[spec.name] = spec.to_data()
+        kind = "optional" if decision.get("may_fail") else "depends_on"
         for name in decision.get("before", ()):
             data = self.dag.get(name) or self.state["dag"][name]
-            self.dag[name] = {**data, "depends_on": [*data.get("depends_on", ()), spec.name]}
+            self.dag[name] = {**data, kind: [*data.get(kind, ()), spec.name]}
         self.rest = None
 
     def _skip(self, decision: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from graphlib import CycleError
 from typing import Any, NamedTuple
 
-from holdfast.errors import WorkflowChanged
+from holdfast.errors import DefinitionError, UsageError, WorkflowChanged
 from holdfast.graphs.dag import Dag, layers_of
 from holdfast.graphs.layers import Layers
 from holdfast.graphs.tasks import TaskSpec, read_spec
@@ -23,7 +23,7 @@ class ResumePlan(NamedTuple):
 
     `kept` are the finished tasks that won't run again, `layers` those that are to run. `new`, `changed` and `gone`
     say what is different in the code from what the run was saved with; `dropped` are the tasks that are gone whose
-    results go with them. `questions` wait for an answer.
+    results go with them. `questions` wait for an answer; `notes` say what else there is to know.
     """
 
     run_id: str
@@ -37,6 +37,7 @@ class ResumePlan(NamedTuple):
     gone: list[str]
     dropped: list[str]
     questions: list[Question]
+    notes: list[str]
 
     @property
     def differs(self) -> bool:
@@ -50,11 +51,13 @@ class ResumePlan(NamedTuple):
         layers = "1 layer" if self.completed_layers == 1 else f"{self.completed_layers} layers"
         yield f"run {self.run_id}: {self.status}, {layers} done"
         yield f"  kept:    {_listed(self.kept)}"
-        yield from _account(self)
+        yield from _account(self._replace(notes=[]))
         for number, names in enumerate(self.layers):
             yield f"  {'' if number else 'to run:':8} {_listed(names)}"
         for question in self.questions:
             yield f"  waits for an answer: {question.id}: {question.prompt}"
+        for note in self.notes:
+            yield f"  note:    {note}"
 
 
 def plan_resume(layers: Layers, progress: Progress) -> ResumePlan:
@@ -65,11 +68,11 @@ def plan_resume(layers: Layers, progress: Progress) -> ResumePlan:
         dict.fromkeys([*state["tasks"], *(str(name) for name, child in children.items() if child.done)])
     )
     then: Dag = state["dag"]
-    now = _dag_now(layers, then)
+    now = _dag_now(layers, then, finished)
     changed = {
         name: _difference(then[name], now[name])
         for name in then
-        if name in now and encode(then[name]) != encode(now[name])
+        if name in now and _comparable(then[name]) != _comparable(now[name])
     }
     gone = [name for name in then if name not in now]
     kept = [name for name in finished if name in now]
@@ -89,6 +92,7 @@ def plan_resume(layers: Layers, progress: Progress) -> ResumePlan:
         gone=gone,
         dropped=[name for name in finished if name not in now],
         questions=[*progress.questions, *(each for child in stopped for each in child.open_questions())],
+        notes=[*_left_without(then, now), *_unasked(children, anew)],
     )
 
 
@@ -110,16 +114,19 @@ def refit(layers: Layers, progress: Progress, workflow: str, place: str = "") ->
         "workflow %s has changed since run %s was saved with it:\n%s", workflow, progress.run_id, account
     )
     state = _state(progress)
-    dict.__setitem__(
-        state, "dag", {name: dict(data) for name, data in _dag_now(layers, state["dag"]).items()}
-    )
+    now = _dag_now(layers, state["dag"], {*plan.kept, *plan.dropped})
+    for name in [name for names in plan.layers for name in names]:
+        if missing := layers.missing(read_spec(name, now[name]), state["inputs"], now):
+            way_out = "give the parameter a default, as the inputs of a run can't be changed"
+            raise UsageError(f"run {progress.run_id!r} can't go on: {missing}; {way_out}")
+    dict.__setitem__(state, "dag", {name: dict(data) for name, data in now.items()})
     kept = {name: record for name, record in state["tasks"].items() if name not in plan.gone}
     dict.__setitem__(state, "tasks", kept)
     section = progress.section
     if section is not None and section.layer is not None:
-        for name, child in list(section.children.items()):
-            if name in plan.gone or (name in plan.changed and not child.done):
-                del section.children[name]
+        for key, child in list(section.children.items()):
+            if key in plan.gone or (key in plan.changed and not child.done):
+                del section.children[key]
     return True
 
 
@@ -134,11 +141,15 @@ def _state(progress: Progress) -> dict[str, Any]:
     return progress.state if progress.start is None else progress.start
 
 
-def _dag_now(layers: Layers, then: Dag) -> dict[str, Mapping[str, Any]]:
+def _dag_now(layers: Layers, then: Dag, finished: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """The tasks in the code, and those that were added to the run, as far as their code and what they depend on are
     there, and nothing comes before itself.
     """
-    added = [spec for name, data in then.items() if (spec := read_spec(name, data)).added_by is not None]
+    done = set(finished)
+    specs = [spec for name, data in then.items() if (spec := read_spec(name, data)).added_by is not None]
+    added = [
+        spec for spec in specs if spec.code in layers.codes and (spec.name in done or _fits(layers, spec))
+    ]
     now = _with(layers, then, added)
     try:
         layers_of(now)
@@ -156,7 +167,7 @@ def _dag_now(layers: Layers, then: Dag) -> dict[str, Mapping[str, Any]]:
 
 def _with(layers: Layers, then: Dag, added: list[TaskSpec]) -> dict[str, Mapping[str, Any]]:
     now = dict(layers.dag)
-    waiting = [spec for spec in added if spec.name not in now and spec.code in layers.codes]
+    waiting = [spec for spec in added if spec.name not in now]
     while ready := [spec for spec in waiting if all(each in now for each in spec.needs)]:
         now |= {spec.name: then[spec.name] for spec in ready}
         waiting = [spec for spec in waiting if spec.name not in now]
@@ -169,11 +180,44 @@ def _with(layers: Layers, then: Dag, added: list[TaskSpec]) -> dict[str, Mapping
     return now
 
 
+def _fits(layers: Layers, spec: TaskSpec) -> bool:
+    """Whether the code takes what the task gives it."""
+    try:
+        layers.node(spec)
+    except DefinitionError:
+        return False
+    return True
+
+
+def _left_without(then: Dag, now: Dag) -> Iterable[str]:
+    """What was put before a task that is gone, so that nobody takes its result."""
+    for name in then:
+        left = [
+            each for each in then[name].get("depends_on", ()) if each in now and then[each].get("added_by")
+        ]
+        if name not in now and left:
+            yield f"{_listed(left)} came before {name!r}, which is gone: nothing takes what they come to"
+
+
+def _unasked(children: Mapping[Any, Progress], anew: set[str]) -> Iterable[str]:
+    """Questions that go with the tasks that asked them."""
+    for name, child in children.items():
+        for question in child.open_questions() if name in anew else ():
+            yield f"the question {question.id!r} is gone, as its task has changed: it is asked again, if it is"
+
+
+def _comparable(data: Mapping[str, Any]) -> bytes:
+    """What a task is, as far as that matters: not in which order it depends on others."""
+    ordered = {key: sorted(data[key]) for key in ("depends_on", "optional") if key in data}
+    return encode(dict(sorted({**data, **ordered}.items())))
+
+
 def _difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     told = []
     for key in sorted({*then, *now}):
         if encode(then.get(key)) != encode(now.get(key)):
-            told.append(f"{key} was {then.get(key) or 'none'}, is {now.get(key) or 'none'}")
+            word = "parameters" if key == "named" else key
+            told.append(f"{word} was {then.get(key) or 'none'}, is {now.get(key) or 'none'}")
     return "; ".join(told)
 
 
@@ -185,6 +229,8 @@ def _account(plan: ResumePlan) -> Iterable[str]:
     if plan.gone:
         lost = f"; the results of {_listed(plan.dropped)} go with that" if plan.dropped else ""
         yield f"  gone:    {_listed(plan.gone)}{lost}"
+    for note in plan.notes:
+        yield f"  note:    {note}"
 
 
 def _listed(names: Iterable[str]) -> str:

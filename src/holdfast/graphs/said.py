@@ -18,7 +18,7 @@ ANSWER: Final = "answer"
 DECISION: Final = "decision"
 REFUSED: Final = "refused"
 
-_TAKES: Final = ("name", "run", "depends_on", "optional", "arguments", "before")
+_TAKES: Final = ("name", "run", "depends_on", "optional", "arguments", "before", "may_fail")
 
 
 class Said:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from holdfast.errors import DefinitionError, UsageError
+from holdfast.errors import DefinitionError, UsageError, did_you_mean
 from holdfast.graphs.flowstate import (
     TASK_COMPLETED,
     TASK_FAILED,
@@ -23,6 +23,7 @@ from holdfast.graphs.plan import PLANNER
 from holdfast.graphs.policy import Retry
 from holdfast.graphs.sections import SubPlan
 from holdfast.graphs.state import glance
+from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
 
 OFFERED: Final = ("ctx", "context", "inputs", "results", "state", "config")
@@ -75,6 +76,14 @@ def read_spec(name: str, data: Mapping[str, Any]) -> TaskSpec:
         data.get("run"),
         data.get("added_by"),
     )
+
+
+def same_task(data: Mapping[str, Any], spec: TaskSpec) -> bool:
+    """Whether a task that was added before is this one, whoever adds it."""
+    if data.get("added_by") is None and data.get("kind") is None:
+        return False
+    there = read_spec(spec.name, data)
+    return encode(there._replace(added_by=None).to_data()) == encode(spec._replace(added_by=None).to_data())
 
 
 def make_spec(
@@ -234,7 +243,7 @@ def offered(state: Mapping[str, Any], spec: TaskSpec, thing: str) -> Any:
             if name not in inputs and kind == "maybe":
                 return ABSENT
             if name not in inputs:
-                raise UsageError(nobody_has(spec, name, inputs))
+                raise UsageError(nobody_has(spec, name, inputs, state["dag"]))
             return detached_value(inputs[name])
         case "context" | "inputs":
             return detached_value(state[thing])
@@ -252,13 +261,16 @@ def result_of(state: Mapping[str, Any], name: str) -> Any:
     return detached_value(record["result"]) if record["status"] == TASK_COMPLETED else None
 
 
-def nobody_has(spec: TaskSpec, name: str, inputs: Mapping[str, Any]) -> str:
+def nobody_has(spec: TaskSpec, name: str, inputs: Mapping[str, Any], dag: Mapping[str, Any]) -> str:
     """That a task asks for something that isn't there, in words."""
+    if name in dag and name != spec.name:
+        return f"task {spec.name!r} takes {name!r}, which is a task that it doesn't depend on: depends_on=[{name!r}]"
     deps = ", ".join(map(repr, spec.needs)) or "none"
     there = ", ".join(map(repr, inputs)) or "none"
+    near = did_you_mean(name, [*spec.needs, *inputs, *OFFERED])
     return (
         f"task {spec.name!r} takes {name!r}, which is no dependency of it ({deps}), none of its arguments and "
-        f"not among the inputs ({there}); it may also take {', '.join(OFFERED)}"
+        f"not among the inputs ({there}){near or '; it may also take ' + ', '.join(OFFERED)}"
     )
 
 
