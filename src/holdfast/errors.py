@@ -22,10 +22,10 @@ class DefinitionError(HoldfastError):
 
     code = "definition"
 
-    def __init__(self, mistakes: str | Iterable[str], graph: str | None = None) -> None:
+    def __init__(self, mistakes: str | Iterable[str], graph: str | None = None, kind: str = "graph") -> None:
         self.mistakes = [mistakes] if isinstance(mistakes, str) else list(mistakes)
         self.graph = graph
-        where = f"graph {graph!r}: " if graph else ""
+        where = f"{kind} {graph!r}: " if graph else ""
         if len(self.mistakes) == 1:
             super().__init__(where + self.mistakes[0])
         else:

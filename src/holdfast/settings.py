@@ -44,7 +44,7 @@ class Settings(NamedTuple):
         """The plan and all that a run of it needs. Raises `DefinitionError` for settings that can't be."""
         mistakes = list(self._mistakes())
         if mistakes:
-            raise DefinitionError(mistakes, plan.name)
+            raise DefinitionError(mistakes, plan.name, "graph" if plan.layers is None else "workflow")
         opened, every = self._store()
         if opened is None and plan.interrupts:
             raise DefinitionError(

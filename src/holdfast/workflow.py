@@ -78,9 +78,13 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         "continue", degraded. `on_mismatch` says what becomes of a run whose tasks aren't those in the code any more:
         "fail" with an account of it, or "warn" and go on with what is kept. Raises `DefinitionError`.
         """
-        self._given.update(self._known({**({} if store is None else {"store": store}), **settings}))
-        self._compiled = None
-        self.compiled()
+        before, more = self._given, {} if store is None else {"store": store}
+        self._given, self._compiled = {**before, **self._known({**more, **settings})}, None
+        try:
+            self.compiled()
+        except BaseException:
+            self._given = before
+            raise
         return self
 
     def compiled(self) -> Compiled:
@@ -89,7 +93,9 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
             given = {"keep": KEPT, **self._given}
             on_mismatch = given.pop("on_mismatch", "fail")
             if on_mismatch not in ("fail", "warn"):
-                raise DefinitionError(f"on_mismatch is 'fail' or 'warn', not {on_mismatch!r}", self.name)
+                raise DefinitionError(
+                    f"on_mismatch is 'fail' or 'warn', not {on_mismatch!r}", self.name, "workflow"
+                )
             self._compiled = Settings(**given).compiled(self.freeze(on_mismatch), self._observers)
         return self._compiled
 
@@ -146,7 +152,10 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         progress = progress_of(link, run_id, None)
         entry.check_step(progress, step)
         assert compiled.plan.layers is not None
-        return plan_resume(compiled.plan.layers, progress)
+        under_way = entry.workflows_in(compiled.plan, progress)
+        plans = {place: plan_resume(layers, inner) for layers, inner, _, place in under_way}
+        plan = plans.pop("") if plans else plan_resume(compiled.plan.layers, progress)
+        return plan._replace(inside={place: each for place, each in plans.items() if each.differs})
 
     def checkpoint(self, id: str) -> WorkflowCheckpoint:
         """A checkpoint by its id, or the newest of a run by the run's: state, layers, tasks, questions, and more.
@@ -188,7 +197,7 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
             if name not in names
         ]
         if unknown:
-            raise DefinitionError(unknown, self.name)
+            raise DefinitionError(unknown, self.name, "workflow")
         return settings
 
     def _changed(self) -> Self:

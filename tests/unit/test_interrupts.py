@@ -312,7 +312,7 @@ def test_a_reference_that_is_none_is_refused() -> None:
     graph = graph_of(Ran()).compile(store="memory://")
     with pytest.raises(UsageError, match="is no checkpoint: that is a run id, '@' and a step"):
         list(graph.invoke(None, checkpoint="just-a-run"))
-    with pytest.raises(UsageError, match="a checkpoint is given by its reference, a str"):
+    with pytest.raises(UsageError, match="a run or a checkpoint is named by its id, a str"):
         graph.invoke(None, checkpoint=5)  # type: ignore[arg-type]  # that is the point
     with pytest.raises(UsageError, match=r"give checkpoint= or run_id=, not both"):
         graph.invoke(None, checkpoint="r@1", run_id="r")

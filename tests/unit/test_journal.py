@@ -119,7 +119,9 @@ class Book:
     def _remember(self) -> None:
         """A snapshot that came along with a record says the same as that record."""
         now = all_of(self.live) if self.remembers else {}
-        while len(self.was) < self._committed + self.ledger.pending:
+        ledger = self.ledger
+        closed = sum(1 for _ in opened(Tail(self.tail.head, ledger.sequence + 1, ledger._closed)))
+        while len(self.was) < self._committed + closed + len(ledger._pending):
             self.was.append(now)
         if self.apart:
             self.commit()
@@ -288,11 +290,12 @@ def test_what_was_refused_is_committed_again_together_with_what_came_after() -> 
     book.memo("k", 1)
     again = book.ledger.commit(PAUSED, b"note")
     assert (first.expected, len(first.records), first.snapshot, first.status) == (1, 1, 0, None)
-    assert (again.expected, len(again.records), again.snapshot, again.note) == (1, 2, 3, b"note")
-    assert book.ledger.pending == 4
+    assert (again.expected, len(again.records), again.snapshot, again.note) == (1, 3, 4, b"note")
+    assert again.records[0] == first.records[0]
+    assert book.ledger.pending == 3
     assert book.store.append([again]) == [None]
     book.ledger.acknowledged(again)
-    assert (book.ledger.sequence, book.ledger.pending) == (3, 0)
+    assert (book.ledger.sequence, book.ledger.pending) == (4, 0)
     assert isinstance(book.store.append([first])[0], Conflict)
     assert all_of(read_progress(book.store.read(RUN))) == book.was[-1]
 

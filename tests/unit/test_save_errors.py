@@ -244,3 +244,38 @@ def test_settings_that_cannot_be_are_refused(setting: dict[str, Any]) -> None:
         graph.compile(store="memory", **setting)
     with pytest.raises(DefinitionError, match=next(iter(setting))):
         Workflow("w", **setting).add_task("a", lambda: 1).compile()
+
+
+def test_a_store_that_is_away_for_long_is_not_tried_at_every_step() -> None:
+    """D6: neither time nor memory go with the square of what waits; and where the run stops it is tried."""
+    store = Failing(*range(1, 10_000))
+    graph = chain(store, "continue", length=200)
+    run = graph.invoke({}, run_id="r")
+    run.wait()
+    assert run.status == "degraded"
+    assert store.count < 50
+
+
+def test_a_save_that_failed_inside_of_a_node_makes_the_run_degraded() -> None:
+    """D6: as any other."""
+    seen = []
+    graph = StateGraph(name="once")
+    graph.add_node("node", lambda state: {"kept": once("k", lambda: 1), "seen": seen.append(run.status)})
+    graph.set_entry_point("node")
+    graph.set_finish_point("node")
+    run = graph.compile(store=Failing(1), on_save_error="continue").invoke({})
+    next(iter(run))
+    assert seen == ["degraded"]
+
+
+def test_a_run_that_failed_unsaved_has_failed() -> None:
+    """D6: its status says what there is to say of a run that goes on, or has completed."""
+    graph = StateGraph(name="fails")
+    graph.add_node("a", lambda state: {"a": 1})
+    graph.add_node("b", lambda state: 1 / 0)
+    graph.add_edge("a", "b")
+    graph.set_entry_point("a")
+    graph.set_finish_point("b")
+    run = graph.compile(store=Failing(1, 2, 3, 4), on_save_error="continue").invoke({})
+    run.wait()
+    assert run.status == "failed"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -15,13 +18,16 @@ from holdfast import (
     DefinitionError,
     ExecutionError,
     MemoryStore,
+    Retry,
     RunPaused,
     Task,
     UsageError,
     Workflow,
     WorkflowChanged,
+    once,
     pause,
 )
+from holdfast.engine.records import progress_of
 
 
 def paged(store: Any, page: Any, merge: str = "merge", plan: str = "plan", **settings: Any) -> Workflow:
@@ -245,3 +251,210 @@ def test_types_reach_those_who_define_and_run_workflows(tmp_path: Path) -> None:
     found = os.environ | {"MYPYPATH": str(Path(holdfast.__file__).parents[1])}
     checked = subprocess.run(command, cwd=tmp_path, env=found, capture_output=True, text=True, timeout=100)
     assert "Success" in checked.stdout, checked.stdout
+
+
+# What a reviewer found
+
+
+class Slow(MemoryStore):
+    """A store whose second save waits until those who meet at `both` are there."""
+
+    def __init__(self, both: threading.Barrier) -> None:
+        super().__init__()
+        self.both, self.saves = both, 0
+
+    def append(self, commits: Any) -> Any:
+        self.saves += 1
+        if self.saves == 2:
+            self.both.wait(30)
+            sleep(0.05)  # what they come to is heard of together
+        return super().append(commits)
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = monotonic() + 30
+    while not holds():
+        assert monotonic() < deadline
+        sleep(0.01)
+
+
+def test_a_finished_task_is_saved_while_another_waits_for_its_next_attempt() -> None:
+    """D4, H3: also when both were heard of together, and nothing else runs."""
+    both = threading.Barrier(3)
+    flow = Workflow("f", store=Slow(both))
+
+    def done() -> int:
+        both.wait(30)
+        return 1
+
+    def fails() -> None:
+        both.wait(30)
+        raise OSError("not yet")
+
+    flow.add_task("first", lambda: 1).add_task("done", done).add_task(
+        "fails", fails, retry=Retry(5, backoff=60)
+    )
+    run = flow.invoke({}, run_id="r")
+    thread = threading.Thread(target=run.wait)
+    thread.start()
+    try:
+        eventually(lambda: set(flow.plan_resume("r").kept) == {"first", "done"})
+    finally:
+        run.cancel()
+        thread.join(30)
+
+
+def test_failed_attempts_of_a_task_alone_are_counted_durably() -> None:
+    """H8, D4: a crash doesn't give it all its attempts again."""
+    flow = Workflow("f", store=MemoryStore())
+
+    def fails(ctx: Task) -> None:
+        raise OSError(ctx.attempt)
+
+    flow.add_task("a", fails, retry=Retry(3, backoff=0.001, factor=60_000))
+    run = flow.invoke({}, run_id="r")
+    thread = threading.Thread(target=run.wait)
+    thread.start()
+    try:
+        eventually(lambda: stored_attempts(flow) == 2)
+    finally:
+        run.cancel()
+        thread.join(30)
+
+
+def stored_attempts(flow: Workflow) -> int:
+    section = progress_of(flow.compiled().need_link("test"), "r", None).section
+    return section.children["a"].attempts if section is not None else 0
+
+
+def test_a_workflow_has_as_many_layers_as_it_may_and_no_more() -> None:
+    """D1: the budget of runs that add tasks to themselves."""
+    calls: list[str] = []
+
+    def chain(most: int) -> Workflow:
+        flow = Workflow("f", max_layers=most)
+        for number in range(4):
+            flow.add_task(
+                f"t{number}", lambda ctx, **_: calls.append(ctx.node), [f"t{number - 1}"] if number else []
+            )
+        return flow
+
+    chain(4).execute({})
+    assert len(calls) == 4
+    with pytest.raises(ExecutionError, match=r"max_layers \(3\) exceeded"):
+        chain(3).execute({})
+    assert len(calls) == 7
+
+
+def test_a_condition_only_looks() -> None:
+    """D1: what it says or decides would come to nothing."""
+    flow = Workflow("f").add_template("t", lambda: 1)
+    flow.add_task("a", lambda: 1, condition=lambda ctx: ctx.add_task("x", "t") is None)
+    with pytest.raises(ExecutionError, match="a condition only looks"):
+        flow.execute({})
+
+
+def test_a_plan_knows_of_workflows_inside_of_tasks() -> None:
+    """D7: with what is different there."""
+    store = MemoryStore()
+
+    def made(*more: str) -> Workflow:
+        inner = Workflow("inner").add_task("ask", lambda: pause("?"))
+        for name in more:
+            inner.add_task(name, lambda: 1)
+        return Workflow("outer", store=store).add_task("in", inner)
+
+    stopped(made())
+    plan = made("more").plan_resume("r")
+    assert plan.differs
+    assert plan.inside["in"].new == ["more"]
+    assert "the workflow at 'in' has changed, too" in str(plan)
+    assert not made().plan_resume("r").differs
+
+
+def test_decisions_in_a_workflow_inside_of_a_task_are_decisions_of_the_run() -> None:
+    """D11, P2: answers too, while it is under way and after that."""
+    inner = Workflow("inner").add_task("first", lambda ctx: [ctx.add_decision("so"), pause("one?")][1])
+    inner.add_task("second", lambda first: pause("two?"), ["first"])
+    flow = Workflow("outer", store=MemoryStore(), preserve=True).add_task("in", inner)
+    stopped(flow)
+    with pytest.raises(RunPaused):
+        flow.resume("r", 1)
+    assert [each.response for each in flow.checkpoint("r").pauses if each.answered] == [1]
+    state = flow.resume("r", 2)
+    assert [(each["kind"], each["by"]) for each in state.decisions] == [
+        ("decision", "in/first"),
+        ("answer", "in/first"),
+        ("answer", "in/second"),
+    ]
+
+
+def test_what_arguments_are_is_told_to_nobody() -> None:
+    """D7: an account of what has changed names them only."""
+    store = MemoryStore()
+
+    def made(secret: str) -> Workflow:
+        return Workflow("f", store=store).add_task("a", lambda key: pause("?"), arguments={"key": secret})
+
+    stopped(made("s3cret"))
+    with pytest.raises(WorkflowChanged) as caught:
+        made("0ther").resume("r", 1)
+    assert "'key'" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert "0ther" not in str(caught.value)
+
+
+def test_settings_that_are_refused_are_not_kept() -> None:
+    """D5: a workflow can be run after a mistake as before it."""
+    flow = Workflow("f").add_task("a", lambda: 1)
+    with pytest.raises(DefinitionError):
+        flow.compile(keep=0)
+    assert flow.execute({}).results == {"a": 1}
+
+
+def test_no_two_questions_have_one_id() -> None:
+    """P3: whatever tasks and keys are called."""
+    flow = Workflow("f", store=MemoryStore())
+    flow.add_task("x", lambda: pause("1?", key="1.1:k")).add_task("x:1.1", lambda: pause("2?", key="k"))
+    questions = stopped(flow).questions
+    assert len({question.id for question in questions}) == 2
+    answers = {question.id: question.prompt for question in questions}
+    assert flow.resume("r", answers=answers).results == {"x": "1?", "x:1.1": "2?"}
+
+
+def test_what_a_changed_task_has_kept_is_kept_where_it_can_go_on() -> None:
+    """D7, H3: a new dependency that is done is no reason to pay twice."""
+    store, paid = MemoryStore(), []
+
+    def buy() -> Any:
+        once("pay", lambda: paid.append(1))
+        return pause("?")
+
+    def made(**options: Any) -> Workflow:
+        flow = (
+            Workflow("f", store=store, on_mismatch="warn").add_task("a", lambda: 1).add_task("b", lambda: 2)
+        )
+        return flow.add_task("buy", buy, ["a"], **options)
+
+    (question,) = stopped(made()).questions
+    assert made(optional=["b"]).plan_resume("r").questions == [question]
+    assert made(optional=["b"]).resume("r", 5).results["buy"] == 5
+    assert paid == [1]
+
+
+def test_runs_that_ended_long_ago_are_cleaned_up_and_others_are_not() -> None:
+    """P7, F14: paused and running ones only if they are named."""
+    now = [1000.0]
+    store = MemoryStore(clock=lambda: now[0])
+    flow = Workflow("f", store=store).add_task("a", lambda ask: pause("?") if ask else 1)
+    flow.execute({"ask": False}, run_id="done")
+    with pytest.raises(RunPaused):
+        flow.execute({"ask": True}, run_id="paused")
+    now[0] += 23 * 3600
+    assert flow.cleanup_expired() == 0
+    now[0] += 2 * 3600
+    assert flow.cleanup_expired() == 1
+    assert [run.run_id for run in flow.runs()] == ["paused"]
+    assert flow.cleanup_expired(1, ["paused"]) == 1
+    with pytest.raises(UsageError, match="statuses"):
+        flow.cleanup_expired(1, "asleep")

@@ -470,7 +470,9 @@ class Interpreter:
             for call, record, _ in calls:
                 self._take(state, call)
                 state["tasks"][record["id"]] = record
-            changes = [each for call, _, _ in calls for each in call.decisions]
+            changes = [
+                each for call, _, _ in calls for each in call.decisions if "/" not in str(each.get("by"))
+            ]
             if flow.after is not None:
                 call = self._after(flow, ready, state, layer, place, forgiven)
                 self._take(state, call)
@@ -500,7 +502,7 @@ class Interpreter:
         try:
             if job.runs is not None:
                 given = deepcopy({**state["inputs"], **spec.get("arguments", {}), **results})
-                value = self._inside(job.runs, given, where, forgiven)
+                value = self._inside(job.runs, given, where, forgiven, call)
             else:
                 value = call.take(self._called(job, spec, call, state, needs, results, forgiven))
         except (Broken, Failure) as error:
@@ -525,10 +527,11 @@ class Interpreter:
         return _function(job, self.world)(ctx=call, state=Seen(state), **deepcopy(given), **rest)
 
     def _inside(
-        self, runs: Flow | tuple[Leaf, ...], given: dict[str, Any], where: str, forgiven: bool
+        self, runs: Flow | tuple[Leaf, ...], given: dict[str, Any], where: str, forgiven: bool, call: Call
     ) -> Any:
         if isinstance(runs, Flow):
             final = self._flow(runs, given, f"{where}/", forgiven)
+            call.decisions += [{**each, "by": f"{call.by}/{each.get('by')}"} for each in final["decisions"]]
             return {name: _result(final, name) for name in final["tasks"] if _done(final, name)}
         state = given
         for leaf in runs:

@@ -204,6 +204,8 @@ async def commit(session: Session, commit: Commit, crew: Crew) -> Exception | No
     assert link is not None
     if link.store.abilities.level == "memory":
         return session.write(commit)
+    if (rest := session.resting(commit)) is not None:
+        return rest
     refusal = await _carried_out(session, link, commit, crew)
     if refusal is None or not session.compiled.tolerant:
         return refusal

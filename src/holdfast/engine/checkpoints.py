@@ -97,10 +97,11 @@ def _all_layers(progress: Progress) -> list[list[str]]:
 
 
 def _pauses(progress: Progress, state: WorkflowState) -> list[PauseInfo]:
+    inside = [each for _, branch in progress.under_way() for each in branch.state.get("decisions") or ()]
     answered = [
         PauseInfo(each["by"], each["question"], each["prompt"], each["answer"], True)
-        for each in state.decisions
-        if each["kind"] == ANSWER
+        for each in [*state.decisions, *inside]
+        if isinstance(each, dict) and each.get("kind") == ANSWER
     ]
     given = [
         PauseInfo(_place(progress, path, branch), question, branch.asked.get(question, ""), answer, True)

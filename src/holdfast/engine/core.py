@@ -106,6 +106,8 @@ class Core:
         changes = self._changes(halt)
         saved = yield from self._stop(PAUSED, changes)
         if isinstance(saved, Verdict):
+            if saved.error is not None:
+                saved.error.add_note(f"This was to save that the run waits: {halt.reason}")
             return saved
         self.walk.tell(events.RUN_PAUSE, node=p.place(), reason=halt.reason)
         common = {"checkpoint_path": saved, "run_id": p.run_id}
@@ -145,7 +147,8 @@ class Core:
             return saved
         self.walk.tell(events.RUN_CANCEL, node=p.node)
         yield Report({"type": "cancelled", "node": p.node, "state": self.walk.seen(), "run_id": p.run_id})
-        message = f"run {p.run_id!r} was cancelled before {p.node!r}; what it saved can be resumed"
+        where = "" if self.walk.planning else f" before {p.node!r}"
+        message = f"run {p.run_id!r} was cancelled{where}; what it saved can be resumed"
         return Verdict(CANCELLED, RunCancelled(message, p.run_id))
 
     def _stop(
@@ -199,7 +202,8 @@ class Core:
             node = p.node
             # What branches have finished meanwhile may be saved after all.
             yield self.ledger.commit(heed=None)
-        return (yield from self._failed(reason, refusal, self.walk, node, p.path))
+        path = [*map(str, p.section.children)] if self.walk.planning and p.section is not None else p.path
+        return (yield from self._failed(reason, refusal, self.walk, node, path))
 
     def _failed(
         self,

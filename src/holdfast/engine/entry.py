@@ -6,10 +6,10 @@ the same loop goes on from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from time import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.accounts import summary
 from holdfast.engine.changes import Changes
@@ -44,6 +44,9 @@ from holdfast.journal.store import (
     Tail,
 )
 from holdfast.observe import events
+
+if TYPE_CHECKING:
+    from holdfast.graphs.layers import Layers
 
 
 def start(
@@ -128,7 +131,8 @@ def located(compiled: Compiled, reference: Any) -> tuple[str, int | None]:
 
     Raises `UsageError` for what is no id, and for a run of another graph; `RunNotFound`.
     """
-    run_id, step = _parted(run_of(reference) and reference)
+    run_of(reference)  # raises for what is no id
+    run_id, step = _parted(reference)
     if compiled.plan.layers is None:
         if step is None:
             raise UsageError(f"{reference!r} is no checkpoint: that is a run id, '@' and a step")
@@ -244,7 +248,7 @@ def check_fits(plan: Plan, progress: Progress) -> bool:
     ):
         raise UsageError(f"run {progress.run_id!r} is of another kind of graph than {plan.name!r}")
     changed = progress.fingerprint != plan.fingerprint
-    refitted = changed and _refitted(plan, progress, "")
+    refitted = changed and _refitted(plan, progress)
     missing = _missing(plan, progress, "")
     if missing:
         way_out = "put it back, or rollback() to an earlier step"
@@ -257,27 +261,36 @@ def check_fits(plan: Plan, progress: Progress) -> bool:
     return refitted
 
 
-def _refitted(plan: Plan, progress: Progress, place: str) -> bool:
+def _refitted(plan: Plan, progress: Progress) -> bool:
     """Have workflows that have changed, the run's or inside of it, go on as they are now, where that may be."""
     from holdfast.graphs.refit import refit
 
-    changed = not progress.done and plan.layers is not None and refit(plan.layers, progress, plan.name, place)
+    changed = [
+        refit(layers, inner, name, place) for layers, inner, name, place in workflows_in(plan, progress)
+    ]
+    return any(changed)
+
+
+def workflows_in(
+    plan: Plan, progress: Progress, place: str = ""
+) -> Iterator[tuple[Layers, Progress, str, str]]:
+    """The workflows that are under way in a run, with how far each has come, its name, and the way to it."""
+    if progress.done:
+        return
+    if plan.layers is not None:
+        yield plan.layers, progress, plan.name, place
     section = progress.section
     if section is None:
-        return changed
+        return
     try:
         inner, _ = plan_inside(plan, progress)
-    except LookupError:
-        return changed
+    except (LookupError, DefinitionError):
+        return
+    if section.layer is not None:
+        inner = inner._replace(layers=None)  # a task follows no workflow, but may run one
     for key, child in section.children.items():
-        names = [*([place] if place else []), *([] if section.inside and place else [section.label(key)])]
-        changed = _refitted(_plan_of(inner, section.layer, str(key)), child, "/".join(names)) or changed
-    return changed
-
-
-def _plan_of(inner: Plan, layer: int | None, task: str) -> Plan:
-    """The plan that a branch follows. A task of a workflow follows none, but may run a graph."""
-    return inner if layer is None else inner._replace(layers=None)
+        label = "" if section.inside and place else section.label(key)
+        yield from workflows_in(inner, child, "/".join(filter(None, (place, label))))
 
 
 def _missing(plan: Plan, progress: Progress, way: str) -> str:

@@ -13,7 +13,7 @@ from holdfast.engine.threads import drive
 from holdfast.errors import Conflict, HoldfastError, RunNotFound, RunPaused, UsageError
 from holdfast.graphs.state import State
 from holdfast.journal.progress import Question
-from holdfast.journal.store import PAUSED, RUNNING
+from holdfast.journal.store import COMPLETED, PAUSED, RUNNING
 
 Open = Callable[[], Session]
 S = TypeVar("S", bound=State)
@@ -66,9 +66,9 @@ class Seen:
             raise verdict.error
 
     def status(self) -> str:
-        if self.session is not None and self.session.core.course.unsaved is not None:
-            return DEGRADED
-        return self.verdict.status if self.verdict is not None else RUNNING
+        status = self.verdict.status if self.verdict is not None else RUNNING
+        unsaved = self.session is not None and self.session.core.course.unsaved is not None
+        return DEGRADED if unsaved and status in (RUNNING, COMPLETED) else status
 
     def state(self) -> State:
         if self.session is None:

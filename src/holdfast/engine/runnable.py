@@ -14,6 +14,7 @@ from holdfast.engine.session import Compiled, Session
 from holdfast.errors import UsageError
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.reading import Checkpoint
+from holdfast.journal.store import ENDED, STATUSES
 
 Config = Mapping[str, Any] | None
 S = TypeVar("S", bound=State)
@@ -186,6 +187,17 @@ class Runnable(ABC, Generic[S]):
         compiled = self.compiled()
         wanted = None if graph == "*" else graph or compiled.plan.name
         return records.list_runs(compiled.need_link("runs"), status, wanted, tag, limit)
+
+    def cleanup_expired(self, max_age_hours: float = 24.0, statuses: Iterable[str] = ENDED) -> int:
+        """Delete the runs in the store that ended so long ago, of whichever graph; returns how many there were.
+
+        Runs that are paused or running stay, unless you name these `statuses` as well; nobody may hold them.
+        """
+        wanted = (statuses,) if isinstance(statuses, str) else tuple(statuses)
+        unknown = [status for status in wanted if status not in STATUSES]
+        if unknown or not max_age_hours >= 0:
+            raise UsageError(f"cleanup_expired() takes hours from 0 and statuses of {', '.join(STATUSES)}")
+        return self.compiled().need_link("cleanup_expired").store.expire(max_age_hours * 3600, wanted)
 
     def _prepare(
         self,

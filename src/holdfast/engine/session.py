@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from logging import Logger
 
 
+OFTEN, A_WHILE = 16, 1.0
+"""After so many failures in a row, a save is tried again after so many seconds, where a run goes on without."""
+
+
 class Compiled(NamedTuple):
     """A plan and all that a run of it needs: where it is saved, how often, who watches."""
 
@@ -87,7 +91,7 @@ class Session:
         self.compiled, self.progress, self.ledger, self.held = compiled, progress, ledger, held
         self.stop = held.stop if held is not None else Stop()
         self.guard = Guard(Lock())
-        self.unclear: list[tuple[Commit, int]] = []
+        self.failures, self.tried = 0, 0.0
         watched = ledger is not None and (compiled.keep is not None or compiled.plan.layers is not None)
         self.retention = Retention(compiled.keep, whole) if watched else None
         self.core = Core(
@@ -114,12 +118,20 @@ class Session:
     def write(self, commit: Commit) -> Exception | None:
         """Carry out a commit, and have the ledger know. Returns why it was refused, or None."""
         assert self.compiled.link is not None
+        if (rest := self.resting(commit)) is not None:
+            return rest
         refusal = self.compiled.link.commit(commit)
         if refusal is None:
             self.written(commit)
         elif self.compiled.tolerant:
             return self.reconsidered(commit, refusal)
         return refusal
+
+    def resting(self, commit: Commit) -> Exception | None:
+        """Why nothing is saved now: it was tried often, and just before. Where a run stops it is always tried."""
+        if self.failures <= OFTEN or commit.status is not None or time() - self.tried > A_WHILE:
+            return None
+        return self.core.course.unsaved
 
     def reconsidered(self, commit: Commit, refusal: Exception) -> Exception | None:
         """A refusal, where a run goes on all the same: it may be that an earlier save was taken after all.
@@ -130,21 +142,18 @@ class Session:
         assert ledger is not None
         assert link is not None
         if not isinstance(refusal, Conflict):
-            if self.core.course.bears(refusal):
-                self.unclear.append((commit, ledger.sealed))
+            self.failures, self.tried = self.failures + 1, time()
             return refusal
         try:
-            found = link.store.read(commit.run_id, first=commit.expected + 1) if self.unclear else None
+            found = link.store.read(commit.run_id, first=commit.expected + 1) if self.failures else None
         except Exception:
             return refusal
-        if found is None or found.head.fence != commit.fence:
+        count = len(found.records) if found is not None and found.head.fence == commit.fence else 0
+        if found is None or not count or found.records != commit.records[:count]:
             return refusal
-        for taken, count in self.unclear:
-            if taken.expected == commit.expected and taken.records == found.records:
-                self.unclear.clear()
-                ledger.acknowledged(taken, count)
-                return self.write(ledger.commit(commit.status, commit.note, commit.purge, commit.heed))
-        return refusal
+        self.failures = 0
+        ledger.taken(count)
+        return self.write(ledger.commit(commit.status, commit.note, commit.purge, commit.heed))
 
     def written(self, commit: Commit) -> None:
         """A commit is durable, and so is all that couldn't be saved before it."""
@@ -152,7 +161,7 @@ class Session:
         self.ledger.acknowledged(commit)
         if self.compiled.tolerant:
             self.core.course.unsaved = None
-            self.unclear.clear()
+            self.failures = 0
         if self.retention is not None:
             self.retention.written(commit)
 
@@ -199,6 +208,7 @@ class Session:
         refusal = self.write(ledger.commit(heed=None))
         if refusal is not None and not self.core.course.bears(refusal):
             raise refusal
+        self.core.course.unsaved = refusal
 
 
 def log() -> Logger:

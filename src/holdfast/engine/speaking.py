@@ -5,6 +5,7 @@ All of it counts when the task completes, and is stored with its result.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,12 @@ class Speaking:
         """Decide that the next layers of the workflow aren't to run."""
         self._saying("skip_layers").skip_layers(count, reason)
 
+    def _hear(self, final: Mapping[str, Any]) -> None:
+        """A workflow inside of this task is done: what was decided in it was decided here."""
+        decided = final.get("decisions") if "dag" in final else ()
+        for each in decided or ():
+            self._saying("a workflow").decisions.append({**each, "by": f"{self.plan_node.name}/{each['by']}"})
+
     def _take(self, result: TaskResult) -> None:
         """Say what a task returned besides its result. Raises `UsageError` for what can't be said."""
         self._saying("TaskResult").take(result)
@@ -107,9 +114,9 @@ class Speaking:
             self.scope.outer if self.scope.outer is not None and self.scope.in_layer else self.scope.progress
         )
 
-    def _tasks(self, said: Said) -> dict[str, Any]:
+    def _tasks(self, said: Said) -> Mapping[str, Any]:
         """What the workflow consists of, as far as this task knows."""
-        return {**self._flow.state["dag"], **said.tasks}
+        return ChainMap(said.tasks, self._flow.state["dag"])
 
     def _saying(self, what: str) -> Said:
         """What it has said so far, to be added to. Raises `UsageError` outside of a workflow."""

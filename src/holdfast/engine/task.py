@@ -244,7 +244,8 @@ class Task(Speaking):
             raise UsageError(f"pause(key={key!r}): numbers are for questions without a key; use a word")
         self._asked = getattr(self, "_asked", 0) + 1
         place = self.scope.place(self.node)
-        question_id = f"{place}:{self.scope.prefix}{self.step}:{key or self._asked}"
+        name = (key or str(self._asked)).replace(":", "::")  # so that no two ids are the same
+        question_id = f"{place.replace(':', '::')}:{self.scope.prefix}{self.step}:{name}"
         if self.scope.keep is None:
             raise UsageError(
                 "pause() needs a store to keep the run in: compile(store=…), or a CheckpointConfig with an interval"

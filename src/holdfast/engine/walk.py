@@ -251,7 +251,8 @@ class Walk(Saving):
         if not work.safe_to_fail or (failed.again and self._delay(task, failed.error) is not None):
             return None, outcome
         yield from self.report(self.words.fails(self, task, failed.error, None))
-        error = error_data(failed.error, self.scope.place(task.node))
+        place = self.scope.place(task.node)
+        error = self.described(outcome) if isinstance(outcome, Halt) else error_data(failed.error, place)
         return failed, self.changes.collect(task.state, work.failed(task, error, self.course.clock()))
 
     def _target(self, chosen: str | Opening | Failed | None) -> str | None:
@@ -291,6 +292,7 @@ class Walk(Saving):
             assert p.section is not None
             final = p.section.children[task.node].result()
             if task.plan_node.work is not None:
+                task._hear(final)
                 return sub.result(final)
             left = self.course.guard.aside(sub.leave, final, self.state, self.plan.schema)
             self.changes.replace(p.section.kept)
@@ -381,9 +383,8 @@ class Walk(Saving):
         return following
 
     def _halt_of_budget(self, limit: int) -> Halt:
-        """As many nodes have run as may; of a workflow, the planner once more than there are layers."""
-        budget = f"max_layers ({limit - 1})" if self.planning else f"max_iterations ({limit})"
-        reason = f"{budget} exceeded; a resume needs a graph that allows more"
+        """As many nodes have run as may."""
+        reason = f"max_iterations ({limit}) exceeded; a resume needs a graph that allows more"
         return Halt(FAILED, self, reason, None, FAILED_PHASE)
 
     def _halt_after(self, following: object) -> Halt:

@@ -171,9 +171,13 @@ class Weave:
 
     def _layer_is_done(self) -> bool:
         """Whether those who wait are the last of a layer, and nobody is told of them before it is saved, at once."""
+        if not self._prompt or self.running or self.queued or self.timers:
+            return False
         bundle = self.savers[0].bundle
-        busy = self.running or self.queued or self.timers or bundle.waiting
-        return self._prompt and not busy and bundle.holder is None and bundle.live == len(self.savers)
+        section = bundle.walk.progress.section
+        if section is None or bundle.holder is not None or bundle.waiting or bundle.live != len(self.savers):
+            return False
+        return all(each.bundle is bundle and section.children[each.key].done for each in self.savers)
 
     def _wait(self) -> Generator[Any, Any, bool]:
         """Wait for what is under way. False if nothing is."""

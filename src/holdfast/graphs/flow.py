@@ -87,7 +87,7 @@ class FlowDefinition:
         try:
             spec = make_spec(name, self._named(depends_on), self._named(optional), arguments)
         except DefinitionError as problem:
-            raise DefinitionError(problem.mistakes, self.name) from None
+            raise DefinitionError(problem.mistakes, self.name, "workflow") from None
         self._add_code(spec.name, run, condition, retry, timeout, safe_to_fail)
         self._specs[spec.name] = spec
         return self._changed()
@@ -134,7 +134,7 @@ class FlowDefinition:
         try:
             make_spec(name)
         except DefinitionError as problem:
-            raise DefinitionError(problem.mistakes, self.name) from None
+            raise DefinitionError(problem.mistakes, self.name, "workflow") from None
         self._add_code(name, run, condition, retry, timeout, safe_to_fail)
         return self._changed()
 
@@ -183,12 +183,12 @@ class FlowDefinition:
         """Raise a `DefinitionError` that lists every mistake, or return if there is none."""
         mistakes = list(self._mistakes())
         if mistakes:
-            raise DefinitionError(mistakes, self.name)
+            raise DefinitionError(mistakes, self.name, "workflow")
 
     def freeze(self, on_mismatch: OnMismatch = "fail") -> Plan:
         """Validate and return the plan. Raises `DefinitionError`."""
         if self._freezing:
-            raise DefinitionError("the workflow contains itself", self.name)
+            raise DefinitionError("the workflow contains itself", self.name, "workflow")
         self.validate()
         self._freezing = True
         try:
@@ -196,7 +196,7 @@ class FlowDefinition:
         finally:
             self._freezing = False
         codes = {name: code._replace(sub=inside.get(name)) for name, code in self._codes.items()}
-        layers = Layers(dict(self._specs), codes, self._handler, on_mismatch)
+        layers = Layers(dict(self._specs), codes, self._handler, on_mismatch, self.max_layers)
         section = Section(PLANNER, PLANNER, layered=True)
         planner = plan_node(PLANNER, layers.planner, None, None, [section], False)
         subs = {name: sub.plan.fingerprint for name, sub in inside.items()}
@@ -220,6 +220,7 @@ class FlowDefinition:
             raise DefinitionError(
                 f"a workflow has no interrupts, so it can't stop at {stops[0]!r}: pause() in the task",
                 self.name,
+                "workflow",
             )
         return self.freeze()
 
@@ -246,11 +247,11 @@ class FlowDefinition:
     ) -> None:
         what = f"task {name!r}"
         if name in self._codes:
-            raise DefinitionError(f"there is a task {name!r} already", self.name)
+            raise DefinitionError(f"there is a task {name!r} already", self.name, "workflow")
         timeout, tried = read_timeout(timeout, what), read_retry(retry)
         inside = hasattr(run, "_plan_inside")
         if inside and timeout is not None:
-            raise DefinitionError(f"{what} is a graph; give its own nodes the timeout", self.name)
+            raise DefinitionError(f"{what} is a graph; give its own nodes the timeout", self.name, "workflow")
         if condition is not None and (condition := wants(condition, f"the condition of {what}")).is_async:
             raise DefinitionError(
                 f"the condition of {what} is async; let a task before it find out", self.name

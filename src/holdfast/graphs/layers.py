@@ -7,6 +7,7 @@ layer is one step of the run, and a workflow is run, saved and resumed by the lo
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final
 
@@ -52,8 +53,11 @@ class Layers:
         codes: Mapping[str, TaskCode],
         handler: Wants | None,
         on_mismatch: str = "fail",
+        most: int = 10_000,
     ) -> None:
         self.specs, self.codes, self.handler, self.on_mismatch = specs, codes, handler, on_mismatch
+        self.most = most
+        """How many layers there may be."""
         self.dag: Dag = {name: spec.to_data() for name, spec in specs.items()}
         self._stored_dag = encode(self.dag, "arguments")
         self.nodes = {name: self.node(spec) for name, spec in specs.items()}
@@ -105,11 +109,8 @@ class Layers:
         assert section is not None
         names = [str(key) for key, child in section.children.items() if not child.done]
         other = [name for name in names if dag[name] != self.dag.get(name)]
-        return (
-            {**self.nodes, **{name: self.node(read_spec(name, dag[name])) for name in other}}
-            if other
-            else self.nodes
-        )
+        changed = {name: self.node(read_spec(name, dag[name])) for name in other}
+        return ChainMap(changed, self.nodes) if changed else self.nodes
 
     def next_layer(self, state: Mapping[str, Any], visit: int, planned: Ahead | None) -> tuple[str, ...]:
         """The tasks that are ready after this visit of the planner; none if all is done."""
@@ -182,9 +183,15 @@ class Layers:
         if condition is None:
             return ""
         function = condition.bind(spec, f"the condition of task {spec.name!r}", strict=False)
-        if function.call(**function.arguments(lambda thing: _offered(ctx, state, spec, thing))):
-            return ""
-        return f"its condition {getattr(condition.call, '__name__', 'function')!r} doesn't hold"
+        said = ctx.said.update() if ctx.said is not None else {}
+        holds = function.call(**function.arguments(lambda thing: _offered(ctx, state, spec, thing)))
+        if ctx.said is not None and ctx.said.update() != said:
+            raise UsageError(
+                "a condition only looks; a task or the handler after layers says and decides things"
+            )
+        return (
+            "" if holds else f"its condition {getattr(condition.call, '__name__', 'function')!r} doesn't hold"
+        )
 
     def check_new(self, wanted: Mapping[str, Any], dag: Dag, inputs: Mapping[str, Any], by: str) -> TaskSpec:
         """The spec of a task that is to be added. Raises `UsageError` if it can't be."""
@@ -205,7 +212,7 @@ class Layers:
                 if needed not in dag:
                     near = did_you_mean(needed, dag)
                     raise DefinitionError(f"task {spec.name!r}: there is no task {needed!r}{near}")
-            circular = sorted(all_before(dag, spec.needs).intersection(before))
+            circular = sorted(all_before(dag, spec.needs).intersection(before)) if before else []
             if circular:
                 raise DefinitionError(
                     f"task {spec.name!r} can't be before {circular[0]!r}, which it depends on itself"

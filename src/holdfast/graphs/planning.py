@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,7 +51,7 @@ class Planning:
         section = self.progress.section
         children = section.children.values() if section is not None else ()
         for decision in [*(each for child in children for each in child.state.get("decisions", ())), *more]:
-            match decision["kind"]:
+            match decision["kind"] if "/" not in decision["by"] else "":  # that of a workflow inside is done
                 case "add_task":
                     self._add(decision)
                 case "skip_tasks":
@@ -72,6 +73,9 @@ class Planning:
                 for name in names:
                     self._leave_out(name, self.skip_next)
             self.ready = tuple(name for name in names if name not in self.skips and self._runs(name, seen))
+        if self.ready and self.layer >= self.layers.most:
+            most = self.layers.most
+            raise UsageError(f"max_layers ({most}) exceeded; a resume needs a workflow that allows more")
         self.ctx.scope.kept = Ahead(self.ctx.visit, self.ready, self.rest, tuple(self.skips))
 
     def update(self) -> dict[str, Any]:
@@ -92,7 +96,7 @@ class Planning:
         )
 
     def _dag(self) -> Dag:
-        return {**self.state["dag"], **self.dag}
+        return ChainMap(self.dag, self.state["dag"]) if self.dag else self.state["dag"]
 
     def _runs(self, name: str, seen: Mapping[str, Any]) -> bool:
         data = self.dag.get(name) or self.state["dag"][name]

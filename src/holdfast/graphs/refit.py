@@ -16,6 +16,7 @@ from holdfast.graphs.layers import Layers
 from holdfast.graphs.tasks import TaskSpec, read_spec
 from holdfast.journal.codec import encode
 from holdfast.journal.progress import Progress, Question
+from holdfast.journal.store import COMPLETED
 
 
 class ResumePlan(NamedTuple):
@@ -38,11 +39,15 @@ class ResumePlan(NamedTuple):
     dropped: list[str]
     questions: list[Question]
     notes: list[str]
+    anew: frozenset[str] = frozenset()
+    """Tasks that were under way and can't go on from where they are."""
+    inside: Mapping[str, ResumePlan] = {}
+    """The same for workflows inside of tasks that are under way, where they have changed, by the way there."""
 
     @property
     def differs(self) -> bool:
         """Whether the tasks in the code aren't those that the run was saved with."""
-        return bool(self.new or self.changed or self.gone)
+        return bool(self.new or self.changed or self.gone or self.inside)
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -58,6 +63,9 @@ class ResumePlan(NamedTuple):
             yield f"  waits for an answer: {question.id}: {question.prompt}"
         for note in self.notes:
             yield f"  note:    {note}"
+        for place, inner in self.inside.items():
+            yield f"  the workflow at {place!r} has changed, too:"
+            yield from _account(inner)
 
 
 def plan_resume(layers: Layers, progress: Progress) -> ResumePlan:
@@ -76,7 +84,8 @@ def plan_resume(layers: Layers, progress: Progress) -> ResumePlan:
     }
     gone = [name for name in then if name not in now]
     kept = [name for name in finished if name in now]
-    anew = {*gone, *(name for name in changed if name not in finished)}
+    done = set(kept)
+    anew = {*gone, *(name for name in changed if not done.issuperset(_needs(now[name])))} - done
     open_ones = [str(name) for name, child in children.items() if not child.done and name not in anew]
     remaining = [list(names) for names in layers_of(now, {*kept, *open_ones})]
     stopped = [child for name, child in children.items() if name not in anew]
@@ -86,13 +95,14 @@ def plan_resume(layers: Layers, progress: Progress) -> ResumePlan:
         status=progress.status,
         completed_layers=completed_layers(progress),
         kept=kept,
-        layers=[open_ones, *remaining] if open_ones else remaining,
+        layers=[] if progress.status == COMPLETED else [open_ones, *remaining] if open_ones else remaining,
         new=[name for name in now if name not in then],
         changed=changed,
         gone=gone,
         dropped=[name for name in finished if name not in now],
         questions=[*progress.questions, *(each for child in stopped for each in child.open_questions())],
-        notes=[*_left_without(then, now), *_unasked(children, anew)],
+        notes=[*_left_without(then, now), *_lost(children, anew, now)],
+        anew=frozenset(anew),
     )
 
 
@@ -125,7 +135,7 @@ def refit(layers: Layers, progress: Progress, workflow: str, place: str = "") ->
     section = progress.section
     if section is not None and section.layer is not None:
         for key, child in list(section.children.items()):
-            if key in plan.gone or (key in plan.changed and not child.done):
+            if key in plan.gone or (not child.done and key in plan.anew):
                 del section.children[key]
     return True
 
@@ -199,11 +209,20 @@ def _left_without(then: Dag, now: Dag) -> Iterable[str]:
             yield f"{_listed(left)} came before {name!r}, which is gone: nothing takes what they come to"
 
 
-def _unasked(children: Mapping[Any, Progress], anew: set[str]) -> Iterable[str]:
-    """Questions that go with the tasks that asked them."""
+def _lost(children: Mapping[Any, Progress], anew: set[str], now: Dag) -> Iterable[str]:
+    """What goes with tasks that were under way: they begin anew, or aren't there any more."""
     for name, child in children.items():
-        for question in child.open_questions() if name in anew else ():
-            yield f"the question {question.id!r} is gone, as its task has changed: it is asked again, if it is"
+        if child.done or name not in anew:
+            continue
+        then = "it asks again, if it does" if name in now else "nobody asks it any more"
+        for question in child.open_questions():
+            yield f"the question {question.id!r} is gone with what {name!r} was: {then}"
+        if child.memos:
+            yield f"what {name!r} has kept with once() is gone with what it was: {_listed(child.memos)}"
+
+
+def _needs(data: Mapping[str, Any]) -> Iterable[str]:
+    return (*data.get("depends_on", ()), *data.get("optional", ()))
 
 
 def _comparable(data: Mapping[str, Any]) -> bytes:
@@ -216,6 +235,9 @@ def _difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     told = []
     for key in sorted({*then, *now}):
         if encode(then.get(key)) != encode(now.get(key)):
+            if key == "arguments":  # what they are is nobody's business
+                told.append(f"its arguments {_listed(sorted({*then.get(key, ()), *now.get(key, ())}))}")
+                continue
             word = "parameters" if key == "named" else key
             told.append(f"{word} was {then.get(key) or 'none'}, is {now.get(key) or 'none'}")
     return "; ".join(told)

@@ -24,18 +24,15 @@ _TAKES: Final = ("name", "run", "depends_on", "optional", "arguments", "before",
 class Said:
     """What one call has said so far. It counts when the call is over, and completes."""
 
-    __slots__ = ("by", "context", "decisions", "messages")
+    __slots__ = ("by", "context", "decisions", "messages", "tasks")
 
     def __init__(self, by: str) -> None:
         self.by = by
         self.messages: list[Any] = []
         self.decisions: list[dict[str, Any]] = []
         self.context: dict[str, Any] = {}
-
-    @property
-    def tasks(self) -> dict[str, Any]:
+        self.tasks: dict[str, Any] = {}
         """The tasks that are to be added, by name."""
-        return {each["name"]: each for each in self.decisions if each["kind"] == ADD_TASK}
 
     def message(self, message: Any) -> None:
         """Add a message."""
@@ -66,7 +63,9 @@ class Said:
 
     def add_task(self, task: Mapping[str, Any]) -> None:
         """Decide that there is one more task."""
-        self.decisions.append({**task, "kind": ADD_TASK, "by": self.by})
+        decision = {**task, "kind": ADD_TASK, "by": self.by}
+        self.decisions.append(decision)
+        self.tasks[task["name"]] = decision
 
     def skip(self, tasks: Iterable[str], reason: str) -> None:
         """Decide that tasks aren't to run."""

@@ -31,14 +31,15 @@ class Ledger:
     """The writing side of one run's journal, for the holder of `fence`, after record `sequence`."""
 
     __slots__ = (
+        "_closed",
         "_look_at",
         "_pending",
         "_seal",
         "_snapshot",
         "_weight",
+        "_whole",
         "fence",
         "run_id",
-        "sealed",
         "sequence",
     )
 
@@ -46,15 +47,15 @@ class Ledger:
         self.run_id, self.fence, self.sequence = run_id, fence, sequence
         self._seal = Seal(run_id)
         self._pending: list[bytes] = []
-        self.sealed = 0
-        self._snapshot = 0
+        self._closed: list[bytes] = []
+        self._snapshot = self._whole = 0
         self._weight = weight
         self._look_at = max(weight, LEAST_WEIGHT)
 
     @property
     def pending(self) -> int:
         """How many records wait to be committed."""
-        return len(self._pending)
+        return len(self._pending) + len(self._closed)
 
     def step(self, progress: Progress, delta: bytes, following: str | None) -> None:
         """Note that a node completed; `progress` is already past it."""
@@ -104,36 +105,40 @@ class Ledger:
     ) -> Commit:
         """All that is pending, as a commit. It stays pending until `acknowledged`.
 
-        It is one record, or two where one is whole: then that begins the second.
+        What happened since the last commit is one record, or two where one is whole: then that begins the second.
+        Those of a commit that was refused are as they were, and come before it.
         """
-        bodies, whole = self._pending, self._snapshot
-        close, number = self._seal.close, self.sequence
-        self.sealed = len(bodies)
-        if self.sealed == 1:
-            records = [close(number + 1, bodies[0])]
-        else:
-            parts = [bodies[: whole - 1], bodies[whole - 1 :]] if whole > 1 else [bodies] if bodies else []
-            records = [close(number + place, _together(part)) for place, part in enumerate(parts, 1)]
+        closed, bodies = self._closed, self._pending
+        if bodies:
+            whole, self._pending = self._snapshot, []
+            parts = [bodies[: whole - 1], bodies[whole - 1 :]] if whole > 1 else [bodies]
+            for part in parts:
+                closed.append(self._seal.close(self.sequence + len(closed) + 1, _together(part)))
+            if whole:
+                self._snapshot, self._whole = 0, self.sequence + len(closed)
+        records = closed.copy()
         return Commit(
             self.run_id,
             self.fence,
-            number,
+            self.sequence,
             records,
-            number + len(records) if whole else 0,
+            self._whole,
             status,
             note,
             purge,
             heed,
         )
 
-    def acknowledged(self, commit: Commit, count: int | None = None) -> None:
-        """A commit is durable: forget what it held. `count` is what was `sealed` in it, if it isn't the last one
-        made.
-        """
-        count = self.sealed if count is None else count
-        self.sequence += len(commit.records)
-        del self._pending[:count]
-        self._snapshot = max(self._snapshot - count, 0)
+    def acknowledged(self, commit: Commit) -> None:
+        """A commit is durable: forget what it held."""
+        self.taken(len(commit.records))
+
+    def taken(self, count: int) -> None:
+        """So many records, of those that were in a commit, are durable."""
+        self.sequence += count
+        self._closed = self._closed[count:]
+        if self._whole <= self.sequence:
+            self._whole = 0
 
     def consider(self, progress: Progress) -> None:
         """Write a snapshot if it is worth its bytes. No node may have its hands on the state meanwhile."""
