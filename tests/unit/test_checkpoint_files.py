@@ -104,8 +104,9 @@ class Unlisted:
 
 PLAIN: dict[str, Any] = {
     "none": None, "bool": True, "int": 7, "big": 2**90, "float": 1.5, "text": "kelp 🦑", "half": "\ud800",
-    "bytes": b"\0", "bytearray": bytearray(b"ab"), "empty": bytearray(), "list": [1, [2]], "tuple": (1, (2,)), "set": {1, 2},
-    "frozenset": frozenset({3}), "dict": {1: "a", "b": {}, (1, 2): 3}, "complex": 1 + 2j, "range": range(1, 9, 2),
+    "bytes": b"\0", "bytearray": bytearray(b"ab"), "empty": bytearray(), "list": [1, [2]], "tuple": (1, (2,)),
+    "set": {1, 2}, "frozenset": frozenset({3}), "dict": {1: "a", "b": {}, (1, 2): 3}, "complex": 1 + 2j,
+    "range": range(1, 9, 2),
     "slice": slice(1, None), "dots": ..., "datetime": datetime(2026, 1, 2, 3, 4, 5, 6),
     "aware": datetime(2026, 1, 2, tzinfo=UTC), "zone": datetime(2026, 1, 2, tzinfo=ZoneInfo("Europe/Oslo")),
     "date": date(2026, 1, 2), "time": time(1, 2, fold=1), "delta": timedelta(1, 2, 3),
