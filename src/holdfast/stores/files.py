@@ -106,11 +106,13 @@ class FileStore:
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         outcomes: list[Exception | None] = [None] * len(commits)
+        batch = _Batch()
         with self._holding(*(commit.run_id for commit in commits)):
-            batch = _Batch(self)
             for number, commit in enumerate(commits):
-                outcomes[number] = self._prepare_commit(commit, batch)
+                outcomes[number] = self._prepare_commit(commit, batch, number)
             batch.land()
+        for number, problem in batch.failed.items():
+            outcomes[number] = problem
         return outcomes
 
     def head(self, run_id: str) -> RunHead:
@@ -170,6 +172,7 @@ class FileStore:
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
         count = 0
+        self._sweep_journals()
         for found in self._heads():
             if found.status not in statuses:
                 continue
@@ -276,7 +279,7 @@ class FileStore:
             return head.signal or ""
         return None
 
-    def _prepare_commit(self, commit: Commit, batch: _Batch) -> Exception | None:
+    def _prepare_commit(self, commit: Commit, batch: _Batch, number: int) -> Exception | None:
         """Write a commit, to land with the others of its call; or why it is refused."""
         stripe = self._locks.stripe_of(name_of(commit.run_id))
         if batch.has(commit.run_id):
@@ -292,8 +295,7 @@ class FileStore:
         head = _changed(run.head, commit, now)
         if commit.purge:
             assert head is not None
-            stripe.changed()
-            run.purge(head._replace(sequence=commit.expected + len(commit.records)))
+            batch.purge(number, stripe, run, head._replace(sequence=commit.expected + len(commit.records)))
             return None
         try:
             batch.write(stripe, run, commit.records, head)
@@ -327,6 +329,17 @@ class FileStore:
         stripe.all_known = len(heads) == len(stripe.runs)
         return heads
 
+    def _sweep_journals(self) -> None:
+        """Remove journal files that killed writers left and that no head knows."""
+        self._refuse_closed()
+        with _explained(self.path):
+            for path in self._runs.glob(f"*{JOURNAL}"):
+                name, _, token = path.name.removesuffix(JOURNAL).rpartition(".")
+                with self._locks.holding(name), suppress(FileNotFoundError, DamagedRecord):
+                    head = self._runs / f"{name}{HEAD}"
+                    if not head.exists() or parsed(None, head.read_bytes())[1].token != token:
+                        path.unlink()
+
     def _head_in(self, stripe: Stripe, path: Path, run_id: str | None) -> RunHead | None:
         """The head of the run in a head file; of a damaged one, what its head file says, if that can be read."""
         try:
@@ -347,15 +360,24 @@ class FileStore:
 
 
 class _Batch:
-    """Commits of one call: all written, then all flushed; if either fails, none of them was."""
+    """Commits of one call: all written, then all flushed; if either fails, none of them was.
 
-    def __init__(self, store: FileStore) -> None:
-        self._store = store
+    A purge replaces a head, which can't be taken back. So purges come last, and one that fails does so
+    alone: `failed` has them by their numbers.
+    """
+
+    def __init__(self) -> None:
+        self.failed: dict[int, Exception] = {}
         self._written: dict[str, tuple[Stripe, RunFiles, bytes, int, RunHead | None]] = {}
+        self._purged: dict[str, tuple[int, Stripe, RunFiles, RunHead]] = {}
 
     def has(self, run_id: str) -> bool:
         """Whether a commit of this run is on its way."""
-        return run_id in self._written
+        return run_id in self._written or run_id in self._purged
+
+    def purge(self, number: int, stripe: Stripe, run: RunFiles, head: RunHead) -> None:
+        """Drop a run's journal and give it a new head, when all else has landed."""
+        self._purged[run.head.run_id] = number, stripe, run, head
 
     def write(self, stripe: Stripe, run: RunFiles, records: Sequence[bytes], head: RunHead | None) -> None:
         """Write a commit's frame. Raises `ValueError` if it is too large, `OSError`."""
@@ -384,11 +406,19 @@ class _Batch:
         for _, run, made, count, head in self._written.values():
             run.accept(made, count, head)
         self._written.clear()
+        for number, stripe, run, head in self._purged.values():
+            stripe.changed()
+            try:
+                run.purge(head)
+            except OSError as error:
+                self.failed[number] = explained(error, run.head_path)
+        self._purged.clear()
 
     def _undo(self) -> None:
         for _, run, *_ in self._written.values():
             run.undo()
         self._written.clear()
+        self._purged.clear()
 
 
 def _changed(head: RunHead, commit: Commit, now: float) -> RunHead | None:

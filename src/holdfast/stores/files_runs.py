@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from holdfast.errors import DamagedRecord, RunNotFound
 from holdfast.journal.store import RunHead
-from holdfast.stores.durable import flush_directory, put
+from holdfast.stores.durable import flush_directory, put, write_all
 from holdfast.stores.files_format import (
     HEADER,
     MIXED,
@@ -35,6 +36,7 @@ WORTH_REWRITING = 64 * 1024
 """Bytes of dropped records from which on a journal is rewritten without them, if they are half of it."""
 
 
+@lru_cache(4096)
 def name_of(run_id: str) -> str:
     """What the files of a run are called: readable, safe, and no other's, whatever the id and the file system."""
     from hashlib import sha256
@@ -84,6 +86,8 @@ class RunFiles:
 
     def refresh(self) -> None:
         """Take in what others have written. Raises `RunNotFound`, `DamagedRecord`."""
+        if self.descriptor is not None and os.fstat(self.descriptor).st_nlink == 0:
+            self.close()
         stored = stored_head(self.directory, self.head.run_id)
         if stored != self.stored:
             head, place = parsed(self.head.run_id, stored)
@@ -358,9 +362,7 @@ def _token() -> str:
 
 def _write_at(descriptor: int, data: bytes, offset: int) -> None:
     os.lseek(descriptor, offset, os.SEEK_SET)
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    write_all(descriptor, data)
 
 
 def _read_at(descriptor: int, size: int, offset: int) -> bytes:
