@@ -123,9 +123,41 @@ class DamagedRecord(StoreError):
 
 
 class UnsupportedFormat(StoreError):
-    """The record is whole but of a format this version of Holdfast can't read: a newer one, most likely."""
+    """A record or file is whole, but of a format that this Holdfast can't read: a newer one's, most likely."""
 
     code = "unsupported-format"
+
+
+class CheckpointError(StoreError):
+    """A checkpoint file can't be used. `path` names it, `reason` says why."""
+
+    code = "checkpoint"
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"checkpoint file {path!r}: {reason}")
+
+
+class CheckpointNotFound(CheckpointError):
+    """There is no checkpoint file at `path`."""
+
+    code = "checkpoint-not-found"
+
+
+class DamagedCheckpoint(CheckpointError):
+    """A checkpoint file isn't what was written, or none at all. It is never returned as data."""
+
+    code = "checkpoint-damaged"
+
+
+class ForbiddenType(CheckpointError):
+    """A checkpoint file names a class or function that isn't allowed; nothing of it was run. `type` is the name."""
+
+    code = "forbidden-type"
+
+    def __init__(self, path: str, type: str, reason: str) -> None:
+        self.type = type
+        super().__init__(path, reason)
 
 
 class Conflict(HoldfastError):

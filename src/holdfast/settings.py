@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from time import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -39,6 +40,7 @@ class Settings(NamedTuple):
     on_save_error: OnSaveError = "fail"
     keep: int | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
+    checkpoint_dir: str | os.PathLike[str] | None = None
 
     def compiled(self, plan: Plan, observers: Iterable[ObserverLike]) -> Compiled:
         """The plan and all that a run of it needs. Raises `DefinitionError` for settings that can't be."""
@@ -48,7 +50,8 @@ class Settings(NamedTuple):
         opened, every = self._store()
         if opened is None and plan.interrupts:
             raise DefinitionError(
-                "interrupts need somewhere to save the run: compile(store=…) or compile(checkpointer=…)",
+                "interrupts need somewhere to save the run: compile(store=…), compile(checkpoint_dir=…) "
+                "or compile(checkpointer=…)",
                 plan.name,
             )
         if opened is None and self.interval:
@@ -59,25 +62,39 @@ class Settings(NamedTuple):
             interval=every if self.interval is None else CheckpointConfig(interval=self.interval).interval,
             preserve=self.checkpoint.preserve if self.preserve is None else self.preserve,
             emit=gather(observers, time),
-            checkpointer=self.checkpointer,
+            checkpointer=self._checkpointer(),
+            own=self.store is not None or (self.checkpointer is None and self.checkpoint_dir is None),
             executor=self.executor,
             max_concurrency=self.max_concurrency,
             tolerant=self.on_save_error == "continue",
             keep=self.keep,
         )
 
+    def _checkpointer(self) -> Checkpointer | None:
+        if self.checkpoint_dir is None:
+            return self.checkpointer
+        from holdfast.stores.checkpoint_files import CheckpointFiles
+
+        return CheckpointFiles(self.checkpoint_dir)
+
     def _store(self) -> tuple[Store | None, int]:
         """The store, if there is one, and after how many steps it is saved to."""
         every = self.checkpoint.interval
         if self.store is not None:
             return open_store(self.store), every or 1
-        if self.checkpointer is not None:
+        if self.checkpointer is not None or self.checkpoint_dir is not None:
             return MemoryStore(), 0
         return (open_store(self.checkpoint.store) if every else None), every
 
     def _mistakes(self) -> Iterable[str]:
         if self.store is not None and self.checkpointer is not None:
             yield "give a store or a checkpointer, not both"
+        if self.checkpointer is not None and self.checkpoint_dir is not None:
+            yield "give a checkpointer or a checkpoint_dir, not both"
+        if self.checkpoint_dir is not None and not (
+            self.checkpoint_dir and isinstance(self.checkpoint_dir, str | os.PathLike)
+        ):
+            yield f"checkpoint_dir is the path of a directory, not {self.checkpoint_dir!r}"
         if self.checkpointer is not None and not isinstance(self.checkpointer, Checkpointer):
             yield f"a checkpointer has save() and load(); {self.checkpointer!r} doesn't"
         if not self.lease > 0:
@@ -86,6 +103,8 @@ class Settings(NamedTuple):
             yield f"an executor has submit(); {self.executor!r} doesn't"
         if type(self.max_concurrency) is not int or self.max_concurrency < 1:
             yield f"max_concurrency is a whole number from 1, not {self.max_concurrency!r}"
+        if self.checkpoint_dir is not None and self.store is None and self.interval:
+            yield "a checkpoint_dir keeps a run when it stops; an interval needs a store"
         if self.checkpointer is not None and self.interval:
             yield "a checkpointer keeps a run when it stops; an interval needs a store"
         if self.on_save_error not in ("fail", "continue"):

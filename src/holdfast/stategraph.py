@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from holdfast.engine import entry
 from holdfast.engine.core import BESIDE
+from holdfast.engine.given import Given
+from holdfast.engine.run import Run
 from holdfast.engine.runnable import Runnable
 from holdfast.engine.session import Compiled
 from holdfast.errors import UsageError
@@ -70,6 +74,7 @@ class StateGraph(Definition, Runnable[State]):
         interrupt_before: Iterable[str] = (),
         interrupt_after: Iterable[str] = (),
         checkpointer: Checkpointer | None = None,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
         interval: int | None = None,
         preserve: bool | None = None,
         lease: float = LEASE,
@@ -83,9 +88,11 @@ class StateGraph(Definition, Runnable[State]):
         `store` (an object, a registered name, a URL or a file) saves every run after each node, or after
         every `interval`-th, and always when it stops; `preserve` keeps what is saved of a run that completed.
         `interrupt_before` and `interrupt_after` stop a run at nodes, for which there must be somewhere to
-        save: a store, or a `checkpointer` with `save` and `load`. `lease` is how many seconds another process
-        waits before it takes over a run whose process has gone silent. `keep` is how many of a run's newest steps
-        can be gone back to, at least; None keeps all.
+        save: a store, a `checkpoint_dir`, or a `checkpointer` with `save` and `load`. In a `checkpoint_dir` a file is
+        written wherever a run stops, before you are told, and its path is the event's `checkpoint_path`.
+
+        `lease` is how many seconds another process waits before it takes over a run whose process has gone silent.
+        `keep` is how many of a run's newest steps can be gone back to, at least; None keeps all.
 
         A save that fails stops the run, so that nothing is done that might be lost. With `on_save_error="continue"`
         it goes on: its status is `degraded` until a save works again, which then saves all that wasn't.
@@ -96,7 +103,7 @@ class StateGraph(Definition, Runnable[State]):
         """
         self._settings = Settings(
             store, checkpointer, interval, preserve, lease, executor, max_concurrency, on_save_error, keep,
-            self._checkpoint,
+            self._checkpoint, checkpoint_dir,
         )  # fmt: skip
         self._stops = (
             stop_names("interrupt_before", interrupt_before),
@@ -104,6 +111,48 @@ class StateGraph(Definition, Runnable[State]):
         )
         self._compiled = self._compile()
         return self
+
+    def save_checkpoint(
+        self,
+        path: str | os.PathLike[str],
+        state: Mapping[str, Any],
+        node: str,
+        config: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Write a checkpoint file by hand, whole or not at all; a resume from it runs `node` with this state.
+
+        Directories on the way are made. Returns the path. Raises `UnstorableValue` with the way to a value that
+        can't be kept, and `StoreUnavailable` where nothing can be written.
+        """
+        from holdfast.stores.checkpoint_files import write_checkpoint
+
+        return write_checkpoint(path, state, node, config)
+
+    @classmethod
+    def load_checkpoint(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """What is in a checkpoint file: `state`, `node`, `config`, `timestamp`, `version`, and more at times.
+
+        Nothing that the file names is imported or run. Raises `CheckpointNotFound`, `DamagedCheckpoint`,
+        `ForbiddenType` for a class that is neither a standard one nor registered, `UnsupportedFormat`.
+        """
+        from holdfast.stores.checkpoint_files import read_checkpoint
+
+        return read_checkpoint(path)
+
+    def resume_from_checkpoint(
+        self,
+        path: str | os.PathLike[str],
+        config: Mapping[str, Any] | None = None,
+        state_update: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Go on from a checkpoint file; iterate what this returns for its events.
+
+        `state_update` is merged into the saved state and `config` over the saved one. Where the run stopped by
+        itself, it goes on exactly there; a file that was saved by hand, or by another program, runs its node.
+        Raises, when it begins, what `load_checkpoint` does, and `DefinitionError` for a node that is gone.
+        """
+        compiled, given = self.compiled(), Given(update=state_update, config=config)
+        return Run(entry.run_of(path), lambda: entry.recall(compiled, path, given, stream=False, file=True))
 
     def compiled(self) -> Compiled:
         """The plan and its settings; what was added since the last `compile` is taken in."""

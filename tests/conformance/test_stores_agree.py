@@ -1,4 +1,4 @@
-"""Any list of calls gives the same results in memory and in SQLite: the plain store is the other's model."""
+"""Any list of calls gives the same results in memory, SQLite and files: the plain store is the others' model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -19,6 +20,7 @@ from hypothesis.stateful import (
 from holdfast.errors import HoldfastError
 from holdfast.journal.store import STATUSES, Commit, Lease, NewRun, RunFilter, Signalled, Store
 from holdfast.stores import MemoryStore
+from holdfast.stores.files import FileStore
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.conformance import ManualClock
 
@@ -41,11 +43,13 @@ class StoresAgree(RuleBasedStateMachine):
         super().__init__()
         self.clock = ManualClock()
         self.folder = tempfile.TemporaryDirectory()
-        self.path = Path(self.folder.name, "runs.db")
         self.model = MemoryStore(clock=self.clock)
-        self.store = SQLiteStore(self.path, level="process", clock=self.clock)
+        self.store = self.opened(Path(self.folder.name, "runs.db"))
         # A second store on the file, so that neither may rely on what it remembers.
-        self.other = SQLiteStore(self.path, level="process", clock=self.clock)
+        self.other = self.opened(Path(self.folder.name, "runs.db"))
+
+    def opened(self, path: Path) -> Store:
+        return SQLiteStore(path, level="process", clock=self.clock)
 
     def teardown(self) -> None:
         self.store.close()
@@ -166,6 +170,11 @@ class StoresAgree(RuleBasedStateMachine):
             self.same("read", head.run_id, 1)
 
 
+class FilesAgree(StoresAgree):
+    def opened(self, path: Path) -> Store:
+        return FileStore(path, level="process", clock=self.clock)
+
+
 def outcome(store: Store, method: str, *arguments: Any, **more: Any) -> Any:
     """What a call returned or raised, in a form in which two of them can be compared."""
     try:
@@ -181,10 +190,11 @@ def comparable(item: Any) -> Any:
     return item
 
 
-def test_memory_and_sqlite_agree() -> None:
+@pytest.mark.parametrize("machine", [StoresAgree, FilesAgree])
+def test_another_store_agrees_with_memory(machine: type[RuleBasedStateMachine]) -> None:
     """P6, P8, F14: results, refusals and their words, and all that is kept."""
     run_state_machine_as_test(
-        StoresAgree,
+        machine,
         settings=settings(
             max_examples=40,
             stateful_step_count=40,

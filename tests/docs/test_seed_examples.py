@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 import pytest
 
 from holdfast import CheckpointConfig, MemoryCheckpointer, MemoryStore, StateGraph
+from holdfast.stores.checkpoint_files import CheckpointFiles
 
 PAGE = Path(__file__).with_name("seed_examples.md")
 EXAMPLE = re.compile(r"^## (?P<title>.+?)\n+```python\n(?P<code>.*?)^```$", re.M | re.S)
@@ -27,6 +29,15 @@ AFTER = {
 
 WITH_BRANCHES = "checkpoint with parallel flows"
 """The example that goes on from a graph with parallel edges, which the guide doesn't show."""
+
+
+WITH_FILES = (
+    "checkpoint files",
+    "files at interrupts",
+    "clean up old checkpoints",
+    "a directory for each session",
+)
+"""The examples that leave checkpoint files behind."""
 
 
 def note(state: dict[str, Any], node: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +66,13 @@ def supplied(title: str) -> dict[str, Any]:
     steps = ("prepare_data", "validate_data", "send_email", "deploy_production")
     chain = graph_of(*steps, checkpoint=CheckpointConfig(MemoryStore(), interval=1))
     return {
-        "graph": graph_with_branches() if title == WITH_BRANCHES else chain,
+        "graph": graph_with_branches()
+        if title == WITH_BRANCHES
+        else graph_of("prepare", "review", "execute")
+        if title in WITH_FILES
+        else chain,
+        "workflow_id": "w1",
+        "session_id": "s1",
         "checkpointer": MemoryCheckpointer(),
         "merge_results": lambda results: [node for result in results for node in result["ran"]],
         "prepare_func": note,
@@ -77,6 +94,50 @@ def run(title: str, namespace: dict[str, Any]) -> None:
 
 def types(events: list[dict[str, Any]]) -> list[str]:
     return [event["type"] for event in events]
+
+
+def stops_and_goes_on(graph: StateGraph, directory: Path) -> None:
+    """With its checkpoint files elsewhere, for the guide has them in a place that all tests share."""
+    graph.compile(interrupt_before=["review"], checkpoint_dir=directory)
+    (stop,) = graph.invoke({"value": 1})
+    path = Path(stop["checkpoint_path"])
+    assert re.fullmatch(r"review_\d+\.pkl", path.name)
+    assert pickle.loads(path.read_bytes())["state"] == {"value": 1, "ran": ["prepare"], "config": {}}
+    (final,) = graph.invoke({"approved": True}, checkpoint=stop["checkpoint_path"])
+    assert (final["state"]["ran"], final["state"]["approved"]) == (["prepare", "review", "execute"], True)
+
+
+def directory_of(graph: StateGraph) -> Path:
+    keeper = graph.compiled().checkpointer
+    assert isinstance(keeper, CheckpointFiles)
+    assert keeper.directory is not None
+    return keeper.directory
+
+
+def checkpoint_files(made: dict[str, Any]) -> None:
+    assert directory_of(made["graph"]) == Path("/tmp/checkpoints")
+    stops_and_goes_on(made["graph"], Path("checkpoints"))
+
+
+def files_at_interrupts(made: dict[str, Any]) -> None:
+    checkpoint_files(made)
+
+
+def clean_up_old_checkpoints(made: dict[str, Any]) -> None:
+    graph = made["graph"].compile(interrupt_before=["review"], checkpoint_dir="./checkpoints")
+    paths = [event["checkpoint_path"] for _ in range(7) for event in graph.invoke({"value": 1})]
+    assert len(set(paths)) == 7
+    run("clean up old checkpoints", made)
+    kept = [path for path in paths if Path(path).exists()]
+    assert len(kept) == 5
+    (final,) = graph.invoke(None, checkpoint=kept[-1])
+    assert final["type"] == "final"
+
+
+def a_directory_for_each_session(made: dict[str, Any]) -> None:
+    directory = directory_of(made["graph"])
+    assert directory == Path.cwd() / "checkpoints" / "w1" / "s1"
+    stops_and_goes_on(made["graph"], directory)
 
 
 def memory_checkpointer(made: dict[str, Any]) -> None:
@@ -141,10 +202,12 @@ def checkpoint_with_parallel_flows(made: dict[str, Any]) -> None:
 
 def what_a_checkpoint_holds(made: dict[str, Any]) -> None:
     kept = MemoryCheckpointer()
-    found = kept.load(kept.save({}, "review", {}))
     described = eval(EXAMPLES["what a checkpoint holds"])
-    assert {"state", "node", "config"} <= found.keys() <= described.keys()
-    assert all(isinstance(found[key], described[key]) for key in found)
+    made["graph"].save_checkpoint("review.pkl", {}, "review", {})
+    for found in (kept.load(kept.save({}, "review", {})), StateGraph.load_checkpoint("review.pkl")):
+        assert {"state", "node", "config"} <= found.keys() <= described.keys()
+        assert found.pop("version", "1.0") == described["version"]
+        assert all(isinstance(found[key], described[key]) for key in found)
 
 
 def where_to_interrupt(made: dict[str, Any]) -> None:
@@ -164,6 +227,11 @@ def a_node_that_keeps_what_a_resume_needs(made: dict[str, Any]) -> None:
 def no_checkpoint_yet(made: dict[str, Any]) -> None:
     assert types(made["events"]) == ["final"]
     assert made["events"][-1]["state"]["input"] == "start fresh"
+    made["graph"].save_checkpoint("./checkpoints/state.pkl", {"input": "kept"}, "send_email")
+    run("no checkpoint yet", made)
+    assert types(made["events"]) == ["final"]
+    assert made["events"][-1]["state"]["input"] == "kept"
+    assert made["events"][-1]["state"]["ran"] == ["send_email", "deploy_production"]
 
 
 def checkpointer_protocol(made: dict[str, Any]) -> None:
@@ -188,17 +256,21 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     check.__name__.replace("_", " "): check
     for check in (
         memory_checkpointer,
+        checkpoint_files,
         interrupt_before_a_node,
         interrupt_event,
         resume,
         resume_with_values,
         resume_with_settings,
         human_in_the_loop,
+        files_at_interrupts,
         checkpoint_with_parallel_flows,
         what_a_checkpoint_holds,
         where_to_interrupt,
         a_node_that_keeps_what_a_resume_needs,
         no_checkpoint_yet,
+        clean_up_old_checkpoints,
+        a_directory_for_each_session,
         checkpointer_protocol,
     )
 }
@@ -208,13 +280,13 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
 def test_an_example_runs_with_only_its_import_line_changed(
     title: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """F1, F3, F4, F6, F11, F12: and does what the guide says it does."""
+    """F1, F3, F4, F6, F7, F8, F11, F12: and does what the guide says it does."""
     monkeypatch.chdir(tmp_path)
     namespace = supplied(title)
     for each in [*AFTER.get(title, []), title]:
         run(each, namespace)
-    CHECKS[title](namespace)
     assert list(tmp_path.iterdir()) == []
+    CHECKS[title](namespace)
 
 
 def test_every_example_is_looked_at() -> None:

@@ -6,6 +6,7 @@ the same loop goes on from it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from time import time
@@ -17,7 +18,7 @@ from holdfast.engine.environment import environment
 from holdfast.engine.given import Given
 from holdfast.engine.handover import take_back
 from holdfast.engine.holder import this_process
-from holdfast.engine.link import Held, Link
+from holdfast.engine.link import Held, Link, link_to
 from holdfast.engine.session import Compiled, Session, log
 from holdfast.engine.ways import plan_inside, update_inside
 from holdfast.errors import (
@@ -28,7 +29,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.graphs.plan import PLANNER, Plan
-from holdfast.graphs.state import State
+from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.envelope import Seal
@@ -111,19 +112,52 @@ def resume(
     return session
 
 
-def recall(compiled: Compiled, reference: str, given: Given, stream: bool) -> Session:
-    """Open the run that a checkpoint's reference leads to. Raises what `resume` does."""
-    if compiled.checkpointer is None:
+def recall(
+    compiled: Compiled, reference: str | os.PathLike[str], given: Given, stream: bool, file: bool = False
+) -> Session:
+    """Open the run that a checkpoint's reference leads to: a file's, if `file`. Raises what `resume` does."""
+    from holdfast.stores.checkpoint_files import CheckpointFiles
+
+    file = file or isinstance(reference, os.PathLike)
+    if compiled.checkpointer is None and not (file or _names_file(compiled.plan, reference)):
         run_id, step = located(compiled, reference)
         return resume(compiled, run_id, given, None, stream, step)
-    progress = take_back(compiled.checkpointer, reference, compiled.plan)
+    keeper = compiled.checkpointer if compiled.checkpointer is not None and not file else CheckpointFiles()
+    progress = take_back(keeper, os.fspath(reference), compiled.plan)
     check_fits(compiled.plan, progress)
+    if compiled.link is None:
+        from holdfast.stores.memory import MemoryStore
+
+        compiled = compiled._replace(link=link_to(MemoryStore()), interval=0, own=False)
     link = compiled.need_link("invoke(checkpoint=…)")
-    with suppress(RunNotFound):
-        link.store.delete(progress.run_id)
+    if not compiled.own:
+        with suppress(RunNotFound):
+            link.store.delete(progress.run_id)
+    elif _is_run(link, progress.run_id):
+        if _stands_there(link, progress):
+            return resume(compiled, progress.run_id, given, None, stream, progress.step)
+        progress.run_id, progress.parent = new_id(), progress.run_id
     progress.crashes = 0
     link.store.create(new_run(progress, (), None, link.ttl))
     return resume(compiled, progress.run_id, given, None, stream)
+
+
+def _names_file(plan: Plan, reference: Any) -> bool:
+    """Whether a reference is the path of a checkpoint file, and not a run's id and a step."""
+    if plan.layers is not None or not isinstance(reference, str) or _parted(reference)[1] is not None:
+        return False
+    return reference.endswith(".pkl") or os.sep in reference or "/" in reference or os.path.isfile(reference)
+
+
+def _stands_there(link: Link, progress: Progress) -> bool:
+    """Whether the stored run is still where this progress of it was saved: then its journal is gone on with."""
+    tail = link.store.read(progress.run_id)
+    if not tail.records or tail.head.status == COMPLETED:
+        return False
+    stored, _ = read_on(tail)
+    return (stored.step, stored.node, stored.phase, stored.status, stored.state) == (
+        progress.step, progress.node, progress.phase, progress.status, progress.state
+    )  # fmt: skip
 
 
 def located(compiled: Compiled, reference: Any) -> tuple[str, int | None]:
@@ -174,6 +208,8 @@ def check_step(progress: Progress, step: int | None) -> None:
 
 def run_of(reference: Any) -> str:
     """The run that a reference speaks of, as far as it tells."""
+    if isinstance(reference, os.PathLike):
+        reference = os.fspath(reference)
     if not isinstance(reference, str):
         raise UsageError(f"a run or a checkpoint is named by its id, a str, not {type(reference).__name__}")
     return reference.rpartition("@")[0] or reference

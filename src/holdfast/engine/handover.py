@@ -17,19 +17,28 @@ from holdfast.graphs.plan import Plan
 from holdfast.graphs.state import new_id
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.progress import Progress
-from holdfast.stores.checkpointer import Checkpointer
-
-KEY = "__holdfast__"
+from holdfast.stores.checkpointer import KEY, Checkpointer
 
 
-def hand_over(checkpointer: Checkpointer, progress: Progress) -> str:
-    """Save a run that stops; returns the reference. Raises whatever the checkpointer does."""
+def hand_over(
+    checkpointer: Checkpointer, progress: Progress, results: list[dict[str, Any]] | None = None
+) -> str:
+    """Save a run that stops; returns the reference. Raises whatever the checkpointer does.
+
+    `results` are those of the branches, where the run stands at their fan-in; they are handed to a checkpointer that
+    `takes_results`.
+    """
     from base64 import b64encode
 
     rest = replace(progress, state={}, config={})
     config = {**progress.config, KEY: b64encode(rest.snapshot_record()).decode("ascii")}
     copied: dict[str, Any] = decode(encode(dict(progress.state)))
-    reference = checkpointer.save(copied, progress.node, config)
+    more = (
+        {}
+        if results is None or not getattr(checkpointer, "takes_results", False)
+        else {"parallel_results": results}
+    )
+    reference = checkpointer.save(copied, progress.node, config, **more)
     if not isinstance(reference, str) or not reference:
         raise UsageError(
             f"save() of {type(checkpointer).__name__} returned {reference!r} instead of a reference"

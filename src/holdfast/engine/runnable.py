@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar, cast
@@ -31,7 +32,7 @@ class Runnable(ABC, Generic[S]):
         self,
         input: Any = None,
         config: Config = None,
-        checkpoint: str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
         *,
         run_id: str | None = None,
         tags: Iterable[str] = (),
@@ -41,7 +42,8 @@ class Runnable(ABC, Generic[S]):
         It begins when it is iterated, or when its `state` is read; `execute` runs it to the end at once.
         Events are dicts: `interrupt` and `pause` (`node`, `state`, `checkpoint_path`), `error`, `cancelled` and
         `final` (`state`). With `checkpoint`, the input is the answer to an open question or else a dict that is
-        merged into the saved state, and `config` is merged over the saved one.
+        merged into the saved state, and `config` is merged over the saved one. A checkpoint is the
+        `checkpoint_path` of an event, or the path of a checkpoint file.
         """
         return Run(*self._prepare(input, config, checkpoint, run_id, tags, stream=False))
 
@@ -49,7 +51,7 @@ class Runnable(ABC, Generic[S]):
         self,
         input: Any = None,
         config: Config = None,
-        checkpoint: str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
         *,
         run_id: str | None = None,
         tags: Iterable[str] = (),
@@ -93,7 +95,7 @@ class Runnable(ABC, Generic[S]):
         self,
         input: Any = None,
         config: Config = None,
-        checkpoint: str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
         *,
         run_id: str | None = None,
         tags: Iterable[str] = (),
@@ -105,7 +107,7 @@ class Runnable(ABC, Generic[S]):
         self,
         input: Any = None,
         config: Config = None,
-        checkpoint: str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
         *,
         run_id: str | None = None,
         tags: Iterable[str] = (),
@@ -203,7 +205,7 @@ class Runnable(ABC, Generic[S]):
         self,
         input: Any,
         config: Config,
-        checkpoint: str | None,
+        checkpoint: str | os.PathLike[str] | None,
         run_id: str | None,
         tags: Iterable[str],
         stream: bool,

@@ -50,6 +50,8 @@ class Compiled(NamedTuple):
     preserve: bool
     emit: Emit | None
     checkpointer: Checkpointer | None = None
+    own: bool = True
+    """Whether the store is the user's, so that a run in it is never replaced by what a checkpointer has of it."""
     executor: Executor | None = None
     max_concurrency: int = BESIDE
     tolerant: bool = False
@@ -175,7 +177,7 @@ class Session:
         if self.compiled.checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
             return None
         try:
-            return hand_over(self.compiled.checkpointer, self.progress)
+            return hand_over(self.compiled.checkpointer, self.progress, self.core.joined())
         except Exception as problem:
             return problem
 

@@ -81,6 +81,14 @@ class TypeRegistry:
         """How values of exactly this class are stored, or None if nobody registered it."""
         return self._by_class.get(cls) or self._numpy(cls)
 
+    def of_place(self, module: str, qualname: str) -> type | None:
+        """The registered class that was defined there, or None."""
+        with self._lock:
+            found = (
+                cls for cls in self._by_class if (cls.__module__, cls.__qualname__) == (module, qualname)
+            )
+            return next(found, None)
+
     def named(self, name: str) -> StoredType:
         """The type registered under this name. Raises UsageError if there is none (yet)."""
         stored = self._by_name.get(name)

@@ -13,6 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast.errors import UsageError
 
+KEY = "__holdfast__"
+"""Under this key of the config travels what a run needs, besides state, node and config, to go on exactly."""
+
 
 @runtime_checkable
 class Checkpointer(Protocol):

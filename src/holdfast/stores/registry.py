@@ -17,6 +17,7 @@ from holdfast.journal.store import Store
 from holdfast.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from holdfast.stores.files import FileStore
     from holdfast.stores.sqlite import SQLiteStore
 
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -63,7 +64,8 @@ def open_store(target: Store | str | os.PathLike[str]) -> Store:
     `"memory"` is one store for the whole process and `"memory://"` a new one each time. `"sqlite"` is the
     file holdfast.db in the working directory, `"sqlite:///runs.db"` a file beside it and
     `"sqlite:////var/runs.db"` one anywhere, with `?level=process&timeout=5` if you like; a path that ends
-    in .db, .sqlite or .sqlite3 does as well. A file that is open already, at the same level, is not opened
+    in .db, .sqlite or .sqlite3 does as well. `"file:///var/runs"` is a directory of plain files, and
+    `"file://./runs"` one in the working directory. A file that is open already, at the same level, is not opened
     again: you get the same store.
 
     Raises `UnknownName`, `UsageError` for a URL that makes no sense, or `StoreUnavailable`.
@@ -181,6 +183,26 @@ def _open_sqlite_file(path: str, **options: object) -> SQLiteStore:
         return store
 
 
+def _open_directory(url: StoreURL) -> Store:
+    from pathlib import Path
+
+    from holdfast.stores.files import FileStore
+
+    path = url.path.lstrip("/")
+    if url.host not in ("", "localhost", ".") or not path:
+        raise UsageError(
+            'name the directory from the root, "file:///var/runs", or from the working directory, "file://./runs"'
+        )
+    options = url.options(level=str, timeout=float)
+    directory = Path(path) if url.host == "." or Path(path).is_absolute() else Path("/", path)
+    key = (str(directory.resolve()), options.get("level", "disk"))
+    with _lock:
+        store = _directories.get(key)
+        if store is None or store.closed:
+            store = _directories[key] = FileStore(directory, **options)  # type: ignore[arg-type]  # checked by the store
+        return store
+
+
 def _kind(target: object) -> str:
     return f"{type(target).__module__}.{type(target).__qualname__}"
 
@@ -190,5 +212,6 @@ _names: dict[str, StoreFactory] = {
     "memory": _once(MemoryStore),
     "sqlite": lambda: _open_sqlite_file("holdfast.db"),
 }
-_schemes: dict[str, StoreScheme] = {"memory": _open_memory, "sqlite": _open_sqlite}
+_schemes: dict[str, StoreScheme] = {"memory": _open_memory, "sqlite": _open_sqlite, "file": _open_directory}
 _files: WeakValueDictionary[tuple[str, object], SQLiteStore] = WeakValueDictionary()
+_directories: WeakValueDictionary[tuple[str, object], FileStore] = WeakValueDictionary()

@@ -1,0 +1,464 @@
+"""The file store, held to the suite at both levels, and what is peculiar to it."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import random
+import shutil
+import weakref
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import DamagedRecord, StoreUnavailable, UsageError
+from holdfast.journal.store import (
+    COMPLETED,
+    PAUSED,
+    Commit,
+    Level,
+    NewRun,
+    RunFilter,
+    RunHead,
+    Store,
+    Tail,
+)
+from holdfast.stores import files as files_store
+from holdfast.stores import files_format, files_locks, files_runs, open_store
+from holdfast.stores.files import FileStore
+from holdfast.testing.conformance import ManualClock, StoreConformance
+
+
+@pytest.mark.parametrize("level", ["disk", "process"])
+class TestFileStore(StoreConformance):
+    @pytest.fixture
+    def store(self, tmp_path: Path, clock: ManualClock, level: Level) -> Iterator[Store]:
+        store = FileStore(tmp_path / "runs", level=level, clock=clock)
+        assert store.abilities.level == level
+        yield store
+        store.close()
+
+    def reopen(self, store: FileStore) -> Store:
+        store.close()
+        return FileStore(store.path, level=store.abilities.level, clock=store._clock)
+
+    def damage(self, store: FileStore, run_id: str, sequence: int) -> None:
+        (path,) = (path for path in store.path.glob("runs/*.log") if path.name.startswith(f"{run_id}."))
+        data = path.read_bytes()
+        place = data.rindex(b"two" * 10)
+        path.write_bytes(data[:place] + b"?" + data[place + 1 :])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def journal_of(path: Path, run_id: str = "r") -> Path:
+    (found,) = path.glob(f"runs/{run_id}.*.log")
+    return found
+
+
+def head_file_of(path: Path, run_id: str = "r") -> Path:
+    (found,) = path.glob(f"runs/{run_id}.*.head")
+    return found
+
+
+def filled(path: Path) -> tuple[list[bytes], RunHead]:
+    """A run with frames of both kinds; its records, and its head."""
+    with closing(FileStore(path, level="process")) as store:
+        store.create(NewRun("r", "g", [b"one" * 9], holder="ann"))
+        for number in range(2, 6):
+            landed(store, Commit("r", 1, number - 1, [b"%d" % number * 20]))
+        landed(store, Commit("r", 1, 5, [b"six" * 9, b"seven" * 9], snapshot=7, note=b"note"))
+        store.signal("r", "look")
+        landed(store, Commit("r", 1, 7, [b"eight" * 9], heed=None))
+        landed(store, Commit("r", 1, 8, [b"nine" * 9], note=b"newer", heed=None))
+        tail = store.read("r", first=1)
+        return tail.records, tail.head
+
+
+def read_or_damage(store: Store, first: int | None) -> Tail | DamagedRecord:
+    try:
+        return store.read("r", first=first)
+    except DamagedRecord as damage:
+        return damage
+
+
+def landed(store: Store, *commits: Commit) -> None:
+    assert store.append(commits) == [None] * len(commits)
+
+
+@pytest.mark.parametrize("which", ["journal", "head"])
+def test_every_changed_byte_is_noticed_or_harmless(path: Path, which: str) -> None:
+    """H5: at each place of a run's files: what is read is what was written, or an error that names the run."""
+    records, head = filled(path)
+    file = journal_of(path) if which == "journal" else head_file_of(path)
+    whole, chance, noticed = file.read_bytes(), random.Random(7), 0
+    for place in range(len(whole)):
+        file.write_bytes(
+            whole[:place] + bytes([whole[place] ^ 1 << chance.randrange(8)]) + whole[place + 1 :]
+        )
+        with closing(FileStore(path, level="process")) as store:
+            for first in (1, None, 4):
+                found = read_or_damage(store, first)
+                if isinstance(found, Tail):
+                    assert found.head == head
+                    assert found.records == records[(first or 7) - 1 :]
+                else:
+                    assert found.run_id == "r"
+                    noticed += first == 1
+            store.list(RunFilter())
+    assert noticed == len(whole)
+    file.write_bytes(whole)
+    with closing(FileStore(path, level="process")) as store:
+        assert store.read("r", first=1).records == records
+
+
+def test_every_cut_is_noticed_or_a_torn_tail(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """H5: what is left is the beginning of what was written, up to a commit; what the head knows of is missed."""
+    records, _ = filled(path)
+    file = journal_of(path)
+    whole = file.read_bytes()
+    said = []
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        caplog.clear()
+        with closing(FileStore(path, level="process")) as store:
+            found = read_or_damage(store, 1)
+            if isinstance(found, DamagedRecord):
+                assert found.run_id == "r"
+                assert "ends at byte" in found.reason
+            else:
+                assert found.records in (records[:7], records[:8])
+                cut = size - file.stat().st_size
+                assert (cut == 0) == (caplog.text == "")
+                assert cut == 0 or f"cut off {cut} bytes that a writer left unfinished" in caplog.text
+                said.append(cut)
+                landed(store, Commit("r", 1, len(found.records), [b"again"], heed=None))
+                assert store.read("r", first=1).records == [*found.records, b"again"]
+    assert sum(cut > 0 for cut in said) > 100
+    file.write_bytes(b"")
+    with closing(FileStore(path, level="process")) as store:
+        with pytest.raises(DamagedRecord):
+            store.head("r")
+        store.delete("r")
+        assert store.list(RunFilter()) == []
+    assert list((path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 5, b"\0" * 40, b"\0" * 5000])
+def test_blocks_that_never_reached_the_disk_are_cut_off(path: Path, tail: bytes) -> None:
+    """H5, invariant 1: after a power loss the end of a file may be zeros."""
+    records, head = filled(path)
+    with journal_of(path).open("ab") as file:
+        file.write(tail)
+    with closing(FileStore(path)) as store:
+        assert store.read("r", first=1) == Tail(head, 1, records)
+
+
+def test_a_frame_with_a_hole_at_the_end_is_cut_off(path: Path) -> None:
+    """H5: its header had reached the disk, and not all of its body."""
+    with closing(FileStore(path)) as store:
+        store.create(NewRun("r", "g", [b"1"]))
+        landed(store, Commit("r", 1, 1, [b"x" * 5000]))
+    file = journal_of(path)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:2048] + b"\0" * 1024 + whole[3072:])
+    with closing(FileStore(path)) as store:
+        assert store.read("r", first=1).records == [b"1"]
+        landed(store, Commit("r", 1, 1, [b"2"]))
+
+
+def test_a_file_of_another_run_is_damage(path: Path) -> None:
+    """H5, P6: neither its frames nor its head are taken for this run's."""
+    with closing(FileStore(path)) as store:
+        for run_id in ("r", "s"):
+            store.create(NewRun(run_id, "g", [run_id.encode()]))
+    journal_of(path).write_bytes(journal_of(path, "s").read_bytes())
+    with closing(FileStore(path)) as store:
+        with pytest.raises(DamagedRecord):
+            store.read("r")
+        assert {head.run_id for head in store.list(RunFilter())} == {"r", "s"}
+    head_file_of(path).write_bytes(head_file_of(path, "s").read_bytes())
+    with closing(FileStore(path)) as store, pytest.raises(DamagedRecord, match="that of run 's'"):
+        store.head("r")
+
+
+def test_a_damaged_head_is_left_out_of_the_list_and_said(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H5: the other runs are still found, and the damaged one can be deleted."""
+    with closing(FileStore(path)) as store:
+        for run_id in ("r", "s"):
+            store.create(NewRun(run_id, "g", [b"1"]))
+    head_file_of(path).write_bytes(b"HFF1 nonsense")
+    with closing(FileStore(path)) as store:
+        assert [head.run_id for head in store.list(RunFilter())] == ["s"]
+        assert "is left out of the list" in caplog.text
+        with pytest.raises(DamagedRecord):
+            store.create(NewRun("r", "g", [b"1"]))
+        (outcome,) = store.append([Commit("r", 1, 1, [b"2"])])
+        assert isinstance(outcome, DamagedRecord)
+        store.delete("r")
+        store.create(NewRun("r", "g", [b"1"]))
+
+
+def test_a_frame_that_the_head_does_not_know_yet_counts(path: Path) -> None:
+    """Invariant 1: a commit is there when its frame is; the head file is brought up to it by whoever reads."""
+    with closing(FileStore(path)) as store:
+        store.create(NewRun("r", "g", [b"1"], holder="ann"))
+        before = head_file_of(path).read_bytes()
+        landed(store, Commit("r", 1, 1, [b"2", b"3"], snapshot=3, status=PAUSED, note=b"asked"))
+        assert head_file_of(path).read_bytes() == before
+        after = store.read("r", first=1)
+    with closing(FileStore(path)) as store:
+        assert store.read("r", first=1) == after
+        assert (after.head.status, after.head.holder, after.head.snapshot) == (PAUSED, None, 3)
+        assert store.read("r").records == [b"3"]
+
+
+def test_what_is_pruned_leaves_the_file_in_time(path: Path) -> None:
+    """F14: not with every prune, but before half of the file is dead; what is left can be read, also by others."""
+    with (
+        closing(FileStore(path, level="process")) as store,
+        closing(FileStore(path, level="process")) as other,
+    ):
+        store.create(NewRun("r", "g", [b"1"], holder="ann"))
+        for number in range(2, 400):
+            landed(store, Commit("r", 1, number - 1, [b"%d" % number * 400], snapshot=number))
+            assert store.prune("r", number - 2) == (number > 3)
+            assert journal_of(path).stat().st_size < 4 * files_runs.WORTH_REWRITING
+        tail = other.read("r", first=1)
+        assert (tail.first, tail.records) == (397, [b"%d" % number * 400 for number in (397, 398, 399)])
+        landed(other, Commit("r", 1, 399, [b"400"]))
+        assert store.read("r").records[-1] == b"400"
+
+
+def test_what_is_gone_takes_no_room(path: Path) -> None:
+    """P7: a deleted, expired or purged run leaves no records behind."""
+    with closing(FileStore(path)) as store:
+        for run_id in ("deleted", "expired", "purged", "kept"):
+            store.create(NewRun(run_id, "g", [b"1", b"2"]))
+        landed(store, Commit("purged", 1, 2, [b"3"], purge=True))
+        landed(store, Commit("expired", 1, 2, [b"3"], status=COMPLETED))
+        store.delete("deleted")
+        assert store.expire(-1) == 1
+        assert {file.name.partition(".")[0] for file in path.glob("runs/*.log")} == {"kept"}
+        assert {file.name.partition(".")[0] for file in path.glob("runs/*.head")} == {"kept", "purged"}
+
+
+@pytest.mark.parametrize("failing", ["write", "fsync"])
+def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    """G9: no commit of the call is applied, the message says what to do, and then it goes on."""
+    with closing(FileStore(path)) as store:
+        for run_id in ("r", "s"):
+            store.create(NewRun(run_id, "g", [b"1"], holder="ann"))
+        real, calls = getattr(os, failing), []
+
+        def full(descriptor: int, *data: Any) -> Any:
+            calls.append(descriptor)
+            if len(calls) < 2:
+                return real(descriptor, *data)
+            if data:
+                real(descriptor, bytes(data[0])[:7])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        commits = [Commit(run_id, 1, 1, [b"2" * 100]) for run_id in ("r", "s")]
+        with monkeypatch.context() as patched:
+            patched.setattr(os, failing, full)
+            with pytest.raises(StoreUnavailable, match="the disk is full; free some space"):
+                store.append(commits)
+            calls.append(0)
+            with pytest.raises(StoreUnavailable, match="the disk is full"):
+                store.create(NewRun("t", "g", [b"1"]))
+            with pytest.raises(StoreUnavailable, match="the disk is full"):
+                store.signal("r", "stop")
+        for run_id in ("r", "s"):
+            assert store.read(run_id).records == [b"1"]
+            assert store.head(run_id).signal is None
+        assert len(store.list(RunFilter())) == 2
+        landed(store, *commits)
+        store.create(NewRun("t", "g", [b"1"]))
+    with closing(FileStore(path)) as store:
+        assert store.read("s").records == [b"1", b"2" * 100]
+        assert not list(path.glob("runs/*.tmp")) + list(path.glob("runs/.*"))
+
+
+def test_a_purge_that_fails_does_so_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G9: the run keeps its journal, and the other commits of the call have landed."""
+    with closing(FileStore(path)) as store:
+        for run_id in ("r", "s"):
+            store.create(NewRun(run_id, "g", [b"1"]))
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "replace", full)
+            outcomes = store.append([Commit("r", 1, 1, [b"2"], purge=True), Commit("s", 1, 1, [b"2"])])
+        assert isinstance(outcomes[0], StoreUnavailable)
+        assert outcomes[1] is None
+        assert store.read("r").records == [b"1"]
+        landed(store, Commit("r", 1, 1, [b"2"], purge=True), Commit("r", 1, 2, [b"3"]))
+        assert store.read("r", first=1).records == [b"3"]
+
+
+def test_a_record_too_large_refuses_its_own_commit_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_format, "LARGEST", 1000)
+    with closing(FileStore(path)) as store:
+        for run_id in ("large", "small"):
+            store.create(NewRun(run_id, "g", [b"1"], holder="ann"))
+        outcomes = store.append([Commit("large", 1, 1, [b"x" * 1001]), Commit("small", 1, 1, [b"x" * 1000])])
+        assert isinstance(outcomes[0], StoreUnavailable)
+        assert outcomes[1] is None
+        assert (store.head("large").sequence, store.head("small").sequence) == (1, 2)
+        with pytest.raises(StoreUnavailable, match="more than a frame can hold"):
+            store.create(NewRun("new", "g", [b"x" * 1001]))
+
+
+def test_files_that_were_removed_take_nothing_more(path: Path) -> None:
+    """Invariant 1: what is written to a file that nobody can find isn't saved."""
+    with closing(FileStore(path)) as store:
+        lease = store.create(NewRun("r", "g", [b"1"], holder="me"))
+        assert lease is not None
+        journal_of(path).unlink()
+        (outcome,) = store.append([Commit("r", 1, 1, [b"2"])])
+        assert isinstance(outcome, DamagedRecord)
+        shutil.rmtree(path)
+        with pytest.raises(StoreUnavailable):
+            store.create(NewRun("s", "g", [b"1"], holder="me"))
+        assert store.renew([lease], 10) == [None]
+
+
+def test_many_runs_leave_few_files_open(path: Path) -> None:
+    with closing(FileStore(path, level="process")) as store:
+        for number in range(400):
+            store.create(NewRun(f"r{number}", "g", [b"1"]))
+        for number in range(400):
+            landed(store, Commit(f"r{number}", 1, 1, [b"2"]))
+        limit = files_locks.STRIPES * (files_store.MOST_OPEN + 1)
+        assert (
+            sum(run.descriptor is not None for each in store._locks.stripes for run in each.runs.values())
+            <= limit
+        )
+        assert len(store.list(RunFilter())) == 400
+        assert store._locks.stripes[0].all_known
+
+
+def test_few_runs_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_store, "MOST_REMEMBERED", 3)
+    with closing(FileStore(path, level="process")) as store:
+        for number in range(200):
+            store.create(NewRun(f"r{number}", "g", [b"1"]))
+        for _ in range(2):
+            assert len(store.list(RunFilter())) == 200
+        assert max(len(stripe.runs) for stripe in store._locks.stripes) <= 3
+
+
+def test_a_store_nobody_refers_to_lets_go_of_its_files(path: Path) -> None:
+    store = FileStore(path)
+    store.create(NewRun("r", "g", [b"1"]))
+    stripe = store._locks.stripe_of(files_runs.name_of("r"))
+    descriptor = stripe.descriptor
+    assert descriptor is not None
+    gone = weakref.ref(store)
+    del store, stripe
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(descriptor)
+
+
+def test_a_lock_that_is_never_given_back_is_named(path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    with closing(FileStore(path, timeout=0.05)) as store:
+        store.create(NewRun("r", "g", [b"1"]))
+        stripe = store._locks.stripe_of(files_runs.name_of("r"))
+        with stripe.path.open("r+b") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            with pytest.raises(StoreUnavailable, match=r"locked by another process for 0\.05 s"):
+                store.head("r")
+        assert store.head("r").run_id == "r"
+
+
+@pytest.mark.parametrize("options", [{"level": "memory"}, {"level": "best"}, {"timeout": -1}])
+def test_options_that_make_no_sense_are_refused(path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        FileStore(path, **options)
+    with pytest.raises(UsageError, match="path of a directory"):
+        FileStore("")
+    assert not path.exists()
+
+
+def test_a_directory_of_something_else_is_refused_and_left_alone(path: Path) -> None:
+    path.mkdir()
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(StoreUnavailable, match=r"something else in it \('notes.txt'\)"):
+        FileStore(path)
+    assert [file.name for file in path.iterdir()] == ["notes.txt"]
+    with pytest.raises(StoreUnavailable, match="a file and no directory"):
+        FileStore(path / "notes.txt")
+
+
+def test_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
+    """P10: an older Holdfast says what to do."""
+    FileStore(path).close()
+    (path / "FORMAT").write_bytes(b"holdfast files 2\n")
+    with pytest.raises(StoreUnavailable, match=r"newer Holdfast.* upgrade"):
+        FileStore(path)
+
+
+def test_what_killed_writers_left_is_swept_up_after_a_while(path: Path) -> None:
+    FileStore(path).close()
+    old, young = path / "runs" / ".a.tmp", path / "runs" / ".b.tmp"
+    for file in (old, young):
+        file.touch()
+    os.utime(old, (1, 1))
+    FileStore(path).close()
+    assert [file.name for file in (path / "runs").iterdir()] == [".b.tmp"]
+
+
+def test_journals_that_no_head_knows_are_removed_with_what_expires(path: Path) -> None:
+    """P7: as killed writers leave them; those of a run whose head is damaged stay."""
+    with closing(FileStore(path)) as store:
+        for run_id in ("r", "s", "t"):
+            store.create(NewRun(run_id, "g", [b"1"]))
+        orphan = journal_of(path).with_name(journal_of(path).name.replace(".log", "0.log"))
+        orphan.write_bytes(b"left")
+        head_file_of(path, "s").unlink()
+        head_file_of(path, "t").write_bytes(b"damaged")
+    with closing(FileStore(path)) as store:
+        assert store.expire(0) == 0
+        assert not orphan.exists()
+        assert sorted(file.name[0] for file in path.glob("runs/*.log")) == ["r", "t"]
+        assert store.read("r").records == [b"1"]
+
+
+def test_a_url_leads_to_the_directory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P5: from the root, or from the working directory; once open, it is the same store."""
+    monkeypatch.chdir(path.parent)
+    with closing(open_store(f"file://{path}?level=process&timeout=5")) as store:
+        assert isinstance(store, FileStore)
+        assert (store.path, store.abilities.level) == (path, "process")
+        assert open_store("file://./runs?level=process") is store
+        assert open_store(f"file:///{path}?level=process") is store
+        assert repr(store) == f"FileStore({str(path)!r}, level='process')"
+    for wrong in ("file://", "file:///", "file://host/dir", "file://./runs?levle=disk"):
+        with pytest.raises(UsageError):
+            open_store(wrong)
+
+
+def test_without_locks_of_the_system_it_is_not_shared(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The abilities say so; threads are kept apart all the same."""
+    monkeypatch.setattr(files_store, "SHARED", False)
+    monkeypatch.setattr(files_locks, "SHARED", False)
+    with closing(FileStore(path)) as store:
+        assert store.abilities.shared is False
+        store.create(NewRun("r", "g", [b"1"]))
+        landed(store, Commit("r", 1, 1, [b"2"]))
+        assert [head.sequence for head in store.list(RunFilter())] == [2]
