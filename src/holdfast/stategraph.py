@@ -144,7 +144,7 @@ class StateGraph(Definition, Runnable[State]):
         path: str | os.PathLike[str],
         config: Mapping[str, Any] | None = None,
         state_update: Mapping[str, Any] | None = None,
-    ) -> Run:
+    ) -> Run[State]:
         """Go on from a checkpoint file; iterate what this returns for its events.
 
         `state_update` is merged into the saved state and `config` over the saved one. Where the run stopped by
