@@ -181,6 +181,33 @@ def _open_sqlite_file(path: str, **options: object) -> SQLiteStore:
         return store
 
 
+def _open_redis(url: StoreURL) -> Store:
+    from holdfast.stores.redis import RedisStore
+
+    place = url.text.partition("?")[0]
+    tls = dict.fromkeys(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs"), str)
+    options = url.options(level=str, prefix=str, ttl=float, timeout=float, db=int, **tls)
+    return _shared(url, lambda: RedisStore(place, **options))  # type: ignore[arg-type]  # checked by the store
+
+
+def _open_tiered(url: StoreURL) -> Store:
+    from holdfast.stores.tiered import TieredStore
+
+    stores = url.options(hot=str, cold=str)
+    if url.host or url.path.strip("/") or len(stores) != 2:
+        raise UsageError('name both stores: "tiered://?hot=redis://localhost&cold=sqlite:///runs.db"')
+    return _shared(url, lambda: TieredStore(_resolve(str(stores["hot"])), _resolve(str(stores["cold"]))))
+
+
+def _shared(url: StoreURL, factory: StoreFactory) -> Store:
+    """The store of this URL that is open already, or a new one."""
+    with _lock:
+        store = _servers.get(url.text)
+        if store is None or getattr(store, "closed", False):
+            store = _servers[url.text] = factory()
+        return store
+
+
 def _kind(target: object) -> str:
     return f"{type(target).__module__}.{type(target).__qualname__}"
 
@@ -190,5 +217,13 @@ _names: dict[str, StoreFactory] = {
     "memory": _once(MemoryStore),
     "sqlite": lambda: _open_sqlite_file("holdfast.db"),
 }
-_schemes: dict[str, StoreScheme] = {"memory": _open_memory, "sqlite": _open_sqlite}
+_schemes: dict[str, StoreScheme] = {
+    "memory": _open_memory,
+    "sqlite": _open_sqlite,
+    "redis": _open_redis,
+    "rediss": _open_redis,
+    "redis+unix": _open_redis,
+    "tiered": _open_tiered,
+}
 _files: WeakValueDictionary[tuple[str, object], SQLiteStore] = WeakValueDictionary()
+_servers: WeakValueDictionary[str, Store] = WeakValueDictionary()
