@@ -229,7 +229,7 @@ class RedisStore:
             return DamagedRecord(run_id, 0, "its keys in Redis hold something else")
         return self._connections.explained(error)
 
-    def _ids(self, statuses: Sequence[str]) -> list[str]:
+    def _ids(self, statuses: Sequence[str]) -> Sequence[str]:
         """The ids of runs in the index, newest first."""
         names = [self._index + b":" + _text(status) for status in dict.fromkeys(statuses)] or [self._index]
         commands = [(b"ZREVRANGE", name, b"0", b"-1", b"WITHSCORES") for name in names]

@@ -14,13 +14,10 @@ import os
 import time
 from collections.abc import Sequence
 from hashlib import sha1
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 from holdfast.errors import StoreUnavailable, UsageError
-
-if TYPE_CHECKING:
-    from redis.connection import AbstractConnection
 
 IDLE = 16
 """Connections that are kept for the next call."""
@@ -56,7 +53,7 @@ class Connections:
 
     def begin(self) -> None:
         """Have no connections: at first, and in a child that was forked off."""
-        self._idle: list[AbstractConnection] = []
+        self._idle: list[Any] = []
 
     def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
         """The answers to these commands; where the server refused one, its error. One attempt."""
@@ -132,7 +129,7 @@ class Connections:
             self._idle.append(connection)
         return replies
 
-    def _reply(self, connection: AbstractConnection) -> Any:
+    def _reply(self, connection: Any) -> Any:
         try:
             return connection.read_response()
         except self._driver.ResponseError as error:
@@ -140,8 +137,8 @@ class Connections:
         except self._passing as error:
             return error
 
-    def _connect(self) -> AbstractConnection:
-        connection: AbstractConnection = self._pool.make_connection()
+    def _connect(self) -> Any:
+        connection = self._pool.make_connection()
         connection.connect()
         return connection
 
@@ -198,8 +195,10 @@ _MEANINGS = {
     "WRONGPASS": "refused the user name or password: check them in the URL",
     "NOAUTH": "wants a password: write redis://:password@host",
     "Authentication required": "wants a password: write redis://:password@host",
-    "NOPERM": "doesn't let this user do what a store does: allow it EVALSHA, SCRIPT LOAD and the store's keys",
-    "NoPermissionError": "doesn't let this user do what a store does: allow it EVALSHA, SCRIPT LOAD and the store's keys",
+    **dict.fromkeys(
+        ("NOPERM", "NoPermissionError"),
+        "doesn't let this user do what a store does: allow it EVALSHA, SCRIPT LOAD and the store's keys",
+    ),
     "READONLY": "is a read-only replica: name the primary",
     "ReadOnlyError": "is a read-only replica: name the primary",
     "OutOfMemoryError": "is out of memory: raise its maxmemory, or delete old runs; what was saved before is safe",

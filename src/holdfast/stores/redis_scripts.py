@@ -27,9 +27,11 @@ FIELDS = (*SEALED, "sum", "sequence", "last")
 MOST_AT_ONCE = 1000
 """Records that one command of a script takes: Lua's stack has its bounds."""
 
+_LISTED = ", ".join(f"'{name}'" for name in FIELDS)
+
 COMMON = """
-local FIELDS = {%s}
-local SEALED = %d
+local FIELDS = {<FIELDS>}
+local SEALED = <SEALED>
 
 local function moment(text)
   if string.sub(text, 1, 1) ~= '+' then return tonumber(text) end
@@ -37,8 +39,8 @@ local function moment(text)
   return tonumber(time[1]) + tonumber(time[2]) / 1e6 + tonumber(string.sub(text, 2))
 end
 
-local function exact(number) return string.format('%%.17g', number) end
-local function whole(number) return string.format('%%.0f', number) end
+local function exact(number) return string.format('%.17g', number) end
+local function whole(number) return string.format('%.0f', number) end
 
 local function sum(head)
   local parts = {}
@@ -107,7 +109,7 @@ local function settle(head, lasting)
     redis.call('PERSIST', KEYS[2])
   end
 end
-""" % (", ".join(f"'{name}'" for name in FIELDS), len(SEALED))
+""".replace("<FIELDS>", _LISTED).replace("<SEALED>", str(len(SEALED)))
 
 CREATE = (
     COMMON
@@ -188,7 +190,7 @@ return 1
 
 READ = """
 -- first or "", last or "", whether records are wanted
-local FIELDS = {%s}
+local FIELDS = {<FIELDS>}
 local found = redis.call('HMGET', KEYS[1], unpack(FIELDS))
 if not found[1] and redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 local length = redis.call('LLEN', KEYS[2])
@@ -197,9 +199,9 @@ if ARGV[3] == '0' or not dropped or not snapshot then return {1, '', length, fou
 local first = math.max(tonumber(ARGV[1]) or snapshot, dropped + 1)
 local last = math.min(tonumber(ARGV[2]) or dropped + length, dropped + length)
 if first > last then return {1, '', length, found} end
-return {1, string.format('%%.0f', first), length, found,
+return {1, string.format('%.0f', first), length, found,
   redis.call('LRANGE', KEYS[2], first - dropped - 1, last - dropped - 1)}
-""" % ", ".join(f"'{name}'" for name in FIELDS)
+""".replace("<FIELDS>", _LISTED)
 
 CLAIM = (
     COMMON

@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
-from holdfast.errors import UnknownName, UsageError
+from holdfast.errors import StoreUnavailable, UnknownName, UsageError
 from holdfast.journal.store import Store
 from holdfast.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite import SQLiteStore
+
+HOT_PATIENCE = 0.5
+"""Seconds that the hot store of a tiered one is waited for, unless its URL says otherwise."""
 
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
@@ -196,7 +199,22 @@ def _open_tiered(url: StoreURL) -> Store:
     stores = url.options(hot=str, cold=str)
     if url.host or url.path.strip("/") or len(stores) != 2:
         raise UsageError('name both stores: "tiered://?hot=redis://localhost&cold=sqlite:///runs.db"')
-    return _shared(url, lambda: TieredStore(_resolve(str(stores["hot"])), _resolve(str(stores["cold"]))))
+
+    def opened() -> Store:
+        hot, cold = _briefly(str(stores["hot"])), _resolve(str(stores["cold"]))
+        try:
+            return TieredStore(_resolve(hot), cold)
+        except StoreUnavailable:  # runs do without it, so opening does too
+            return TieredStore(lambda: _resolve(hot), cold)
+
+    return _shared(url, opened)
+
+
+def _briefly(url: str) -> str:
+    """The URL of a hot store, which is not worth waiting for."""
+    if not url.startswith("redis") or "timeout=" in url:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}timeout={HOT_PATIENCE}"
 
 
 def _shared(url: StoreURL, factory: StoreFactory) -> Store:
