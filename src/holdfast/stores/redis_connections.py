@@ -191,10 +191,10 @@ def _is_read_only(replies: Sequence[Any]) -> bool:
 
 
 _MEANINGS = {
-    "AuthenticationError": "refused the user name or password: check them in the URL",
-    "WRONGPASS": "refused the user name or password: check them in the URL",
     "NOAUTH": "wants a password: write redis://:password@host",
     "Authentication required": "wants a password: write redis://:password@host",
+    "AuthenticationError": "refused the user name or password: check them in the URL",
+    "WRONGPASS": "refused the user name or password: check them in the URL",
     **dict.fromkeys(
         ("NOPERM", "NoPermissionError"),
         "doesn't let this user do what a store does: allow it EVALSHA, SCRIPT LOAD and the store's keys",

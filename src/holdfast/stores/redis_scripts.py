@@ -88,6 +88,12 @@ local function held(head, now)
   return head['until'] ~= '' and tonumber(string.sub(head['until'], 2)) > now
 end
 
+-- Fail now, and not after the first change, if something else is in the index's place.
+local function probe(...)
+  redis.call('ZCARD', KEYS[3])
+  for _, status in ipairs({...}) do redis.call('ZCARD', KEYS[3] .. ':' .. status) end
+end
+
 local function index(head, status)
   redis.call('ZREM', KEYS[3] .. ':' .. head.status, head.run)
   head.status = status
@@ -129,6 +135,7 @@ local head = {
   ['until'] = due ~= '' and '=' .. due or '', tags = ARGV[9], parent = ARGV[10], signal = '', note = ARGV[11],
   sequence = whole(records), last = ARGV[1],
 }
+probe(head.status)
 redis.call('ZADD', KEYS[3], head.created, head.run)
 redis.call('UNLINK', KEYS[2])
 push(12)
@@ -164,6 +171,7 @@ if not head or head.fence ~= ARGV[2] or head.sequence ~= ARGV[3] or (ARGV[4] == 
     or tonumber(head.dropped) + length ~= tonumber(head.sequence) or ARGV[6] == '' then
   return answer(found, now)
 end
+if ARGV[8] ~= '' then probe(head.status, string.sub(ARGV[8], 2)) end
 local sequence = whole(tonumber(head.sequence) + #ARGV - 11)
 if ARGV[10] == '1' then
   head.dropped, head.snapshot = sequence, '0'
@@ -174,7 +182,6 @@ end
 head.sequence, head.last = sequence, ARGV[1]
 if ARGV[9] ~= '' then head.note = string.sub(ARGV[9], 2) end
 if ARGV[4] == '0' then head.signal = '' end
-local before = head.status
 if ARGV[8] ~= '' then
   local status = string.sub(ARGV[8], 2)
   head.updated = exact(now)
@@ -286,6 +293,7 @@ DELETE = (
 local head, found = load(KEYS[1])
 local now = moment(ARGV[1])
 if not head or held(head, now) then return answer(found, now) end
+probe(head.status)
 redis.call('UNLINK', KEYS[1], KEYS[2])
 redis.call('ZREM', KEYS[3], head.run)
 redis.call('ZREM', KEYS[3] .. ':' .. head.status, head.run)
@@ -300,10 +308,11 @@ EXPIRE = (
 local now = moment(ARGV[1])
 local limit = now - tonumber(ARGV[2])
 local gone = 0
+probe(unpack(ARGV, 3))
 for i = 3, #ARGV do
   local name = KEYS[3] .. ':' .. ARGV[i]
   for _, run in ipairs(redis.call('ZRANGEBYSCORE', name, '-inf', exact(limit))) do
-    local head = load(KEYS[1] .. run)
+    local head = redis.call('TYPE', KEYS[1] .. run).ok == 'hash' and load(KEYS[1] .. run)
     if head and head.status == ARGV[i] and tonumber(head.updated) <= limit and not held(head, now) then
       redis.call('UNLINK', KEYS[1] .. run, KEYS[2] .. run)
       redis.call('ZREM', KEYS[3], run)

@@ -326,17 +326,19 @@ def _carried(commit: Commit, copy: Copy) -> Commit:
     )
 
 
-def _sealed(run_id: str, copy: Copy, first: int, records: Sequence[bytes]) -> Records:
-    return [_digest(run_id, copy, number, data) + data for number, data in enumerate(records, first)]
+def _sealed(run_id: str, copy: Copy, first: int, records: Sequence[bytes]) -> list[bytes]:
+    """The records, numbered from `first`, each with the digest before it that says of what it is a copy."""
+    of_the_run = blake2b(f"{run_id}\0{copy.created!r}\0".encode(), digest_size=DIGEST)
+    sealed = []
+    for number, data in enumerate(records, first):
+        digest = of_the_run.copy()
+        digest.update(b"%d\0" % number)
+        digest.update(data)
+        sealed.append(digest.digest() + data)
+    return sealed
 
 
-def _unsealed(run_id: str, copy: Copy, first: int, records: Sequence[bytes]) -> Records | None:
+def _unsealed(run_id: str, copy: Copy, first: int, records: Sequence[bytes]) -> list[bytes] | None:
     """The records without their digests; None if one of them isn't what was written."""
     plain = [record[DIGEST:] for record in records]
-    return plain if _sealed(run_id, copy, first, plain) == list(records) else None
-
-
-def _digest(run_id: str, copy: Copy, number: int, data: bytes) -> bytes:
-    digest = blake2b(f"{run_id}\0{copy.created!r}\0{number}\0".encode(), digest_size=DIGEST)
-    digest.update(data)
-    return digest.digest()
+    return plain if _sealed(run_id, copy, first, plain) == records else None
