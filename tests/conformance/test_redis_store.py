@@ -79,6 +79,7 @@ class TestByTheServersClock(RedisClaims):
         return clock.moment
 
 
+@pytest.mark.parametrize("level", ["memory"], indirect=True, scope="module")
 class TestByAClockToTurn(RedisClaims):
     """P5, P8: exact to the last digit."""
 

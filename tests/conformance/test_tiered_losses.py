@@ -200,6 +200,22 @@ class TestTheHotStoreIsNotBelieved:
         with pytest.raises(RunNotFound):
             store.read("r")
 
+    def test_a_journal_without_a_whole_record_is_read_from_the_cold_store(self, store: TieredStore) -> None:
+        """After a purge there may be none; there is no telling then where the copy should begin."""
+        begin(store)
+        assert store.append([Commit("r", 1, 10, [], purge=True)]) == [None]
+        assert store.append([Commit("r", 1, 10, [b"11", b"12"])]) == [None]
+        assert cold_reads(store, "r") == [2]
+        assert cold_reads(store, "r") == [1, 2]
+
+    def test_equal_records_at_other_places_are_told_apart(self, store: TieredStore) -> None:
+        store.create(NewRun("r", "g", [b"", b""], holder="ann"))
+        for expected in (2, 4):
+            assert store.cold.append([Commit("r", 1, expected, [b"", b""], snapshot=expected + 1)]) == [None]
+        assert store.prune("r", 5) == 4
+        assert cold_reads(store, "r") == [2, 2]
+        assert cold_reads(store, "r") == [1]
+
     @pytest.mark.parametrize("position", range(20))
     def test_a_changed_byte_is_noticed(
         self, client: Any, tmp_path: Path, server: RedisServer, position: int
@@ -367,11 +383,14 @@ class TieredAgrees(StoresAgree):
         self.folder = tempfile.TemporaryDirectory()
         self.model = MemoryStore(clock=self.clock)
         path = Path(self.folder.name, "runs.db")
-        self.hot = Shaky(clock=self.clock)
+        self.hot = self.make_hot()
         self.store, self.other = (
             TieredStore(self.hot, SQLiteStore(path, level="process", clock=self.clock)) for _ in range(2)
         )
         self.dumps: list[dict[str, Any]] = [{}]
+
+    def make_hot(self) -> Any:
+        return Shaky(clock=self.clock)
 
     def same(self, method: str, *arguments: Any, **more: Any) -> None:
         if method == "create":
@@ -395,14 +414,53 @@ class TieredAgrees(StoresAgree):
         self.hot.broken = not self.hot.broken
 
 
-def test_whatever_becomes_of_the_hot_store_the_cold_one_decides() -> None:
+class ShakyRedis(RedisStore):
+    """The same on a real server."""
+
+    broken = False
+
+    def __init__(self, server: RedisServer) -> None:
+        super().__init__(server.url)
+        self.client = server.client()
+
+    def _command(self, *arguments: Any) -> Any:
+        if self.broken:
+            raise RuntimeError("the hot store is broken")
+        return super()._command(*arguments)
+
+    def dump(self) -> dict[bytes, bytes]:
+        return {key: self.client.dump(key) for key in self.client.scan_iter()}
+
+    def restore(self, dump: dict[bytes, bytes]) -> None:
+        self.client.flushall()
+        for key, value in dump.items():
+            self.client.restore(key, 0, value)
+
+    def close(self) -> None:
+        super().close()
+        self.client.close()
+
+
+@pytest.mark.parametrize(("kind", "examples"), [("memory", 40), ("redis", 10)])
+def test_whatever_becomes_of_the_hot_store_the_cold_one_decides(
+    kind: str, examples: int, request: pytest.FixtureRequest
+) -> None:
     """P5, P6, P8: a property of random calls and random losses."""
+
+    class Machine(TieredAgrees):
+        def make_hot(self) -> Any:
+            if kind == "memory":
+                return super().make_hot()
+            hot = ShakyRedis(request.getfixturevalue("server"))
+            hot.restore({})
+            return hot
+
     logging.getLogger("holdfast.stores").setLevel(logging.CRITICAL)
     try:
         run_state_machine_as_test(
-            TieredAgrees,
+            Machine,
             settings=settings(
-                max_examples=40,
+                max_examples=examples,
                 stateful_step_count=50,
                 deadline=None,
                 suppress_health_check=[HealthCheck.too_slow],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -30,7 +32,7 @@ class TestTieredStore(StoreConformance):
     def hot(self, kind: str, request: pytest.FixtureRequest) -> Store:
         if kind == "memory":
             return MemoryStore()
-        server = request.getfixturevalue("server")
+        self.server = server = request.getfixturevalue("server")
         with server.client() as client:
             client.flushall()
         return RedisStore(server.url)
@@ -42,8 +44,20 @@ class TestTieredStore(StoreConformance):
         store.close()
 
     def reopen(self, store: TieredStore) -> Store:
-        cold = store.cold
+        """What a MemoryStore had is gone then; what a server has is not."""
+        cold, hot = store.cold, store.hot
         assert isinstance(cold, SQLiteStore)
         store.close()
-        hot = RedisStore(store.hot.url) if hasattr(store.hot, "url") else MemoryStore()
-        return TieredStore(hot, SQLiteStore(cold.path, level="process", clock=cold._clock))
+        again = RedisStore(self.server.url) if isinstance(hot, RedisStore) else MemoryStore()
+        return TieredStore(again, SQLiteStore(cold.path, level="process", clock=cold._clock))
+
+    def damage(self, store: TieredStore, run_id: str, sequence: int) -> None:
+        """In both of them."""
+        assert isinstance(store.cold, SQLiteStore)
+        with closing(sqlite3.connect(store.cold.path)) as connection, connection:
+            connection.execute(
+                "UPDATE records SET data = CAST('?' || substr(data, 2) AS BLOB) "
+                "WHERE id = ? + ((SELECT id FROM runs WHERE run_id = ?) << 32)",
+                (sequence, run_id),
+            )
+        store.hot.delete(f"copy of {run_id}")

@@ -145,8 +145,11 @@ def _parse(text: str) -> StoreURL:
     try:
         parts = urlsplit("//" + rest, allow_fragments=False)
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError as error:
-        raise UsageError(f"the {scheme}:// URL of the store can't be read: {error}") from error
+    except ValueError:  # whose text may be part of a password
+        raise UsageError(
+            f"the {scheme}:// URL of the store can't be read: write options as ?name=value&name=value, and what "
+            "is odd in a user name or password as %XX"
+        ) from None
     return StoreURL(text, scheme.lower(), parts.netloc, unquote(parts.path), dict(pairs))
 
 
@@ -187,6 +190,8 @@ def _open_sqlite_file(path: str, **options: object) -> SQLiteStore:
 def _open_redis(url: StoreURL) -> Store:
     from holdfast.stores.redis import RedisStore
 
+    if "@" in url.text and "@" not in url.host:  # the rest would show in messages
+        raise UsageError("write what is odd in a user name or password of a URL as %XX: / as %2F, ? as %3F")
     place = url.text.partition("?")[0]
     tls = dict.fromkeys(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs"), str)
     options = url.options(level=str, prefix=str, ttl=float, timeout=float, db=int, **tls)
