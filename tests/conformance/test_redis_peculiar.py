@@ -34,9 +34,14 @@ from holdfast.stores import redis as redis_store
 from holdfast.stores.redis import RedisStore
 from holdfast.stores.redis_scripts import FIELDS
 from holdfast.testing.conformance import ManualClock
-from support.redis_servers import RedisServer, redis_server
+from support.redis_servers import RedisServer, need_redis, redis_server
 
 prefixes = (f"test{number}:" for number in itertools.count())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_redis() -> None:
+    need_redis()
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +109,14 @@ class TestLevels:
                     wanted == "disk" and appendfsync != "always"
                 )
 
+    def test_a_server_that_skips_the_fsync_now_and_then_is_not_for_disk(self, own: RedisServer) -> None:
+        with own.client() as client:
+            client.config_set("no-appendfsync-on-rewrite", "yes")
+        with closing(RedisStore(own.url)) as store:
+            assert store.abilities.level == "process"
+        with pytest.raises(StoreUnavailable, match="set no-appendfsync-on-rewrite no on the server"):
+            RedisStore(own.url, level="disk")
+
     def test_dumps_are_no_level(self, own: RedisServer) -> None:
         """An RDB dump is minutes old: what came since is lost with the server."""
         with own.client() as client:
@@ -170,6 +183,10 @@ class TestFailures:
             with pytest.raises((UsageError, StoreUnavailable)) as caught:
                 open_store(url)
             assert "s3cret" not in str(caught.value)
+
+    def test_a_database_that_is_not_there(self, server: RedisServer) -> None:
+        with pytest.raises(StoreUnavailable, match="no database of this number"):
+            open_store(server.url.replace("/0", "/99"))
 
     def test_a_read_only_replica(self, own: RedisServer, server: RedisServer) -> None:
         with closing(RedisStore(own.url, timeout=1)) as store:

@@ -139,7 +139,10 @@ class Connections:
 
     def _connect(self) -> Any:
         connection = self._pool.make_connection()
-        connection.connect()
+        try:
+            connection.connect()
+        except self._driver.ResponseError as error:  # of the database's number, for instance
+            raise self.explained(error) from error
         return connection
 
     def _prepared(self, url: str, options: dict[str, Any]) -> Any:
@@ -207,6 +210,8 @@ _MEANINGS = {
     "NOREPLICAS": "has too few replicas to take anything (min-replicas-to-write): start them",
     "BusyLoadingError": "is still loading its data: wait, and try again",
     "BUSY ": "is busy with a script of another program: end that with SCRIPT KILL",
+    "DB index": "has no database of this number: write another after the last slash of the URL",
+    "Invalid Database": "has no database of this number: write another after the last slash of the URL",
     "max number of clients": "has no connection left for us: raise its maxclients",
     "TimeoutError": "didn't answer within {timeout:g} s: see what keeps it busy, or allow a longer timeout",
     "ConnectionError": "can't be reached: start it, or check host and port",

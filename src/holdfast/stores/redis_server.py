@@ -2,7 +2,8 @@
 
 What an acknowledged save survives is decided by the server's settings, not by us:
 
-- `disk`: `appendonly yes` with `appendfsync always`. The answer comes after the fsync.
+- `disk`: `appendonly yes` with `appendfsync always`, and not `no-appendfsync-on-rewrite yes`. The answer comes after
+  the fsync.
 - `process`: `appendonly yes` with `everysec` or `no`. Any program that uses the store may be killed. The server
   too, but for writes that a slow disk made it put off (`everysec`: two seconds at most); a power loss takes the last
   second or two, or with `no` whatever the system had not written out.
@@ -26,13 +27,17 @@ OLDEST = 7
 
 
 class Server(NamedTuple):
-    """The settings of a server that matter here; None or empty where it doesn't tell."""
+    """The settings of a server that matter here; None or empty where it doesn't tell.
+
+    `skips`: it doesn't fsync while it writes its file anew. `evicts`: how it drops what it has when it is full.
+    """
 
     version: str
     cluster: bool
     replica: bool
     appendonly: bool | None
     appendfsync: str | None
+    skips: bool
     evicts: str | None
 
     @property
@@ -42,15 +47,13 @@ class Server(NamedTuple):
             return None
         if not self.appendonly:
             return "memory"
-        return "disk" if self.appendfsync == "always" else "process"
+        return "disk" if self.appendfsync == "always" and not self.skips else "process"
 
 
 def look_at(connections: Connections) -> Server:
     """What the server says of itself. Raises `StoreUnavailable` if it can't be reached or lets nobody in."""
-    about, settings = connections.ask(
-        ("INFO",), ("CONFIG", "GET", "append*"),
-    )  # fmt: skip
-    (policy,) = connections.ask(("CONFIG", "GET", "maxmemory*"))
+    commands = (("INFO",), ("CONFIG", "GET", "*append*"), ("CONFIG", "GET", "maxmemory*"))
+    about, settings, policy = connections.ask(*commands)
     for reply in (about, settings):
         if isinstance(reply, Exception) and not _is_forbidden(reply):
             raise connections.explained(reply) from reply
@@ -65,6 +68,7 @@ def look_at(connections: Connections) -> Server:
         replica=info.get("role") == "slave" and info.get("slave_read_only", "1") == "1",
         appendonly=None if appendonly is None else appendonly == "yes",
         appendfsync=config.get("appendfsync"),
+        skips=config.get("no-appendfsync-on-rewrite") == "yes",
         evicts=evicting if limited and evicting.startswith("allkeys") else None,
     )
 
@@ -109,6 +113,8 @@ def _too_little(server: Server, wanted: Level, given: Level, name: str) -> str:
     settings = [] if server.appendonly else ["appendonly yes"]
     if wanted == "disk" and server.appendfsync != "always":
         settings.append("appendfsync always")
+    if wanted == "disk" and server.skips:
+        settings.append("no-appendfsync-on-rewrite no")
     return (
         f"{name} is set up for level {given!r}, not {wanted!r}: set {' and '.join(settings)} on the server, or "
         f"open the store with level={given}"

@@ -67,7 +67,8 @@ def open_store(target: Store | str | os.PathLike[str]) -> Store:
     file holdfast.db in the working directory, `"sqlite:///runs.db"` a file beside it and
     `"sqlite:////var/runs.db"` one anywhere, with `?level=process&timeout=5` if you like; a path that ends
     in .db, .sqlite or .sqlite3 does as well. A file that is open already, at the same level, is not opened
-    again: you get the same store.
+    again: you get the same store. `"redis://host:6379/0"` is a Redis server, and
+    `"tiered://?hot=redis://host&cold=sqlite:///runs.db"` one store in front of another.
 
     Raises `UnknownName`, `UsageError` for a URL that makes no sense, or `StoreUnavailable`.
     """
