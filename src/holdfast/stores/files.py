@@ -36,7 +36,7 @@ from holdfast.journal.store import (
 from holdfast.stores.durable import TEMPORARY, explained, make_directory, put_new
 from holdfast.stores.files_locks import SHARED, Locks, Stripe
 from holdfast.stores.files_runs import HEAD, JOURNAL, RunFiles, begin, find, name_of, parsed
-from holdfast.stores.refusals import held, is_held, refusal
+from holdfast.stores.refusals import fits, held, is_held, refusal
 
 FORMAT = b"holdfast files 1\n"
 MARKER = "FORMAT"
@@ -160,7 +160,7 @@ class FileStore:
 
     def list(self, which: RunFilter) -> list[RunHead]:
         now = self._clock()
-        heads = [head for head in self._heads() if _fits(head, which, now)]
+        heads = [head for head in self._heads() if fits(head, which, now)]
         heads.sort(key=lambda head: (head.created, head.run_id), reverse=True)
         return heads[which.offset :][: which.limit]
 
@@ -434,16 +434,6 @@ def _changed(head: RunHead, commit: Commit, now: float) -> RunHead | None:
         signal=None if commit.heed is False else head.signal,
     )
     return None if changed == head and not commit.purge else changed
-
-
-def _fits(head: RunHead, which: RunFilter, now: float) -> bool:
-    return (
-        (not which.statuses or head.status in which.statuses)
-        and (which.graph is None or head.graph == which.graph)
-        and (which.tag is None or which.tag in head.tags)
-        and (which.parent is None or head.parent == which.parent)
-        and not (which.unclaimed and is_held(head, now))
-    )
 
 
 def _prepare(path: Path, flush: bool) -> None:

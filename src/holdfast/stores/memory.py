@@ -19,7 +19,7 @@ from holdfast.journal.store import (
     RunHead,
     Tail,
 )
-from holdfast.stores.refusals import held, is_held, refusal
+from holdfast.stores.refusals import fits, held, is_held, refusal
 
 
 class MemoryStore:
@@ -115,7 +115,7 @@ class MemoryStore:
     def list(self, which: RunFilter) -> list[RunHead]:
         with self._lock:
             now = self._clock()
-            heads = [run.whole_head() for run in self._open().values() if _fits(run.head, which, now)]
+            heads = [run.whole_head() for run in self._open().values() if fits(run.head, which, now)]
         heads.sort(key=lambda head: (head.created, head.run_id), reverse=True)
         return heads[which.offset :][: which.limit]
 
@@ -217,13 +217,3 @@ class _Run:
 
     def whole_head(self) -> RunHead:
         return self.head._replace(sequence=self.sequence)
-
-
-def _fits(head: RunHead, which: RunFilter, now: float) -> bool:
-    return (
-        (not which.statuses or head.status in which.statuses)
-        and (which.graph is None or head.graph == which.graph)
-        and (which.tag is None or which.tag in head.tags)
-        and (which.parent is None or head.parent == which.parent)
-        and not (which.unclaimed and is_held(head, now))
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import Conflict
-from holdfast.journal.store import Commit, RunHead, Signalled
+from holdfast.journal.store import Commit, RunFilter, RunHead, Signalled
 
 
 def refusal(commit: Commit, head: RunHead, now: float) -> Exception | None:
@@ -35,6 +35,17 @@ def refusal(commit: Commit, head: RunHead, now: float) -> Exception | None:
 def is_held(head: RunHead, now: float) -> bool:
     """Whether somebody holds a lease of the run that has not run out."""
     return head.lease_until is not None and head.lease_until > now
+
+
+def fits(head: RunHead, which: RunFilter, now: float) -> bool:
+    """Whether a run is among those that `which` asks for."""
+    return (
+        (not which.statuses or head.status in which.statuses)
+        and (which.graph is None or head.graph == which.graph)
+        and (which.tag is None or which.tag in head.tags)
+        and (which.parent is None or head.parent == which.parent)
+        and not (which.unclaimed and is_held(head, now))
+    )
 
 
 def held(head: RunHead, now: float) -> Conflict:

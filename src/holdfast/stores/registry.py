@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
-from holdfast.errors import UnknownName, UsageError
+from holdfast.errors import StoreUnavailable, UnknownName, UsageError
 from holdfast.journal.store import Store
 from holdfast.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from holdfast.stores.files import FileStore
     from holdfast.stores.sqlite import SQLiteStore
+
+HOT_PATIENCE = 0.5
+"""Seconds that the hot store of a tiered one is waited for, unless its URL says otherwise."""
 
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
@@ -66,7 +69,8 @@ def open_store(target: Store | str | os.PathLike[str]) -> Store:
     `"sqlite:////var/runs.db"` one anywhere, with `?level=process&timeout=5` if you like; a path that ends
     in .db, .sqlite or .sqlite3 does as well. `"file:///var/runs"` is a directory of plain files, and
     `"file://./runs"` one in the working directory. A file that is open already, at the same level, is not opened
-    again: you get the same store.
+    again: you get the same store. `"redis://host:6379/0"` is a Redis server, and
+    `"tiered://?hot=redis://host&cold=sqlite:///runs.db"` one store in front of another.
 
     Raises `UnknownName`, `UsageError` for a URL that makes no sense, or `StoreUnavailable`.
     """
@@ -144,8 +148,11 @@ def _parse(text: str) -> StoreURL:
     try:
         parts = urlsplit("//" + rest, allow_fragments=False)
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError as error:
-        raise UsageError(f"the {scheme}:// URL of the store can't be read: {error}") from error
+    except ValueError:  # whose text may be part of a password
+        raise UsageError(
+            f"the {scheme}:// URL of the store can't be read: write options as ?name=value&name=value, and what "
+            "is odd in a user name or password as %XX"
+        ) from None
     return StoreURL(text, scheme.lower(), parts.netloc, unquote(parts.path), dict(pairs))
 
 
@@ -203,6 +210,50 @@ def _open_directory(url: StoreURL) -> Store:
         return store
 
 
+def _open_redis(url: StoreURL) -> Store:
+    from holdfast.stores.redis import RedisStore
+
+    if "@" in url.text and "@" not in url.host:  # the rest would show in messages
+        raise UsageError("write what is odd in a user name or password of a URL as %XX: / as %2F, ? as %3F")
+    place = url.text.partition("?")[0]
+    tls = dict.fromkeys(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs"), str)
+    options = url.options(level=str, prefix=str, ttl=float, timeout=float, db=int, **tls)
+    return _shared(url, lambda: RedisStore(place, **options))  # type: ignore[arg-type]  # checked by the store
+
+
+def _open_tiered(url: StoreURL) -> Store:
+    from holdfast.stores.tiered import TieredStore
+
+    stores = url.options(hot=str, cold=str)
+    if url.host or url.path.strip("/") or len(stores) != 2:
+        raise UsageError('name both stores: "tiered://?hot=redis://localhost&cold=sqlite:///runs.db"')
+
+    def opened() -> Store:
+        hot, cold = _briefly(str(stores["hot"])), _resolve(str(stores["cold"]))
+        try:
+            return TieredStore(_resolve(hot), cold)
+        except StoreUnavailable:  # runs do without it, so opening does too
+            return TieredStore(lambda: _resolve(hot), cold)
+
+    return _shared(url, opened)
+
+
+def _briefly(url: str) -> str:
+    """The URL of a hot store, which is not worth waiting for."""
+    if not url.startswith("redis") or "timeout=" in url:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}timeout={HOT_PATIENCE}"
+
+
+def _shared(url: StoreURL, factory: StoreFactory) -> Store:
+    """The store of this URL that is open already, or a new one."""
+    with _lock:
+        store = _servers.get(url.text)
+        if store is None or getattr(store, "closed", False):
+            store = _servers[url.text] = factory()
+        return store
+
+
 def _kind(target: object) -> str:
     return f"{type(target).__module__}.{type(target).__qualname__}"
 
@@ -212,6 +263,15 @@ _names: dict[str, StoreFactory] = {
     "memory": _once(MemoryStore),
     "sqlite": lambda: _open_sqlite_file("holdfast.db"),
 }
-_schemes: dict[str, StoreScheme] = {"memory": _open_memory, "sqlite": _open_sqlite, "file": _open_directory}
+_schemes: dict[str, StoreScheme] = {
+    "memory": _open_memory,
+    "sqlite": _open_sqlite,
+    "file": _open_directory,
+    "redis": _open_redis,
+    "rediss": _open_redis,
+    "redis+unix": _open_redis,
+    "tiered": _open_tiered,
+}
 _files: WeakValueDictionary[tuple[str, object], SQLiteStore] = WeakValueDictionary()
 _directories: WeakValueDictionary[tuple[str, object], FileStore] = WeakValueDictionary()
+_servers: WeakValueDictionary[str, Store] = WeakValueDictionary()

@@ -1,0 +1,88 @@
+"""The Redis store, held to the suite on real servers, by the server's clock and by one to turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.journal.store import Store
+from holdfast.stores.redis import RedisStore
+from holdfast.testing.conformance import ManualClock, StoreConformance
+from support.redis_servers import RedisServer, redis_server
+
+SETTINGS = {
+    "disk": {"appendonly": "yes", "appendfsync": "always"},
+    "process": {"appendonly": "yes", "appendfsync": "everysec"},
+    "memory": {},
+}
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def level(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def server(level: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp(level), **SETTINGS[level]) as server:
+        yield server
+
+
+class ServerClock:
+    """The server's own clock, which goes on by itself; `advance` sets it forward for one store."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def advance(self, seconds: float) -> None:
+        self.ahead += seconds
+
+    def moment(self) -> bytes:
+        return b"+%r" % self.ahead
+
+
+class RedisClaims(StoreConformance):
+    def damage(self, store: RedisStore, run_id: str, sequence: int) -> None:
+        name = f"holdfast:journal:{run_id}"
+        with self.server.client() as client:
+            data = client.lindex(name, sequence - 1)
+            client.lset(name, sequence - 1, b"?" + data[1:])
+
+    def reopen(self, store: RedisStore) -> Store:
+        store.close()
+        again = RedisStore(self.server.url)
+        again._moment = store._moment
+        return again
+
+    @pytest.fixture
+    def store(self, server: RedisServer, level: str, moment: Callable[[], bytes]) -> Iterator[Store]:
+        self.server = server
+        with server.client() as client:
+            client.flushall()
+        store = RedisStore(server.url)
+        assert store.abilities.level == level
+        store._moment = moment
+        yield store
+        store.close()
+
+
+class TestByTheServersClock(RedisClaims):
+    """P5, P8: as it is used."""
+
+    @pytest.fixture
+    def clock(self) -> ServerClock:  # type: ignore[override]
+        return ServerClock()
+
+    @pytest.fixture
+    def moment(self, clock: ServerClock) -> Callable[[], bytes]:
+        return clock.moment
+
+
+@pytest.mark.parametrize("level", ["memory"], indirect=True, scope="module")
+class TestByAClockToTurn(RedisClaims):
+    """P5, P8: exact to the last digit."""
+
+    @pytest.fixture
+    def moment(self, clock: ManualClock) -> Callable[[], bytes]:
+        return lambda: b"%r" % clock()
