@@ -35,9 +35,7 @@ FORK_PATIENCE = 5.0
 IDLE_READERS = 8
 
 NOW_AND_THEN = 0.01
-"""Seconds between two looks at whether the file is still there: a look takes a moment, which most saves don't
-have.
-"""
+"""Seconds between two looks at whether the file is still there, where a save takes hardly longer than a look."""
 
 
 class Connections:
@@ -106,9 +104,9 @@ class Connections:
                 self._file = found
 
     def _look(self) -> None:
-        """The same before something is written, now and then."""
+        """The same before something is written: always where it goes to the disk, else now and then."""
         now = time.monotonic()
-        if now - self._looked > NOW_AND_THEN:
+        if self._flush or now - self._looked > NOW_AND_THEN:
             self._looked = now
             self.check_file()
 
