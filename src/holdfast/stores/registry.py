@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
-from holdfast.errors import UnknownName, UsageError
+from holdfast.errors import StoreUnavailable, UnknownName, UsageError
 from holdfast.journal.store import Store
 from holdfast.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from holdfast.stores.postgres import PostgresStore
     from holdfast.stores.sqlite import SQLiteStore
 
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
@@ -65,6 +66,9 @@ def open_store(target: Store | str | os.PathLike[str]) -> Store:
     `"sqlite:////var/runs.db"` one anywhere, with `?level=process&timeout=5` if you like; a path that ends
     in .db, .sqlite or .sqlite3 does as well. A file that is open already, at the same level, is not opened
     again: you get the same store.
+
+    `"postgresql://user:password@host/database"` is a PostgreSQL server, `"postgresql+embedded:///data"` one that
+    is started for you, with `?schema=…&level=…` if you like; the same URL gives the same store.
 
     Raises `UnknownName`, `UsageError` for a URL that makes no sense, or `StoreUnavailable`.
     """
@@ -181,6 +185,49 @@ def _open_sqlite_file(path: str, **options: object) -> SQLiteStore:
         return store
 
 
+def _open_postgres(url: StoreURL) -> Store:
+    own = {key: text for key, text in url.query.items() if key in _POSTGRES_OPTIONS}
+    options = url._replace(query=own).options(**_POSTGRES_OPTIONS)
+    address, _, query = url.text.partition("?")
+    rest = "&".join(each for each in query.split("&") if each.partition("=")[0] not in own)
+
+    def make() -> PostgresStore:
+        from holdfast.stores.postgres import PostgresStore
+
+        place = "postgresql://" + address.partition("://")[2] + ("?" + rest if rest else "")
+        return PostgresStore(place, **options)  # type: ignore[arg-type]  # checked by the store
+
+    return _shared_server(url, "postgres", make)
+
+
+def _open_embedded_postgres(url: StoreURL) -> Store:
+    if url.host or url.path in ("", "/"):
+        raise UsageError(
+            'name the directory after three slashes, "postgresql+embedded:///data", or four from the root'
+        )
+    options = url.options(**_POSTGRES_OPTIONS)
+
+    def make() -> PostgresStore:
+        from holdfast.stores.postgres_embedded import open_embedded
+
+        return open_embedded(url.path[1:], **options)
+
+    return _shared_server(url, "embedded", make)
+
+
+def _shared_server(url: StoreURL, extra: str, make: Callable[[], PostgresStore]) -> PostgresStore:
+    with _lock:
+        store = _servers.get(url.text)
+        if store is None or store.closed:
+            try:
+                store = _servers[url.text] = make()
+            except ImportError as error:
+                raise StoreUnavailable(
+                    f"{url.scheme}:// needs what isn't installed here ({error}): pip install 'holdfast[{extra}]'"
+                ) from error
+        return store
+
+
 def _kind(target: object) -> str:
     return f"{type(target).__module__}.{type(target).__qualname__}"
 
@@ -190,5 +237,18 @@ _names: dict[str, StoreFactory] = {
     "memory": _once(MemoryStore),
     "sqlite": lambda: _open_sqlite_file("holdfast.db"),
 }
-_schemes: dict[str, StoreScheme] = {"memory": _open_memory, "sqlite": _open_sqlite}
+_schemes: dict[str, StoreScheme] = {
+    "memory": _open_memory,
+    "sqlite": _open_sqlite,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
+    "postgresql+embedded": _open_embedded_postgres,
+}
+_POSTGRES_OPTIONS: dict[str, Callable[[str], object]] = {
+    "schema": str,
+    "level": str,
+    "timeout": float,
+    "connections": int,
+}
 _files: WeakValueDictionary[tuple[str, object], SQLiteStore] = WeakValueDictionary()
+_servers: WeakValueDictionary[str, PostgresStore] = WeakValueDictionary()
