@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import shutil
@@ -59,10 +60,10 @@ class Server:
         query = "".join(f"&{key}={value}" for key, value in more.items())
         return f"postgresql://postgres@/{database}?host={socket}{query}"
 
-    def new_database(self) -> str:
+    def new_database(self, more: str = "") -> str:
         """The name of an empty database."""
         name = f"test_{os.getpid()}_{next(_numbers)}"
-        self.sql(f'CREATE DATABASE "{name}"')
+        self.sql(f'CREATE DATABASE "{name}" {more}')
         return name
 
     def drop(self, database: str) -> None:
@@ -87,11 +88,12 @@ class Server:
         master = psutil.Process(self._server.get_pid())
         family = [master, *master.children(recursive=True)]
         for process in family:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        psutil.wait_procs(family, timeout=PATIENCE)
+        deadline = time.monotonic() + PATIENCE
+        while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family):
+            assert time.monotonic() < deadline, "the server doesn't die"
+        (self.data / "postmaster.pid").unlink(missing_ok=True)  # names a process that may not be buried yet
 
     def remove(self) -> None:
         self._server.cleanup()

@@ -13,7 +13,7 @@ changed it last. So a commit is never carried out twice, and one that arrived is
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import SystemRandom
 from typing import Any, LiteralString
 
@@ -34,9 +34,11 @@ from holdfast.stores.postgres_address import Address
 from holdfast.stores.postgres_commits import Batch, is_plain, outcome, too_large
 from holdfast.stores.postgres_connections import Connections, Cursor
 from holdfast.stores.postgres_schema import migrate
+from holdfast.stores.postgres_statements import append_one
 from holdfast.stores.refusals import held, is_held, refusal
 
 PLANNER = {
+    "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -44,6 +46,9 @@ PLANNER = {
     "max_parallel_workers_per_gather": "0",
 }
 """Every statement here has its index; a plan made while a table was small is kept when it no longer is."""
+
+
+Part = tuple[dict[str, int], Callable[[Cursor, bool], dict[int, Exception | None]]]
 
 
 class PostgresStore:
@@ -151,10 +156,17 @@ class PostgresStore:
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
         leases = list(leases)
-        wanted = [lease.run_id for lease in leases], [queries.within(lease.fence) for lease in leases], ttl
-        renewed = self._connections.use(lambda cursor, _: cursor.execute(queries.RENEW, wanted).fetchall())
-        signals = {number: signal or "" for number, signal in renewed}
-        return [signals.get(number) for number in range(1, len(leases) + 1)]
+        ordered = sorted(enumerate(leases), key=lambda each: each[1].run_id)
+        ids = [lease.run_id for _, lease in ordered]
+        fences = [queries.within(lease.fence) for _, lease in ordered]
+
+        def work(cursor: Cursor, again: bool) -> builtins.list[tuple[Any, ...]]:
+            return cursor.execute(queries.RENEW, (ids, fences, ttl)).fetchall()
+
+        answers: builtins.list[str | None] = [None] * len(leases)
+        for number, signal in self._connections.use(work) if leases else []:
+            answers[ordered[number - 1][0]] = signal or ""
+        return answers
 
     def release(self, lease: Lease) -> None:
         values = (lease.run_id, queries.within(lease.fence))
@@ -208,16 +220,18 @@ class PostgresStore:
         def work(cursor: Cursor, again: bool) -> bool:
             nonlocal doubt
             doubt = again
-            return cursor.execute(queries.APPEND, row).rowcount == 1
+            return append_one(cursor, commit)
 
-        row = queries.alone(commit)
         return None if self._connections.use(work) else self._append_fully(commit, doubt)
 
     def _append_fully(self, commit: Commit, doubt: bool = False) -> Exception | None:
         """Carry out one commit of any kind. With `doubt`, it may have been carried out already."""
         refused = too_large(commit)
         if refused is not None:
-            now, head = self._find(commit.run_id)
+            try:
+                now, head = self._find(commit.run_id)
+            except RunNotFound as missing:
+                return missing
             return refusal(commit, head, now) or refused
         mark = self._mark()
 
@@ -229,21 +243,36 @@ class PostgresStore:
         return outcome(commit, self._connections.use(work))
 
     def _append_together(self, commits: Sequence[Commit]) -> builtins.list[Exception | None]:
-        """Carry out commits of different runs in one transaction; what that left undecided, each by itself."""
+        """Carry out commits of different runs in as few transactions as may be.
+
+        Once one of them has been carried out, what stops the store is the others' refusal.
+        """
         batch = Batch(commits, [self._mark() for _ in commits])
-        doubt = False
+        outcomes: dict[int, Exception | None] = {}
+        doubts: set[int] = set()
 
-        def work(cursor: Cursor, again: bool) -> dict[int, Exception | None]:
-            nonlocal doubt
-            doubt = again
-            return batch.carry_out(cursor, again)
+        for numbers, carry_out in (
+            (batch.plain, batch.carry_out_plain),
+            (batch.others, batch.carry_out_others),
+        ):
 
-        outcomes = self._connections.use(work)
+            def work(cursor: Cursor, again: bool, part: Part = (numbers, carry_out)) -> None:
+                if again:
+                    doubts.update(part[0].values())
+                outcomes.update(part[1](cursor, again))
+
+            try:
+                if numbers:
+                    self._connections.use(work)
+            except StoreUnavailable as error:
+                if None not in outcomes.values():
+                    raise
+                outcomes.update(dict.fromkeys(numbers.values(), error))
         for number, commit in enumerate(commits):
             if number not in outcomes:
                 try:
-                    outcomes[number] = self._append_fully(commit, doubt and number not in batch.later)
-                except (StoreUnavailable, RunNotFound) as error:
+                    outcomes[number] = self._append_fully(commit, number in doubts)
+                except StoreUnavailable as error:
                     outcomes[number] = error
         return [outcomes[number] for number in range(len(commits))]
 

@@ -25,10 +25,12 @@ class Address:
         try:
             given = conninfo_to_dict(url)
         except psycopg.Error:
+            given = {}
+        if not given or not _makes_sense(given):
             raise UsageError(
                 "the address of the PostgreSQL server can't be read: write postgresql://user:password@host:port/"
                 "database, with special characters of the password as %XX, and only options that exist"
-            ) from None
+            )
         self.conninfo = make_conninfo("", **{**DEFAULTS, **given})
         self.password = str(given.get("password") or "")
         self.user = str(given.get("user") or "")
@@ -44,6 +46,12 @@ class Address:
     def clean(self, text: str) -> str:
         """`text` without the password, should it be there."""
         return text.replace(self.password, "…") if self.password else text
+
+
+def _makes_sense(given: Mapping[str, object]) -> bool:
+    """Not where a slash or an @ in the password has made its rest the port, or the database."""
+    ports = str(given.get("port") or "").split(",")
+    return all(not port or port.isdecimal() for port in ports) and "@" not in str(given.get("dbname") or "")
 
 
 def _shown(given: Mapping[str, object]) -> str:

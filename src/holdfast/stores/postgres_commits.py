@@ -9,6 +9,7 @@ from holdfast.errors import RunNotFound, StoreUnavailable
 from holdfast.journal.store import Commit
 from holdfast.stores import postgres_queries as queries
 from holdfast.stores.postgres_connections import Cursor
+from holdfast.stores.postgres_statements import append_all
 from holdfast.stores.refusals import refusal
 
 LARGEST = 1_000_000_000
@@ -21,54 +22,39 @@ MOST_RECORDS = 2**62
 
 
 class Batch:
-    """Commits of one call, sorted by how they are carried out: by number of their place in the call.
+    """Commits of one call, sorted by how they are carried out; each known by its place in the call.
 
-    `plain` ones are one statement together. `others` are a call each, in the same transaction. `later` ones
-    are not for this transaction: too large, or a further commit of the same run.
+    `plain` ones are one statement together, and so are the `others`. Those in neither (too large, or a further
+    commit of the same run) take their turn afterwards.
     """
 
     def __init__(self, commits: Sequence[Commit], marks: Sequence[int]) -> None:
         self.commits, self.marks = commits, marks
         self.plain: dict[str, int] = {}
         self.others: dict[str, int] = {}
-        self.later: list[int] = []
         room = LARGEST_TOGETHER
         for number, commit in enumerate(commits):
-            size = sum(map(len, commit.records))
-            if commit.run_id in self.plain or commit.run_id in self.others or size > room:
-                self.later.append(number)
-                continue
-            room -= size
-            kind = self.plain if is_plain(commit) else self.others
-            kind[commit.run_id] = number
+            room -= sum(map(len, commit.records))
+            if room >= 0 and commit.run_id not in self.plain and commit.run_id not in self.others:
+                (self.plain if is_plain(commit) else self.others)[commit.run_id] = number
+        self.plain, self.others = dict(sorted(self.plain.items())), dict(sorted(self.others.items()))
 
-    def carry_out(self, cursor: Cursor, again: bool) -> dict[int, Exception | None]:
-        """What became of the commits that could be decided together, in one transaction and one round trip."""
-        if not self.others:
-            if not self.plain:
-                return {}
-            return self._accepted(cursor.execute(queries.APPEND_ALL, self._plain()).fetchall())
-        connection = cursor.connection
-        with connection.pipeline(), connection.transaction():
-            connection.execute(queries.LOCK, ([*self.plain, *self.others],))
-            if self.plain:
-                cursor.execute(queries.APPEND_ALL, self._plain())
-            answers = [
-                connection.cursor(binary=True).execute(
-                    queries.APPEND_FULLY, queries.fully(self.commits[number], self.marks[number], again)
-                )
-                for number in self.others.values()
-            ]
-        outcomes = self._accepted(cursor.fetchall()) if self.plain else {}
-        for number, answer in zip(self.others.values(), answers, strict=True):
-            outcomes[number] = outcome(self.commits[number], answer.fetchone())
-        return outcomes
+    def carry_out_plain(self, cursor: Cursor, again: bool) -> dict[int, Exception | None]:
+        """None for each of the plain ones that was accepted."""
+        accepted = append_all(cursor, [self.commits[number] for number in self.plain.values()])
+        return {self.plain[run_id]: None for run_id in accepted}
 
-    def _plain(self) -> tuple[Any, ...]:
-        return queries.together([self.commits[number] for number in self.plain.values()])
-
-    def _accepted(self, rows: Sequence[tuple[Any, ...]]) -> dict[int, Exception | None]:
-        return {self.plain[run_id]: None for (run_id,) in rows}
+    def carry_out_others(self, cursor: Cursor, again: bool) -> dict[int, Exception | None]:
+        """What became of each of the others whose run there is."""
+        numbers = list(self.others.values())
+        values = queries.all_fully(
+            [self.commits[number] for number in numbers], [self.marks[number] for number in numbers], again
+        )
+        answers = cursor.execute(queries.APPEND_ALL_FULLY, values).fetchall()
+        return {
+            numbers[place - 1]: outcome(self.commits[numbers[place - 1]], answer)
+            for place, *answer in answers
+        }
 
 
 def is_plain(commit: Commit) -> bool:

@@ -20,17 +20,28 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import Format, TransactionStatus
 
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.postgres_address import Address
 from holdfast.stores.postgres_errors import DRIVER_ERRORS, PASSING, explained, unreachable
 
 Outcome = TypeVar("Outcome")
-Cursor = psycopg.Cursor[tuple[Any, ...]]
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two attempts to reach a server that is away."""
+
+
+class Cursor(psycopg.Cursor[tuple[Any, ...]]):
+    """A connection as it is used here: through one cursor, with results in binary.
+
+    `prepared` names the statements that were prepared on it by name.
+    """
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        super().__init__(connection)
+        self.format = Format.BINARY
+        self.prepared: set[bytes] = set()
 
 
 class Connections:
@@ -150,7 +161,7 @@ class Connections:
     def _open(self) -> Cursor:
         connection = psycopg.connect(self.address.conninfo, autocommit=True, prepare_threshold=0)
         try:
-            cursor = connection.cursor(binary=True)
+            cursor = Cursor(connection)
             calls = ", ".join(["set_config(%s, %s, false)"] * len(self._settings))
             values = [each for pair in self._settings.items() for each in pair]
             cursor.execute(f"SELECT {calls}".encode(), values, prepare=False)

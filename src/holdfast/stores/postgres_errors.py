@@ -37,9 +37,10 @@ def unreachable(error: Exception, address: Address) -> tuple[StoreUnavailable, b
     The server's reasons come without a code before a session begins, so they are told by their words; where
     those are in another language, they are shown as they are.
     """
-    said = address.clean(_last_line(error))
+    text = address.clean(str(error))
+    said = text.strip().partition("\n")[0].removeprefix("connection failed: ")
     for words, meaning, passing in _GREETINGS:
-        if any(word in said for word in words):
+        if any(word in text for word in words):
             about = meaning.format(user=address.user, database=address.database)
             return StoreUnavailable(f"{address} {about} ({said})"), passing
     return StoreUnavailable(f"{address} can't be reached: {said}"), True
@@ -48,10 +49,6 @@ def unreachable(error: Exception, address: Address) -> tuple[StoreUnavailable, b
 def _first_line(error: Exception) -> str:
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return (primary or str(error)).strip().partition("\n")[0]
-
-
-def _last_line(error: Exception) -> str:
-    return str(error).strip().rpartition("\n")[2].strip() or type(error).__name__
 
 
 _MEANINGS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
@@ -105,7 +102,7 @@ _GREETINGS = (
         True,
     ),
     (
-        ("refused", "No such file", "translate host name", "timeout expired", "unreachable", "No route"),
+        ("refused", "No such file", "host name", "resolve host", "timeout", "unreachable", "No route"),
         "can't be reached: start the server, or check host and port",
         True,
     ),

@@ -48,30 +48,39 @@ AND (floor = expected OR EXISTS (SELECT 1 FROM records WHERE run = id AND sequen
 APPEND = f"""
 INSERT INTO records (run, sequence, fence, data)
 SELECT id, expected + 1, fence, data
-FROM runs, (SELECT %s::bigint AS expected, %b::bytea AS data) AS sent
-WHERE run_id = %s AND fence = %s AND {_FITS}
+FROM runs, (SELECT $1::bigint AS expected, $2::bytea AS data) AS sent
+WHERE run_id = $3::text AND fence = $4::bigint AND {_FITS}
 FOR SHARE OF runs
 ON CONFLICT DO NOTHING
 """
 
+# What is sent is in the order of the run ids, here and wherever several runs are locked, so that no two
+# transactions wait for each other. The inner query is one that the planner can't turn round.
 APPEND_ALL = f"""
 INSERT INTO records (run, sequence, fence, data)
-SELECT id, expected + 1, runs.fence, data
-FROM unnest(%b::text[], %b::bigint[], %b::bigint[], %b::bytea[]) AS sent (run_id, fence, expected, data)
-JOIN runs USING (run_id, fence)
-WHERE {_FITS}
-ORDER BY id FOR SHARE OF runs
+SELECT id, expected + 1, fence, data
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bytea[]) AS sent (to_run, by_fence, expected, data),
+LATERAL (SELECT id, fence FROM runs WHERE run_id = to_run AND fence = by_fence AND {_FITS} FOR SHARE) AS run
 ON CONFLICT DO NOTHING
 RETURNING (SELECT run_id FROM runs WHERE id = run)
 """
 
-APPEND_FULLY = f"""
-SELECT accepted, present, {", ".join(f"(head).{column}" for column in COLUMNS.split(", "))}
-FROM append_fully(%s, %s, %s, %b::bytea[], %s, %s, %b, %s, %s, %s, %s)
-"""
+_ANSWER = "accepted, present, " + ", ".join(f"(head).{column}" for column in COLUMNS.split(", "))
 
-# In one order everywhere, so that no two transactions wait for each other.
-LOCK = "SELECT 1 FROM runs WHERE run_id = ANY (%s) ORDER BY id FOR NO KEY UPDATE"
+APPEND_FULLY = f"SELECT {_ANSWER} FROM append_fully(%s, %s, %s, %b::bytea[], %s, %s, %b, %s, %s, %s, %s)"
+
+# The records of all of them come one after the other; "low" and "high" say which are whose.
+APPEND_ALL_FULLY = f"""
+SELECT number, {_ANSWER}
+FROM unnest(
+    %b::text[], %b::bigint[], %b::bigint[], %b::int[], %b::int[], %b::bigint[], %b::text[], %b::bytea[],
+    %b::bool[], %b::bool[], %b::bigint[]
+) WITH ORDINALITY AS sent (run_id, fence, expected, low, high, snapshot, status, note, purge, heed, mark, number),
+(SELECT %b::bytea[] AS records, %s::bool AS again) AS common,
+LATERAL append_fully(
+    run_id, fence, expected, records[low:high], snapshot, status, note, purge, heed, mark, again
+)
+"""
 
 READ = f"""
 WITH head AS (SELECT * FROM heads WHERE run_id = %s)
@@ -94,10 +103,10 @@ CLAIMED = "SELECT fence, lease_until, crashes FROM runs WHERE run_id = %s AND ma
 
 RENEW = """
 WITH mine AS (
-    SELECT runs.id, sent.number
-    FROM unnest(%b::text[], %b::bigint[]) WITH ORDINALITY AS sent (run_id, fence, number)
-    JOIN runs ON runs.run_id = sent.run_id AND runs.fence = sent.fence AND runs.holder IS NOT NULL
-    ORDER BY runs.id FOR NO KEY UPDATE OF runs
+    SELECT id, number FROM unnest(%b::text[], %b::bigint[]) WITH ORDINALITY AS sent (of_run, by_fence, number),
+    LATERAL (
+        SELECT id FROM runs WHERE run_id = of_run AND fence = by_fence AND holder IS NOT NULL FOR NO KEY UPDATE
+    ) AS run
 ), renewed AS (
     UPDATE runs SET lease_until = present + %s, updated = present FROM (SELECT clock() AS present) AS now
     WHERE id IN (SELECT id FROM mine) RETURNING id, signal
@@ -123,26 +132,22 @@ def row_of(run: NewRun, mark: int) -> tuple[Any, ...]:
     return (*about, run.note, mark, run.holder, list(run.records))
 
 
-def alone(commit: Commit) -> tuple[Any, ...]:
-    """The parameters of `APPEND`."""
-    return commit.expected, commit.records[0], commit.run_id, commit.fence
-
-
-def together(commits: Sequence[Commit]) -> tuple[Any, ...]:
-    """The parameters of `APPEND_ALL`."""
-    return (
-        [commit.run_id for commit in commits],
-        [commit.fence for commit in commits],
-        [commit.expected for commit in commits],
-        [commit.records[0] for commit in commits],
-    )
-
-
 def fully(commit: Commit, mark: int, again: bool) -> tuple[Any, ...]:
     """The parameters of `APPEND_FULLY`."""
     place = (commit.run_id, within(commit.fence), within(commit.expected), list(commit.records))
     change = (commit.snapshot, commit.status, commit.note, commit.purge, commit.heed)
     return (*place, *change, mark, again)
+
+
+def all_fully(commits: Sequence[Commit], marks: Sequence[int], again: bool) -> tuple[Any, ...]:
+    """The parameters of `APPEND_ALL_FULLY`."""
+    records: list[bytes] = []
+    rows: list[tuple[Any, ...]] = []
+    for commit, mark in zip(commits, marks, strict=True):
+        run_id, fence, expected, own, *change, mark, _ = fully(commit, mark, again)
+        rows.append((run_id, fence, expected, len(records) + 1, len(records) + len(own), *change, mark))
+        records += own
+    return (*map(list, zip(*rows, strict=True)), records, again)
 
 
 def where(which: RunFilter) -> tuple[str, list[Any]]:

@@ -134,7 +134,7 @@ BEGIN
         SELECT id FROM runs
         WHERE status = ANY (statuses) AND updated <= present - older_than
             AND (lease_until IS NULL OR lease_until <= present)
-        ORDER BY id FOR UPDATE
+        ORDER BY run_id FOR UPDATE
     ) AS found;
     DELETE FROM runs WHERE id = ANY (old);
     DELETE FROM records WHERE run = ANY (old);
