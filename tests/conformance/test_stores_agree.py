@@ -1,4 +1,4 @@
-"""Any list of calls gives the same results in memory and in SQLite: the plain store is the other's model."""
+"""Any list of calls gives the same results in memory and in any other store: the plain one is their model."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from holdfast.journal.store import STATUSES, Commit, Lease, NewRun, RunFilter, S
 from holdfast.stores import MemoryStore
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.conformance import ManualClock
+from support.postgres import Server, ServerClock, new_schema
 
 run_ids = st.sampled_from(["a", "a", "a", "b", "B", "ü'\"/"])
 holders = st.sampled_from(["ann", "bob"])
@@ -39,17 +40,23 @@ rarely = st.sampled_from([False, False, False, False, True])
 class StoresAgree(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.clock = ManualClock()
-        self.folder = tempfile.TemporaryDirectory()
-        self.path = Path(self.folder.name, "runs.db")
+        self.clock: Any = ManualClock()
+        # Two stores on the same data, so that neither may rely on what it remembers.
+        self.store, self.other = self.open_two()
         self.model = MemoryStore(clock=self.clock)
-        self.store = SQLiteStore(self.path, level="process", clock=self.clock)
-        # A second store on the file, so that neither may rely on what it remembers.
-        self.other = SQLiteStore(self.path, level="process", clock=self.clock)
+
+    def open_two(self) -> tuple[Store, Store]:
+        self.folder = tempfile.TemporaryDirectory()
+        path = Path(self.folder.name, "runs.db")
+        store, other = (SQLiteStore(path, level="process", clock=self.clock) for _ in range(2))
+        return store, other
 
     def teardown(self) -> None:
         self.store.close()
         self.other.close()
+        self.clean_up()
+
+    def clean_up(self) -> None:
         self.folder.cleanup()
 
     def same(self, method: str, *arguments: Any, **more: Any) -> None:
@@ -183,10 +190,32 @@ def comparable(item: Any) -> Any:
 
 def test_memory_and_sqlite_agree() -> None:
     """P6, P8, F14: results, refusals and their words, and all that is kept."""
+    check(StoresAgree, 40)
+
+
+def test_memory_and_postgresql_agree(postgres: Server) -> None:
+    """P6, P8, F14: the same for a server."""
+    from holdfast.stores.postgres import PostgresStore
+
+    class PostgresAgrees(StoresAgree):
+        def open_two(self) -> tuple[Store, Store]:
+            self.schema = new_schema()
+            url = postgres.of("postgres")
+            store, other = (PostgresStore(url, schema=self.schema, level="process") for _ in range(2))
+            self.clock = ServerClock(postgres, self.schema)
+            return store, other
+
+        def clean_up(self) -> None:
+            postgres.sql(f"DROP SCHEMA {self.schema} CASCADE")
+
+    check(PostgresAgrees, 25)
+
+
+def check(machine: type[StoresAgree], examples: int) -> None:
     run_state_machine_as_test(
-        StoresAgree,
+        machine,
         settings=settings(
-            max_examples=40,
+            max_examples=examples,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],

@@ -329,8 +329,9 @@ def test_a_server_killed_ten_times_costs_nothing(postgres: Server, database: str
     with ThreadPoolExecutor(10) as pool:
         finished = [pool.submit(finish, run_id) for run_id in done]
         for kill in range(10):
-            while total() < kill * steps * runs // 11 and not all(each.done() for each in finished):
+            while total() < kill * steps * runs // 11:
                 threading.Event().wait(0.002)
+                assert not all(each.done() for each in finished)
             postgres.kill()
             postgres.start()
         assert [each.result() for each in finished] == [steps] * runs

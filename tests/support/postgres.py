@@ -93,7 +93,11 @@ class Server:
         deadline = time.monotonic() + PATIENCE
         while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family):
             assert time.monotonic() < deadline, "the server doesn't die"
-        (self.data / "postmaster.pid").unlink(missing_ok=True)  # names a process that may not be buried yet
+        for lock in (
+            "postmaster.pid",
+            ".s.PGSQL.5432.lock",
+        ):  # they name a process that may not be buried yet
+            (self.data / lock).unlink(missing_ok=True)
 
     def remove(self) -> None:
         self._server.cleanup()
