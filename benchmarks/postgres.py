@@ -31,7 +31,7 @@ def postgres_loop() -> Iterator[Result]:
 
 
 def postgres_runs() -> Iterator[Result]:
-    """200 runs of 20 steps at once, each step flushed to the real disk: against one commit after the other by hand."""
+    """200 runs of 20 steps at once, each step flushed to the real disk: against one commit after another by hand."""
     if not _installed():
         return
     runs, steps = 200, 20
