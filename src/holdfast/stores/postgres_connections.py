@@ -67,7 +67,7 @@ class Connections:
             self._close_idle()
 
     def begin(self, work: Callable[[Cursor], None]) -> None:
-        """Run `work` on the first connection. Nothing is waited for but a server that is just starting."""
+        """Run `work` on the first connection. A server that can't be reached is not waited for."""
         self._enter(time.monotonic() + self._timeout)
         cursor = None
         try:
