@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import by_hand
 from layers import layers, thousand_tasks
 from measure import Result, against, folder, ratio, sizes, stored_bytes
+from postgres import postgres_loop, postgres_runs
 
 from holdfast import StateGraph, append, open_store
 
@@ -343,4 +344,6 @@ CASES = (
     thousand_tasks,
     resume,
     importing,
+    postgres_loop,
+    postgres_runs,
 )

@@ -1,4 +1,4 @@
-"""Any list of calls gives the same results in memory, SQLite and files: the plain store is the others' model."""
+"""Any list of calls gives the same results in memory and in any other store: the plain one is their model."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from holdfast.stores import MemoryStore
 from holdfast.stores.files import FileStore
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.conformance import ManualClock
+from support.postgres import Server, ServerClock, new_schema
 
 run_ids = st.sampled_from(["a", "a", "a", "b", "B", "ü'\"/"])
 holders = st.sampled_from(["ann", "bob"])
@@ -41,12 +42,15 @@ rarely = st.sampled_from([False, False, False, False, True])
 class StoresAgree(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.clock = ManualClock()
-        self.folder = tempfile.TemporaryDirectory()
+        self.clock: Any = ManualClock()
+        # Two stores on the same data, so that neither may rely on what it remembers.
+        self.store, self.other = self.open_two()
         self.model = MemoryStore(clock=self.clock)
-        self.store = self.opened(Path(self.folder.name, "runs.db"))
-        # A second store on the file, so that neither may rely on what it remembers.
-        self.other = self.opened(Path(self.folder.name, "runs.db"))
+
+    def open_two(self) -> tuple[Store, Store]:
+        self.folder = tempfile.TemporaryDirectory()
+        path = Path(self.folder.name, "runs.db")
+        return self.opened(path), self.opened(path)
 
     def opened(self, path: Path) -> Store:
         return SQLiteStore(path, level="process", clock=self.clock)
@@ -54,6 +58,9 @@ class StoresAgree(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.store.close()
         self.other.close()
+        self.clean_up()
+
+    def clean_up(self) -> None:
         self.folder.cleanup()
 
     def same(self, method: str, *arguments: Any, **more: Any) -> None:
@@ -191,12 +198,34 @@ def comparable(item: Any) -> Any:
 
 
 @pytest.mark.parametrize("machine", [StoresAgree, FilesAgree])
-def test_another_store_agrees_with_memory(machine: type[RuleBasedStateMachine]) -> None:
+def test_another_store_agrees_with_memory(machine: type[StoresAgree]) -> None:
     """P6, P8, F14: results, refusals and their words, and all that is kept."""
+    check(machine, 40)
+
+
+def test_memory_and_postgresql_agree(postgres: Server) -> None:
+    """P6, P8, F14: the same for a server."""
+    from holdfast.stores.postgres import PostgresStore
+
+    class PostgresAgrees(StoresAgree):
+        def open_two(self) -> tuple[Store, Store]:
+            self.schema = new_schema()
+            url = postgres.of("postgres")
+            store, other = (PostgresStore(url, schema=self.schema, level="process") for _ in range(2))
+            self.clock = ServerClock(postgres, self.schema)
+            return store, other
+
+        def clean_up(self) -> None:
+            postgres.sql(f"DROP SCHEMA {self.schema} CASCADE")
+
+    check(PostgresAgrees, 25)
+
+
+def check(machine: type[StoresAgree], examples: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40,
+            max_examples=examples,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],

@@ -18,6 +18,7 @@ from holdfast.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from holdfast.stores.files import FileStore
+    from holdfast.stores.postgres import PostgresStore
     from holdfast.stores.sqlite import SQLiteStore
 
 HOT_PATIENCE = 0.5
@@ -71,6 +72,9 @@ def open_store(target: Store | str | os.PathLike[str]) -> Store:
     `"file://./runs"` one in the working directory. A file that is open already, at the same level, is not opened
     again: you get the same store. `"redis://host:6379/0"` is a Redis server, and
     `"tiered://?hot=redis://host&cold=sqlite:///runs.db"` one store in front of another.
+
+    `"postgresql://user:password@host/database"` is a PostgreSQL server, `"postgresql+embedded:///data"` one that
+    is started for you, with `?schema=…&level=…` if you like; the same URL gives the same store.
 
     Raises `UnknownName`, `UsageError` for a URL that makes no sense, or `StoreUnavailable`.
     """
@@ -245,12 +249,49 @@ def _briefly(url: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}timeout={HOT_PATIENCE}"
 
 
-def _shared(url: StoreURL, factory: StoreFactory) -> Store:
-    """The store of this URL that is open already, or a new one."""
+def _open_postgres(url: StoreURL) -> Store:
+    own = {key: text for key, text in url.query.items() if key in _POSTGRES_OPTIONS}
+    options = url._replace(query=own).options(**_POSTGRES_OPTIONS)
+    address, _, query = url.text.partition("?")
+    rest = "&".join(each for each in query.split("&") if each.partition("=")[0] not in own)
+
+    def make() -> PostgresStore:
+        from holdfast.stores.postgres import PostgresStore
+
+        place = "postgresql://" + address.partition("://")[2] + ("?" + rest if rest else "")
+        return PostgresStore(place, **options)  # type: ignore[arg-type]  # checked by the store
+
+    return _shared(url, make, "postgres")
+
+
+def _open_embedded_postgres(url: StoreURL) -> Store:
+    if url.host or url.path in ("", "/"):
+        raise UsageError(
+            'name the directory after three slashes, "postgresql+embedded:///data", or four from the root'
+        )
+    options = url.options(**_POSTGRES_OPTIONS)
+
+    def make() -> PostgresStore:
+        from holdfast.stores.postgres_embedded import open_embedded
+
+        return open_embedded(url.path[1:], **options)
+
+    return _shared(url, make, "embedded")
+
+
+def _shared(url: StoreURL, factory: StoreFactory, extra: str = "") -> Store:
+    """The store of this URL that is open already, or a new one. `extra` is what brings what it needs."""
     with _lock:
         store = _servers.get(url.text)
         if store is None or getattr(store, "closed", False):
-            store = _servers[url.text] = factory()
+            try:
+                store = _servers[url.text] = factory()
+            except ImportError as error:
+                if not extra:
+                    raise
+                raise StoreUnavailable(
+                    f"{url.scheme}:// needs what isn't installed here ({error}): pip install 'holdfast[{extra}]'"
+                ) from error
         return store
 
 
@@ -271,6 +312,15 @@ _schemes: dict[str, StoreScheme] = {
     "rediss": _open_redis,
     "redis+unix": _open_redis,
     "tiered": _open_tiered,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
+    "postgresql+embedded": _open_embedded_postgres,
+}
+_POSTGRES_OPTIONS: dict[str, Callable[[str], object]] = {
+    "schema": str,
+    "level": str,
+    "timeout": float,
+    "connections": int,
 }
 _files: WeakValueDictionary[tuple[str, object], SQLiteStore] = WeakValueDictionary()
 _directories: WeakValueDictionary[tuple[str, object], FileStore] = WeakValueDictionary()

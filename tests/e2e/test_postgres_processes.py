@@ -1,0 +1,348 @@
+"""One PostgreSQL server, several real processes: shared, forked, and a server that dies in the middle of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import END, START, HoldfastError, RunNotFound, StateGraph, StoreUnavailable, open_store
+from holdfast.errors import Conflict, RunExists
+from holdfast.journal.store import COMPLETED, Commit, Lease, NewRun, RunFilter
+from support.postgres import Server
+
+PREAMBLE = """
+import os, sys
+from holdfast import open_store, StateGraph
+from holdfast.errors import Conflict
+from holdfast.journal.store import Commit, NewRun, RunFilter
+
+url = sys.argv[1]
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a Python process that runs `code` once it is told to."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def starter(code: str, *arguments: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PREAMBLE + textwrap.dedent(code), *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).parents[1])},
+        )
+        processes.append(process)
+        return process
+
+    yield starter
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=60)
+
+
+def all_at_once(processes: list[subprocess.Popen[str]]) -> list[list[str]]:
+    """Let processes that are ready go on together; the lines that each printed."""
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    lines = []
+    for process in processes:
+        out, errors = process.communicate(timeout=100)
+        assert (errors, process.returncode) == ("", 0)
+        lines.append(out.splitlines())
+    return lines
+
+
+def test_of_two_processes_one_gets_the_claim(start: Start, database: str) -> None:
+    """P8."""
+    code = """
+    store = open_store(url)
+    for number in range(100):
+        try:
+            store.claim(f"r{number}", sys.argv[2], 100, instead_of=1 if number % 2 else None)
+        except Conflict:
+            continue
+        print(number)
+    """
+    with closing(open_store(database)) as store:
+        for number in range(100):
+            store.create(NewRun(f"r{number}", "g", [b"1"], holder="dead" if number % 2 else None, ttl=1e6))
+        won = all_at_once([start(code, database, holder) for holder in ("ann", "bob")])
+        assert sorted(int(number) for numbers in won for number in numbers) == list(range(100))
+        for holder, numbers in zip(("ann", "bob"), won, strict=True):
+            assert {store.head(f"r{number}").holder for number in numbers} <= {holder}
+
+
+def test_a_stale_holder_in_another_process_is_refused(start: Start, database: str) -> None:
+    """P8: its fence is old, whatever it believes."""
+    code = """
+    (refusal,) = open_store(url).append([Commit("r", 1, 1, [b"zombie"])])
+    print(type(refusal).__name__, refusal.holder)
+    """
+    with closing(open_store(database)) as store:
+        store.create(NewRun("r", "g", [b"1"], holder="ann"))
+        store.claim("r", "bob", 100, instead_of=1)
+        assert all_at_once([start(code, database)]) == [["Conflict bob"]]
+        assert store.read("r").records == [b"1"]
+
+
+def test_processes_may_create_the_schema_at_the_same_moment(start: Start, database: str) -> None:
+    """D10: it is made once, whoever comes first."""
+    code = """
+    for number in range(5):
+        open_store(f"{url}&schema=s{number}").create(NewRun(sys.argv[2], "g", [b"1"]))
+    """
+    all_at_once([start(code, database, number) for number in range(4)])
+    for number in range(5):
+        with closing(open_store(f"{database}&schema=s{number}")) as store:
+            assert {head.run_id for head in store.list(RunFilter())} == {"0", "1", "2", "3"}
+
+
+def test_four_processes_lose_nothing(start: Start, database: str) -> None:
+    """P6, P8: 4 processes × 50 runs on one database; all of each is there at the end."""
+    code = """
+    from concurrent.futures import ThreadPoolExecutor
+    graph = StateGraph({"n": int}, name="count")
+    graph.add_node("step", run=lambda state: {"n": state["n"] + 1})
+    graph.set_entry_point("step")
+    graph.add_edge("step", "step", lambda state: state["n"] < 5)
+    graph.set_finish_point("step")
+    graph.compile(store=url, preserve=True)
+    with ThreadPoolExecutor(5) as pool:
+        states = list(pool.map(lambda n: graph.execute({"n": 0}, run_id=f"{sys.argv[2]}-{n}"), range(50)))
+    assert [state["n"] for state in states] == [5] * 50
+    """
+    all_at_once([start(code, database, number) for number in range(4)])
+    with closing(open_store(database)) as store:
+        heads = store.list(RunFilter(statuses=(COMPLETED,)))
+        assert {head.run_id for head in heads} == {f"{p}-{n}" for p in range(4) for n in range(50)}
+        for head in heads:
+            tail = store.read(head.run_id, first=1)
+            assert (head.fence, head.crashes, len(tail.records)) == (1, 0, head.sequence)
+
+
+@needs_fork
+def test_a_fork_may_happen_at_any_time(start: Start, database: str) -> None:
+    """P6: parent and child write on, and neither uses the other's connections."""
+    code = """
+    import ctypes, threading, warnings
+    warnings.simplefilter("ignore")
+    store = open_store(url)
+    store.create(NewRun("parent", "g", [b"0"]))
+    stop = threading.Event()
+
+    def work():
+        number = 1
+        while not stop.is_set():
+            assert store.append([Commit("parent", 1, number, [b"x"])]) == [None]
+            number += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    children = []
+    for child, fork in enumerate([os.fork] * 4 + [ctypes.PyDLL(None).fork]):
+        pid = fork()
+        if pid == 0:
+            try:
+                store.create(NewRun(f"child-{child}", "g", [b"0"]))
+                for number in range(1, 21):
+                    assert store.append([Commit(f"child-{child}", 1, number, [b"x"])]) == [None]
+                assert store.head("parent").run_id == "parent"
+                store.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(pid)
+    codes = [os.waitpid(pid, 0)[1] for pid in children]
+    stop.set()
+    thread.join()
+    print(codes, store.head("parent").sequence == len(store.read("parent").records))
+    """
+    assert all_at_once([start(code, database)]) == [["[0, 0, 0, 0, 0] True"]]
+    with closing(open_store(database)) as store:
+        for child in range(5):
+            assert store.head(f"child-{child}").sequence == 21
+
+
+class Break:
+    """Makes the server end a store's session: before a statement arrives, or after it but before the answer."""
+
+    def __init__(self, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store, self.patch = store, monkeypatch
+        self.times = 0
+
+    def __call__(self, arrives: bool, call: Callable[[], Any]) -> Any:
+        """Make `call`, whose first attempt breaks: before it gets anywhere, or once it has been carried out."""
+        use, self.times = self.store._connections.use, 0
+
+        def breaking(work: Callable[..., Any]) -> Any:
+            def first(cursor: Any, again: bool) -> Any:
+                if self.times == 0:
+                    self.times += 1
+                    if arrives:
+                        work(cursor, again)
+                    self._end(cursor)
+                return work(cursor, again)
+
+            return use(first)
+
+        with self.patch.context() as patch:
+            patch.setattr(self.store._connections, "use", breaking)
+            outcome = call()
+        assert self.times == 1
+        return outcome
+
+    def _end(self, cursor: Any) -> None:
+        with closing(self.store._connections._open().connection) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", (cursor.connection.info.backend_pid,))
+        cursor.execute("SELECT 1")
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["carried out", "not carried out"])
+def test_a_call_whose_answer_was_lost_is_carried_out_once(
+    database: str, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    """Invariants 1 and 5: the store finds out whether it has happened, and says so either way."""
+    with closing(open_store(database)) as store:
+        broken = Break(store, monkeypatch)
+        assert (
+            broken(arrives, lambda: store.create(NewRun("r", "g", [b"1"], holder="ann", ttl=1e6))).fence == 1
+        )
+        store.create(NewRun("s", "g", [b"1"]))
+        assert broken(arrives, lambda: store.append([Commit("r", 1, 1, [b"2"])])) == [None]
+        full = Commit("r", 1, 2, [b"3", b"4"], snapshot=3, note=b"n")
+        assert broken(arrives, lambda: store.append([full])) == [None]
+        both = [Commit("r", 1, 4, [b"5"]), Commit("s", 1, 1, [b"2"])]
+        assert broken(arrives, lambda: store.append(both)) == [None, None]
+        mixed = [Commit("r", 1, 5, [b"6"], note=b"m"), Commit("s", 1, 2, [b"3"], note=b"m")]
+        assert broken(arrives, lambda: store.append(mixed)) == [None, None]
+        assert store.read("r", first=1).records == [b"1", b"2", b"3", b"4", b"5", b"6"]
+        assert store.read("s", first=1).records == [b"1", b"2", b"3"]
+        lease = broken(arrives, lambda: store.claim("r", "bob", 1e6, instead_of=1))
+        assert (lease.fence, lease.crashes) == (2, 1)
+        assert broken(arrives, lambda: store.renew([lease], 10)) == [""]
+        broken(arrives, lambda: store.signal("r", "cancel"))
+        end = Commit("r", 2, 6, [b"7"], status=COMPLETED, purge=True, heed=False)
+        assert broken(arrives, lambda: store.append([end])) == [None]
+        head = store.head("r")
+        assert (head.status, head.sequence, head.signal, head.holder) == (COMPLETED, 7, None, None)
+        broken(arrives, lambda: store.release(lease))
+        broken(arrives, lambda: store.delete("r"))
+        with pytest.raises(RunNotFound):
+            broken(arrives, lambda: store.head("r"))
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["carried out", "not carried out"])
+def test_a_refusal_whose_answer_was_lost_is_still_a_refusal(
+    database: str, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    """P8: what somebody else has written isn't taken for one's own, not even if it is equal."""
+    with closing(open_store(database)) as store:
+        broken = Break(store, monkeypatch)
+        stale = store.create(NewRun("r", "g", [b"1"], holder="ann"))
+        assert stale is not None
+        fresh = store.claim("r", "bob", 1e6, instead_of=1)
+        assert store.append([Commit("r", fresh.fence, 1, [b"same"])]) == [None]
+        store.create(NewRun("s", "g", [b"1"]))
+        late = Commit("r", stale.fence, 1, [b"same"])
+        for commits in ([late], [late, Commit("s", 1, 1, [b"2"])]):
+            assert isinstance(broken(arrives, lambda: store.append(commits))[0], Conflict)  # noqa: B023
+        with pytest.raises(RunExists):
+            broken(arrives, lambda: store.create(NewRun("r", "g", [b"1"])))
+        with pytest.raises(Conflict, match="held by bob"):
+            broken(arrives, lambda: store.claim("r", "cid", 10))
+        assert broken(arrives, lambda: store.renew([Lease("r", 1, 0.0)], 10)) == [None]
+        assert store.read("r").records == [b"1", b"same"]
+
+
+def test_a_server_that_stays_away_is_given_up(postgres: Server, database: str) -> None:
+    """G9: after `timeout`, with an error that says what to start; when it is back, the store goes on."""
+    with closing(open_store(database + "&timeout=0.2")) as store:
+        store.create(NewRun("r", "g", [b"1"]))
+        postgres.kill()
+        try:
+            for call in (lambda: store.append([Commit("r", 1, 1, [b"2"])]), lambda: store.head("r")):
+                with pytest.raises(StoreUnavailable, match="start the server"):
+                    call()
+        finally:
+            postgres.start()
+        assert store.append([Commit("r", 1, 1, [b"2"])]) == [None]
+
+
+@pytest.mark.parametrize("timeout", [30, 0.05], ids=["waits", "gives up"])
+def test_a_server_killed_ten_times_costs_nothing(postgres: Server, database: str, timeout: float) -> None:
+    """Invariants 1 and 2: 50 runs go on over kill -9 of the server; nothing is lost, nothing saved runs twice."""
+    steps, runs = 20, 50
+    done: dict[str, list[int]] = {f"run-{number}": [] for number in range(runs)}
+    failures: list[HoldfastError] = []
+
+    def step(state: Any) -> dict[str, Any]:
+        done[state["name"]].append(state["n"] + 1)
+        return {"n": state["n"] + 1}
+
+    graph = StateGraph({"n": int, "name": str}, name="count")
+    graph.add_node("step", run=step)
+    graph.add_edge(START, "step")
+    graph.add_conditional_edges("step", lambda state: state["n"] < steps, {True: "step", False: END})
+    graph.compile(store=f"{database}&timeout={timeout}", preserve=True)
+
+    def finish(run_id: str) -> int:
+        deadline = time.monotonic() + 40
+        while True:
+            try:
+                try:
+                    return graph.resume(run_id)["n"]
+                except RunNotFound:
+                    return graph.execute({"n": 0, "name": run_id}, run_id=run_id)["n"]
+            except HoldfastError as error:
+                assert time.monotonic() < deadline
+                failures.append(error)
+
+    total = lambda: sum(map(len, done.values()))  # noqa: E731
+    with ThreadPoolExecutor(10) as pool:
+        finished = [pool.submit(finish, run_id) for run_id in done]
+        for kill in range(10):
+            while total() < kill * steps * runs // 11:
+                threading.Event().wait(0.002)
+                assert not all(each.done() for each in finished)
+            postgres.kill()
+            postgres.start()
+        assert [each.result() for each in finished] == [steps] * runs
+    if timeout > 1:
+        assert failures == []
+    for path in done.values():
+        assert sorted(set(path)) == list(range(1, steps + 1))
+        assert all(later >= earlier for earlier, later in pairwise(path))
+    store = open_store(f"{database}&timeout={timeout}")
+    for run_id in done:
+        tail = store.read(run_id, first=1)
+        assert tail.head.status == COMPLETED
+        assert len(tail.records) == tail.head.sequence
+    store.close()
