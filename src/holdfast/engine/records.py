@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from time import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.accounts import summary
 from holdfast.engine.entry import check_fits, check_id, made_with, merge_update, new_run
@@ -22,7 +22,11 @@ from holdfast.journal.codec import decode, encode
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, Progress, Question
 from holdfast.journal.reading import Checkpoint, history, next_step, progress_at, read_progress
+from holdfast.journal.salvage import salvaged
 from holdfast.journal.store import CANCELLED, ENDED, PAUSED, RUNNING, STATUSES, RunFilter, RunHead
+
+if TYPE_CHECKING:
+    from holdfast.journal.verification import Verification
 
 
 class RunInfo(NamedTuple):
@@ -102,6 +106,13 @@ def difference(link: Link, run_id: str, a: int, b: int) -> Difference:
     )
 
 
+def verify(link: Link, run_id: str) -> Verification:
+    """What of a run is damaged, and what can still be had."""
+    from holdfast.journal import verification
+
+    return verification.verify(link.store, run_id)
+
+
 def fork(
     compiled: Compiled,
     run_id: str,
@@ -136,7 +147,7 @@ def rollback(compiled: Compiled, run_id: str, step: int) -> State:
     link = compiled.need_link("rollback")
     held = link.claim(run_id)
     try:
-        tail = link.store.read(run_id, first=1)
+        tail = salvaged(link.store, run_id)
         progress = progress_at(tail, step)
         check_fits(compiled.plan, progress)
         progress.step, progress.crashes, progress.at = next_step(tail), held.lease.crashes, time()
@@ -196,7 +207,7 @@ def progress_of(link: Link, run_id: str, step: int | None) -> Progress:
     """How far a run had come after a step, or has by now."""
     if step is None:
         return read_progress(link.store.read(run_id))
-    return progress_at(link.store.read(run_id, first=1), step)
+    return progress_at(salvaged(link.store, run_id), step)
 
 
 def as_state(progress: Progress, plan: Plan) -> State:
