@@ -15,7 +15,7 @@ from holdfast.engine.entry import check_fits, check_id, made_with, merge_update,
 from holdfast.engine.link import Link
 from holdfast.engine.session import Compiled
 from holdfast.engine.ways import update_inside
-from holdfast.errors import Conflict, UsageError
+from holdfast.errors import Conflict, DamagedRecord, UsageError
 from holdfast.graphs.plan import Plan
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import decode, encode
@@ -62,13 +62,24 @@ class Difference(NamedTuple):
 
 
 def run_info(head: RunHead) -> RunInfo:
-    """What a head says, read."""
-    note = decode(head.note) if head.note else {}
+    """What a head says, read. Raises `DamagedRecord` if it isn't what was written."""
+    note = _note_of(head)
     return RunInfo(
         head.run_id, head.graph, head.status, head.created, head.updated, head.tags, head.parent,
         note.get("step", 0), note.get("node", ""), note.get("reason"), note.get("error"),
         [Question(**each) for each in note.get("questions", ())], head.holder,
     )  # fmt: skip
+
+
+def _note_of(head: RunHead) -> dict[str, Any]:
+    try:
+        note = decode(head.note) if head.note else {}
+        if type(note) is not dict:
+            raise ValueError("it holds something else")
+    except ValueError as problem:
+        reason = f"its summary can't be read ({problem}); a store that is encrypted is opened with its keys"
+        raise DamagedRecord(head.run_id, 0, reason) from problem
+    return note
 
 
 def list_runs(
