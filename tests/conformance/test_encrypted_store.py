@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import importlib.util
 import logging
 import os
@@ -12,6 +13,7 @@ from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -32,6 +34,7 @@ from holdfast.journal.store import Commit, NewRun, RunFilter, Store
 from holdfast.stores import MemoryStore
 from holdfast.stores.encrypted import EncryptedStore, Keys
 from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.tiered import TieredStore
 from holdfast.testing.conformance import ManualClock, StoreConformance
 from support.redis_servers import redis_server
 
@@ -352,6 +355,35 @@ def test_runs_are_carried_in_and_out(store: EncryptedStore, inner: MemoryStore, 
     assert all(record[0] == 0xC1 for record in stored(inner))
     with pytest.raises(StoreError):
         graph.import_run(tmp_path / "nothing")
+
+
+def test_both_stores_of_a_tiered_one_see_ciphertext() -> None:
+    """P5, P6: with the encryption around it."""
+    hot, cold = MemoryStore(), MemoryStore()
+    store = EncryptedStore(TieredStore(hot, cold), Keys({"k": KEY}))
+    store.create(NewRun("r", "g", [b"SecretOfTheState"], holder="me"))
+    assert store.append([Commit("r", 1, 1, [b"SecretOfTheState"])]) == [None]
+    assert store.read("r").records == [b"SecretOfTheState"] * 2
+    for inner in (hot, cold):
+        (run,) = inner._open().values()
+        assert b"SecretOfTheState" not in b"".join(run.records)
+
+
+def test_what_is_stored_is_as_the_format_says(store: EncryptedStore, inner: MemoryStore) -> None:
+    """P10: taken apart by hand, so that it stays what it is."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    store.create(NewRun("r", "g", [b"whole", b"record"], note=b"note"))
+    for place, data, text in (
+        (b"record 2 r", stored(inner)[1], b"record"),
+        (b"note 0 r", inner.head("r").note, b"note"),
+    ):
+        check = hmac.digest(KEY, b"holdfast key", "sha256")[:4]
+        start = b"\xc1\x042026" + check
+        start += crc32(start).to_bytes(4, "big")
+        assert data.startswith(start)
+        nonce, rest = data[len(start) :][:12], data[len(start) + 12 :]
+        assert AESGCM(KEY).decrypt(nonce, rest, start + place) == text
 
 
 def test_a_commit_too_large_to_encrypt_is_refused_alone(

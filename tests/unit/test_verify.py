@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import MemoryStore, RunNotFound, State, StateGraph, StoreError, UsageError, open_store, pause
 from holdfast.journal.store import Store
+from support.redis_servers import redis_server
 
 
 def line(length: int, store: Any, **settings: Any) -> StateGraph:
@@ -112,6 +113,26 @@ def test_damage_that_the_store_itself_notices_is_named(tmp_path: Path) -> None:
         found = line(6, store).verify("r")
         assert (found.ok, found.restorable, found.steps, found.status) == (False, False, [], None)
         assert "status unknown; DAMAGED" in str(found)
+
+
+def test_damage_in_redis_is_named(tmp_path: Path) -> None:
+    """H5: a record that another program changed, and records that are gone, which the store itself notices."""
+    with (
+        redis_server(tmp_path) as server,
+        server.client() as client,
+        closing(open_store(server.url)) as store,
+    ):
+        graph = line(6, store, preserve=True)
+        graph.execute({}, run_id="r")
+        third = client.lindex("holdfast:journal:r", 2)
+        client.lset("holdfast:journal:r", 2, third[:-1])
+        found = graph.verify("r")
+        assert [damage.sequence for damage in found.damaged] == [3]
+        assert found.steps == readable(graph, "r", 6) == [0]
+        client.rpop("holdfast:journal:r")
+        found = graph.verify("r")
+        assert (found.ok, found.restorable) == (False, False)
+        assert "should have" in str(found)
 
 
 def test_what_can_not_be_told_is_reported_too() -> None:

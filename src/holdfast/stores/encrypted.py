@@ -9,8 +9,8 @@ AES-256-GCM, with a random nonce of 96 bits each time. What is stored of a recor
     12 bytes     the nonce
     the rest     the ciphertext and its tag of 16 bytes
 
-The tag also covers these bytes up to the nonce, whether it is a record or a note, the record's number and the run's
-id. So nothing can be put in another's place: not in another run, not under another number, not a record for a note.
+The tag also covers these bytes up to the nonce, and the place as text: `record 3 <run id>`, or `note 0 <run id>`.
+So nothing can be put in another's place: not in another run, not under another number, not a record for a note.
 
 What it doesn't hide: ids of runs, names of graphs, tags, parents, statuses, holders, signals, times, and how large
 and how many the records are. What it can't notice: that a whole run, or a run's newest records, or a note, were set
@@ -22,7 +22,6 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
@@ -250,8 +249,8 @@ class Place(NamedTuple):
     @property
     def data(self) -> bytes:
         """It as the tag covers it. No two places are the same bytes."""
-        kind = b"record" if self.sequence > 0 else b"note.."
-        return kind + _NUMBER.pack(self.sequence) + self.run_id.encode("utf-8", "surrogatepass")
+        kind = "record" if self.sequence else "note"
+        return f"{kind} {self.sequence} {self.run_id}".encode("utf-8", "surrogatepass")
 
     def damaged(self, reason: str) -> DamagedRecord:
         """The error for what is wrong there."""
@@ -282,6 +281,3 @@ def _made(key_id: str, key: bytes) -> _Key:
     named = key_id.encode()
     start = bytes([FORMAT, len(named)]) + named + hmac.digest(key, b"holdfast key", "sha256")[:4]
     return _Key(AESGCM(key), start + crc32(start).to_bytes(4, "big"))
-
-
-_NUMBER = Struct(">q")
