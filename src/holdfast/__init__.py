@@ -53,26 +53,29 @@ if TYPE_CHECKING:
     from holdfast.engine.checkpoints import PauseInfo, WorkflowCheckpoint
     from holdfast.graphs.flowstate import TaskRecord, TaskResult, WorkflowState
     from holdfast.graphs.refit import ResumePlan
+    from holdfast.journal.verification import Damage, Verification
     from holdfast.workflow import Workflow
 
-_OF_WORKFLOWS = {
+_LATER = {
+    "Damage": "journal.verification",
     "PauseInfo": "engine.checkpoints",
     "ResumePlan": "graphs.refit",
     "TaskRecord": "graphs.flowstate",
     "TaskResult": "graphs.flowstate",
+    "Verification": "journal.verification",
     "Workflow": "workflow",
     "WorkflowCheckpoint": "engine.checkpoints",
     "WorkflowState": "graphs.flowstate",
 }
-"""Where to find the names that only those who define workflows need, so that nobody else waits for them."""
+"""Where to find the names that only some need, above all those who define workflows, so that nobody else waits."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _OF_WORKFLOWS:
+    if name not in _LATER:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(f"holdfast.{_OF_WORKFLOWS[name]}"), name)
+    found = globals()[name] = getattr(import_module(f"holdfast.{_LATER[name]}"), name)
     return found
 
 
@@ -93,6 +96,7 @@ __all__ = [
     "CheckpointNotFound",
     "Checkpointer",
     "Conflict",
+    "Damage",
     "DamagedCheckpoint",
     "DamagedRecord",
     "DefinitionError",
@@ -127,6 +131,7 @@ __all__ = [
     "UnstorableValue",
     "UnsupportedFormat",
     "UsageError",
+    "Verification",
     "Workflow",
     "WorkflowChanged",
     "WorkflowCheckpoint",

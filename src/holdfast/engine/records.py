@@ -8,21 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from time import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.accounts import summary
 from holdfast.engine.entry import check_fits, check_id, made_with, merge_update, new_run
 from holdfast.engine.link import Link
 from holdfast.engine.session import Compiled
 from holdfast.engine.ways import update_inside
-from holdfast.errors import Conflict, UsageError
+from holdfast.errors import Conflict, DamagedRecord, UsageError
 from holdfast.graphs.plan import Plan
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, Progress, Question
 from holdfast.journal.reading import Checkpoint, history, next_step, progress_at, read_progress
+from holdfast.journal.salvage import salvaged
 from holdfast.journal.store import CANCELLED, ENDED, PAUSED, RUNNING, STATUSES, RunFilter, RunHead
+
+if TYPE_CHECKING:
+    from holdfast.journal.verification import Verification
 
 
 class RunInfo(NamedTuple):
@@ -58,13 +62,24 @@ class Difference(NamedTuple):
 
 
 def run_info(head: RunHead) -> RunInfo:
-    """What a head says, read."""
-    note = decode(head.note) if head.note else {}
+    """What a head says, read. Raises `DamagedRecord` if it isn't what was written."""
+    note = _note_of(head)
     return RunInfo(
         head.run_id, head.graph, head.status, head.created, head.updated, head.tags, head.parent,
         note.get("step", 0), note.get("node", ""), note.get("reason"), note.get("error"),
         [Question(**each) for each in note.get("questions", ())], head.holder,
     )  # fmt: skip
+
+
+def _note_of(head: RunHead) -> dict[str, Any]:
+    try:
+        note = decode(head.note) if head.note else {}
+        if type(note) is not dict:
+            raise ValueError("it holds something else")
+    except ValueError as problem:
+        reason = f"its summary can't be read ({problem}); a store that is encrypted is opened with its keys"
+        raise DamagedRecord(head.run_id, 0, reason) from problem
+    return note
 
 
 def list_runs(
@@ -102,6 +117,13 @@ def difference(link: Link, run_id: str, a: int, b: int) -> Difference:
     )
 
 
+def verify(link: Link, run_id: str) -> Verification:
+    """What of a run is damaged, and what can still be had."""
+    from holdfast.journal import verification
+
+    return verification.verify(link.store, run_id)
+
+
 def fork(
     compiled: Compiled,
     run_id: str,
@@ -136,7 +158,7 @@ def rollback(compiled: Compiled, run_id: str, step: int) -> State:
     link = compiled.need_link("rollback")
     held = link.claim(run_id)
     try:
-        tail = link.store.read(run_id, first=1)
+        tail = salvaged(link.store, run_id)
         progress = progress_at(tail, step)
         check_fits(compiled.plan, progress)
         progress.step, progress.crashes, progress.at = next_step(tail), held.lease.crashes, time()
@@ -196,7 +218,7 @@ def progress_of(link: Link, run_id: str, step: int | None) -> Progress:
     """How far a run had come after a step, or has by now."""
     if step is None:
         return read_progress(link.store.read(run_id))
-    return progress_at(link.store.read(run_id, first=1), step)
+    return progress_at(salvaged(link.store, run_id), step)
 
 
 def as_state(progress: Progress, plan: Plan) -> State:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.engine import entry, records
 from holdfast.engine.given import NOT_GIVEN, Given
@@ -16,6 +16,9 @@ from holdfast.errors import UsageError
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.reading import Checkpoint
 from holdfast.journal.store import ENDED, STATUSES
+
+if TYPE_CHECKING:
+    from holdfast.journal.verification import Verification
 
 Config = Mapping[str, Any] | None
 S = TypeVar("S", bound=State)
@@ -176,6 +179,29 @@ class Runnable(ABC, Generic[S]):
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """What is different after step `b` from what was after step `a`."""
         return records.difference(self.compiled().need_link("diff"), run_id, a, b)
+
+    def verify(self, run_id: str) -> Verification:
+        """What of a stored run is damaged, and what can still be had. Changes nothing; damage doesn't raise."""
+        return records.verify(self.compiled().need_link("verify"), run_id)
+
+    def export_run(self, run_id: str, path: str | os.PathLike[str]) -> None:
+        """Write a run with its whole journal to one file, in place of what was there; `import_run` reads it.
+
+        The run stays as it is. What is in the file isn't encrypted. Raises `RunNotFound`, `Conflict` while somebody
+        advances the run, `DamagedRecord`, and `StoreUnavailable` if the file can't be written.
+        """
+        from holdfast.engine import carriage
+
+        carriage.export_run(self.compiled().need_link("export_run"), run_id, path)
+
+    def import_run(self, path: str | os.PathLike[str], run_id: str | None = None) -> str:
+        """Put an exported run into this graph's store, under its own id or another, and return the id.
+
+        All of it is stored, or nothing: `RunExists` if the id is taken, `StoreError` for a file that is damaged.
+        """
+        from holdfast.engine import carriage
+
+        return carriage.import_run(self.compiled().need_link("import_run"), path, run_id)
 
     def runs(
         self,

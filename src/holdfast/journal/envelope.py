@@ -2,7 +2,7 @@
 
     byte 0      format version
     byte 1      flags; which of them are known depends on the version. Bit 0: the body is compressed;
-                bit 1 is meant for encryption and not known yet
+                no other is known. (Encryption is around the whole of it: `stores/encrypted.py`)
     bytes 2-5   CRC-32 over run id, sequence number, version, flags and body as stored, big-endian
     bytes 6-    the body
 

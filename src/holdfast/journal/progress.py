@@ -338,7 +338,10 @@ class Progress:
 
     def lost(self, crashes: int) -> None:
         """So many holders have been lost by now: what they were about counts as an attempt, if it was one thing."""
-        more, self.crashes = crashes - self.crashes, crashes
+        more, self.crashes = (
+            max(crashes - self.crashes, 0),
+            crashes,
+        )  # fewer, where it came from another store
         scope: Progress | None = self
         while more and scope is not None and scope.status == RUNNING:
             if scope.section is None:

@@ -1,0 +1,52 @@
+"""Getting out of a store what can be had of a run, where some of its records are damaged or gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.errors import DamagedRecord
+from holdfast.journal.store import RunHead, Store, Tail
+
+Found = dict[int, "bytes | DamagedRecord"]
+"""Records by their numbers, or what the store said instead."""
+
+
+def salvaged(store: Store, run_id: str) -> Tail:
+    """All records from the first that there is, with an empty one for each that can't be had.
+
+    An empty record is damaged to whoever opens it. Raises `DamagedRecord` if not even the head can be read.
+    """
+    head, found = gathered(store, run_id)
+    first = min(found, default=head.sequence + 1)
+    kept = (found.get(number) for number in range(first, head.sequence + 1))
+    return Tail(head, first, [data if isinstance(data, bytes) else b"" for data in kept])
+
+
+def gathered(store: Store, run_id: str) -> tuple[RunHead, Found]:
+    """The head, and the records that are there by their numbers, as of one moment unless some are damaged."""
+    try:
+        tail = store.read(run_id, first=1)
+    except DamagedRecord:
+        head = store.head(run_id)
+    else:
+        head = tail.head
+        if tail.first + len(tail.records) == head.sequence + 1:
+            return head, dict(enumerate(tail.records, tail.first))
+    return head, dict(_sought(store, run_id, 1, head.sequence))
+
+
+def _sought(store: Store, run_id: str, first: int, last: int) -> Iterator[tuple[int, bytes | DamagedRecord]]:
+    """The same where a stretch can't be had whole: its halves, down to single records."""
+    try:
+        tail = store.read(run_id, first, last)
+    except DamagedRecord as damage:
+        if first == last:
+            yield first, damage
+            return
+    else:
+        if len(tail.records) in (0, last - first + 1):
+            yield from enumerate(tail.records, first)
+            return
+    middle = (first + last) // 2
+    yield from _sought(store, run_id, first, middle)
+    yield from _sought(store, run_id, middle + 1, last)

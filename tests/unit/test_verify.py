@@ -1,0 +1,183 @@
+"""Looking through a run for damage: what is named, what can still be had, and that what is said is so."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import MemoryStore, RunNotFound, State, StateGraph, StoreError, UsageError, open_store, pause
+from holdfast.journal.store import Store
+from support.redis_servers import redis_server
+
+
+def line(length: int, store: Any, **settings: Any) -> StateGraph:
+    graph = StateGraph(name="line")
+    for number in range(1, length + 1):
+        graph.add_node(f"n{number}", run=lambda state: {"n": state.get("n", 0) + 1})
+        if number > 1:
+            graph.add_edge(f"n{number - 1}", f"n{number}")
+    graph.set_entry_point("n1").set_finish_point(f"n{length}")
+    return graph.compile(store=store, **settings)
+
+
+def records_of(store: MemoryStore, run_id: str) -> list[bytes]:
+    return store._runs[run_id].records  # type: ignore[index]  # it is open
+
+
+def readable(graph: StateGraph, run_id: str, most: int) -> list[int]:
+    """The steps that `state_at` really gives."""
+    steps = []
+    for step in range(most + 1):
+        with suppress(StoreError, UsageError):
+            graph.state_at(run_id, step)
+            steps.append(step)
+    return steps
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
+def test_a_sound_run_has_nothing_amiss(kind: str, tmp_path: Path) -> None:
+    """H5: in every store; and it is counted."""
+    target = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/r.db", "file": f"file://{tmp_path}/r"}
+    store = open_store(target[kind])
+    graph = line(3, store, preserve=True)
+    graph.execute({}, run_id="r")
+    found = graph.verify("r")
+    stored = store.read("r", first=1).records
+    assert (found.ok, found.restorable, found.steps) == (True, True, [0, 1, 2, 3])
+    assert (found.records, found.size) == (len(stored), sum(map(len, stored)))
+    assert (found.damaged, found.missing, found.status) == ([], [], "completed")
+    assert str(found).startswith("run r: completed; nothing is amiss\n")
+    assert "steps to go back to: 0–3" in str(found)
+    store.close()
+
+
+def test_each_damaged_record_is_named_and_what_is_said_of_steps_is_so() -> None:
+    """H5, H6: every record in turn is damaged; `state_at` agrees with the report on every step."""
+    store = MemoryStore()
+    graph = line(6, store, preserve=True)
+    graph.execute({}, run_id="r")
+    graph.rollback("r", 3)
+    graph.resume("r")
+    records = records_of(store, "r")
+    newest = graph.history("r")[-1].step
+    for place, whole in enumerate(records.copy()):
+        records[place] = whole[:-1] + bytes([whole[-1] ^ 1])
+        found = graph.verify("r")
+        assert [damage.sequence for damage in found.damaged] == [place + 1]
+        assert f"damaged: record {place + 1}: " in str(found)
+        assert found.steps == readable(graph, "r", newest)
+        assert found.restorable == (place + 1 < store.head("r").snapshot)
+        records[place] = whole
+    assert graph.verify("r").ok
+
+
+def test_missing_records_are_named(tmp_path: Path) -> None:
+    """H5: those that somebody deleted, in the middle and at the end."""
+    path = tmp_path / "runs.db"
+    with closing(open_store(path)) as store:
+        graph = line(6, store, preserve=True)
+        graph.execute({}, run_id="r")
+        newest = store.head("r").sequence
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("DELETE FROM records WHERE id & 0xffffffff IN (3, 4)")
+        found = graph.verify("r")
+        assert (found.missing, found.damaged, found.records) == ([3, 4], [], newest - 2)
+        assert (found.restorable, found.steps) == (False, [0])
+        assert "missing: 3–4" in str(found)
+        assert "is lost" in str(found)
+
+
+def test_damage_that_the_store_itself_notices_is_named(tmp_path: Path) -> None:
+    """H5: a store that refuses a stretch is asked for its parts."""
+    with closing(open_store(f"file://{tmp_path}/runs")) as store:
+        graph = line(6, store, preserve=True)
+        graph.execute({}, run_id="r")
+        third = store.read("r", 3, 3).records[0]
+        (journal,) = tmp_path.glob("runs/runs/*.log")
+        data = bytearray(journal.read_bytes())
+        data[data.index(third) + len(third) - 1] ^= 1
+        journal.write_bytes(data)
+    with closing(open_store(f"file://{tmp_path}/runs")) as store:
+        graph = line(6, store, preserve=True)
+        found = graph.verify("r")
+        assert not found.ok
+        assert 3 in [damage.sequence for damage in found.damaged]
+        assert found.steps == readable(graph, "r", 6)
+        (head,) = tmp_path.glob("runs/runs/*.head")
+        head.write_bytes(b"nothing of the kind")
+    with closing(open_store(f"file://{tmp_path}/runs")) as store:
+        found = line(6, store).verify("r")
+        assert (found.ok, found.restorable, found.steps, found.status) == (False, False, [], None)
+        assert "status unknown; DAMAGED" in str(found)
+
+
+def test_damage_in_redis_is_named(tmp_path: Path) -> None:
+    """H5: a record that another program changed, and records that are gone, which the store itself notices."""
+    with (
+        redis_server(tmp_path) as server,
+        server.client() as client,
+        closing(open_store(server.url)) as store,
+    ):
+        graph = line(6, store, preserve=True)
+        graph.execute({}, run_id="r")
+        third = client.lindex("holdfast:journal:r", 2)
+        client.lset("holdfast:journal:r", 2, third[:-1])
+        found = graph.verify("r")
+        assert [damage.sequence for damage in found.damaged] == [3]
+        assert found.steps == readable(graph, "r", 6) == [0]
+        client.rpop("holdfast:journal:r")
+        found = graph.verify("r")
+        assert (found.ok, found.restorable) == (False, False)
+        assert "should have" in str(found)
+
+
+def test_what_can_not_be_told_is_reported_too() -> None:
+    """H5: a record of a newer Holdfast, one that doesn't follow, and a head that makes no sense."""
+    from holdfast.journal.codec import encode
+    from holdfast.journal.envelope import Seal
+
+    store = MemoryStore()
+    graph = line(3, store, preserve=True)
+    graph.execute({}, run_id="r")
+    records = records_of(store, "r")
+    whole = records[1]
+    records[1] = Seal("r").close(2, encode([6, 1, 0.0, 0, ["nowhere"], [1, 2, 3]]))
+    (damage,) = graph.verify("r").damaged
+    assert damage.sequence == 2
+    assert "doesn't follow" in damage.reason
+    records[1] = whole
+    run = store._runs["r"]  # type: ignore[index]  # it is open
+    run.head = run.head._replace(note=b"\xc1")
+    assert [damage.sequence for damage in graph.verify("r").damaged] == [0]
+
+
+def test_a_purged_run_and_a_paused_one() -> None:
+    """H5: that a journal is gone is no damage; and a question doesn't keep anybody from looking."""
+    graph = line(2, MemoryStore())
+    graph.execute({}, run_id="r")
+    found = graph.verify("r")
+    assert (found.ok, found.purged, found.records) == (True, True, 0)
+    assert "went when it completed" in str(found)
+    asking = StateGraph(name="asks").add_node("ask", run=_ask).set_entry_point("ask").set_finish_point("ask")
+    asking.compile(store=MemoryStore()).invoke({}, run_id="q").wait()
+    assert asking.verify("q").restorable
+    with pytest.raises(RunNotFound):
+        graph.verify("nobody")
+
+
+def _ask(state: State) -> dict[str, Any]:
+    return {"answer": pause("Go on?")}
+
+
+def test_looking_changes_nothing(store: Any) -> None:
+    """H5."""
+    opened: Store = open_store(store)
+    graph = line(3, opened, preserve=True)
+    graph.execute({}, run_id="r")
+    before = opened.read("r", first=1)
+    graph.verify("r")
+    assert opened.read("r", first=1) == before
