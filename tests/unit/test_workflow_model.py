@@ -1520,3 +1520,10 @@ def test_what_a_resume_brings_changes_neither_what_tasks_see_nor_their_order() -
     assert seen == [[], []]
     assert [each for each in final.messages if each in ("a", "b")] == ["a", "b"]
     assert [*final.tasks] == ["a", "b"]
+
+
+def test_a_pause_whose_acknowledgement_is_lost_leaves_a_run_that_says_what_it_is() -> None:
+    """D6, P1: its head is what its journal says, wherever the answer of the store is lost."""
+    for point in range(24):
+        jobs = (Job("a", (("ask", "p"),)), Job("b", needs=("a",)))
+        Bench(Flow("sketch", jobs), tolerant=True, lives=[(LOSE, point)]).run()

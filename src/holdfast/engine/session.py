@@ -7,6 +7,7 @@ from threading import Lock
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.engine.accounts import summary
 from holdfast.engine.commands import Command, Verdict
 from holdfast.engine.core import BESIDE, Core
 from holdfast.engine.handover import hand_over
@@ -155,7 +156,9 @@ class Session:
             return refusal
         self.failures = 0
         ledger.taken(count)
-        return self.write(ledger.commit(commit.status, commit.note, commit.purge, commit.heed))
+        # What was taken may have been a stop, of which nobody was told: the head is to say what is so now.
+        status, note = commit.status or RUNNING, commit.note or summary(self.progress)
+        return self.write(ledger.commit(status, note, commit.purge, commit.heed))
 
     def written(self, commit: Commit) -> None:
         """A commit is durable, and so is all that couldn't be saved before it."""
