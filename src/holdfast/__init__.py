@@ -53,10 +53,14 @@ if TYPE_CHECKING:
     from holdfast.engine.checkpoints import PauseInfo, WorkflowCheckpoint
     from holdfast.graphs.flowstate import TaskRecord, TaskResult, WorkflowState
     from holdfast.graphs.refit import ResumePlan
+    from holdfast.stores.checkpoint_store import CheckpointState, CheckpointStore, PauseMetadata
     from holdfast.workflow import Workflow
 
-_OF_WORKFLOWS = {
+_LATE = {
+    "CheckpointState": "stores.checkpoint_store",
+    "CheckpointStore": "stores.checkpoint_store",
     "PauseInfo": "engine.checkpoints",
+    "PauseMetadata": "stores.checkpoint_store",
     "ResumePlan": "graphs.refit",
     "TaskRecord": "graphs.flowstate",
     "TaskResult": "graphs.flowstate",
@@ -64,15 +68,15 @@ _OF_WORKFLOWS = {
     "WorkflowCheckpoint": "engine.checkpoints",
     "WorkflowState": "graphs.flowstate",
 }
-"""Where to find the names that only those who define workflows need, so that nobody else waits for them."""
+"""Where to find the names that not everybody needs, those of workflows first of all, so that nobody else waits."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _OF_WORKFLOWS:
+    if name not in _LATE:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(f"holdfast.{_OF_WORKFLOWS[name]}"), name)
+    found = globals()[name] = getattr(import_module(f"holdfast.{_LATE[name]}"), name)
     return found
 
 
@@ -91,6 +95,8 @@ __all__ = [
     "CheckpointConfig",
     "CheckpointError",
     "CheckpointNotFound",
+    "CheckpointState",
+    "CheckpointStore",
     "Checkpointer",
     "Conflict",
     "DamagedCheckpoint",
@@ -106,6 +112,7 @@ __all__ = [
     "MemoryStore",
     "NodeTimeout",
     "PauseInfo",
+    "PauseMetadata",
     "Question",
     "ResumePlan",
     "Retry",

@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 from weakref import WeakValueDictionary
 
 from holdfast.errors import StoreUnavailable, UnknownName, UsageError
 from holdfast.journal.store import Store
+from holdfast.stores.checkpointer import Checkpointer
 from holdfast.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from holdfast.stores.adapter import AdaptedStore
+    from holdfast.stores.checkpoint_store import CheckpointStore
     from holdfast.stores.files import FileStore
     from holdfast.stores.sqlite import SQLiteStore
 
@@ -25,7 +28,7 @@ HOT_PATIENCE = 0.5
 
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
-StoreFactory = Callable[[], Store]
+StoreFactory = Callable[[], "Store | CheckpointStore"]
 
 
 class StoreURL(NamedTuple):
@@ -58,11 +61,13 @@ class StoreURL(NamedTuple):
         return options
 
 
-StoreScheme = Callable[[StoreURL], Store]
+StoreScheme = Callable[[StoreURL], "Store | CheckpointStore"]
 
 
-def open_store(target: Store | str | os.PathLike[str]) -> Store:
+def open_store(target: Store | CheckpointStore | str | os.PathLike[str]) -> Store:
     """The store that `target` means: a store itself, a registered name, a URL, or a SQLite file's path.
+
+    An object with the five methods of a `CheckpointStore` is one too; you get the same store for the same object.
 
     `"memory"` is one store for the whole process and `"memory://"` a new one each time. `"sqlite"` is the
     file holdfast.db in the working directory, `"sqlite:///runs.db"` a file beside it and
@@ -78,20 +83,18 @@ def open_store(target: Store | str | os.PathLike[str]) -> Store:
         target = os.fspath(target)
     if isinstance(target, str):
         return _resolve(target)
-    if isinstance(target, Store) and not isinstance(target, type):
-        return target
-    raise UsageError(f"a store is a Store object, a name, a URL or a path, not {_kind(target)}")
+    return _taken(target)
 
 
-def register_store(name: str, store: Store | StoreFactory) -> None:
+def register_store(name: str, store: Store | CheckpointStore | StoreFactory) -> None:
     """Make `name` stand for a store, or for the one that a function without arguments makes when first asked.
 
     A name that was registered before is replaced.
     """
     if not name or "://" in name:
         raise UsageError(f"{name!r} can't name a store: use a word")
-    if isinstance(store, Store) and not isinstance(store, type):
-        factory = _always(store)
+    if not isinstance(store, type) and (isinstance(store, Store) or _keeps_checkpoints(store)):
+        factory = _always(_taken(store))
     elif callable(store):
         factory = _once(store)
     else:
@@ -108,17 +111,50 @@ def register_store_scheme(scheme: str, factory: StoreScheme) -> None:
         _schemes[scheme.lower()] = factory
 
 
-def _always(store: Store) -> StoreFactory:
+def _taken(target: object) -> Store:
+    """What is to be a store as one. Raises `UsageError` if it can't be."""
+    if isinstance(target, type):
+        raise UsageError(f"a store is a Store object, a name, a URL or a path, not {_kind(target)}")
+    if isinstance(target, Store):
+        return target
+    if _keeps_checkpoints(target):
+        return _adapted(target)
+    if isinstance(target, Checkpointer):
+        raise UsageError(
+            f"{_kind(target)} has save() and load(), which makes it a checkpointer: give it as "
+            "StateGraph.compile(checkpointer=…). A store has delete(), list() and cleanup_expired() as well"
+        )
+    raise UsageError(f"a store is a Store object, a name, a URL or a path, not {_kind(target)}")
+
+
+def _keeps_checkpoints(target: object) -> TypeGuard[CheckpointStore]:
+    from holdfast.stores.checkpoint_store import CheckpointStore
+
+    return isinstance(target, CheckpointStore)
+
+
+def _adapted(target: CheckpointStore) -> Store:
+    """The one store that an object is in this process, so that all who name it keep out of each other's way."""
+    from holdfast.stores.adapter import AdaptedStore
+
+    with _lock:
+        store = _adapters.get(id(target))
+        if store is None or store.closed:
+            store = _adapters[id(target)] = AdaptedStore(target)
+        return store
+
+
+def _always(store: Store) -> Callable[[], Store]:
     return lambda: store
 
 
-def _once(factory: StoreFactory) -> StoreFactory:
+def _once(factory: StoreFactory) -> Callable[[], Store]:
     """A function that gives the same store each time, and another only when that one was closed."""
     made: list[Store] = []
 
     def shared() -> Store:
         if not made or getattr(made[0], "closed", False):
-            made[:] = [factory()]
+            made[:] = [_taken(factory())]
         return made[0]
 
     return shared
@@ -131,7 +167,7 @@ def _resolve(text: str) -> Store:
             scheme = _schemes.get(url.scheme)
         if scheme is None:
             raise _unknown(f"{url.scheme}://")
-        return scheme(url)
+        return _taken(scheme(url))
     with _lock:
         factory = _names.get(text)
         if factory is not None:
@@ -245,7 +281,7 @@ def _briefly(url: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}timeout={HOT_PATIENCE}"
 
 
-def _shared(url: StoreURL, factory: StoreFactory) -> Store:
+def _shared(url: StoreURL, factory: Callable[[], Store]) -> Store:
     """The store of this URL that is open already, or a new one."""
     with _lock:
         store = _servers.get(url.text)
@@ -259,7 +295,7 @@ def _kind(target: object) -> str:
 
 
 _lock = threading.RLock()
-_names: dict[str, StoreFactory] = {
+_names: dict[str, Callable[[], Store]] = {
     "memory": _once(MemoryStore),
     "sqlite": lambda: _open_sqlite_file("holdfast.db"),
 }
@@ -272,6 +308,7 @@ _schemes: dict[str, StoreScheme] = {
     "redis+unix": _open_redis,
     "tiered": _open_tiered,
 }
+_adapters: WeakValueDictionary[int, AdaptedStore] = WeakValueDictionary()
 _files: WeakValueDictionary[tuple[str, object], SQLiteStore] = WeakValueDictionary()
 _directories: WeakValueDictionary[tuple[str, object], FileStore] = WeakValueDictionary()
 _servers: WeakValueDictionary[str, Store] = WeakValueDictionary()
