@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 from weakref import WeakValueDictionary
 
-from holdfast.errors import StoreUnavailable, UnknownName, UsageError
+from holdfast.errors import HoldfastError, StoreUnavailable, UnknownName, UsageError
 from holdfast.journal.store import Store
 from holdfast.stores.checkpointer import Checkpointer
 from holdfast.stores.memory import MemoryStore
@@ -20,6 +20,7 @@ from holdfast.stores.memory import MemoryStore
 if TYPE_CHECKING:
     from holdfast.stores.adapter import AdaptedStore
     from holdfast.stores.checkpoint_store import CheckpointStore
+    from holdfast.stores.environment import Choice
     from holdfast.stores.files import FileStore
     from holdfast.stores.sqlite import SQLiteStore
 
@@ -77,6 +78,9 @@ def open_store(target: Store | CheckpointStore | str | os.PathLike[str]) -> Stor
     again: you get the same store. `"redis://host:6379/0"` is a Redis server, and
     `"tiered://?hot=redis://host&cold=sqlite:///runs.db"` one store in front of another.
 
+    `"env"` is what `HOLDFAST_STORE` names, or `WORKFLOW_CHECKPOINT_BACKEND` and `WORKFLOW_CHECKPOINT_DSN`. Names and
+    schemes that aren't known are looked up among the entry points `holdfast.stores` of installed packages.
+
     Raises `UnknownName`, `UsageError` for a URL that makes no sense, or `StoreUnavailable`.
     """
     if isinstance(target, os.PathLike):
@@ -84,6 +88,14 @@ def open_store(target: Store | CheckpointStore | str | os.PathLike[str]) -> Stor
     if isinstance(target, str):
         return _resolve(target)
     return _taken(target)
+
+
+def open_default_store() -> Store | None:
+    """The store for who names none: that of `HOLDFAST_STORE` if it is set, else none. Raises as `open_store` does."""
+    from holdfast.stores.environment import chosen_silently
+
+    choice = chosen_silently()
+    return None if choice is None else _open_chosen(choice)
 
 
 def register_store(name: str, store: Store | CheckpointStore | StoreFactory) -> None:
@@ -109,6 +121,30 @@ def register_store_scheme(scheme: str, factory: StoreScheme) -> None:
         raise UsageError("register a scheme such as 'etcd' with a function from a StoreURL to a store")
     with _lock:
         _schemes[scheme.lower()] = factory
+
+
+def _open_environment() -> Store:
+    from holdfast.stores.environment import chosen
+
+    return _open_chosen(chosen())
+
+
+def _open_chosen(choice: Choice) -> Store:
+    """The store that the environment names; the log tells which, and errors say who named it."""
+    import logging
+
+    try:
+        store = _resolve(choice.target)
+    except UnknownName as error:
+        if "://" in choice.target or error.name.isidentifier():
+            error.add_note(f"The store was named by {choice.variable}.")
+            raise
+        raise UsageError(f"{choice.variable} is no URL, name or path of a store") from None
+    except HoldfastError as error:
+        error.add_note(f"The store was named by {choice.variable}.")
+        raise
+    logging.getLogger("holdfast.stores").info("%s names the store: %r", choice.variable, store)
+    return store
 
 
 def _taken(target: object) -> Store:
@@ -165,6 +201,7 @@ def _resolve(text: str) -> Store:
         url = _parse(text)
         with _lock:
             scheme = _schemes.get(url.scheme)
+        scheme = scheme or _plugged(url.scheme)
         if scheme is None:
             raise _unknown(f"{url.scheme}://")
         return _taken(scheme(url))
@@ -174,7 +211,19 @@ def _resolve(text: str) -> Store:
             return factory()
     if text.lower().endswith(SQLITE_SUFFIXES):
         return _open_sqlite_file(text)
-    raise _unknown(text)
+    plugged = _plugged(text)
+    if plugged is None:
+        raise _unknown(text)
+    url = StoreURL(f"{text}://", text, "", "", {})
+    with _lock:
+        return _names.setdefault(text, _once(lambda: plugged(url)))()
+
+
+def _plugged(name: str) -> StoreScheme | None:
+    """What an installed package makes of a scheme or name that isn't registered."""
+    from holdfast.stores.plugins import factory_of
+
+    return factory_of(name)
 
 
 def _parse(text: str) -> StoreURL:
@@ -193,8 +242,10 @@ def _parse(text: str) -> StoreURL:
 
 
 def _unknown(name: str) -> UnknownName:
+    from holdfast.stores.plugins import brought
+
     with _lock:
-        return UnknownName("store", name, [*_names, *(f"{scheme}://" for scheme in _schemes)])
+        return UnknownName("store", name, [*_names, *(f"{scheme}://" for scheme in _schemes), *brought()])
 
 
 def _open_memory(url: StoreURL) -> Store:
@@ -298,6 +349,7 @@ _lock = threading.RLock()
 _names: dict[str, Callable[[], Store]] = {
     "memory": _once(MemoryStore),
     "sqlite": lambda: _open_sqlite_file("holdfast.db"),
+    "env": _open_environment,
 }
 _schemes: dict[str, StoreScheme] = {
     "memory": _open_memory,
