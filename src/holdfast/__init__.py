@@ -54,11 +54,13 @@ if TYPE_CHECKING:
     from holdfast.graphs.flowstate import TaskRecord, TaskResult, WorkflowState
     from holdfast.graphs.refit import ResumePlan
     from holdfast.stores.checkpoint_store import CheckpointState, CheckpointStore, PauseMetadata
+    from holdfast.stores.cleaner import Cleaner
     from holdfast.workflow import Workflow
 
 _LATE = {
     "CheckpointState": "stores.checkpoint_store",
     "CheckpointStore": "stores.checkpoint_store",
+    "Cleaner": "stores.cleaner",
     "PauseInfo": "engine.checkpoints",
     "PauseMetadata": "stores.checkpoint_store",
     "ResumePlan": "graphs.refit",
@@ -98,6 +100,7 @@ __all__ = [
     "CheckpointState",
     "CheckpointStore",
     "Checkpointer",
+    "Cleaner",
     "Conflict",
     "DamagedCheckpoint",
     "DamagedRecord",
