@@ -228,6 +228,31 @@ def test_what_cannot_be_a_store_is_refused() -> None:
         Half()  # type: ignore[abstract]
 
 
+def test_what_takes_leases_says_so(tmp_path: Path) -> None:
+    """P4, P8: a request to a run that another process has could undo what that one saves."""
+    here = release(JsonCheckpointStore(tmp_path / "kept.json"), [])
+    there = release(JsonCheckpointStore(tmp_path / "kept.json"), [])
+    run = here.stream({"version": "1"}, run_id="r")
+    next(run)
+    with pytest.raises(Conflict, match=r"in another process, and <AdaptedStore of .*> has no leases"):
+        there.cancel("r")
+    assert [event["type"] for event in run][-1] != "error"
+    assert run.status == "paused"
+    there.cancel("r")
+    assert here.runs()[0].status == "cancelled"
+
+
+def test_a_run_can_be_cancelled_by_another_workflow_of_the_process() -> None:
+    """P4, G5: whose lease is of another length, so that the request goes by way of the store."""
+    kept = InMemoryCheckpointStore()
+    run = release(kept, []).stream({"version": "1"}, run_id="r")
+    next(run)
+    other = release(kept, [], lease=5.0)
+    other.cancel("r")
+    assert [event["type"] for event in run][-1] == "cancelled"
+    assert other.runs()[0].status == "cancelled"
+
+
 def test_such_a_store_promises_what_it_can_keep(tmp_path: Path) -> None:
     """P4, P8: nothing about other processes, and the level that the object names."""
     assert open_store(InMemoryCheckpointStore()).abilities == ("memory", False, False, False)

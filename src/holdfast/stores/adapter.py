@@ -8,6 +8,7 @@ may do the same: the store declares that it has no leases to rely on, and isn't 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from base64 import b64decode, b64encode
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from holdfast.errors import (
+    Conflict,
     DamagedRecord,
     HoldfastError,
     RunExists,
@@ -39,7 +41,7 @@ from holdfast.journal.store import (
     Tail,
 )
 from holdfast.stores.checkpoint_store import METHODS, CheckpointState, CheckpointStore, PauseMetadata
-from holdfast.stores.refusals import fits, held, is_held, refusal
+from holdfast.stores.refusals import fits, held, is_held, refusal, whereabouts
 
 KEY = "__holdfast__"
 """Under this key of the context is the run itself."""
@@ -59,6 +61,7 @@ class AdaptedStore:
         self.abilities = Abilities(_level_of(kept), shared=False, leases=False, deltas=False)
         self._clock = clock
         self._lock = threading.RLock()
+        self._granted: dict[str, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
         return f"<AdaptedStore of {_kind(self.kept)}>"
@@ -85,7 +88,7 @@ class AdaptedStore:
                 note=run.note,
             )
             self._save(_Run(head, list(run.records)))
-            return None if until is None else Lease(run.run_id, 1, until)
+            return None if until is None else self._grant(Lease(run.run_id, 1, until))
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         with self._kept():
@@ -117,7 +120,7 @@ class AdaptedStore:
                 lease_until=lease.until,
                 updated=now,
             )
-            return lease
+            return self._grant(lease)
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
         with self._kept():
@@ -128,10 +131,14 @@ class AdaptedStore:
             run = self._find(lease.run_id)
             if run is not None and run.head.fence == lease.fence:
                 self._change(run, holder=None, lease_until=None)
+                self._granted.pop(lease.run_id, None)
 
     def signal(self, run_id: str, signal: str) -> None:
         with self._kept():
-            self._change(self._run(run_id), signal=signal)
+            run, now = self._run(run_id), self._clock()
+            if is_held(run.head, now) and self._granted.get(run_id) != (os.getpid(), run.head.fence):
+                raise self._elsewhere(run.head, now)
+            self._change(run, signal=signal)
 
     def list(self, which: RunFilter) -> list[RunHead]:
         now = self._clock()
@@ -165,6 +172,7 @@ class AdaptedStore:
             if is_held(head, now):
                 raise held(head, now)
             kept.delete(run_id)
+            self._granted.pop(run_id, None)
 
     def close(self) -> None:
         with self._lock:
@@ -184,6 +192,20 @@ class AdaptedStore:
                 raise StoreUnavailable(
                     f"{_kind(self.kept)} raised {type(error).__name__}: see what caused this"
                 ) from error
+
+    def _grant(self, lease: Lease) -> Lease:
+        self._granted[lease.run_id] = (os.getpid(), lease.fence)
+        return lease
+
+    def _elsewhere(self, head: RunHead, now: float) -> Conflict:
+        """To write now might undo what the holder has saved since we looked."""
+        return Conflict(
+            head.run_id,
+            f"{whereabouts(head, now)}, in another process, and {self!r} has no leases to keep two apart: do it "
+            "there, or use a store that is shared, such as SQLite",
+            head.holder,
+            head.lease_until,
+        )
 
     def _find(self, run_id: str) -> _Run | None:
         with self._kept() as kept:
@@ -209,6 +231,8 @@ class AdaptedStore:
             refused = refusal(commit, run.head, now)
             if refused is None:
                 self._save(run.after(commit, now))
+                if commit.status not in (None, RUNNING):
+                    self._granted.pop(commit.run_id, None)
             return refused
         except HoldfastError as error:
             return error
