@@ -1,12 +1,16 @@
-"""Fixtures for all tests: real servers, started when a test first asks for one."""
+"""What all tests share: servers that are started when one is asked for, and an environment that names no store."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from support.postgres import Server, serve
+
+for name in ("HOLDFAST_STORE", "WORKFLOW_CHECKPOINT_BACKEND", "WORKFLOW_CHECKPOINT_DSN"):
+    os.environ.pop(name, None)  # for the processes that tests start, too
 
 
 @pytest.fixture(scope="session")

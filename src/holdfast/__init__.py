@@ -54,11 +54,17 @@ if TYPE_CHECKING:
     from holdfast.graphs.flowstate import TaskRecord, TaskResult, WorkflowState
     from holdfast.graphs.refit import ResumePlan
     from holdfast.journal.verification import Damage, Verification
+    from holdfast.stores.checkpoint_store import CheckpointState, CheckpointStore, PauseMetadata
+    from holdfast.stores.cleaner import Cleaner
     from holdfast.workflow import Workflow
 
 _LATER = {
+    "CheckpointState": "stores.checkpoint_store",
+    "CheckpointStore": "stores.checkpoint_store",
+    "Cleaner": "stores.cleaner",
     "Damage": "journal.verification",
     "PauseInfo": "engine.checkpoints",
+    "PauseMetadata": "stores.checkpoint_store",
     "ResumePlan": "graphs.refit",
     "TaskRecord": "graphs.flowstate",
     "TaskResult": "graphs.flowstate",
@@ -94,7 +100,10 @@ __all__ = [
     "CheckpointConfig",
     "CheckpointError",
     "CheckpointNotFound",
+    "CheckpointState",
+    "CheckpointStore",
     "Checkpointer",
+    "Cleaner",
     "Conflict",
     "Damage",
     "DamagedCheckpoint",
@@ -110,6 +119,7 @@ __all__ = [
     "MemoryStore",
     "NodeTimeout",
     "PauseInfo",
+    "PauseMetadata",
     "Question",
     "ResumePlan",
     "Retry",

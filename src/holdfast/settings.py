@@ -18,7 +18,7 @@ from holdfast.observe.events import ObserverLike
 from holdfast.observe.hub import gather
 from holdfast.stores.checkpointer import Checkpointer
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.registry import open_store
+from holdfast.stores.registry import open_default_store, open_store
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -84,7 +84,10 @@ class Settings(NamedTuple):
             return open_store(self.store), every or 1
         if self.checkpointer is not None or self.checkpoint_dir is not None:
             return MemoryStore(), 0
-        return (open_store(self.checkpoint.store) if every else None), every
+        if every:
+            return open_store(self.checkpoint.store), every
+        opened = open_default_store()
+        return opened, int(opened is not None)
 
     def _mistakes(self) -> Iterable[str]:
         if self.store is not None and self.checkpointer is not None:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 from weakref import WeakValueDictionary
 
-from holdfast.errors import StoreUnavailable, UnknownName, UsageError
+from holdfast.errors import HoldfastError, StoreUnavailable, UnknownName, UsageError
 from holdfast.journal.store import Store
+from holdfast.stores.checkpointer import Checkpointer
 from holdfast.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from holdfast.stores.adapter import AdaptedStore
+    from holdfast.stores.checkpoint_store import CheckpointStore
+    from holdfast.stores.environment import Choice
     from holdfast.stores.files import FileStore
     from holdfast.stores.postgres import PostgresStore
     from holdfast.stores.sqlite import SQLiteStore
@@ -26,7 +30,7 @@ HOT_PATIENCE = 0.5
 
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
-StoreFactory = Callable[[], Store]
+StoreFactory = Callable[[], "Store | CheckpointStore"]
 
 
 class StoreURL(NamedTuple):
@@ -59,11 +63,13 @@ class StoreURL(NamedTuple):
         return options
 
 
-StoreScheme = Callable[[StoreURL], Store]
+StoreScheme = Callable[[StoreURL], "Store | CheckpointStore"]
 
 
-def open_store(target: Store | str | os.PathLike[str]) -> Store:
+def open_store(target: Store | CheckpointStore | str | os.PathLike[str]) -> Store:
     """The store that `target` means: a store itself, a registered name, a URL, or a SQLite file's path.
+
+    An object with the five methods of a `CheckpointStore` is one too; you get the same store for the same object.
 
     `"memory"` is one store for the whole process and `"memory://"` a new one each time. `"sqlite"` is the
     file holdfast.db in the working directory, `"sqlite:///runs.db"` a file beside it and
@@ -76,26 +82,35 @@ def open_store(target: Store | str | os.PathLike[str]) -> Store:
     `"postgresql://user:password@host/database"` is a PostgreSQL server, `"postgresql+embedded:///data"` one that
     is started for you, with `?schema=…&level=…` if you like; the same URL gives the same store.
 
+    `"env"` is what `HOLDFAST_STORE` names, or `WORKFLOW_CHECKPOINT_BACKEND` and `WORKFLOW_CHECKPOINT_DSN`. Names and
+    schemes that aren't known are looked up among the entry points `holdfast.stores` of installed packages.
+
     Raises `UnknownName`, `UsageError` for a URL that makes no sense, or `StoreUnavailable`.
     """
     if isinstance(target, os.PathLike):
         target = os.fspath(target)
     if isinstance(target, str):
         return _resolve(target)
-    if isinstance(target, Store) and not isinstance(target, type):
-        return target
-    raise UsageError(f"a store is a Store object, a name, a URL or a path, not {_kind(target)}")
+    return _taken(target)
 
 
-def register_store(name: str, store: Store | StoreFactory) -> None:
+def open_default_store() -> Store | None:
+    """The store for who names none: that of `HOLDFAST_STORE` if it is set, else none. Raises as `open_store` does."""
+    from holdfast.stores.environment import chosen_silently
+
+    choice = chosen_silently()
+    return None if choice is None else _open_chosen(choice)
+
+
+def register_store(name: str, store: Store | CheckpointStore | StoreFactory) -> None:
     """Make `name` stand for a store, or for the one that a function without arguments makes when first asked.
 
     A name that was registered before is replaced.
     """
     if not name or "://" in name:
         raise UsageError(f"{name!r} can't name a store: use a word")
-    if isinstance(store, Store) and not isinstance(store, type):
-        factory = _always(store)
+    if not isinstance(store, type) and (isinstance(store, Store) or _keeps_checkpoints(store)):
+        factory = _always(_taken(store))
     elif callable(store):
         factory = _once(store)
     else:
@@ -112,17 +127,74 @@ def register_store_scheme(scheme: str, factory: StoreScheme) -> None:
         _schemes[scheme.lower()] = factory
 
 
-def _always(store: Store) -> StoreFactory:
+def _open_environment() -> Store:
+    from holdfast.stores.environment import chosen
+
+    return _open_chosen(chosen())
+
+
+def _open_chosen(choice: Choice) -> Store:
+    """The store that the environment names; the log tells which, and errors say who named it."""
+    import logging
+
+    try:
+        store = _resolve(choice.target)
+    except UnknownName as error:
+        if "://" in choice.target or error.name.isidentifier():
+            error.add_note(f"The store was named by {choice.variable}.")
+            raise
+        raise UsageError(f"{choice.variable} is no URL, name or path of a store") from None
+    except HoldfastError as error:
+        error.add_note(f"The store was named by {choice.variable}.")
+        raise
+    logging.getLogger("holdfast.stores").info("%s names the store: %r", choice.variable, store)
+    return store
+
+
+def _taken(target: object) -> Store:
+    """What is to be a store as one. Raises `UsageError` if it can't be."""
+    if isinstance(target, type):
+        raise UsageError(f"a store is a Store object, a name, a URL or a path, not {_kind(target)}")
+    if isinstance(target, Store):
+        return target
+    if _keeps_checkpoints(target):
+        return _adapted(target)
+    if isinstance(target, Checkpointer):
+        raise UsageError(
+            f"{_kind(target)} has save() and load(), which makes it a checkpointer: give it as "
+            "StateGraph.compile(checkpointer=…). A store has delete(), list() and cleanup_expired() as well"
+        )
+    raise UsageError(f"a store is a Store object, a name, a URL or a path, not {_kind(target)}")
+
+
+def _keeps_checkpoints(target: object) -> TypeGuard[CheckpointStore]:
+    from holdfast.stores.checkpoint_store import CheckpointStore
+
+    return isinstance(target, CheckpointStore)
+
+
+def _adapted(target: CheckpointStore) -> Store:
+    """The one store that an object is in this process, so that all who name it keep out of each other's way."""
+    from holdfast.stores.adapter import AdaptedStore
+
+    with _lock:
+        store = _adapters.get(id(target))
+        if store is None or store.closed:
+            store = _adapters[id(target)] = AdaptedStore(target)
+        return store
+
+
+def _always(store: Store) -> Callable[[], Store]:
     return lambda: store
 
 
-def _once(factory: StoreFactory) -> StoreFactory:
+def _once(factory: StoreFactory) -> Callable[[], Store]:
     """A function that gives the same store each time, and another only when that one was closed."""
     made: list[Store] = []
 
     def shared() -> Store:
         if not made or getattr(made[0], "closed", False):
-            made[:] = [factory()]
+            made[:] = [_taken(factory())]
         return made[0]
 
     return shared
@@ -133,16 +205,29 @@ def _resolve(text: str) -> Store:
         url = _parse(text)
         with _lock:
             scheme = _schemes.get(url.scheme)
+        scheme = scheme or _plugged(url.scheme)
         if scheme is None:
             raise _unknown(f"{url.scheme}://")
-        return scheme(url)
+        return _taken(scheme(url))
     with _lock:
         factory = _names.get(text)
         if factory is not None:
             return factory()
     if text.lower().endswith(SQLITE_SUFFIXES):
         return _open_sqlite_file(text)
-    raise _unknown(text)
+    plugged = _plugged(text)
+    if plugged is None:
+        raise _unknown(text)
+    url = StoreURL(f"{text}://", text, "", "", {})
+    with _lock:
+        return _names.setdefault(text, _once(lambda: plugged(url)))()
+
+
+def _plugged(name: str) -> StoreScheme | None:
+    """What an installed package makes of a scheme or name that isn't registered."""
+    from holdfast.stores.plugins import factory_of
+
+    return factory_of(name)
 
 
 def _parse(text: str) -> StoreURL:
@@ -161,8 +246,10 @@ def _parse(text: str) -> StoreURL:
 
 
 def _unknown(name: str) -> UnknownName:
+    from holdfast.stores.plugins import brought
+
     with _lock:
-        return UnknownName("store", name, [*_names, *(f"{scheme}://" for scheme in _schemes)])
+        return UnknownName("store", name, [*_names, *(f"{scheme}://" for scheme in _schemes), *brought()])
 
 
 def _open_memory(url: StoreURL) -> Store:
@@ -300,9 +387,10 @@ def _kind(target: object) -> str:
 
 
 _lock = threading.RLock()
-_names: dict[str, StoreFactory] = {
+_names: dict[str, Callable[[], Store]] = {
     "memory": _once(MemoryStore),
     "sqlite": lambda: _open_sqlite_file("holdfast.db"),
+    "env": _open_environment,
 }
 _schemes: dict[str, StoreScheme] = {
     "memory": _open_memory,
@@ -322,6 +410,7 @@ _POSTGRES_OPTIONS: dict[str, Callable[[str], object]] = {
     "timeout": float,
     "connections": int,
 }
+_adapters: WeakValueDictionary[int, AdaptedStore] = WeakValueDictionary()
 _files: WeakValueDictionary[tuple[str, object], SQLiteStore] = WeakValueDictionary()
 _directories: WeakValueDictionary[tuple[str, object], FileStore] = WeakValueDictionary()
 _servers: WeakValueDictionary[str, Store] = WeakValueDictionary()
