@@ -26,7 +26,7 @@ from holdfast import (
     pause,
     register_store,
 )
-from holdfast.stores import registry
+from holdfast.stores import registry, schemes
 from holdfast.stores.environment import BACKEND, DSN, STORE, Choice, chosen
 from holdfast.stores.files import FileStore
 from holdfast.stores.sqlite import SQLiteStore
@@ -38,7 +38,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(registry, "_schemes", dict(registry._schemes))
     monkeypatch.chdir(tmp_path)
     yield
-    for store in [*registry._files.values(), *registry._directories.values()]:
+    for store in [*schemes._files.values(), *schemes._directories.values()]:
         store.close()
 
 

@@ -25,7 +25,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(registry, "_schemes", dict(registry._schemes))
     monkeypatch.chdir(tmp_path)
     yield
-    for store in list(registry._files.values()):
+    for store in list(schemes._files.values()):
         store.close()
 
 

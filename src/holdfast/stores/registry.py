@@ -8,59 +8,24 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeGuard
 from weakref import WeakValueDictionary
 
-from holdfast.errors import HoldfastError, StoreUnavailable, UnknownName, UsageError
+from holdfast.errors import HoldfastError, UnknownName, UsageError
 from holdfast.journal.store import Store
 from holdfast.stores.checkpointer import Checkpointer
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.schemes import BUILT_IN, StoreURL, open_sqlite_file, open_tiered, parse_url
 
 if TYPE_CHECKING:
     from holdfast.stores.adapter import AdaptedStore
     from holdfast.stores.checkpoint_store import CheckpointStore
     from holdfast.stores.environment import Choice
-    from holdfast.stores.files import FileStore
-    from holdfast.stores.postgres import PostgresStore
-    from holdfast.stores.sqlite import SQLiteStore
-
-HOT_PATIENCE = 0.5
-"""Seconds that the hot store of a tiered one is waited for, unless its URL says otherwise."""
 
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
 StoreFactory = Callable[[], "Store | CheckpointStore"]
-
-
-class StoreURL(NamedTuple):
-    """A store's URL in parts. `text` is the whole of it, and may hold a password: don't show it."""
-
-    text: str
-    scheme: str
-    host: str
-    path: str
-    query: Mapping[str, str]
-
-    def __repr__(self) -> str:
-        return f"<StoreURL {self.scheme}://…>"
-
-    def options(self, **known: Callable[[str], object]) -> dict[str, object]:
-        """The values of the query, each put through the function of its name in `known`.
-
-        Raises `UsageError` for a name that isn't known, and for a value that its function refuses.
-        """
-        options: dict[str, object] = {}
-        for key, text in self.query.items():
-            if key not in known:
-                raise UsageError(
-                    f"a {self.scheme}:// store has no option {key!r}; it has {', '.join(sorted(known))}"
-                )
-            try:
-                options[key] = known[key](text)
-            except ValueError as error:
-                raise UsageError(f"{text!r} is no {key} of a {self.scheme}:// store") from error
-        return options
 
 
 StoreScheme = Callable[[StoreURL], "Store | CheckpointStore"]
@@ -202,7 +167,7 @@ def _once(factory: StoreFactory) -> Callable[[], Store]:
 
 def _resolve(text: str) -> Store:
     if "://" in text:
-        url = _parse(text)
+        url = parse_url(text)
         with _lock:
             scheme = _schemes.get(url.scheme)
         scheme = scheme or _plugged(url.scheme)
@@ -214,7 +179,7 @@ def _resolve(text: str) -> Store:
         if factory is not None:
             return factory()
     if text.lower().endswith(SQLITE_SUFFIXES):
-        return _open_sqlite_file(text)
+        return open_sqlite_file(text)
     plugged = _plugged(text)
     if plugged is None:
         raise _unknown(text)
@@ -230,156 +195,11 @@ def _plugged(name: str) -> StoreScheme | None:
     return factory_of(name)
 
 
-def _parse(text: str) -> StoreURL:
-    from urllib.parse import parse_qsl, unquote, urlsplit
-
-    scheme, _, rest = text.partition("://")
-    try:
-        parts = urlsplit("//" + rest, allow_fragments=False)
-        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError:  # whose text may be part of a password
-        raise UsageError(
-            f"the {scheme}:// URL of the store can't be read: write options as ?name=value&name=value, and what "
-            "is odd in a user name or password as %XX"
-        ) from None
-    return StoreURL(text, scheme.lower(), parts.netloc, unquote(parts.path), dict(pairs))
-
-
 def _unknown(name: str) -> UnknownName:
     from holdfast.stores.plugins import brought
 
     with _lock:
         return UnknownName("store", name, [*_names, *(f"{scheme}://" for scheme in _schemes), *brought()])
-
-
-def _open_memory(url: StoreURL) -> Store:
-    if url.host or url.path.strip("/"):
-        raise UsageError('a store in memory has no place: write "memory://"')
-    url.options()
-    return MemoryStore()
-
-
-def _open_sqlite(url: StoreURL) -> Store:
-    if url.host or url.path in ("", "/"):
-        raise UsageError(
-            'name the file after three slashes, "sqlite:///runs.db", or four from the root, "sqlite:////var/runs.db"'
-        )
-    options = url.options(level=str, timeout=float)
-    return _open_sqlite_file(url.path[1:], **options)
-
-
-def _open_sqlite_file(path: str, **options: object) -> SQLiteStore:
-    from pathlib import Path
-
-    from holdfast.stores.sqlite import SQLiteStore
-
-    key = (str(Path(path).resolve()), options.get("level", "disk"))
-    with _lock:
-        store = _files.get(key)
-        if store is None or store.closed:
-            store = _files[key] = SQLiteStore(path, **options)  # type: ignore[arg-type]  # checked by the store
-        return store
-
-
-def _open_directory(url: StoreURL) -> Store:
-    from pathlib import Path
-
-    from holdfast.stores.files import FileStore
-
-    path = url.path.lstrip("/")
-    if url.host not in ("", "localhost", ".") or not path:
-        raise UsageError(
-            'name the directory from the root, "file:///var/runs", or from the working directory, "file://./runs"'
-        )
-    options = url.options(level=str, timeout=float)
-    directory = Path(path) if url.host == "." or Path(path).is_absolute() else Path("/", path)
-    key = (str(directory.resolve()), options.get("level", "disk"))
-    with _lock:
-        store = _directories.get(key)
-        if store is None or store.closed:
-            store = _directories[key] = FileStore(directory, **options)  # type: ignore[arg-type]  # checked by the store
-        return store
-
-
-def _open_redis(url: StoreURL) -> Store:
-    from holdfast.stores.redis import RedisStore
-
-    if "@" in url.text and "@" not in url.host:  # the rest would show in messages
-        raise UsageError("write what is odd in a user name or password of a URL as %XX: / as %2F, ? as %3F")
-    place = url.text.partition("?")[0]
-    tls = dict.fromkeys(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs"), str)
-    options = url.options(level=str, prefix=str, ttl=float, timeout=float, db=int, **tls)
-    return _shared(url, lambda: RedisStore(place, **options))  # type: ignore[arg-type]  # checked by the store
-
-
-def _open_tiered(url: StoreURL) -> Store:
-    from holdfast.stores.tiered import TieredStore
-
-    stores = url.options(hot=str, cold=str)
-    if url.host or url.path.strip("/") or len(stores) != 2:
-        raise UsageError('name both stores: "tiered://?hot=redis://localhost&cold=sqlite:///runs.db"')
-
-    def opened() -> Store:
-        hot, cold = _briefly(str(stores["hot"])), _resolve(str(stores["cold"]))
-        try:
-            return TieredStore(_resolve(hot), cold)
-        except StoreUnavailable:  # runs do without it, so opening does too
-            return TieredStore(lambda: _resolve(hot), cold)
-
-    return _shared(url, opened)
-
-
-def _briefly(url: str) -> str:
-    """The URL of a hot store, which is not worth waiting for."""
-    if not url.startswith("redis") or "timeout=" in url:
-        return url
-    return f"{url}{'&' if '?' in url else '?'}timeout={HOT_PATIENCE}"
-
-
-def _open_postgres(url: StoreURL) -> Store:
-    own = {key: text for key, text in url.query.items() if key in _POSTGRES_OPTIONS}
-    options = url._replace(query=own).options(**_POSTGRES_OPTIONS)
-    address, _, query = url.text.partition("?")
-    rest = "&".join(each for each in query.split("&") if each.partition("=")[0] not in own)
-
-    def make() -> PostgresStore:
-        from holdfast.stores.postgres import PostgresStore
-
-        place = "postgresql://" + address.partition("://")[2] + ("?" + rest if rest else "")
-        return PostgresStore(place, **options)  # type: ignore[arg-type]  # checked by the store
-
-    return _shared(url, make, "postgres")
-
-
-def _open_embedded_postgres(url: StoreURL) -> Store:
-    if url.host or url.path in ("", "/"):
-        raise UsageError(
-            'name the directory after three slashes, "postgresql+embedded:///data", or four from the root'
-        )
-    options = url.options(**_POSTGRES_OPTIONS)
-
-    def make() -> PostgresStore:
-        from holdfast.stores.postgres_embedded import open_embedded
-
-        return open_embedded(url.path[1:], **options)
-
-    return _shared(url, make, "embedded")
-
-
-def _shared(url: StoreURL, factory: StoreFactory, extra: str = "") -> Store:
-    """The store of this URL that is open already, or a new one. `extra` is what brings what it needs."""
-    with _lock:
-        store = _servers.get(url.text)
-        if store is None or getattr(store, "closed", False):
-            try:
-                store = _servers[url.text] = factory()
-            except ImportError as error:
-                if not extra:
-                    raise
-                raise StoreUnavailable(
-                    f"{url.scheme}:// needs what isn't installed here ({error}): pip install 'holdfast[{extra}]'"
-                ) from error
-        return store
 
 
 def _kind(target: object) -> str:
@@ -389,28 +209,8 @@ def _kind(target: object) -> str:
 _lock = threading.RLock()
 _names: dict[str, Callable[[], Store]] = {
     "memory": _once(MemoryStore),
-    "sqlite": lambda: _open_sqlite_file("holdfast.db"),
+    "sqlite": lambda: open_sqlite_file("holdfast.db"),
     "env": _open_environment,
 }
-_schemes: dict[str, StoreScheme] = {
-    "memory": _open_memory,
-    "sqlite": _open_sqlite,
-    "file": _open_directory,
-    "redis": _open_redis,
-    "rediss": _open_redis,
-    "redis+unix": _open_redis,
-    "tiered": _open_tiered,
-    "postgresql": _open_postgres,
-    "postgres": _open_postgres,
-    "postgresql+embedded": _open_embedded_postgres,
-}
-_POSTGRES_OPTIONS: dict[str, Callable[[str], object]] = {
-    "schema": str,
-    "level": str,
-    "timeout": float,
-    "connections": int,
-}
+_schemes: dict[str, StoreScheme] = {**BUILT_IN, "tiered": lambda url: open_tiered(url, _resolve)}
 _adapters: WeakValueDictionary[int, AdaptedStore] = WeakValueDictionary()
-_files: WeakValueDictionary[tuple[str, object], SQLiteStore] = WeakValueDictionary()
-_directories: WeakValueDictionary[tuple[str, object], FileStore] = WeakValueDictionary()
-_servers: WeakValueDictionary[str, Store] = WeakValueDictionary()
