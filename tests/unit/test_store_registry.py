@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.errors import StoreUnavailable, UnknownName, UsageError
 from holdfast.journal.store import NewRun, RunFilter, Store
-from holdfast.stores import MemoryStore, open_store, register_store, registry
+from holdfast.stores import MemoryStore, open_store, register_store, registry, schemes
 from holdfast.stores.registry import StoreURL, register_store_scheme
 from holdfast.stores.sqlite import SQLiteStore
 
