@@ -121,7 +121,7 @@ class Session:
     def write(self, commit: Commit) -> Exception | None:
         """Carry out a commit, and have the ledger know. Returns why it was refused, or None."""
         assert self.compiled.link is not None
-        if (rest := self.resting(commit)) is not None:
+        if self.failures and (rest := self.resting(commit)) is not None:
             return rest
         refusal = self.compiled.link.commit(commit)
         if refusal is None:

@@ -108,14 +108,16 @@ class Ledger:
         What happened since the last commit is one record, or two where one is whole: then that begins the second.
         Those of a commit that was refused are as they were, and come before it.
         """
-        closed, bodies = self._closed, self._pending
-        if bodies:
-            whole, self._pending = self._snapshot, []
+        closed, bodies, whole = self._closed, self._pending, self._snapshot
+        if len(bodies) == 1:
+            closed.append(self._seal.close(self.sequence + len(closed) + 1, bodies[0]))
+        elif bodies:
             parts = [bodies[: whole - 1], bodies[whole - 1 :]] if whole > 1 else [bodies]
             for part in parts:
                 closed.append(self._seal.close(self.sequence + len(closed) + 1, _together(part)))
-            if whole:
-                self._snapshot, self._whole = 0, self.sequence + len(closed)
+        bodies.clear()
+        if whole:
+            self._snapshot, self._whole = 0, self.sequence + len(closed)
         records = closed.copy()
         return Commit(
             self.run_id,
@@ -136,7 +138,7 @@ class Ledger:
     def taken(self, count: int) -> None:
         """So many records, of those that were in a commit, are durable."""
         self.sequence += count
-        self._closed = self._closed[count:]
+        del self._closed[:count]
         if self._whole <= self.sequence:
             self._whole = 0
 
