@@ -369,7 +369,7 @@ class TestDamage:
         begin(store, "other")
         before = client.hgetall("holdfast:run:r")
         if before[field.encode()] == value:
-            pytest.skip("that is what it is")
+            value += b"7"
         client.hset("holdfast:run:r", field, value)
         for call in (store.head, store.read):
             with pytest.raises(StoreError) as caught:

@@ -354,6 +354,16 @@ def test_a_condition_only_looks() -> None:
         flow.execute({})
 
 
+def test_a_condition_may_ask() -> None:
+    """D1, P1: whether a task is to run is a question for a person, too; the answer is a decision of the run."""
+    flow = Workflow("f", store=MemoryStore()).add_task("a", lambda: 1)
+    flow.add_task("b", lambda a: 2, ["a"], condition=lambda a: pause("run b?", schema=bool))
+    stopped(flow)
+    state = flow.resume("r", False)
+    assert state.tasks["b"].status == "skipped"
+    assert [(each["kind"], each["answer"]) for each in state.decisions] == [("answer", False)]
+
+
 def test_a_plan_knows_of_workflows_inside_of_tasks() -> None:
     """D7: with what is different there."""
     store = MemoryStore()

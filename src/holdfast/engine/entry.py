@@ -116,12 +116,12 @@ def recall(
     compiled: Compiled, reference: str | os.PathLike[str], given: Given, stream: bool, file: bool = False
 ) -> Session:
     """Open the run that a checkpoint's reference leads to: a file's, if `file`. Raises what `resume` does."""
-    from holdfast.stores.checkpoint_files import CheckpointFiles
-
     file = file or isinstance(reference, os.PathLike)
     if compiled.checkpointer is None and not (file or _names_file(compiled.plan, reference)):
         run_id, step = located(compiled, reference)
         return resume(compiled, run_id, given, None, stream, step)
+    from holdfast.stores.checkpoint_files import CheckpointFiles
+
     keeper = compiled.checkpointer if compiled.checkpointer is not None and not file else CheckpointFiles()
     progress = take_back(keeper, os.fspath(reference), compiled.plan)
     check_fits(compiled.plan, progress)
@@ -172,9 +172,8 @@ def located(compiled: Compiled, reference: Any) -> tuple[str, int | None]:
             raise UsageError(f"{reference!r} is no checkpoint: that is a run id, '@' and a step")
         return run_id, step
     link = compiled.need_link("resume, or a look at a run,")
-    found = [
-        (named, number) for named, number in {(run_id, step): 0, (reference, None): 0} if _is_run(link, named)
-    ]
+    ways = dict.fromkeys([(run_id, step), (reference, None)])
+    found = [(named, number) for named, number in ways if _is_run(link, named)]
     if len(found) > 1:
         raise UsageError(
             f"{reference!r} is a run and a checkpoint of run {run_id!r} as well: name the run's newest one"

@@ -183,9 +183,9 @@ class Layers:
         if condition is None:
             return ""
         function = condition.bind(spec, f"the condition of task {spec.name!r}", strict=False)
-        said = ctx.said.update() if ctx.said is not None else {}
+        before = ctx.said.besides_answers() if ctx.said is not None else {"decisions": []}
         holds = function.call(**function.arguments(lambda thing: _offered(ctx, state, spec, thing)))
-        if ctx.said is not None and ctx.said.update() != said:
+        if ctx.said is not None and ctx.said.besides_answers() != before:
             raise UsageError(
                 "a condition only looks; a task or the handler after layers says and decides things"
             )

@@ -89,6 +89,12 @@ class Said:
             self.decide(decision, {})
         self.share(result.context)
 
+    def besides_answers(self) -> dict[str, Any]:
+        """All of it but what people have answered, which they may be asked anywhere."""
+        said = self.update()
+        said["decisions"] = [each for each in self.decisions if each["kind"] != ANSWER]
+        return said
+
     def update(self) -> dict[str, Any]:
         """All of it as an update of the state; what there is none of is left out."""
         said: dict[str, Any] = {
