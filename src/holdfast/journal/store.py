@@ -55,7 +55,8 @@ class RunHead(NamedTuple):
     purge). `updated` moves when the run is created, claimed, renewed or given a status, not with each
     record. `note` is a small encoded summary (step, error, open questions), opaque to the store. `signal`
     is a request to the holder, such as "cancel". `crashes` counts the holders that were
-    replaced without having let go.
+    replaced without having let go. `due` is from when on the run wants a holder, if nobody has it: 0 at once,
+    None not by itself (it has ended, or waits for somebody). `priority` is how urgent that is: more comes first.
     """
 
     run_id: str
@@ -73,10 +74,15 @@ class RunHead(NamedTuple):
     signal: str | None = None
     note: bytes = b""
     crashes: int = 0
+    due: float | None = None
+    priority: int = 0
 
 
 class NewRun(NamedTuple):
-    """A run to be created, together with its first records and, if `holder` is given, its first lease."""
+    """A run to be created, together with its first records and, if `holder` is given, its first lease.
+
+    `due` and `priority` are those of its head.
+    """
 
     run_id: str
     graph: str
@@ -87,19 +93,32 @@ class NewRun(NamedTuple):
     tags: tuple[str, ...] = ()
     parent: str | None = None
     note: bytes = b""
+    due: float | None = None
+    priority: int = 0
 
 
 class Commit:
     """Records to append to a run that is still at sequence `expected`, by the holder of `fence`.
 
-    `snapshot` is the sequence number of the whole record among them, if one is (0: none is). `status`
-    and `note` replace those of the head when given; a status other than `running` also releases the
-    lease. `purge` drops the journal, these records included, and keeps the head. `heed` makes a waiting
-    signal refuse the commit (`Signalled`); a commit that answers the signal says `heed=False`, which also
+    `snapshot` is the sequence number of the whole record among them, if one is (0: none is). `status` and `note`
+    replace those of the head when given; with a status goes the head's new `due`, and one other than `running` also
+    releases the lease. `purge` drops the journal, these records included, and keeps the head. `heed` makes a
+    waiting signal refuse the commit (`Signalled`); a commit that answers the signal says `heed=False`, which also
     clears it, and one that leaves it to the next commit says `heed=None`.
     """
 
-    __slots__ = ("expected", "fence", "heed", "note", "purge", "records", "run_id", "snapshot", "status")
+    __slots__ = (
+        "due",
+        "expected",
+        "fence",
+        "heed",
+        "note",
+        "purge",
+        "records",
+        "run_id",
+        "snapshot",
+        "status",
+    )
 
     def __init__(
         self,
@@ -112,6 +131,7 @@ class Commit:
         note: bytes | None = None,
         purge: bool = False,
         heed: bool | None = True,
+        due: float | None = None,
     ) -> None:
         self.run_id = run_id
         self.fence = fence
@@ -122,6 +142,7 @@ class Commit:
         self.note = note
         self.purge = purge
         self.heed = heed
+        self.due = due
 
 
 class Lease(NamedTuple):
@@ -240,6 +261,13 @@ class Store(Protocol):
 
     def list(self, which: RunFilter) -> list[RunHead]:
         """The heads of the runs that fit, newest first: by creation, then by run id, both descending."""
+        ...
+
+    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+        """The runs of these graphs that want a holder: due by the store's clock, and nobody validly holds them.
+
+        The most urgent first: by priority, descending, then by `due`, creation and run id; at most `limit`.
+        """
         ...
 
     def prune(self, run_id: str, before: int) -> int:

@@ -19,7 +19,7 @@ from holdfast.journal.store import (
     RunHead,
     Tail,
 )
-from holdfast.stores.refusals import fits, held, is_held, refusal
+from holdfast.stores.refusals import fits, held, is_held, refusal, urgency, wants
 
 
 class MemoryStore:
@@ -60,6 +60,8 @@ class MemoryStore:
                 tags=tuple(run.tags),
                 parent=run.parent,
                 note=run.note,
+                due=run.due,
+                priority=run.priority,
             )
             runs[run.run_id] = _Run(head, 0, list(run.records))
             return None if until is None else Lease(run.run_id, 1, until)
@@ -118,6 +120,12 @@ class MemoryStore:
             heads = [run.whole_head() for run in self._open().values() if fits(run.head, which, now)]
         heads.sort(key=lambda head: (head.created, head.run_id), reverse=True)
         return heads[which.offset :][: which.limit]
+
+    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+        with self._lock:
+            now = self._clock()
+            heads = [run.whole_head() for run in self._open().values() if wants(run.head, graphs, now)]
+        return sorted(heads, key=urgency)[:limit]
 
     def prune(self, run_id: str, before: int) -> int:
         with self._lock:
@@ -191,6 +199,7 @@ class MemoryStore:
             status=commit.status or head.status,
             note=head.note if commit.note is None else commit.note,
             updated=self._clock() if commit.status else head.updated,
+            due=commit.due if commit.status else head.due,
             holder=None if freed else head.holder,
             lease_until=None if freed else head.lease_until,
             signal=None if commit.heed is False else head.signal,

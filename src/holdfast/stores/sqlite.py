@@ -8,6 +8,7 @@ record, looked up when asked for.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
@@ -148,6 +149,12 @@ class SQLiteStore:
         query = f"{queries.HEAD} {conditions} ORDER BY created DESC, run_id DESC LIMIT ? OFFSET ?"
         values += (-1 if which.limit is None else which.limit), which.offset
         return self._connections.read(lambda cursor: [*map(queries.head_of, cursor.execute(query, values))])
+
+    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+        now = self._clock()
+        values = (now, now, json.dumps(list(graphs)), limit)
+        found = self._connections.read(lambda cursor: cursor.execute(queries.READY, values).fetchall())
+        return [*map(queries.head_of, found)]
 
     def prune(self, run_id: str, before: int) -> int:
         def work(cursor: sqlite3.Cursor) -> int:
