@@ -11,7 +11,8 @@ What every store must do
     - `append` is all or nothing for each commit, and independent between the commits of one call.
     - Any number of threads, and where `abilities.shared` says so of processes, use it at once.
       Waiting for a lock is the store's business: nobody outside hears of it.
-    - Times are the store's: leases are granted and found expired by one clock.
+    - Times are the store's: leases are granted and found expired, and runs found due, by one clock. Where
+      that is this process's own, the store has it as an attribute, `clock`.
 
 What it may raise: `StoreUnavailable`, `RunNotFound`, `RunExists`, `Conflict`. Nothing of its driver's.
 What it must not do: look into records, log or keep anything of them, or import another store.
@@ -259,15 +260,15 @@ class Store(Protocol):
         """
         ...
 
-    def list(self, which: RunFilter) -> list[RunHead]:
-        """The heads of the runs that fit, newest first: by creation, then by run id, both descending."""
-        ...
-
     def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
         """The runs of these graphs that want a holder: due by the store's clock, and nobody validly holds them.
 
         The most urgent first: by priority, descending, then by `due`, creation and run id; at most `limit`.
         """
+        ...
+
+    def list(self, which: RunFilter) -> list[RunHead]:
+        """The heads of the runs that fit, newest first: by creation, then by run id, both descending."""
         ...
 
     def prune(self, run_id: str, before: int) -> int:
