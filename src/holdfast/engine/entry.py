@@ -18,7 +18,7 @@ from holdfast.engine.environment import environment
 from holdfast.engine.given import Given
 from holdfast.engine.handover import take_back
 from holdfast.engine.holder import this_process
-from holdfast.engine.link import Held, Link, link_to
+from holdfast.engine.link import Held, Link, link_to, nudge
 from holdfast.engine.session import Compiled, Session, log
 from holdfast.engine.ways import plan_inside, update_inside
 from holdfast.errors import (
@@ -174,6 +174,35 @@ def resume(
         data = {"run_id": run_id, "node": progress.made_by}
         compiled.emit(events.CHECKPOINT_LOAD, compiled.plan.name, data)
     return session
+
+
+def answer(link: Link, run_id: str, given: Given, wait: float | None = None) -> None:
+    """Store answers to what a run asks; whoever supervises the store goes on with it. Needs no plan.
+
+    Raises `RunNotFound`, `Conflict`, `AnswerRefused`, `UsageError` if it asks nothing, `DamagedRecord`.
+    """
+    held = link.claim(run_id, wait)
+    try:
+        tail = link.store.read(run_id)
+        _refuse_completed(tail.head)
+        progress, weight = read_on(tail)
+        if not progress.open_questions():
+            raise UsageError(
+                f"run {run_id!r} asks nothing; resume({run_id!r}) goes on with one that has stopped"
+            )
+        answers, overdue = given.answers_to(progress, held.now()), progress.overdue(held.now())
+        encode(answers, "answers")
+        progress.lost(held.lease.crashes)
+        ledger = Ledger(run_id, held.lease.fence, tail.head.sequence, weight)
+        ledger.move(progress, {"time_passed": overdue, "going_on": answers}, time())
+        refusal = link.commit(
+            ledger.commit(RUNNING, summary(progress), heed=False, due=progress.due() or 0.0)
+        )
+        if refusal is not None:
+            raise refusal
+    finally:
+        link.release(held)
+    nudge(link.store)
 
 
 def recall(

@@ -189,6 +189,34 @@ class Runnable(ABC, Generic[S]):
         more: dict[str, Any] = {"run_id": run_id, "tags": tags, "priority": priority, "delay": delay}
         return await to_thread(self.start, input, config, **more)
 
+    def answer(
+        self,
+        run_id: str,
+        value: Any = NOT_GIVEN,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        wait: float | None = None,
+    ) -> None:
+        """Answer what a paused run asks, and leave it to a supervisor to go on; `resume` would go on here.
+
+        The answer is durable when this returns. Raises `AnswerRefused`, `RunPaused` if nothing was answered,
+        `RunNotFound`, `Conflict`, `UsageError` for a run that asks nothing.
+        """
+        entry.answer(self.compiled().need_link("answer"), run_id, Given(value, answers), wait)
+
+    async def aanswer(
+        self,
+        run_id: str,
+        value: Any = NOT_GIVEN,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        wait: float | None = None,
+    ) -> None:
+        """`answer` without blocking the event loop."""
+        from asyncio import to_thread
+
+        await to_thread(self.answer, run_id, value, answers=answers, wait=wait)
+
     def recover(self, *, concurrency: int = 16, max_crashes: int = 3) -> list[str]:
         """Go on with all runs of this graph that nobody goes on with, each to its next stop; returns their ids.
 
