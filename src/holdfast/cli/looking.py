@@ -1,0 +1,147 @@
+"""`runs list`, `show`, `history`, `state`, `diff`, `watch`: look at runs. None of it needs the code of their graphs."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from typing import Any
+
+from holdfast.cli.exits import BY_STATUS, OK
+from holdfast.cli.output import Output
+from holdfast.cli.plainly import moment
+from holdfast.cli.project import command, link_of
+from holdfast.cli.running import what_next
+from holdfast.engine import records
+from holdfast.engine.holder import describe_holder
+from holdfast.engine.records import RunInfo, run_info
+from holdfast.errors import UsageError
+from holdfast.journal.store import RUNNING
+
+
+def list_runs(given: Namespace, output: Output) -> int:
+    """The runs in the store."""
+    found = records.list_runs(link_of(given), given.status, given.of, given.tag, given.limit)
+    if output.json:
+        output.result([_facts(info) for info in found])
+        return OK
+    columns = ("run", "graph", "status", "step", "at", "updated (UTC)", "")
+    rows = [
+        (info.run_id, info.graph, info.status, info.step or "", info.node, moment(info.updated), _gist(info))
+        for info in found
+    ]
+    output.table(
+        columns, rows, "no runs" + (" that fit" if given.status or given.of or given.tag else " yet")
+    )
+    return OK
+
+
+def show(given: Namespace, output: Output) -> int:
+    """All that is known of one run."""
+    info = run_info(link_of(given).head(given.run))
+    if output.json:
+        output.result(_facts(info))
+        return OK
+    facts = {
+        "run": info.run_id, "graph": info.graph, "status": info.status, "step": info.step, "at": info.node,
+        "why": info.reason, "created": f"{moment(info.created)} UTC", "updated": f"{moment(info.updated)} UTC",
+        "tags": ", ".join(info.tags), "forked from": info.parent,
+        "held by": describe_holder(info.holder) if info.holder else None,
+        "error": (info.error or {}).get("traceback") or (info.error or {}).get("message"),
+    }  # fmt: skip
+    output.facts(facts)
+    what_next(info, given, output)
+    return OK
+
+
+def history(given: Namespace, output: Output) -> int:
+    """The steps of a run."""
+    found = records.checkpoints(link_of(given), given.run)
+    rows = [(each.step, each.node, moment(each.timestamp), each.next) for each in found]
+    if output.json:
+        keys = ("step", "node", "at", "next")
+        output.result(
+            [
+                dict(zip(keys, (each.step, each.node, each.timestamp, each.next), strict=True))
+                for each in found
+            ]
+        )
+    else:
+        output.table(("step", "node", "at (UTC)", "next"), rows, "no steps are stored")
+        if found:
+            newest = str(found[-1].step)
+            output.hint("What the state was then:", command("runs state", given, given.run, "--step", newest))
+    return OK
+
+
+def state(given: Namespace, output: Output) -> int:
+    """The state of a run."""
+    found = dict(records.progress_of(link_of(given), given.run, given.step).so_far())
+    if given.key is not None:
+        if given.key not in found:
+            raise UsageError(
+                f"the state has no key {given.key!r}; it has {', '.join(map(repr, found)) or 'none'}"
+            )
+        value = found[given.key]
+        if output.json or not isinstance(value, str):
+            output.result(value)
+        else:
+            output.text(value)
+    elif output.json:
+        output.result(found)
+    else:
+        output.facts(
+            {key: repr(value) if value in (None, "", [], {}, ()) else value for key, value in found.items()}
+        )
+    return OK
+
+
+def diff(given: Namespace, output: Output) -> int:
+    """What changed between two steps."""
+    found = records.difference(link_of(given), given.run, given.a, given.b)
+    if output.json:
+        output.result(found._asdict())
+        return OK
+    rows: list[tuple[str, str, Any, Any]] = [
+        *(("+", key, None, value) for key, value in found.added.items()),
+        *(("-", key, value, None) for key, value in found.removed.items()),
+        *(("~", key, old, new) for key, (old, new) in found.changed.items()),
+    ]
+    output.table(("", "key", f"after step {given.a}", f"after step {given.b}"), rows, "nothing is different")
+    return OK
+
+
+def watch(given: Namespace, output: Output) -> int:
+    """Follow a run until it stops; each change is shown once."""
+    link, seen = link_of(given), None
+    while True:
+        head = link.head(given.run)
+        info = run_info(head)
+        now = (head.sequence, info.status, head.holder)
+        if now != seen:
+            seen = now
+            _tell(info, records.progress_of(link, given.run, None) if head.snapshot else None, output)
+        if info.status != RUNNING:
+            if not output.json:
+                what_next(info, given, output)
+            return BY_STATUS[info.status]
+        time.sleep(max(0.05, given.every))
+
+
+def _tell(info: RunInfo, progress: Any, output: Output) -> None:
+    step, node = (info.step, info.node) if progress is None else (progress.step, progress.place())
+    if output.json:
+        output.result({"run_id": info.run_id, "status": info.status, "step": step, "at": node})
+        return
+    holder = f", {describe_holder(info.holder)}" if info.holder else ", nobody has it"
+    what = f"step {step}, at {node}{holder}" if info.status == RUNNING else info.reason or f"step {step}"
+    output.text(f"{time.strftime('%H:%M:%S')}  {info.status:9}  {what}")
+
+
+def _gist(info: RunInfo) -> str:
+    if info.questions:
+        return f"asks: {info.questions[0].prompt}"
+    return info.reason or ""
+
+
+def _facts(info: RunInfo) -> dict[str, Any]:
+    return {**info._asdict(), "questions": [question._asdict() for question in info.questions]}

@@ -1,0 +1,116 @@
+"""What a command works on: the store, and the graphs that it may run.
+
+They are named on the command line, else by the environment (`HOLDFAST_STORE`, `HOLDFAST_GRAPHS`), else in the
+`[tool.holdfast]` table of the `pyproject.toml` here or above. Never by what is stored: a run says what its graph
+is called, not where its code is.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from argparse import Namespace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from holdfast.cli.targets import Graph, load_target
+from holdfast.engine.link import Link, link_to
+from holdfast.errors import UsageError, did_you_mean
+from holdfast.journal.store import Store
+
+GRAPHS = "HOLDFAST_GRAPHS"
+FALLBACK = "holdfast.db"
+"""The SQLite file in the working directory that is used where nobody names a store."""
+
+
+def store_of(given: Namespace, graph: Graph | None = None) -> Store:
+    """The store that a command works on. Raises `UsageError` where nobody has named one."""
+    from holdfast.stores.registry import open_default_store, open_store
+
+    if given.store:
+        return open_store(given.store)
+    opened = open_default_store()
+    if opened is not None:
+        return opened
+    if (named := _settings().get("store")) is not None:
+        return open_store(_text(named, "store"))
+    if graph is not None and (link := graph.compiled().link) is not None and link.store.abilities.shared:
+        return link.store
+    if graph is not None or Path(FALLBACK).exists():
+        return open_store(f"sqlite:///{FALLBACK}")
+    raise UsageError(
+        'which store? Give --store sqlite:///runs.db, set HOLDFAST_STORE, or write store = "…" under '
+        "[tool.holdfast] in pyproject.toml"
+    )
+
+
+def link_of(given: Namespace, graph: Graph | None = None) -> Link:
+    """The same, ready to be used."""
+    return link_to(store_of(given, graph))
+
+
+def graph_of(given: Namespace, name: str) -> Graph:
+    """The graph of this name, among those that are known here. Raises `UsageError`."""
+    graphs = {graph.name: graph for graph in graphs_of(given)}
+    if name in graphs:
+        return graphs[name]
+    known = f"known: {', '.join(graphs)}{did_you_mean(name, graphs)}" if graphs else "none is known here"
+    raise UsageError(
+        f"where is the code of graph {name!r}? ({known}) Give --graph module:attribute or --graph file.yaml, "
+        f"set {GRAPHS}, or write graphs = […] under [tool.holdfast] in pyproject.toml"
+    )
+
+
+def graphs_of(given: Namespace) -> list[Graph]:
+    """The graphs that are known here."""
+    return [load_target(target) for target in _targets(given)]
+
+
+def _targets(given: Namespace) -> list[str]:
+    if given.graph:
+        return list(given.graph)
+    if named := os.environ.get(GRAPHS):
+        return [target.strip() for target in named.split(",") if target.strip()]
+    listed = _settings().get("graphs", [])
+    if not isinstance(listed, list):
+        raise UsageError(f"[tool.holdfast] in pyproject.toml: graphs is a list of str, not {listed!r}")
+    return [_text(target, "graphs") for target in listed]
+
+
+def command(words: str, given: Namespace, *more: str) -> str:
+    """A command to type next, with what was said on this command line of the store and the graphs."""
+    parts = [_program(), *words.split(), *more]
+    if given.store:
+        parts += ["--store", given.store]
+    for target in given.graph or ():
+        parts += ["--graph", target]
+    return shlex.join(parts)
+
+
+def _program() -> str:
+    return "holdfast" if os.path.basename(sys.argv[0]) == "holdfast" else "python -m holdfast"
+
+
+@lru_cache(maxsize=1)
+def _settings() -> dict[str, Any]:
+    """The `[tool.holdfast]` table of the nearest pyproject.toml."""
+    import tomllib
+
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        path = folder / "pyproject.toml"
+        if path.is_file():
+            try:
+                found = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("holdfast", {})
+            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+                raise UsageError(f"can't read {path}: {problem}") from problem
+            return dict(found)
+    return {}
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"[tool.holdfast] in pyproject.toml: {what} is text, not {value!r}")
+    return value

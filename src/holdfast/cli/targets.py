@@ -1,0 +1,80 @@
+"""Finding a graph: in a YAML file, in a Python file, or in a module."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, cast
+
+from holdfast.engine.catalogue import find
+from holdfast.engine.link import link_to
+from holdfast.engine.runnable import Runnable
+from holdfast.engine.session import Compiled
+from holdfast.errors import DefinitionError, HoldfastError
+from holdfast.graphs.state import State
+from holdfast.journal.store import Store
+
+Graph = Runnable[Any]
+
+
+class OnStore(Runnable[State]):
+    """A graph as it runs on a store of the command's choosing."""
+
+    def __init__(self, graph: Graph, store: Store) -> None:
+        self.graph, self._store = graph, store
+        self.name = graph.name  # type: ignore[attr-defined]  # every kind of graph has one
+
+    def compiled(self) -> Compiled:
+        """The graph's own settings, but for where it is saved."""
+        compiled = self.graph.compiled()
+        if compiled.link is not None and compiled.link.store is self._store:
+            return compiled
+        link = link_to(self._store, compiled.link.ttl if compiled.link is not None else 10.0)
+        return compiled._replace(link=link, interval=compiled.interval or 1, checkpointer=None, own=True)
+
+
+def load_target(target: str) -> Graph:
+    """The graph that a target names: `file.yaml`, `file.py:attribute` or `package.module:attribute`.
+
+    The code of the target is imported, with the working directory on the path. What is there may be a graph, or a
+    function that makes one. Raises `DefinitionError`.
+    """
+    if target.endswith((".yaml", ".yml")):
+        from holdfast.declared import load
+
+        return cast(Graph, load(target))
+    path, _, attribute = target.rpartition(":")
+    if not path or not attribute:
+        raise DefinitionError(
+            f"{target!r} is no graph: give file.yaml, file.py:attribute or module:attribute"
+        )
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return cast(Graph, _from_file(Path(path), attribute) if path.endswith(".py") else find(target))
+    except HoldfastError:
+        raise
+    except Exception as problem:
+        message = f"{target!r} can't be loaded: {type(problem).__name__}: {problem}"
+        raise DefinitionError(message) from problem
+
+
+def _from_file(path: Path, attribute: str) -> Any:
+    if not path.is_file():
+        raise DefinitionError(f"there is no file {path}")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = path.stem
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise DefinitionError(f"{path} is no Python file")
+        module = sys.modules[name] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return find(f"{name}:{attribute}")

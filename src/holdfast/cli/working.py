@@ -1,0 +1,56 @@
+"""`worker`: execute what is in a store, until told to end."""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+
+from holdfast.cli.exits import OK
+from holdfast.cli.output import Output
+from holdfast.cli.project import graphs_of, store_of
+from holdfast.cli.targets import load_target
+from holdfast.engine.catalogue import Graph
+from holdfast.errors import UsageError
+from holdfast.observe.events import GRAPH_COMPLETE, GRAPH_START, RUN_FAIL, RUN_PAUSE, RUN_REST, Event
+from holdfast.supervision import supervise
+
+TOLD = {
+    GRAPH_START: "begins", GRAPH_COMPLETE: "is done", RUN_PAUSE: "waits", RUN_FAIL: "failed", RUN_REST: "rests",
+}  # fmt: skip
+
+
+def work(given: Namespace, output: Output) -> int:
+    """Supervise the store with the graphs that are named, or those of the project."""
+    found = [load_target(target) for target in given.targets] or graphs_of(given)
+    if not found:
+        raise UsageError(
+            "which graphs? worker module:attribute …, --graph, or graphs = […] under [tool.holdfast]"
+        )
+    graphs: list[Graph] = [graph for graph in found]  # type: ignore[misc]  # every kind of graph has a name
+    store = store_of(given, found[0])
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    supervisor = supervise(
+        store, graphs, lease=given.lease, concurrency=given.concurrency, poll=given.poll, grace=given.grace
+    )
+    supervisor.observe(lambda event: _tell(event, output))
+    if given.once:
+        done = supervisor.drain()
+        output.result({"runs": done}) if output.json else output.say(f"{len(done)} runs gone on with")
+        return OK
+    output.say(
+        f"working on {store!r}: {', '.join(graph.name for graph in graphs)}. Ctrl-C, or SIGTERM, ends it"
+    )
+    supervisor.run()
+    output.say("ended; what was under way is left to others")
+    return OK
+
+
+def _tell(event: Event, output: Output) -> None:
+    said = TOLD.get(event.type)
+    if said is None:
+        return
+    if output.json:
+        output.result({"type": event.type, "graph": event.source, "at": event.timestamp, **event.data})
+        return
+    detail = event.data.get("error") or event.data.get("reason") or ""
+    output.say(f"{event.source} {event.data.get('run_id')} {said}{f': {detail}' if detail else ''}")
