@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.engine.catalogue import REGISTERED, Catalogue, Reference
 from holdfast.engine.supervisor import Habits, Supervisor
 from holdfast.errors import UsageError
+from holdfast.observe.registry import resolve_observer
 from holdfast.stores.registry import open_default_store, open_store
 
 
@@ -22,6 +23,7 @@ def supervise(
     max_crashes: int = 3,
     patience: float = 5.0,
     grace: float = 30.0,
+    observers: Iterable[Any] = (),
 ) -> Supervisor:
     """A supervisor of the runs in `store`: those that were queued, that slept, or whose process died.
 
@@ -34,7 +36,7 @@ def supervise(
     twice that. At most `concurrency` runs are under way, of each graph `per_graph` (a number, or a dict by name). The
     store is looked at every `poll` seconds. A run that takes its process down `max_crashes` times in a row is set
     aside as failed. One that sleeps longer than `patience` seconds is let go of until it is time. `grace` is how many
-    seconds nodes have to finish when it is stopped.
+    seconds nodes have to finish when it is stopped. `observers`, by name or as objects, watch all its runs.
 
     A save that fails because the store can't be reached is tried again until it can, unless the graph was compiled
     with `on_save_error="continue"`. Raises `UsageError` and `DefinitionError` for what can't be.
@@ -45,6 +47,5 @@ def supervise(
     catalogue = REGISTERED if graphs is None else Catalogue(graphs)
     if graphs is None and not catalogue.names:
         raise UsageError("supervise() needs graphs: give graphs=[…], or register_graph() them before")
-    return Supervisor(
-        opened, catalogue, Habits(lease, concurrency, per_graph, poll, max_crashes, patience, grace)
-    )
+    habits = Habits(lease, concurrency, per_graph, poll, max_crashes, patience, grace)
+    return Supervisor(opened, catalogue, habits, [resolve_observer(each) for each in observers])

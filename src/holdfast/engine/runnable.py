@@ -29,7 +29,9 @@ S = TypeVar("S", bound=State)
 
 
 class Runnable(ABC, Generic[S]):
-    """A graph that can be run, on states of its own kind. What it gives: `compiled()`."""
+    """A graph that can be run, on states of its own kind. What it gives: a `name`, and `compiled()`."""
+
+    name: str
 
     @abstractmethod
     def compiled(self) -> Compiled:

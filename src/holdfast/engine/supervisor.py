@@ -9,8 +9,8 @@ can't go on with, it leaves as it is, and says so.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from time import monotonic
+from collections.abc import Iterable, Mapping
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from holdfast.engine import entry
@@ -32,6 +32,8 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.journal.store import RUNNING, RunFilter, RunHead, Store
+from holdfast.observe.events import ObserverLike
+from holdfast.observe.hub import both, gather
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -74,7 +76,9 @@ class Supervisor:
     Use it with `with` or `async with`, or call `run()`, which returns when the process is told to end.
     """
 
-    def __init__(self, store: Store, catalogue: Catalogue, habits: Habits) -> None:
+    def __init__(
+        self, store: Store, catalogue: Catalogue, habits: Habits, observers: Iterable[ObserverLike] = ()
+    ) -> None:
         habits.check()
         if not store.abilities.leases:
             raise UsageError(f"{store!r} can't keep two processes apart, so nobody can supervise it")
@@ -89,6 +93,7 @@ class Supervisor:
         self._thread: threading.Thread | None = None
         self._task: Task[None] | None = None
         self._unknown_after = 0.0
+        self._emit = gather(observers, time)
         watch(store, self)
 
     @property
@@ -358,7 +363,7 @@ class Supervisor:
             compiled = self._catalogue.graph(name).compiled()
             self._compiled[name] = compiled._replace(
                 link=link_to(self.store, self.habits.lease), interval=compiled.interval or 1,
-                checkpointer=None, own=True, patient=not compiled.tolerant,
+                checkpointer=None, own=True, patient=not compiled.tolerant, emit=both(compiled.emit, self._emit),
             )  # fmt: skip
         return self._compiled[name]
 
