@@ -1,4 +1,4 @@
-"""`runs list`, `show`, `history`, `state`, `diff`, `watch`: look at runs. None of it needs the code of their graphs."""
+"""`runs list`, `show`, `history`, `state`, `diff`, `watch`: look at runs. None of it needs the code of a graph."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _targets(given: Namespace) -> list[str]:
 
 def command(words: str, given: Namespace, *more: str) -> str:
     """A command to type next, with what was said on this command line of the store and the graphs."""
-    parts = [_program(), *words.split(), *more]
+    parts = [*_program(), *words.split(), *more]
     if given.store:
         parts += ["--store", given.store]
     for target in given.graph or ():
@@ -89,8 +89,8 @@ def command(words: str, given: Namespace, *more: str) -> str:
     return shlex.join(parts)
 
 
-def _program() -> str:
-    return "holdfast" if os.path.basename(sys.argv[0]) == "holdfast" else "python -m holdfast"
+def _program() -> list[str]:
+    return ["holdfast"] if os.path.basename(sys.argv[0]) == "holdfast" else ["python", "-m", "holdfast"]
 
 
 @lru_cache(maxsize=1)

@@ -23,7 +23,7 @@ class OnStore(Runnable[State]):
 
     def __init__(self, graph: Graph, store: Store) -> None:
         self.graph, self._store = graph, store
-        self.name = graph.name  # type: ignore[attr-defined]  # every kind of graph has one
+        self.name = graph.name
 
     def compiled(self) -> Compiled:
         """The graph's own settings, but for where it is saved."""

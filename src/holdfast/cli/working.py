@@ -9,7 +9,6 @@ from holdfast.cli.exits import OK
 from holdfast.cli.output import Output
 from holdfast.cli.project import graphs_of, store_of
 from holdfast.cli.targets import load_target
-from holdfast.engine.catalogue import Graph
 from holdfast.errors import UsageError
 from holdfast.observe.events import GRAPH_COMPLETE, GRAPH_START, RUN_FAIL, RUN_PAUSE, RUN_REST, Event
 from holdfast.supervision import supervise
@@ -26,19 +25,18 @@ def work(given: Namespace, output: Output) -> int:
         raise UsageError(
             "which graphs? worker module:attribute …, --graph, or graphs = […] under [tool.holdfast]"
         )
-    graphs: list[Graph] = [graph for graph in found]  # type: ignore[misc]  # every kind of graph has a name
     store = store_of(given, found[0])
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     supervisor = supervise(
-        store, graphs, lease=given.lease, concurrency=given.concurrency, poll=given.poll, grace=given.grace
-    )
-    supervisor.observe(lambda event: _tell(event, output))
+        store, found, lease=given.lease, concurrency=given.concurrency, poll=given.poll, grace=given.grace,
+        observers=[lambda event: _tell(event, output)],
+    )  # fmt: skip
     if given.once:
         done = supervisor.drain()
         output.result({"runs": done}) if output.json else output.say(f"{len(done)} runs gone on with")
         return OK
     output.say(
-        f"working on {store!r}: {', '.join(graph.name for graph in graphs)}. Ctrl-C, or SIGTERM, ends it"
+        f"working on {store!r}: {', '.join(graph.name for graph in found)}. Ctrl-C, or SIGTERM, ends it"
     )
     supervisor.run()
     output.say("ended; what was under way is left to others")
