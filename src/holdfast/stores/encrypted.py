@@ -26,7 +26,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from holdfast.errors import DamagedRecord, StoreUnavailable, UsageError
-from holdfast.journal.store import ENDED, Abilities, Commit, Lease, NewRun, RunFilter, RunHead, Store, Tail
+from holdfast.journal.store import (
+    ENDED,
+    Abilities,
+    Commit,
+    Heads,
+    Lease,
+    NewRun,
+    RunFilter,
+    RunHead,
+    Store,
+    Tail,
+)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -184,15 +195,11 @@ class EncryptedStore:
 
     def list(self, which: RunFilter) -> list[RunHead]:
         """As everywhere; a run whose note is damaged is left out, with a warning in the log."""
-        heads = []
-        for head in self.inner.list(which):
-            try:
-                heads.append(self._head(head))
-            except DamagedRecord as damage:
-                import logging
+        return self._readable(self.inner.list(which))
 
-                logging.getLogger("holdfast.stores").warning("left out of a list of runs: %s", damage)
-        return heads
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+        """As everywhere; a run whose note is damaged is left out, with a warning in the log."""
+        return self._readable(self.inner.ready(graphs, limit))
 
     def prune(self, run_id: str, before: int) -> int:
         return self.inner.prune(run_id, before)
@@ -217,6 +224,7 @@ class EncryptedStore:
             None if commit.note is None else self._note(commit.run_id, commit.note),
             commit.purge,
             commit.heed,
+            commit.due,
         )
 
     def _records(self, run_id: str, after: int, records: Sequence[bytes]) -> Records:
@@ -231,6 +239,17 @@ class EncryptedStore:
         if not head.note:
             return head
         return head._replace(note=self.keys.decrypted(Place(head.run_id, 0), head.note))
+
+    def _readable(self, found: Iterable[RunHead]) -> Heads:
+        heads = []
+        for head in found:
+            try:
+                heads.append(self._head(head))
+            except DamagedRecord as damage:
+                import logging
+
+                logging.getLogger("holdfast.stores").warning("left out of a list of runs: %s", damage)
+        return heads
 
 
 Records = list[bytes]

@@ -13,6 +13,7 @@ from holdfast.journal.store import (
     RUNNING,
     Abilities,
     Commit,
+    Heads,
     Lease,
     NewRun,
     RunFilter,
@@ -121,7 +122,7 @@ class MemoryStore:
         heads.sort(key=lambda head: (head.created, head.run_id), reverse=True)
         return heads[which.offset :][: which.limit]
 
-    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         with self._lock:
             now = self._clock()
             heads = [run.whole_head() for run in self._open().values() if wants(run.head, graphs, now)]

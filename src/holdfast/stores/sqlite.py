@@ -21,6 +21,7 @@ from holdfast.journal.store import (
     ENDED,
     Abilities,
     Commit,
+    Heads,
     Lease,
     Level,
     NewRun,
@@ -150,7 +151,7 @@ class SQLiteStore:
         values += (-1 if which.limit is None else which.limit), which.offset
         return self._connections.read(lambda cursor: [*map(queries.head_of, cursor.execute(query, values))])
 
-    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         now = self._clock()
         values = (now, now, json.dumps(list(graphs)), limit)
         found = self._connections.read(lambda cursor: cursor.execute(queries.READY, values).fetchall())

@@ -36,6 +36,7 @@ from holdfast.journal.store import (
     ENDED,
     Abilities,
     Commit,
+    Heads,
     Lease,
     NewRun,
     RunFilter,
@@ -154,6 +155,9 @@ class TieredStore:
 
     def list(self, which: RunFilter) -> list[RunHead]:
         return self.cold.list(which)
+
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+        return self.cold.ready(graphs, limit)
 
     def prune(self, run_id: str, before: int) -> int:
         return self.cold.prune(run_id, before)
