@@ -329,7 +329,8 @@ class FileStore:
     def _heads_under(self, stripe: Stripe, wanted: Callable[[RunHead], bool]) -> Heads:
         if stripe.all_known:
             known = [run_id for run_id, run in stripe.runs.items() if wanted(run.head)]
-            return [self._find(stripe, run_id).head for run_id in known]
+            with suppress(RunNotFound, DamagedRecord):  # somebody was at the files: look at all of them again
+                return [self._find(stripe, run_id).head for run_id in known]
         heads, names = [], {name_of(run_id): run_id for run_id in stripe.runs}
         for entry in os.scandir(self._runs):
             name = entry.name.removesuffix(HEAD)
