@@ -12,9 +12,9 @@ AES-256-GCM, with a random nonce of 96 bits each time. What is stored of a recor
 The tag also covers these bytes up to the nonce, and the place as text: `record 3 <run id>`, or `note 0 <run id>`.
 So nothing can be put in another's place: not in another run, not under another number, not a record for a note.
 
-What it doesn't hide: ids of runs, names of graphs, tags, parents, statuses, holders, signals, times, and how large
-and how many the records are. What it can't notice: that a whole run, or a run's newest records, or a note, were set
-back to what they had been. An empty note stays empty.
+What it doesn't hide: ids of runs, names of graphs, tags, parents, statuses, holders, signals, times, priorities, and
+how large and how many the records are. What it can't notice: that a whole run, or a run's newest records, or a note,
+were set back to what they had been. An empty note stays empty.
 """
 
 from __future__ import annotations
