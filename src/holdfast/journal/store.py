@@ -79,6 +79,9 @@ class RunHead(NamedTuple):
     priority: int = 0
 
 
+Heads = list[RunHead]
+
+
 class NewRun(NamedTuple):
     """A run to be created, together with its first records and, if `holder` is given, its first lease.
 
@@ -260,7 +263,7 @@ class Store(Protocol):
         """
         ...
 
-    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         """The runs of these graphs that want a holder: due by the store's clock, and nobody validly holds them.
 
         The most urgent first: by priority, descending, then by `due`, creation and run id; at most `limit`.

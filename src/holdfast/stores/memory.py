@@ -13,6 +13,7 @@ from holdfast.journal.store import (
     RUNNING,
     Abilities,
     Commit,
+    Heads,
     Lease,
     NewRun,
     RunFilter,
@@ -114,7 +115,7 @@ class MemoryStore:
             run = self._run(run_id)
             run.head = run.head._replace(signal=signal)
 
-    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         with self._lock:
             now = self.clock()
             heads = [run.whole_head() for run in self._open().values() if wants(run.head, graphs, now)]

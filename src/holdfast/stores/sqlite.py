@@ -21,6 +21,7 @@ from holdfast.journal.store import (
     ENDED,
     Abilities,
     Commit,
+    Heads,
     Lease,
     Level,
     NewRun,
@@ -144,7 +145,7 @@ class SQLiteStore:
         if self._connections.execute(queries.SIGNAL, (signal, run_id)) == 0:
             raise RunNotFound(run_id)
 
-    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         now = self.clock()
         values = (now, now, json.dumps(list(graphs)), limit)
         found = self._connections.read(lambda cursor: cursor.execute(queries.READY, values).fetchall())
