@@ -1,0 +1,165 @@
+"""`runs …` that change something, and `store …`, `graph …`: tables, JSON, exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Command
+
+
+@pytest.fixture
+def runs(holdfast: Command) -> Command:
+    """Two runs: one complete, one that waits."""
+    holdfast("run", "flows:plain", "--id", "done")
+    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "waits")
+    return holdfast
+
+
+def test_a_fork_is_a_run_of_its_own(runs: Command) -> None:
+    """H6: with the command that goes on with it."""
+    done = runs(
+        "runs", "fork", "waits", "--step", "0", "--set", "topic=rope", "--id", "f", "--graph", "flows:graph"
+    )
+    assert (done.code, done.out) == (0, "f\n")
+    assert "holdfast resume f --graph flows:graph" in done.err
+    assert runs("resume", "f", "--graph", "flows:graph").code == 3
+    assert runs("runs", "state", "f", "--key", "text").out == "About rope.\n"
+    made = runs("runs", "fork", "waits", "--json", "--graph", "flows:graph").data
+    assert made["forked_from"] == "waits"
+    assert runs("runs", "fork", "waits", "--step", "99", "--graph", "flows:graph").code == 2
+
+
+def test_a_run_is_set_back(runs: Command) -> None:
+    """H6."""
+    assert runs("runs", "rollback", "waits", "0", "--graph", "flows:graph").code == 0
+    assert "text" not in runs("runs", "state", "waits", "--json").data
+    assert runs("runs", "rollback", "waits", "99", "--graph", "flows:graph").code == 2
+    assert runs("runs", "rollback", "waits", "0", "--graph", "flows:graph", "--json").data["step"] == 0
+
+
+def test_a_run_is_cancelled(runs: Command) -> None:
+    """G12."""
+    assert runs("runs", "cancel", "waits").out == "cancelled\n"
+    assert runs("runs", "cancel", "waits", "--json").data["status"] == "cancelled"
+    assert runs("runs", "cancel", "done").code == 2
+
+
+def test_a_run_is_carried_by_a_file(runs: Command, here: Path) -> None:
+    assert runs("runs", "export", "waits", "w.run").code == 0
+    assert runs("runs", "import", "w.run", "--store", "sqlite:///other.db").out == "waits\n"
+    assert runs("runs", "import", "w.run").code == 5
+    assert runs("runs", "import", "w.run", "--id", "w2", "--json").data == {"run_id": "w2"}
+    assert runs("runs", "export", "waits", "no/such/place.run").code == 6
+    assert runs("runs", "import", "nope.run").code in (4, 6)
+
+
+def test_deleting_is_asked_back(runs: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runs("runs", "delete", "done").code == 2
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda prompt: "n")
+    assert runs("runs", "delete", "done").code == 0
+    assert runs("runs", "show", "done").code == 0
+    assert runs("runs", "delete", "done", "--yes", "--json").data == {"run_id": "done", "deleted": True}
+    assert runs("runs", "show", "done").code == 4
+
+
+def test_what_a_store_is_and_has(runs: Command) -> None:
+    data = runs("store", "info", "--json").data
+    assert (data["level"], data["runs"], data["by_status"]) == ("disk", 2, {"paused": 1, "completed": 1})
+    assert "paused     1" in runs("store", "info").out
+    assert runs("store", "info", "--store", "nope://x").code == 2
+    assert runs("store", "info", "--store", "sqlite:///no/such/dir/a.db").code == 6
+
+
+def test_a_store_is_verified(runs: Command, here: Path) -> None:
+    """H5: damage ends with 1."""
+    import sqlite3
+    from contextlib import closing
+
+    assert runs("store", "verify").code == 0
+    assert runs("store", "verify", "nope").code == 4
+    with closing(sqlite3.connect(here / "holdfast.db")) as db:
+        db.execute("UPDATE records SET data = CAST(substr(data, 1, length(data) - 1) || x'00' AS BLOB)")
+        db.commit()
+    done = runs("store", "verify")
+    assert done.code == 1
+    assert "damaged" in done.out
+    assert [each["ok"] for each in runs("store", "verify", "--json").data] == [False, False]
+
+
+def test_old_runs_are_pruned(runs: Command) -> None:
+    """F14, P7: what is paused stays; `--dry-run` only says what would go."""
+    assert runs("store", "prune", "--json").data == {"deleted": True, "runs": []}
+    assert runs("store", "prune", "--older", "0s", "--dry-run", "--json").data == {
+        "deleted": False,
+        "runs": ["done"],
+    }
+    assert "would be deleted" in runs("store", "prune", "--older", "0s", "--dry-run").err
+    assert runs("store", "prune", "--older", "0s", "--keep", "1", "--json").data["runs"] == []
+    assert runs("store", "prune", "--older", "0s").code == 0
+    assert [each["run_id"] for each in runs("runs", "list", "--json").data] == ["waits"]
+    assert runs("store", "prune", "--older", "soon").code == 2
+    assert runs("store", "prune", "--status", "asleep").code == 2
+
+
+def test_the_schema_is_printed(runs: Command) -> None:
+    """D10."""
+    assert "CREATE TABLE" in runs("store", "migrate", "--print", "--store", "sqlite:///holdfast.db").out
+    assert "CREATE TABLE" in runs("store", "migrate", "--print", "--store", "postgresql://localhost/x").out
+    assert runs("store", "migrate", "--json").data["current"] is True
+    assert runs("store", "migrate", "--print", "--store", "memory").code == 2
+
+
+def test_a_graph_is_shown(holdfast: Command) -> None:
+    done = holdfast("graph", "show", "flows:graph")
+    assert done.code == 0
+    assert [line.split()[:2] for line in done.out.splitlines()[-3:]] == [
+        ["draft", "review"], ["review", "publish"], ["publish", "end"],
+    ]  # fmt: skip
+    data = holdfast("graph", "show", "flows:flow", "--json").data
+    assert [(node["layer"], node["task"], node["after"]) for node in data["nodes"]] == [
+        (0, "page", ""), (1, "words", "page"),
+    ]  # fmt: skip
+    assert holdfast("graph", "show", "flows:twice").code == 0
+    assert holdfast("graph", "show", "flows:nope").code == 2
+
+
+def test_a_graph_is_checked(holdfast: Command) -> None:
+    """G2: all mistakes at once."""
+    assert holdfast("graph", "check", "flows:graph").out == "article is in order\n"
+    assert holdfast("graph", "check", "flows:graph", "--json").data["ok"] is True
+    done = holdfast("graph", "check", "flows:wrong")
+    assert done.code == 2
+    assert len(done.err.splitlines()) >= 2
+    assert len(holdfast("graph", "check", "flows:wrong", "--json").data["mistakes"]) >= 2
+
+
+def test_a_graph_is_drawn(runs: Command, here: Path) -> None:
+    assert "review" in runs("graph", "draw", "flows:graph").out
+    assert (
+        runs("graph", "draw", "flows:graph", "--format", "mermaid", "--json")
+        .data["picture"]
+        .startswith("flowchart")
+    )
+    assert runs("graph", "draw", "flows:graph", "--run", "waits", "--out", "g.svg").code == 0
+    assert (here / "g.svg").read_text().startswith("<svg")
+    assert runs("graph", "draw", "flows:graph", "--out", "g.png").code == 2
+    assert runs("graph", "draw", "flows:graph", "--out", "no/such/g.svg").code == 2
+    assert runs("graph", "draw", "flows:graph", "--run", "nope").code == 4
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_command(holdfast: Command, shell: str) -> None:
+    said = holdfast("completion", shell).out
+    assert all(word in said for word in ("rollback", "migrate", "detach", "answer"))
+
+
+def test_wrong_use_is_2_and_help_is_0(holdfast: Command) -> None:
+    assert holdfast().code == 2
+    assert holdfast("runs").code == 2
+    assert holdfast("fly").code == 2
+    assert holdfast("--help").code == 0
+    assert "exit codes" in holdfast("runs", "watch", "--help").out
+    assert holdfast("--version").out.startswith("holdfast ")

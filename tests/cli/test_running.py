@@ -1,0 +1,197 @@
+"""`run`, `resume`, `answer`: what they show, and how they end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Command
+
+
+def test_a_run_that_completes_shows_its_state(holdfast: Command) -> None:
+    """H6: and ends with 0."""
+    done = holdfast("run", "flows:plain", "--input", "x=5", "--id", "r")
+    assert done.code == 0
+    assert "completed" in done.out
+    assert "  x     7" in done.out
+    assert "✓ one" in done.err
+
+
+def test_a_run_is_told_to_programs_as_one_object(holdfast: Command) -> None:
+    done = holdfast("run", "flows:plain", "--input", '{"x": 1}', "--id", "r", "--json")
+    assert done.code == 0
+    assert done.data == {
+        "run_id": "r", "graph": "plain", "status": "completed", "state": {"x": 3, "name": "ann"},
+        "questions": [], "error": None,
+    }  # fmt: skip
+    assert done.err == ""
+
+
+def test_an_input_is_put_together_from_files_objects_and_pairs(holdfast: Command, here: Path) -> None:
+    (here / "in.json").write_text('{"x": 1, "y": [1, 2]}')
+    done = holdfast("run", "flows:plain", "-i", "@in.json", "x=10", "-i", '{"z": null}', "--json")
+    assert done.data["state"] == {"x": 12, "y": [1, 2], "z": None, "name": "ann"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["@nope.json"], "can't read nope.json"),
+        (["{x}"], "isn't JSON"),
+        (["novalue"], "key=value"),
+        (["@list.json"], "a JSON object"),
+    ],
+)
+def test_an_input_that_is_none_is_wrong_use(
+    holdfast: Command, here: Path, given: list[str], said: str
+) -> None:
+    (here / "list.json").write_text("[1]")
+    done = holdfast("run", "flows:plain", "-i", *given)
+    assert (done.code, said in done.err) == (2, True)
+    assert holdfast("runs", "list", "--json", "--store", "sqlite:///new.db").data == []
+
+
+def test_a_paused_run_says_how_to_answer_it_and_that_works(holdfast: Command) -> None:
+    """G11, P1: with the very command that is printed, in another call."""
+    done = holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    assert done.code == 3
+    printed = done.err.strip().splitlines()[-1].strip()
+    assert printed == "holdfast answer r yes --graph flows:graph"
+    done = holdfast(*printed.split()[1:])
+    assert done.code == 0
+    assert "completed" in done.out
+
+
+def test_an_answer_that_isnt_one_is_refused(holdfast: Command) -> None:
+    """P1: and the run waits on."""
+    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    done = holdfast("answer", "r", "perhaps", "--graph", "flows:graph")
+    assert done.code == 2
+    assert "'yes', 'no'" in done.err
+    assert holdfast("runs", "show", "r", "--json").data["status"] == "paused"
+
+
+def test_several_questions_are_answered_by_name(holdfast: Command) -> None:
+    """P3: each has its own command."""
+    done = holdfast("run", "flows:twice", "--id", "r")
+    assert done.code == 3
+    first, second = (
+        line.strip().split() for line in done.err.splitlines() if line.startswith("  holdfast answer")
+    )
+    assert holdfast("answer", "r", "5", "--graph", "flows:twice").code == 2
+    assert holdfast("answer", "r", "nope", "5", "--graph", "flows:twice").code == 2
+    assert holdfast("answer", "r", first[3], "5", "--graph", "flows:twice").code == 3
+    done = holdfast("answer", "r", second[3], "five words it is", "--graph", "flows:twice", "--json")
+    assert (done.code, done.data["state"]["sum"]) == (
+        0,
+        [{"x": 1, "a": 5}, {"x": 1, "b": "five words it is"}],
+    )
+
+
+def test_a_failed_run_says_how_to_try_again_and_that_works(holdfast: Command) -> None:
+    """G11: after what was wrong is mended."""
+    done = holdfast("run", "flows:busy", "--id", "r")
+    assert done.code == 1
+    assert "the line is busy" in done.err
+    printed = done.err.strip().splitlines()[-1].strip()
+    assert printed == "holdfast resume r --graph flows:busy"
+    assert holdfast(*printed.split()[1:]).code == 1
+    assert holdfast(*printed.split()[1:], "--set", "mended=true").code == 0
+
+
+def test_a_run_that_is_complete_isnt_resumed(holdfast: Command) -> None:
+    """G8."""
+    holdfast("run", "flows:plain", "--id", "r")
+    done = holdfast("resume", "r", "--graph", "flows:plain")
+    assert done.code == 1
+    assert "complete" in done.err
+
+
+def test_an_id_that_is_taken_is_a_conflict(holdfast: Command) -> None:
+    holdfast("run", "flows:plain", "--id", "r")
+    assert holdfast("run", "flows:plain", "--id", "r").code == 5
+
+
+def test_a_run_can_be_queued_and_executed_by_a_worker(holdfast: Command) -> None:
+    """H1: `--detach` only stores it."""
+    done = holdfast("run", "flows:plain", "--id", "r", "--detach", "-i", "x=1")
+    assert (done.code, done.out) == (0, "r\n")
+    assert holdfast("runs", "show", "r", "--json").data["status"] == "running"
+    done = holdfast("worker", "flows:plain", "--once", "--json")
+    assert done.code == 0
+    assert holdfast("runs", "state", "r", "--key", "x").out == "3\n"
+
+
+def test_an_answer_can_be_left_to_a_worker(holdfast: Command) -> None:
+    """P1, H1: without the graph's code, or with `--detach`."""
+    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    assert holdfast("answer", "r", "yes").code == 0
+    assert holdfast("runs", "show", "r", "--json").data["status"] == "running"
+    holdfast("worker", "flows:graph", "--once")
+    assert holdfast("runs", "show", "r", "--json").data["status"] == "completed"
+
+
+def test_a_workflow_is_run_too(holdfast: Command) -> None:
+    """D1."""
+    done = holdfast("run", "flows:flow", "-i", "topic=kelp", "--json")
+    assert (done.code, done.data["state"]["tasks"]["words"]["result"]) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nope:graph", "can't import 'nope'"),
+        ("flows:grph", "did you mean 'graph'?"),
+        ("flows:not_a_graph", "is no graph"),
+        ("flows", "give file.yaml, file.py:attribute or module:attribute"),
+        ("nope.py:graph", "there is no file nope.py"),
+        ("broken.py:graph", "ZeroDivisionError"),
+        ("flows:wrong", "no node 'nowhere'"),
+    ],
+)
+def test_a_graph_that_isnt_there_is_wrong_use(holdfast: Command, here: Path, target: str, said: str) -> None:
+    (here / "broken.py").write_text("1 / 0")
+    done = holdfast("run", target)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_a_graph_may_be_in_a_file_or_be_made_by_a_function(holdfast: Command) -> None:
+    assert holdfast("run", "flows.py:plain").code == 0
+    assert holdfast("run", "flows:make").code == 0
+
+
+def test_resume_without_the_code_says_how_to_name_it(holdfast: Command) -> None:
+    """Stored data never says what is imported."""
+    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    done = holdfast("resume", "r")
+    assert done.code == 2
+    assert "where is the code of graph 'article'?" in done.err
+
+
+def test_the_project_may_name_store_and_graphs(
+    holdfast: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P5: in pyproject.toml, and before that in the environment."""
+    (here / "pyproject.toml").write_text(
+        '[tool.holdfast]\nstore = "sqlite:///mine.db"\ngraphs = ["flows:graph"]\n'
+    )
+    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    assert (here / "mine.db").exists()
+    assert holdfast("answer", "r", "yes").code == 0
+    monkeypatch.setenv("HOLDFAST_STORE", "sqlite:///other.db")
+    assert holdfast("runs", "show", "r").code == 4
+    assert (here / "other.db").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["[tool.holdfast]\nstore = 5\n", "[tool.holdfast]\ngraphs = 'x'\n", "not toml ["]
+)
+def test_a_project_that_cant_be_read_is_wrong_use(holdfast: Command, here: Path, text: str) -> None:
+    (here / "pyproject.toml").write_text(text)
+    assert holdfast("run", "flows:graph", "--store", "sqlite:///a.db", "-i", "topic=k", "--id", "r").code in (
+        2,
+        3,
+    )
+    assert holdfast("resume", "r", "--store", "sqlite:///a.db" if "store" not in text else "").code == 2
