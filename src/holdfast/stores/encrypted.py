@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from holdfast.errors import DamagedRecord, StoreUnavailable, UsageError
+from holdfast.errors import DamagedRecord, StoreUnavailable, TooLarge, UsageError
 from holdfast.journal.store import (
     ENDED,
     Abilities,
@@ -73,12 +73,12 @@ class Keys:
         return f"<Keys {', '.join(map(repr, self._keys))}; current={self.current!r}>"
 
     def encrypted(self, place: Place, text: bytes) -> bytes:
-        """What to store at this place. Raises `StoreUnavailable` for what is too large."""
+        """What to store at this place. Raises `TooLarge`."""
         key, nonce = self._writing, os.urandom(NONCE)
         try:
             return key.start + nonce + key.cipher.encrypt(nonce, text, key.start + place.data)
         except OverflowError as error:
-            raise StoreUnavailable(
+            raise TooLarge(
                 f"{place} has {len(text)} bytes, which is more than can be encrypted at once"
             ) from error
 
