@@ -39,7 +39,7 @@ coverage: $(VENV)/.dev
 	$(PY) -m coverage report
 
 demo: $(VENV)/.light
-	@$(PY) -m holdfast.demo
+	@$(BIN)/holdfast demo
 
 bench: $(VENV)/.light
 	@$(PY) benchmarks/run.py
