@@ -37,6 +37,7 @@ from holdfast.graphs.plan import END, START
 from holdfast.graphs.policy import Retry
 from holdfast.graphs.predicates import always, and_, key_equals, key_exists, not_, or_
 from holdfast.graphs.reducers import append, merge
+from holdfast.graphs.secrets import secret
 from holdfast.graphs.state import State
 from holdfast.journal.progress import Question
 from holdfast.journal.reading import Checkpoint
@@ -161,4 +162,5 @@ __all__ = [
     "register_observer",
     "register_store",
     "register_type",
+    "secret",
 ]

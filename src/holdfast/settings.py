@@ -16,7 +16,7 @@ from holdfast.graphs.plan import Plan
 from holdfast.journal.store import Store
 from holdfast.observe.events import ObserverLike
 from holdfast.observe.hub import gather
-from holdfast.stores.checkpointer import Checkpointer
+from holdfast.stores.checkpointer import Checkpointer, MemoryCheckpointer
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.registry import open_default_store, open_store
 
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
 OnSaveError = Literal["fail", "continue"]
 LEASE = 10.0
+
+
+def keys_given(encryption: Any) -> Any:
+    """What `compile(encryption=…)` was given, as `Keys` if it is a key: nothing else is to hold it."""
+    if encryption is None or encryption is False:
+        return encryption
+    from holdfast.stores.encryption import read_keys
+
+    return read_keys(encryption)
 
 
 class Settings(NamedTuple):
@@ -41,6 +50,8 @@ class Settings(NamedTuple):
     keep: int | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     checkpoint_dir: str | os.PathLike[str] | None = None
+    encryption: Any = None
+    secrets_in_clear: bool = False
 
     def compiled(self, plan: Plan, observers: Iterable[ObserverLike]) -> Compiled:
         """The plan and all that a run of it needs. Raises `DefinitionError` for settings that can't be."""
@@ -56,6 +67,9 @@ class Settings(NamedTuple):
             )
         if opened is None and self.interval:
             raise DefinitionError("an interval needs a store: compile(store=…)", plan.name)
+        in_clear = None if self.secrets_in_clear else self._in_clear(opened)
+        if in_clear and plan.holds_secrets:
+            raise DefinitionError(_secrets_in_clear(plan, in_clear), plan.name)
         return Compiled(
             plan=plan,
             link=None if opened is None else link_to(opened, self.lease),
@@ -68,6 +82,8 @@ class Settings(NamedTuple):
             max_concurrency=self.max_concurrency,
             tolerant=self.on_save_error == "continue",
             keep=self.keep,
+            secretive=plan.holds_secrets,
+            in_clear=bool(in_clear),
         )
 
     def _checkpointer(self) -> Checkpointer | None:
@@ -81,13 +97,23 @@ class Settings(NamedTuple):
         """The store, if there is one, and after how many steps it is saved to."""
         every = self.checkpoint.interval
         if self.store is not None:
-            return open_store(self.store), every or 1
+            return open_store(self.store, self.encryption), every or 1
         if self.checkpointer is not None or self.checkpoint_dir is not None:
             return MemoryStore(), 0
         if every:
-            return open_store(self.checkpoint.store), every
-        opened = open_default_store()
+            return open_store(self.checkpoint.store, self.encryption), every
+        opened = open_default_store(self.encryption)
         return opened, int(opened is not None)
+
+    def _in_clear(self, opened: Store | None) -> str:
+        """Where runs would be kept for all to read, in words; empty if nowhere."""
+        if self.checkpoint_dir is not None:
+            return f"checkpoint files in {os.fspath(self.checkpoint_dir)!r}"
+        if self.checkpointer is not None:
+            return "" if isinstance(self.checkpointer, MemoryCheckpointer) else f"{self.checkpointer!r}"
+        if opened is None or isinstance(opened, MemoryStore) or getattr(opened, "encrypted", False):
+            return ""
+        return f"{opened!r}"
 
     def _mistakes(self) -> Iterable[str]:
         if self.store is not None and self.checkpointer is not None:
@@ -114,3 +140,13 @@ class Settings(NamedTuple):
             yield f"on_save_error is 'fail' or 'continue', not {self.on_save_error!r}"
         if self.keep is not None and (type(self.keep) is not int or self.keep < 1):
             yield f"keep is a whole number from 1, or None for all, not {self.keep!r}"
+        if self.encryption not in (None, False) and (self.checkpointer or self.checkpoint_dir is not None):
+            yield "encryption is for a store; what a checkpointer or checkpoint_dir keeps isn't encrypted"
+
+
+def _secrets_in_clear(plan: Plan, where: str) -> str:
+    named = ", ".join(map(repr, sorted(plan.secrets))) or "the results of tasks"
+    return (
+        f"it has secrets ({named}), and {where} would keep them in clear: encrypt the store with "
+        "compile(encryption=key) or HOLDFAST_ENCRYPTION_KEY, or allow it with compile(secrets_in_clear=True)"
+    )

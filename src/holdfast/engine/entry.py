@@ -26,9 +26,11 @@ from holdfast.errors import (
     Conflict,
     DefinitionError,
     RunNotFound,
+    UnstorableValue,
     UsageError,
 )
 from holdfast.graphs.plan import PLANNER, Plan
+from holdfast.graphs.secrets import refused_discreetly
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.copies import detached_value
@@ -70,7 +72,11 @@ def start(
     if link is not None:
         encode(progress.config, "config")
         progress.meta = made_with(compiled, tags)
-        held = link.create(new_run(progress, tags, this_process(), link.ttl))
+        try:
+            made = new_run(progress, tags, this_process(), link.ttl)
+        except UnstorableValue as problem:
+            raise refused_discreetly(problem, plan.secrets) from None
+        held = link.create(made)
         ledger = Ledger(run_id, held.lease.fence, 1)
     if compiled.emit is not None:
         compiled.emit(
@@ -383,6 +389,9 @@ def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Giv
 def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> bytes:
     """Change the state as if a node had returned `update`; returns the delta. Raises `UnstorableValue`."""
     changes = Changes(State(progress.state), plan.schema.reducers, durable=True, base=progress.state)
-    delta = changes.collect(changes.private(tracked=False), dict(update))
+    try:
+        delta = changes.collect(changes.private(tracked=False), dict(update))
+    except UnstorableValue as problem:
+        raise refused_discreetly(problem, plan.secrets) from None
     progress.change(decode(delta))
     return delta

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.engine.accounts import summary
 from holdfast.engine.commands import Command, Verdict
 from holdfast.engine.core import BESIDE, Core
+from holdfast.engine.discretion import Discretion
 from holdfast.engine.handover import hand_over
 from holdfast.engine.link import Held, Link, Stop, in_words
 from holdfast.engine.retention import LARGE, Retention
@@ -59,6 +60,10 @@ class Compiled(NamedTuple):
     """Whether a run goes on when it can't be saved."""
     keep: int | None = None
     """How many of a run's newest checkpoints are kept; None keeps all."""
+    secretive: bool = False
+    """Whether anything in the plan is secret."""
+    in_clear: bool = False
+    """Whether what is secret would be stored for all to read, which nobody has allowed."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -103,6 +108,7 @@ class Session:
             resumed=resumed, keep=self._keep if ledger is not None else None, guard=self.guard,
             limit=compiled.max_concurrency, alone=compiled.executor is None, tolerant=compiled.tolerant,
             mark=self._mark if self.retention is not None else None,
+            discretion=Discretion(compiled.plan.secrets, compiled.secretive, compiled.in_clear),
         )  # fmt: skip
 
     @property

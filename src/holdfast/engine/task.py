@@ -10,11 +10,13 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from holdfast.engine.discretion import Discretion
 from holdfast.engine.questions import Pause, question_for, read_answer
 from holdfast.engine.results import BranchResult
 from holdfast.engine.speaking import Speaking
 from holdfast.errors import UsageError
 from holdfast.graphs.plan import Plan, PlanNode
+from holdfast.graphs.secrets import MASK
 from holdfast.graphs.state import NodeState, unshared
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
@@ -84,11 +86,12 @@ class Scope:
     `path` leads from the `root` of the run to this branch, `branch` names it and `prefix` makes the numbers of its
     steps different from those of all others. `task` is the call that is under way. `outer` is the progress that a
     branch was opened by, and `kept` what the planner of a workflow wants to remember. `in_layer` says that this is a
-    task of a workflow: a branch of one node, which has its name.
+    task of a workflow: a branch of one node, which has its name. `discretion` knows what is secret.
     """
 
     __slots__ = (
         "branch",
+        "discretion",
         "guard",
         "in_layer",
         "keep",
@@ -113,7 +116,9 @@ class Scope:
         branch: str = "",
         prefix: str = "",
         outer: Progress | None = None,
+        discretion: Discretion | None = None,
     ) -> None:
+        self.discretion = discretion or Discretion()
         self.plan, self.progress, self.keep, self.guard = plan, progress, keep, guard
         self.root, self.path, self.branch, self.prefix = root, path, branch, prefix
         self.outer = outer
@@ -147,7 +152,7 @@ class Scope:
             made = BranchResult(
                 data, branch=section.label(key), index=index, error=detached_value(child.error), started=child.began,
                 ended=child.at, run_id=child.run_id, checkpoint_node=child.made_by,
-                changed=child.changed if child.base is not None else None,
+                changed=child.changed if child.base is not None else None, secrets=self.discretion.names,
             )  # fmt: skip
             found.append(made)
         return found
@@ -237,7 +242,15 @@ class Task(Speaking):
                 assert self.plan_node.work is not None, f"nobody offers {thing!r}"
                 return self.plan_node.work.offer(self, thing)
 
-    def pause(self, prompt: str, *, choices: Any = None, schema: Any = None, key: str | None = None) -> Any:
+    def pause(
+        self,
+        prompt: str,
+        *,
+        choices: Any = None,
+        schema: Any = None,
+        key: str | None = None,
+        secret: bool = False,
+    ) -> Any:
         """See `holdfast.pause`."""
         self._check_open("pause")
         if key is not None and key.isdigit():
@@ -250,17 +263,26 @@ class Task(Speaking):
             raise UsageError(
                 "pause() needs a store to keep the run in: compile(store=…), or a CheckpointConfig with an interval"
             )
-        question = question_for(question_id, prompt, place, choices, schema)
+        if secret and self.scope.discretion.clear:
+            raise UsageError(
+                "pause(secret=True): the store would keep the answer in clear; give compile(encryption=…), set "
+                "HOLDFAST_ENCRYPTION_KEY, or allow it with compile(secrets_in_clear=True)"
+            )
+        question = question_for(question_id, prompt, place, choices, schema, secret)
         if question_id not in self.scope.progress.answers:
             encode(question.to_data(), "question")
             raise Pause(question)
         answer = self.scope.progress.answers[question_id]
+        if secret:
+            self.scope.discretion.hear(answer)
         try:
             found = read_answer(detached_value(answer), schema)
         except ValueError as problem:
-            raise Pause(question, f" (the last answer was refused: {problem})") from problem
+            why = "" if secret else f": {problem}"
+            raise Pause(question, f" (the last answer was refused{why})") from problem
         if self.scope.plan.layers is not None:
-            self._saying("pause").answered(question_id, question.prompt, detached_value(answer))
+            told = MASK if secret else detached_value(answer)
+            self._saying("pause").answered(question_id, question.prompt, told)
         return found
 
     def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -321,15 +343,17 @@ class Task(Speaking):
             raise UsageError(f"{what}(): the call of node {self.node!r} that this belongs to is over")
 
 
-def pause(prompt: str, *, choices: Any = None, schema: Any = None, key: str | None = None) -> Any:
+def pause(
+    prompt: str, *, choices: Any = None, schema: Any = None, key: str | None = None, secret: bool = False
+) -> Any:
     """Stop the run until somebody answers, and return the answer.
 
     Inside a node. The run is saved with status `paused`, and the process may end. `resume(run_id, answer)`
     runs the node again from its first line, and this call then returns the answer. An answer must be one
     of `choices`, if given, and fit `schema`: a type, a JSON Schema dict or a pydantic model. Questions are
-    told apart by their order in the node, or by `key`.
+    told apart by their order in the node, or by `key`. A `secret` answer is never in events, logs or summaries.
     """
-    return current("pause").pause(prompt, choices=choices, schema=schema, key=key)
+    return current("pause").pause(prompt, choices=choices, schema=schema, key=key, secret=secret)
 
 
 def once(key: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -23,14 +23,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final
 
-from holdfast.engine.accounts import error_data, told
 from holdfast.engine.changes import Changes, TaskChanges
 from holdfast.engine.commands import Asked, Cancelled, Failed, Wait
 from holdfast.engine.course import DONE, SAVE, Course, Halt, Join, refused, stop_changes, taken_together
 from holdfast.engine.saving import Saving, Steps
 from holdfast.engine.task import Scope, Task
 from holdfast.engine.ways import Opening, following, opening_inside
+from holdfast.errors import UnstorableValue
 from holdfast.graphs.plan import END, Plan, PlanNode
+from holdfast.graphs.secrets import refused_discreetly
 from holdfast.graphs.sections import COLLECT, SubPlan
 from holdfast.graphs.state import State
 from holdfast.journal.codec import decode
@@ -64,7 +65,16 @@ class Walk(Saving):
         self.nested = bool(path)
         self.state = state = self._enlivened()
         self.scope = scope = Scope(
-            plan, progress, course.keep, course.guard, course.root, path, branch, prefix, outer
+            plan,
+            progress,
+            course.keep,
+            course.guard,
+            course.root,
+            path,
+            branch,
+            prefix,
+            outer,
+            course.discretion,
         )
         durable = course.ledger is not None
         self.changes: Changes | TaskChanges
@@ -115,7 +125,7 @@ class Walk(Saving):
                 try:
                     outcome = collect(private, outcome) if not nested else self._collected(task, outcome)
                 except Exception as error:
-                    outcome = Failed(error, again=False)
+                    outcome = Failed(self._discreet(error, outcome), again=False)
             if node.work is not None and type(outcome) in (Failed, Halt):
                 failed, outcome = yield from self._forgiven(task, outcome)
             if type(outcome) is not bytes:
@@ -205,6 +215,8 @@ class Walk(Saving):
         if not isinstance(state, kind):
             p.state = state = kind.alive(state)
         state.run_id, state.checkpoint_node, state._emit = p.run_id, p.made_by, course.emit
+        if secrets := course.discretion.names:
+            state._secrets = secrets
         state._at = p.at or course.clock()
         return state
 
@@ -238,6 +250,14 @@ class Walk(Saving):
             return self.changes.collect(task.state, work.update(task, returned, self.course.clock()))
         return self.course.guard.aside(self.changes.collect, task.state, returned)
 
+    def _discreet(self, error: Exception, returned: Any) -> Exception:
+        """Why what a node returned can't be taken over, without what it returned under secret keys."""
+        discretion = self.course.discretion
+        if discretion.idle:
+            return error
+        discretion.look(returned)
+        return refused_discreetly(error, discretion.names) if isinstance(error, UnstorableValue) else error
+
     def _forgiven(self, task: Task, outcome: Failed | Halt) -> Generator[Any, Any, tuple[Failed | None, Any]]:
         """A task failed: what comes of that where it is for good and does no harm; else the same as before."""
         work = task.plan_node.work
@@ -252,7 +272,7 @@ class Walk(Saving):
             return None, outcome
         yield from self.report(self.words.fails(self, task, failed.error, None))
         place = self.scope.place(task.node)
-        error = self.described(outcome) if isinstance(outcome, Halt) else error_data(failed.error, place)
+        error = self.described(outcome) if isinstance(outcome, Halt) else self.error_data(failed.error, place)
         return failed, self.changes.collect(task.state, work.failed(task, error, self.course.clock()))
 
     def _target(self, chosen: str | Opening | Failed | None) -> str | None:
@@ -324,14 +344,19 @@ class Walk(Saving):
 
     def _unfinished(self, task: Task, outcome: Failed | Asked | Cancelled | Halt) -> Steps:
         """A node didn't complete: try again (None), or stop (a Halt)."""
+        self.course.discretion.look(task.state)
         task.close()
         self.changes.undo(task.state)
         if self.course.emit is not None:
             self.conclude(task, outcome)
         match outcome:
             case Asked(question, note):
-                place = self.scope.place(task.node)
-                return Halt(PAUSED, self, f"{place!r} asks: {question.prompt}{note}", questions=[question])
+                place, question = (
+                    self.scope.place(task.node),
+                    question._replace(prompt=self.hide(question.prompt)),
+                )
+                reason = f"{place!r} asks: {question.prompt}{self.hide(note)}"
+                return Halt(PAUSED, self, reason, questions=[question])
             case Cancelled():
                 return Halt(CANCELLED)
             case Failed(error, again):
@@ -339,7 +364,7 @@ class Walk(Saving):
                 yield from self.report(self.words.fails(self, task, error, delay))
                 if delay is not None:
                     return (yield from self._again(task, error, delay))
-                return Halt(FAILED, self, told(error), error, FAILED_PHASE)
+                return Halt(FAILED, self, self.told(error), error, FAILED_PHASE)
             case Halt(status, cause=cause):
                 if status != FAILED:
                     return outcome
@@ -356,8 +381,10 @@ class Walk(Saving):
 
     def _again(self, task: Task, error: BaseException, delay: float) -> Steps:
         """Count the failed attempt, durably, and wait. None means: try again."""
-        self.tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=told(error))
-        changes = {"attempts": task.attempt, "error": error_data(error, self.scope.place(task.node))}
+        self.tell(
+            events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=self.told(error)
+        )
+        changes = {"attempts": task.attempt, "error": self.error_data(error, self.scope.place(task.node))}
         self.note({**changes, "section_again": True} if self.progress.section is not None else changes)
         refusal = yield from self.save()
         if refusal is not None:
@@ -390,7 +417,7 @@ class Walk(Saving):
     def _halt_after(self, following: object) -> Halt:
         """The node completed, but what follows isn't decided: it is to be, at the resume."""
         if isinstance(following, Failed):
-            reason = f"choosing what follows failed: {told(following.error)}"
+            reason = f"choosing what follows failed: {self.told(following.error)}"
             return Halt(FAILED, self, reason, following.error, AFTER)
         place = self.scope.place(self.progress.node)
         return Halt(PAUSED, self, f"interrupted after {place!r}", phase=AFTER)

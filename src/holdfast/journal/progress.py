@@ -46,10 +46,15 @@ class Question(NamedTuple):
     node: str
     choices: list[Any] | None = None
     schema: dict[str, Any] | None = None
+    secret: bool = False
+    """Whether the answer is to be shown nowhere."""
 
     def to_data(self) -> dict[str, Any]:
         """It as plain data."""
-        return self._asdict()
+        data = self._asdict()
+        if not self.secret:
+            del data["secret"]
+        return data
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -59,7 +64,8 @@ class Progress:
     `node` and `phase` are the position: the node that runs next (`before`), has run and waits for the choice of
     what follows (`after`), or failed and will be tried again (`failed`). `cleared` says that the interrupts at this
     position have been taken. `made_by` is the node that completed last, `step` its number. `attempts` counts the
-    ended attempts of the node at this position, and `answers`, what was `asked` for them, and `memos` belong to it.
+    ended attempts of the node at this position, and `answers`, what was `asked` for them, which of them are `hidden`,
+    and `memos` belong to it.
     `crashes` is how many holders had been lost when the last record was written.
 
     `section` has the branches that are under way, or done, at this position. Before a branch begins, `start` is what
@@ -88,6 +94,7 @@ class Progress:
     questions: list[Question] = field(default_factory=list)
     answers: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
+    hidden: list[str] = field(default_factory=list)
     memos: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] | None = None
     config: dict[str, Any] = field(default_factory=dict)
@@ -122,7 +129,7 @@ class Progress:
         self.cleared = False
         if self.attempts or self.answers or self.memos or self.error or self.section:
             self.attempts, self.answers, self.memos, self.error, self.section = 0, {}, {}, None, None
-            self.asked = {}
+            self.asked, self.hidden = {}, []
 
     def move(self, changes: Mapping[str, Any]) -> None:
         """Anything else happened: take over the named fields. `going_on` brings answers, see `go_on`;
@@ -163,6 +170,10 @@ class Progress:
         mine = {question.id: answers[question.id] for question in self.questions if question.id in answers}
         if mine or (not self.questions and (own or approved or self.status == FAILED)):
             self.asked |= {question.id: question.prompt for question in self.questions if question.id in mine}
+            self.hidden = [
+                *self.hidden,
+                *(each.id for each in self.questions if each.secret and each.id in mine),
+            ]
             if self.status != RUNNING:
                 self.status, self.reason, self.questions = RUNNING, None, []
             if self.phase == FAILED_PHASE:
@@ -233,6 +244,7 @@ class Progress:
         if self.base is not None:
             self.state = self._different()
         self.visits, self.memos, self.answers, self.asked, self.section = {}, {}, {}, {}, None
+        self.hidden = []
         self.path.clear()
 
     def result(self, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
