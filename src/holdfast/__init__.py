@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.journal.verification import Damage, Verification
     from holdfast.stores.checkpoint_store import CheckpointState, CheckpointStore, PauseMetadata
     from holdfast.stores.cleaner import Cleaner
+    from holdfast.stores.retention import Expired, Retention
     from holdfast.workflow import Workflow
 
 _LATER = {
@@ -64,9 +65,11 @@ _LATER = {
     "CheckpointStore": "stores.checkpoint_store",
     "Cleaner": "stores.cleaner",
     "Damage": "journal.verification",
+    "Expired": "stores.retention",
     "PauseInfo": "engine.checkpoints",
     "PauseMetadata": "stores.checkpoint_store",
     "ResumePlan": "graphs.refit",
+    "Retention": "stores.retention",
     "TaskRecord": "graphs.flowstate",
     "TaskResult": "graphs.flowstate",
     "Verification": "journal.verification",
@@ -113,6 +116,7 @@ __all__ = [
     "Difference",
     "Event",
     "ExecutionError",
+    "Expired",
     "ForbiddenType",
     "GraphConfig",
     "HoldfastError",
@@ -123,6 +127,7 @@ __all__ = [
     "PauseMetadata",
     "Question",
     "ResumePlan",
+    "Retention",
     "Retry",
     "Run",
     "RunCancelled",

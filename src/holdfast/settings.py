@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.engine.core import BESIDE
 from holdfast.engine.link import link_to
+from holdfast.engine.retention import Upkeep
 from holdfast.engine.session import Compiled
 from holdfast.errors import DefinitionError
 from holdfast.graphs.config import CheckpointConfig
@@ -22,6 +23,8 @@ from holdfast.stores.registry import open_default_store, open_store
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+    from holdfast.stores.retention import Retention
 
 OnSaveError = Literal["fail", "continue"]
 LEASE = 10.0
@@ -52,6 +55,7 @@ class Settings(NamedTuple):
     checkpoint_dir: str | os.PathLike[str] | None = None
     encryption: Any = None
     secrets_in_clear: bool = False
+    retention: Retention | None = None
 
     def compiled(self, plan: Plan, observers: Iterable[ObserverLike]) -> Compiled:
         """The plan and all that a run of it needs. Raises `DefinitionError` for settings that can't be."""
@@ -65,6 +69,8 @@ class Settings(NamedTuple):
                 "or compile(checkpointer=…)",
                 plan.name,
             )
+        if opened is None and self.retention is not None:
+            raise DefinitionError("retention needs a store: compile(store=…)", plan.name)
         if opened is None and self.interval:
             raise DefinitionError("an interval needs a store: compile(store=…)", plan.name)
         in_clear = None if self.secrets_in_clear else self._in_clear(opened)
@@ -82,6 +88,7 @@ class Settings(NamedTuple):
             max_concurrency=self.max_concurrency,
             tolerant=self.on_save_error == "continue",
             keep=self.keep,
+            upkeep=None if self.retention is None else Upkeep(self.retention, plan.name),
             secretive=plan.holds_secrets,
             in_clear=bool(in_clear),
         )
@@ -140,6 +147,8 @@ class Settings(NamedTuple):
             yield f"on_save_error is 'fail' or 'continue', not {self.on_save_error!r}"
         if self.keep is not None and (type(self.keep) is not int or self.keep < 1):
             yield f"keep is a whole number from 1, or None for all, not {self.keep!r}"
+        if self.retention is not None and not hasattr(self.retention, "statuses"):
+            yield f"retention is a Retention, such as Retention(completed='7d'), not {self.retention!r}"
         if self.encryption not in (None, False) and (self.checkpointer or self.checkpoint_dir is not None):
             yield "encryption is for a store; what a checkpointer or checkpoint_dir keeps isn't encrypted"
 

@@ -25,6 +25,8 @@ from holdfast.stores.registry import open_store
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from holdfast.stores.retention import Retention
+
 
 class StateGraph(Definition, Runnable[State]):
     """A graph of functions over one state: nodes, edges with conditions, cycles.
@@ -84,6 +86,7 @@ class StateGraph(Definition, Runnable[State]):
         keep: int | None = None,
         encryption: Any = None,
         secrets_in_clear: bool = False,
+        retention: Retention | None = None,
     ) -> StateGraph:
         """Check the graph, fix how it runs, and return it.
 
@@ -102,14 +105,15 @@ class StateGraph(Definition, Runnable[State]):
         Nodes of parallel branches run at once, at most `max_concurrency` of a run: sync ones in threads, or by the
         `executor` (any of `concurrent.futures`; you end it yourself), async ones on the event loop.
 
-        `encryption` is the key, or `Keys`, that all in the store is encrypted with; without, that of the environment, if
-        there is one, unless this is False. A graph with secrets needs it where the store isn't in memory, unless
-        `secrets_in_clear` allows them to be stored as they are.
+        `encryption` is the key, or `Keys`, that all in the store is encrypted with; without, that of the environment,
+        if there is one, unless this is False. A graph with secrets needs it where the store isn't in memory, unless
+        `secrets_in_clear` allows them to be stored as they are. `retention` says how long runs of this graph are kept
+        that have stopped: old ones go in the background now and then, when one stops; `cleanup()` does it at once.
         Raises `DefinitionError` that lists all mistakes.
         """
         self._settings = Settings(
             store, checkpointer, interval, preserve, lease, executor, max_concurrency, on_save_error, keep,
-            self._checkpoint, checkpoint_dir, keys_given(encryption), secrets_in_clear,
+            self._checkpoint, checkpoint_dir, keys_given(encryption), secrets_in_clear, retention,
         )  # fmt: skip
         self._stops = (
             stop_names("interrupt_before", interrupt_before),

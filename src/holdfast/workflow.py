@@ -25,6 +25,8 @@ from holdfast.settings import OnSaveError, Settings, keys_given
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from holdfast.stores.retention import Retention
+
 KEPT = 5
 """How many checkpoints of a run are kept, unless it is said otherwise."""
 
@@ -41,6 +43,7 @@ class FlowSettings(TypedDict, total=False):
     keep: int | None
     encryption: Any
     secrets_in_clear: bool
+    retention: Retention | None
 
 
 class Workflow(FlowDefinition, Runnable[WorkflowState]):
@@ -79,9 +82,10 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
 
         `on_save_error` says what a save that fails does: "fail" the run before anything more is done, or let it
         "continue", degraded. `on_mismatch` says what becomes of a run whose tasks aren't those in the code any more:
-        "fail" with an account of it, or "warn" and go on with what is kept. `encryption` is the key, or `Keys`, that all
-        in the store is encrypted with; a workflow with secrets needs one where the store isn't in memory, unless
-        `secrets_in_clear` allows them to be stored as they are. Raises `DefinitionError`.
+        "fail" with an account of it, or "warn" and go on with what is kept. `encryption` is the key, or `Keys`, that
+        all in the store is encrypted with; a workflow with secrets needs one where the store isn't in memory, unless
+        `secrets_in_clear` allows them to be stored as they are. `retention` says how long runs of this workflow are
+        kept that have stopped. Raises `DefinitionError`.
         """
         before, more = self._given, {} if store is None else {"store": store}
         self._given, self._compiled = {**before, **self._known({**more, **settings})}, None

@@ -26,8 +26,8 @@ class Course:
     """
 
     __slots__ = (
-        "alone", "chance", "clock", "discretion", "emit", "guard", "interval", "keep", "ledger", "limit", "mark", "resumed",
-        "root", "stopping", "stream", "tolerant", "unsaved", "weave",
+        "alone", "chance", "clock", "discretion", "emit", "guard", "interval", "keep", "ledger", "limit", "mark",
+        "resumed", "root", "stopping", "stream", "tolerant", "unsaved", "weave",
     )  # fmt: skip
 
     def __init__(

@@ -13,7 +13,7 @@ from holdfast.engine.core import BESIDE, Core
 from holdfast.engine.discretion import Discretion
 from holdfast.engine.handover import hand_over
 from holdfast.engine.link import Held, Link, Stop, in_words
-from holdfast.engine.retention import LARGE, Retention
+from holdfast.engine.retention import LARGE, StepRetention, Upkeep
 from holdfast.engine.task import Guard, Scope
 from holdfast.errors import (
     Conflict,
@@ -60,6 +60,8 @@ class Compiled(NamedTuple):
     """Whether a run goes on when it can't be saved."""
     keep: int | None = None
     """How many of a run's newest checkpoints are kept; None keeps all."""
+    upkeep: Upkeep | None = None
+    """What lets old runs of this graph go."""
     secretive: bool = False
     """Whether anything in the plan is secret."""
     in_clear: bool = False
@@ -101,7 +103,7 @@ class Session:
         self.guard = Guard(Lock())
         self.failures, self.tried = 0, 0.0
         watched = ledger is not None and (compiled.keep is not None or compiled.plan.layers is not None)
-        self.retention = Retention(compiled.keep, whole) if watched else None
+        self.retention = StepRetention(compiled.keep, whole) if watched else None
         self.core = Core(
             compiled.plan, progress, ledger, clock=time, chance=_chance, emit=compiled.emit,
             interval=compiled.interval, preserve=compiled.preserve, stream=stream, way_out=way_out,
@@ -183,6 +185,8 @@ class Session:
         if self.held is not None and self.compiled.link is not None:
             self.compiled.link.let_go(self.held)
             self.held = None
+            if self.compiled.upkeep is not None:
+                self.compiled.upkeep.consider(self.compiled.link)
         if self.compiled.checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
             return None
         try:

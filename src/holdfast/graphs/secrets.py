@@ -1,7 +1,7 @@
 """Secrets: the marker for what is never to be shown, finding it in a schema, and covering it in texts.
 
-A value under a secret key is stored and handed to nodes like any other. It is kept out of what people and programs get
-to see without having asked for it: events, logs, summaries of runs, and the `repr` of states.
+A value under a secret key is stored and handed to nodes like any other. It is kept out of what people and programs
+get to see without having asked for it: events, logs, summaries of runs, and the `repr` of states.
 """
 
 from __future__ import annotations

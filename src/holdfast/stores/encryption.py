@@ -27,7 +27,7 @@ _FORM = (
 
 
 def read_keys(given: Any) -> Keys:
-    """The keys that somebody gave: `Keys`, one key as bytes or text, or a dict of them by id, the first of which writes.
+    """The keys that somebody gave: `Keys`, one key as bytes or text, or a dict of them by id, whose first one writes.
 
     Raises `UsageError`, which doesn't quote it, for anything else.
     """

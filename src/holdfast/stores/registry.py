@@ -54,8 +54,8 @@ def open_store(target: Store | CheckpointStore | str | os.PathLike[str], encrypt
     schemes that aren't known are looked up among the entry points `holdfast.stores` of installed packages.
 
     With `encryption`, a key or `Keys`, all that is in the store is encrypted. Without, it is if the environment has
-    `HOLDFAST_ENCRYPTION_KEY`, unless it is in memory, or `encryption` is False. A URL that begins with `encrypted+`, as
-    `"encrypted+sqlite:///runs.db"` does, is refused where that variable isn't set.
+    `HOLDFAST_ENCRYPTION_KEY`, unless it is in memory, or `encryption` is False. A URL that begins with `encrypted+`,
+    as `"encrypted+sqlite:///runs.db"` does, is refused where that variable isn't set.
 
     Raises `UnknownName`, `UsageError` for a URL that makes no sense, or `StoreUnavailable`.
     """
