@@ -11,8 +11,8 @@ from holdfast.graphs.secrets import forms_of, hidden, values_in
 class Discretion:
     """The secrets of one run. `names` are the secret keys; `clear` says that they would be stored for all to read.
 
-    `tasks` says that results of tasks are secret, too. `heard` is what secrets look like that are in no state: answers
-    to secret questions, and what a call had that failed.
+    `tasks` says that results of tasks are secret, too. `heard` is what secrets look like that are in no state:
+    answers to secret questions, and what a call had that failed.
     """
 
     __slots__ = ("clear", "heard", "names", "tasks")

@@ -82,10 +82,10 @@ class Telling:
         discretion, p = self.course.discretion, self.progress
         if discretion.idle:
             return text
-        root, outer, section = self.course.root, self.scope.outer, p.section
-        states = [self.state, root.state, root.config, *([] if outer is None else [outer.state])]
-        states += [child.state for child in section.children.values()] if section is not None else []
-        return discretion.hide(text, states)
+        root, path = self.course.root, self.scope.path
+        around = [root.descend(path[:depth]).state for depth in range(len(path))]
+        below = [child.state for child in p.section.children.values()] if p.section is not None else []
+        return discretion.hide(text, [root.config, self.state, *around, *below])
 
     def told(self, error: BaseException) -> str:
         """An error in one line, without secrets."""

@@ -95,8 +95,8 @@ def clean_checkpoints(
 ) -> list[str]:
     """Delete checkpoint files of a directory that are so old, or aren't among the newest; returns their paths.
 
-    Goes by the time in the name that a run gave the file: files that were named by somebody else stay. `older_than` is
-    in seconds, a timedelta, or a text such as "7d". With `dry_run`, nothing is deleted. Raises `UsageError`, and
+    Goes by the time in the name that a run gave the file: files that were named by somebody else stay. `older_than`
+    is in seconds, a timedelta, or a text such as "7d". With `dry_run`, nothing is deleted. Raises `UsageError`, and
     `StoreUnavailable` where a file can't be deleted.
     """
     policy = Retention(paused=older_than, newest=newest)

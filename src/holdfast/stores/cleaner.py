@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.errors import Conflict, RunNotFound, UsageError
 from holdfast.journal.store import ENDED, STATUSES, RunFilter
 from holdfast.stores.registry import open_store
-from holdfast.stores.retention import Retention, expired, let_go
+from holdfast.stores.retention import Retention, bare, expired, let_go
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -107,10 +107,11 @@ class Cleaner:
 
     def _delete_beyond(self, newest: int) -> int:
         gone = 0
-        for head in self.store.list(RunFilter(statuses=self.statuses, unclaimed=True, offset=newest)):
+        store = bare(self.store)
+        for head in store.list(RunFilter(statuses=self.statuses, unclaimed=True, offset=newest)):
             try:
-                if self.store.head(head.run_id).updated == head.updated:
-                    self.store.delete(head.run_id)
+                if store.head(head.run_id).updated == head.updated:
+                    store.delete(head.run_id)
                     gone += 1
             except (RunNotFound, Conflict):
                 pass  # somebody else has deleted it, or goes on with it

@@ -80,7 +80,7 @@ def expired(
     found: list[Expired] = []
     counted: Counter[str] = Counter()
     now = clock()
-    for head in _bare(store).list(RunFilter(statuses=policy.statuses, graph=graph)):
+    for head in bare(store).list(RunFilter(statuses=policy.statuses, graph=graph)):
         if head.status in ENDED:
             counted[head.graph] += 1
         held = head.lease_until is not None and head.lease_until > now
@@ -92,19 +92,19 @@ def expired(
 
 def let_go(store: Store, which: Iterable[Expired]) -> list[Expired]:
     """Delete these runs, except those that have changed since they were found; returns those that went."""
-    bare, gone = _bare(store), []
+    inner, gone = bare(store), []
     for each in which:
         try:
-            head = bare.head(each.run_id)
+            head = inner.head(each.run_id)
             if (head.status, head.updated) == (each.status, each.updated):
-                bare.delete(each.run_id)
+                inner.delete(each.run_id)
                 gone.append(each)
         except (RunNotFound, Conflict):
             pass  # somebody else has deleted it, or goes on with it
     return gone
 
 
-def _bare(store: Store) -> Store:
+def bare(store: Store) -> Store:
     """What is inside of an encrypted store: what a run holds doesn't matter here, so no key has to be there."""
     inner: Store = getattr(store, "inner", store)
     return inner
