@@ -69,10 +69,13 @@ class Settings(NamedTuple):
                 "or compile(checkpointer=…)",
                 plan.name,
             )
-        if opened is None and self.retention is not None:
-            raise DefinitionError("retention needs a store: compile(store=…)", plan.name)
-        if opened is None and self.interval:
-            raise DefinitionError("an interval needs a store: compile(store=…)", plan.name)
+        for what, given in (
+            ("an interval", self.interval),
+            ("retention", self.retention),
+            ("encryption", self.encryption),
+        ):
+            if opened is None and given:
+                raise DefinitionError(f"{what} needs a store: compile(store=…)", plan.name)
         in_clear = None if self.secrets_in_clear else self._in_clear(opened)
         if in_clear and plan.holds_secrets:
             raise DefinitionError(_secrets_in_clear(plan, in_clear), plan.name)
@@ -149,13 +152,16 @@ class Settings(NamedTuple):
             yield f"keep is a whole number from 1, or None for all, not {self.keep!r}"
         if self.retention is not None and not hasattr(self.retention, "statuses"):
             yield f"retention is a Retention, such as Retention(completed='7d'), not {self.retention!r}"
-        if self.encryption not in (None, False) and (self.checkpointer or self.checkpoint_dir is not None):
+        elsewhere = self.checkpointer is not None or self.checkpoint_dir is not None
+        if self.encryption not in (None, False) and elsewhere:
             yield "encryption is for a store; what a checkpointer or checkpoint_dir keeps isn't encrypted"
+        if self.retention is not None and elsewhere and self.store is None:
+            yield "retention is for a store; clean_checkpoints() is for the files of a checkpoint_dir"
 
 
 def _secrets_in_clear(plan: Plan, where: str) -> str:
     named = ", ".join(map(repr, sorted(plan.secrets))) or "the results of tasks"
     return (
-        f"it has secrets ({named}), and {where} would keep them in clear: encrypt the store with "
-        "compile(encryption=key) or HOLDFAST_ENCRYPTION_KEY, or allow it with compile(secrets_in_clear=True)"
+        f"it has secrets ({named}), and {where} would keep them in clear: encrypt them with "
+        "compile(store=…, encryption=key) or HOLDFAST_ENCRYPTION_KEY, or allow it with compile(secrets_in_clear=True)"
     )

@@ -51,7 +51,7 @@ class StateGraph(Definition, Runnable[State]):
         self._observers = [resolve_observer(each) for each in watching]
         self._checkpoint = _checkpoint_config(checkpoint)
         if self._checkpoint.interval:
-            opened = open_store(self._checkpoint.store)
+            opened = open_store(self._checkpoint.store, encryption=False)  # that is for compile() to say
             self._checkpoint = CheckpointConfig(opened, self._checkpoint.interval, self._checkpoint.preserve)
         self._settings = Settings(checkpoint=self._checkpoint)
         self._stops: tuple[list[str], list[str]] = ([], [])

@@ -293,6 +293,26 @@ def test_encryption_is_for_stores(tmp_path: Path) -> None:
     """F8: checkpoint files are for other programs to read."""
     with pytest.raises(DefinitionError, match="isn't encrypted"):
         graph_of(checkpoint_dir=tmp_path, encryption=KEY)
+    with pytest.raises(DefinitionError, match="encryption needs a store"):
+        graph_of(encryption=KEY)
+
+
+def test_the_store_of_a_checkpoint_config_is_encrypted_as_compile_says(
+    runs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G5, P5: by the key of the environment, by another, or not."""
+    monkeypatch.setenv(VARIABLE, KEY.hex())
+    graph = StateGraph({"n": int}, name="g", checkpoint={"store": runs, "interval": 1, "preserve": True})
+    graph.add_node("a").set_entry_point("a").set_finish_point("a")
+    stores = [
+        graph.compile(**given).compiled().link.store
+        for given in ({}, {"encryption": OTHER}, {"encryption": False})
+    ]  # type: ignore[union-attr, arg-type]
+    assert [getattr(store, "keys", None) and repr(store.keys) for store in stores] == [  # type: ignore[attr-defined]
+        repr(read_keys(KEY)),
+        repr(read_keys(OTHER)),
+        None,
+    ]
 
 
 def test_equal_keys_are_told_from_others() -> None:

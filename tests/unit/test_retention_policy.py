@@ -201,6 +201,8 @@ def test_a_policy_needs_a_store_and_is_one() -> None:
     graph = StateGraph().add_node("a").set_entry_point("a").set_finish_point("a")
     with pytest.raises(DefinitionError, match="retention needs a store"):
         graph.compile(retention=Retention(newest=1))
+    with pytest.raises(DefinitionError, match="retention is for a store"):
+        graph.compile(checkpoint_dir="files", retention=Retention(paused=1))
     with pytest.raises(DefinitionError, match="retention is a Retention"):
         graph.compile(store="memory://", retention=7)  # type: ignore[arg-type]
     graph.compile(store="memory://", retention=Retention(newest=1)).execute({})
