@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.stores.retention import Retention
 
-OnSaveError = Literal["fail", "continue"]
+OnSaveError = Literal["fail", "continue", "wait"]
 LEASE = 10.0
 
 
@@ -90,6 +90,7 @@ class Settings(NamedTuple):
             executor=self.executor,
             max_concurrency=self.max_concurrency,
             tolerant=self.on_save_error == "continue",
+            patient=self.on_save_error == "wait",
             keep=self.keep,
             upkeep=None if self.retention is None else Upkeep(self.retention, plan.name),
             secretive=plan.holds_secrets,
@@ -146,8 +147,8 @@ class Settings(NamedTuple):
             yield "a checkpoint_dir keeps a run when it stops; an interval needs a store"
         if self.checkpointer is not None and self.interval:
             yield "a checkpointer keeps a run when it stops; an interval needs a store"
-        if self.on_save_error not in ("fail", "continue"):
-            yield f"on_save_error is 'fail' or 'continue', not {self.on_save_error!r}"
+        if self.on_save_error not in ("fail", "continue", "wait"):
+            yield f"on_save_error is 'fail', 'continue' or 'wait', not {self.on_save_error!r}"
         if self.keep is not None and (type(self.keep) is not int or self.keep < 1):
             yield f"keep is a whole number from 1, or None for all, not {self.keep!r}"
         if self.retention is not None and not hasattr(self.retention, "statuses"):
