@@ -546,6 +546,18 @@ def test_a_secret_answer_isnt_among_the_decisions_of_a_workflow(shown: Shown) ->
     assert shown.leaks() == []
 
 
+def test_a_prompt_among_the_decisions_of_a_workflow_is_covered(shown: Shown) -> None:
+    """D11: it is told in the words in which it was asked."""
+    flow = Workflow("w", store=MemoryStore(), preserve=True, secrets=["key"], observers=shown.observers)
+    flow.add_task("ask", lambda key: pause(f"Is it {key}?"))
+    shown.drive(flow.stream({"key": TOKEN}, run_id="r"))
+    state = flow.resume("r", "yes")
+    assert [each["prompt"] for each in state.decisions] == [f"Is it {MASK}?"]
+    shown.of(flow, "r")
+    shown.see(flow.checkpoint("r"), state.decisions)
+    assert shown.leaks() == []
+
+
 # Where secrets may be stored
 
 SECRETIVE = {"token": Annotated[str, secret]}

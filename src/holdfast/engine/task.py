@@ -268,7 +268,7 @@ class Task(Speaking):
                 "pause(secret=True): the store would keep the answer in clear; give compile(encryption=…), set "
                 "HOLDFAST_ENCRYPTION_KEY, or allow it with compile(secrets_in_clear=True)"
             )
-        question = question_for(question_id, prompt, place, choices, schema, secret)
+        question = question_for(question_id, self._discreet(str(prompt)), place, choices, schema, secret)
         if question_id not in self.scope.progress.answers:
             encode(question.to_data(), "question")
             raise Pause(question)
@@ -284,6 +284,14 @@ class Task(Speaking):
             told = MASK if secret else detached_value(answer)
             self._saying("pause").answered(question_id, question.prompt, told)
         return found
+
+    def _discreet(self, text: str) -> str:
+        """The text without what is secret in the states around here."""
+        scope = self.scope
+        outer = [] if scope.outer is None else [scope.outer.state]
+        return scope.discretion.hide(
+            text, [scope.progress.state, *outer, scope.root.state, scope.root.config]
+        )
 
     def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """See `holdfast.once`."""
