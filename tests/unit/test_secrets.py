@@ -34,7 +34,7 @@ from holdfast import (
     pause,
     secret,
 )
-from holdfast.graphs.secrets import MASK
+from holdfast.graphs.secrets import MASK, forms_of, hidden
 from holdfast.journal.store import RunFilter
 from holdfast.observe import LogObserver, ProgressObserver
 from support.checkpoint_stores import InMemoryCheckpointStore
@@ -280,6 +280,39 @@ def test_texts_that_are_too_short_to_be_told_from_words_stay() -> None:
         graph.execute({"pin": "cat sat", "number": 7})
 
 
+@pytest.mark.parametrize(
+    ("value", "text", "told"),
+    [
+        ("abcd", "abcd, abcde", f"{MASK}, {MASK}e"),
+        ("line one\nline two\n", "only line two", f"only {MASK}"),
+        ("it's\there", 'as repr: "it\'s\\there"', f'as repr: "{MASK}"'),
+        (b"\x00raw!", "b'\\x00raw!'", f"b'{MASK}'"),
+        (47110815, "pin 47110815", f"pin {MASK}"),
+        (True, "True", "True"),
+        ({"a": {"b": ("deep-value",)}}, "deep-value", MASK),
+        ({"password": "x"}, "the password", "the password"),
+        (Data(token="of-a-dataclass"), "of-a-dataclass", MASK),
+        (pydantic.SecretStr("of-pydantic"), "of-pydantic", MASK),
+        (["abcd", "abcdef"], "abcdef", MASK),
+        (" spaced out ", "(spaced out)", f"({MASK})"),
+    ],
+    ids=lambda each: repr(each)[:20],
+)
+def test_what_is_looked_for_in_a_text(value: Any, text: str, told: str) -> None:
+    """The longest first, so that no end of one is left."""
+    assert hidden(text, forms_of([value])) == told
+
+
+def test_looking_for_secrets_ends_also_in_values_that_contain_themselves() -> None:
+    endless: list[Any] = ["the-secret"]
+    endless.append(endless)
+    assert hidden("the-secret", forms_of([endless])) == MASK
+    state = line({"n": Annotated[Any, secret]}, lambda state: None, store=None, preserve=None).execute(
+        {"n": 1, "m": endless}
+    )
+    assert repr(state).startswith(f"State({{'n': {MASK}, 'm': ['the-secret', ['the-secret', [")
+
+
 def test_a_prompt_is_shown_without_the_secrets_in_it(shown: Shown) -> None:
     """P1: a prompt is part of the run's summary."""
     graph = line(
@@ -508,6 +541,18 @@ def test_a_secret_answer_isnt_among_the_decisions_of_a_workflow(shown: Shown) ->
     assert (second.answered, second.secret) == (False, False)
     state = flow.resume("r", "yes")
     assert [each["answer"] for each in state.decisions] == [MASK, "yes"]
+    shown.of(flow, "r")
+    shown.see(flow.checkpoint("r"), state.decisions)
+    assert shown.leaks() == []
+
+
+def test_a_prompt_among_the_decisions_of_a_workflow_is_covered(shown: Shown) -> None:
+    """D11: it is told in the words in which it was asked."""
+    flow = Workflow("w", store=MemoryStore(), preserve=True, secrets=["key"], observers=shown.observers)
+    flow.add_task("ask", lambda key: pause(f"Is it {key}?"))
+    shown.drive(flow.stream({"key": TOKEN}, run_id="r"))
+    state = flow.resume("r", "yes")
+    assert [each["prompt"] for each in state.decisions] == [f"Is it {MASK}?"]
     shown.of(flow, "r")
     shown.see(flow.checkpoint("r"), state.decisions)
     assert shown.leaks() == []

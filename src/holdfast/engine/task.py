@@ -284,7 +284,9 @@ class Task(Speaking):
                 "HOLDFAST_ENCRYPTION_KEY, or allow it with compile(secrets_in_clear=True)"
             )
         limit = None if deadline is None else self._limit(question_id, deadline)
-        question = question_for(question_id, prompt, place, choices, schema, limit, secret)
+        question = question_for(
+            question_id, self._discreet(str(prompt)), place, choices, schema, limit, secret
+        )
         if question_id in self.scope.progress.answers:
             answer = self.scope.progress.answers[question_id]
             if secret:
@@ -331,6 +333,14 @@ class Task(Speaking):
         if on_timeout is not None:
             return on_timeout()
         raise DeadlinePassed(f"nobody answered {question.prompt!r} in time", self.run_id)
+
+    def _discreet(self, text: str) -> str:
+        """The text without what is secret in the states around here."""
+        scope = self.scope
+        outer = [] if scope.outer is None else [scope.outer.state]
+        return scope.discretion.hide(
+            text, [scope.progress.state, *outer, scope.root.state, scope.root.config]
+        )
 
     def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """See `holdfast.once`."""
