@@ -6,7 +6,6 @@ rest of it and no longer, and where nobody does, the run lies in the store until
 
 from __future__ import annotations
 
-from holdfast.engine.accounts import error_data, told
 from holdfast.engine.commands import Asleep, Cancelled, LetGo, Wait
 from holdfast.engine.course import ASLEEP, Halt
 from holdfast.engine.saving import Saving, Steps
@@ -39,8 +38,10 @@ class Timing(Saving):
 
     def again(self, task: Task, error: BaseException, delay: float) -> Steps:
         """Count a failed attempt, durably; the next comes after the delay. None when that is stored."""
-        self.tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=told(error))
-        changes = {"attempts": task.attempt, "error": error_data(error, self.scope.place(task.node))}
+        self.tell(
+            events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=self.told(error)
+        )
+        changes = {"attempts": task.attempt, "error": self.error_data(error, self.scope.place(task.node))}
         if self.progress.section is not None:
             changes["section_again"] = True
         return (yield from self._until(self.course.timer() + delay, changes))

@@ -48,12 +48,16 @@ class Question(NamedTuple):
     schema: dict[str, Any] | None = None
     deadline: float | None = None
     """Until when it can be answered, by the store's clock; then it is taken back."""
+    secret: bool = False
+    """Whether the answer is to be shown nowhere."""
 
     def to_data(self) -> dict[str, Any]:
         """It as plain data."""
         data = self._asdict()
         if self.deadline is None:
             del data["deadline"]
+        if not self.secret:
+            del data["secret"]
         return data
 
 
@@ -64,9 +68,9 @@ class Progress:
     `node` and `phase` are the position: the node that runs next (`before`), has run and waits for the choice of
     what follows (`after`), or failed and will be tried again (`failed`). `cleared` says that the interrupts at this
     position have been taken. `made_by` is the node that completed last, `step` its number. `attempts` counts the
-    ended attempts of the node at this position, and `answers`, what was `asked` for them, and `memos` belong to it.
-    `timers` say until when it sleeps, and until when its questions could be answered: the one without a name is that
-    of the position, before which nothing happens there.
+    ended attempts of the node at this position, and `answers`, what was `asked` for them, which of them are `hidden`,
+    and `memos` belong to it. `timers` say until when it sleeps, and until when its questions could be answered: the
+    one without a name is that of the position, before which nothing happens there.
     `crashes` is how many holders had been lost when the last record was written.
 
     `section` has the branches that are under way, or done, at this position. Before a branch begins, `start` is what
@@ -95,6 +99,7 @@ class Progress:
     questions: list[Question] = field(default_factory=list)
     answers: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
+    hidden: list[str] = field(default_factory=list)
     memos: dict[str, Any] = field(default_factory=dict)
     timers: dict[str, float] = field(default_factory=dict)
     error: dict[str, Any] | None = None
@@ -130,7 +135,7 @@ class Progress:
         self.cleared = False
         if self.attempts or self.answers or self.memos or self.error or self.section or self.timers:
             self.attempts, self.answers, self.memos, self.error, self.section = 0, {}, {}, None, None
-            self.asked, self.timers = {}, {}
+            self.asked, self.timers, self.hidden = {}, {}, []
 
     def move(self, changes: Mapping[str, Any]) -> None:
         """Anything else happened: take over the named fields. `going_on` brings answers, see `go_on`;
@@ -200,6 +205,10 @@ class Progress:
             limits = {each.id: each.deadline for each in over if each.deadline is not None}
             self.timers = {**self.timers, **limits} if limits else self.timers
             self.asked |= {question.id: question.prompt for question in self.questions if question.id in mine}
+            self.hidden = [
+                *self.hidden,
+                *(each.id for each in self.questions if each.secret and each.id in mine),
+            ]
             if self.status != RUNNING:
                 self.status, self.reason, self.questions = RUNNING, None, []
             if self.phase == FAILED_PHASE:
@@ -270,7 +279,7 @@ class Progress:
         if self.base is not None:
             self.state = self._different()
         self.visits, self.memos, self.answers, self.asked, self.section = {}, {}, {}, {}, None
-        self.timers = {}
+        self.timers, self.hidden = {}, []
         self.path.clear()
 
     def result(self, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
