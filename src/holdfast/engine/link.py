@@ -17,10 +17,13 @@ from weakref import WeakValueDictionary
 from holdfast.engine.gate import Gate
 from holdfast.engine.holder import describe_holder, is_dead, this_process
 from holdfast.errors import Conflict, RunNotFound
-from holdfast.journal.store import Lease, NewRun, RunHead, Store
+from holdfast.journal.store import Lease, NewRun, Notifying, RunHead, Store
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+FIRST_PAUSE, SHORT_PAUSE, LONGEST_PAUSE = 0.02, 0.1, 0.5
+"""Seconds between two attempts to claim a run that somebody holds: the first, where changes are told, and at most."""
 
 IDLE = 30.0
 """Seconds after which the renewing thread ends when there is nothing to renew."""
@@ -52,6 +55,35 @@ class Held:
         self.process = os.getpid()
         self.lost = False
         self.stop = Stop()
+
+
+class Patience:
+    """Waiting for a store to change, `seconds` in all: until it tells of a change, where it can, or for a while.
+
+    Nobody tells that a lease has run out or that a holder died. So one looks again now and then in any case; and not
+    at once after every change, since in a busy store most are of other runs.
+    """
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        self._deadline = monotonic() + seconds
+        self._pause = FIRST_PAUSE
+        self._notifying: Notifying | None = None
+        if seconds > 0 and store.abilities.notifies and isinstance(store, Notifying):
+            self._notifying = store
+            store.wait_for_change(0.0)  # what changes from now on won't be missed
+
+    def wait(self) -> bool:
+        """Wait until it is worth looking again; False, at once, when the time is over."""
+        began = monotonic()
+        if began >= self._deadline:
+            return False
+        rest = self._deadline - began
+        if self._notifying is None:
+            sleep(min(self._pause, rest))
+        elif self._notifying.wait_for_change(min(LONGEST_PAUSE, rest)):
+            sleep(max(0.0, min(began + min(self._pause, SHORT_PAUSE), self._deadline) - monotonic()))
+        self._pause = min(self._pause * 1.5, LONGEST_PAUSE)
+        return True
 
 
 class Link:
@@ -92,17 +124,14 @@ class Link:
 
         Raises `Conflict` naming the holder.
         """
-        deadline = monotonic() + (wait or 0.0)
-        pause = 0.02
+        patience = Patience(self.store, wait or 0.0)
         while True:
             try:
                 with self._claiming(run_id):
                     return self._hold(self._claim_once(run_id))
             except Conflict:
-                if monotonic() >= deadline:
+                if not patience.wait():
                     raise
-                sleep(min(pause, max(0.0, deadline - monotonic())))
-                pause = min(pause * 1.5, 0.5)
 
     def head(self, run_id: str) -> RunHead:
         """What the store knows of a run. Raises `RunNotFound`, which says where it was looked for."""

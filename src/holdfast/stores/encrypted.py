@@ -26,7 +26,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from holdfast.errors import DamagedRecord, StoreUnavailable, UsageError
-from holdfast.journal.store import ENDED, Abilities, Commit, Lease, NewRun, RunFilter, RunHead, Store, Tail
+from holdfast.journal.store import (
+    ENDED,
+    Abilities,
+    Commit,
+    Lease,
+    NewRun,
+    Notifying,
+    RunFilter,
+    RunHead,
+    Store,
+    Tail,
+)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -202,6 +213,12 @@ class EncryptedStore:
 
     def delete(self, run_id: str) -> None:
         self.inner.delete(run_id)
+
+    def wait_for_change(self, timeout: float) -> bool:
+        """For a store of which `abilities.notifies` is said. Raises `UsageError` for another."""
+        if not isinstance(self.inner, Notifying):
+            raise UsageError(f"{self.inner!r} can't be waited for: its abilities.notifies is False")
+        return self.inner.wait_for_change(timeout)
 
     def close(self) -> None:
         self.inner.close()
