@@ -186,6 +186,23 @@ def test_somebody_who_was_told_nothing_looks_for_himself(monkeypatch: pytest.Mon
         assert waiting.result(30) is None
 
 
+def test_whoever_is_not_woken_by_the_one_before_finds_its_commit_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G12: those of a batch wake each other, and one of them may be gone."""
+    monkeypatch.setattr(gates, "A_WHILE", 0.01)
+    store = Watched(4)
+    gate = Gate(store)
+    gate._taken.acquire()
+    gate._waiting.append(Slot(commit(0)))  # nobody waits with this one
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(gate.commit, commit(number)) for number in range(1, 4)]
+        wait_for(lambda: len(gate._waiting) == 4)
+        gate._carry_out([])
+        assert [each.result(30) for each in waiting] == [None] * 3
+    assert store.sizes == [4]
+
+
 def test_threads_and_event_loops_share_the_gate_and_none_is_left_behind() -> None:
     """H2, invariant 1: every commit of each is carried out once, in its run's order."""
     store = Watched(24)

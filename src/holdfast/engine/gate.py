@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 LARGEST_BATCH = 256
 
 A_WHILE = 1.0
-"""Seconds after which a waiting thread looks whether the gate is free: a main thread that was interrupted on its
-way out may have told nobody."""
+"""Seconds after which a waiting thread looks for itself, whether its commit was carried out or the gate is free:
+whoever should have woken it may have been interrupted, and have told nobody."""
 
 
 class Slot:
@@ -40,12 +40,12 @@ class Slot:
     wakes the one `after` it and, if it `leads`, carries out what has gathered.
     """
 
-    __slots__ = ("after", "commit", "leads", "outcome", "ready", "turn")
+    __slots__ = ("after", "commit", "done", "leads", "outcome", "ready", "turn")
 
     def __init__(self, commit: Commit, ready: Callable[[Slot], None] | None = None) -> None:
         self.commit, self.ready = commit, ready
         self.outcome: Exception | None = None
-        self.leads = False
+        self.done = self.leads = False
         self.after: Slot | None = None
         self.turn = Lock()
         self.turn.acquire()
@@ -88,7 +88,7 @@ class Gate:
         slot = Slot(commit)
         self._waiting.append(slot)
         self._see_to_it()
-        while not slot.turn.acquire(True, A_WHILE):
+        while not slot.turn.acquire(True, A_WHILE) and not slot.done:
             self._see_to_it()
         if slot.after is not None:
             slot.after.turn.release()
@@ -182,9 +182,10 @@ def _tell(batch: Sequence[Slot], outcomes: Sequence[Exception | None]) -> None:
     last: Slot | None = None
     for slot, outcome in zip(reversed(batch), reversed(outcomes), strict=True):
         slot.outcome = outcome
+        if slot.ready is None and not slot.leads:
+            slot.after, last = last, slot
+        slot.done = True
         if slot.ready is not None:
             slot.ready(slot)
-        elif not slot.leads:
-            slot.after, last = last, slot
     if last is not None:
         last.turn.release()
