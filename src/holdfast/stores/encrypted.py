@@ -33,6 +33,7 @@ from holdfast.journal.store import (
     Heads,
     Lease,
     NewRun,
+    Notifying,
     RunFilter,
     RunHead,
     Store,
@@ -220,6 +221,12 @@ class EncryptedStore:
 
     def delete(self, run_id: str) -> None:
         self.inner.delete(run_id)
+
+    def wait_for_change(self, timeout: float) -> bool:
+        """For a store of which `abilities.notifies` is said. Raises `UsageError` for another."""
+        if not isinstance(self.inner, Notifying):
+            raise UsageError(f"{self.inner!r} can't be waited for: its abilities.notifies is False")
+        return self.inner.wait_for_change(timeout)
 
     def close(self) -> None:
         self.inner.close()
