@@ -31,7 +31,7 @@ from holdfast.errors import (
     StoreUnavailable,
     UsageError,
 )
-from holdfast.journal.store import RUNNING, RunFilter, RunHead, Store
+from holdfast.journal.store import RUNNING, Notifying, RunFilter, RunHead, Store
 from holdfast.observe.events import ObserverLike
 from holdfast.observe.hub import both, gather
 
@@ -115,6 +115,7 @@ class Supervisor:
                 self._stopping = False
                 self._thread = threading.Thread(target=self._watch, name="holdfast-supervisor", daemon=True)
                 self._thread.start()
+                self._listen()
         return self
 
     def stop(self, grace: float | None = None) -> None:
@@ -191,6 +192,7 @@ class Supervisor:
         import asyncio
 
         self._stopping = False
+        self._listen()
         self._task = asyncio.create_task(self._watch_here(), name="holdfast-supervisor")
         return self
 
@@ -233,6 +235,23 @@ class Supervisor:
             pause = min(pause * 2, LONGEST_PAUSE) if ready is None else self.habits.poll
             await asyncio.to_thread(self._rest, pause)
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _listen(self) -> None:
+        """Hear of changes, where the store tells of them, in a thread that ends with the work."""
+        store = self.store
+        if not (store.abilities.notifies and isinstance(store, Notifying)):
+            return
+
+        def listen() -> None:
+            while not self._stopping:
+                try:
+                    if store.wait_for_change(self.habits.poll):
+                        self.nudge()
+                except Exception as problem:
+                    log().warning("couldn't listen for changes: %s; will try again", problem)
+                    self._rest(self.habits.poll)
+
+        threading.Thread(target=listen, name="holdfast-listener", daemon=True).start()
 
     def _rest(self, seconds: float) -> None:
         """Wait for the time to look again, or for a run to end while others waited for room."""
