@@ -181,8 +181,11 @@ class _Part:
         routes = [Route(())] * len(self.links)
         for arc, place in enumerate(self.plain):
             routes[place] = self._route(arc, rects, tops, heights)
+        used: dict[str, float] = {}
         for place in self.loops:
-            routes[place] = self._loop(place, rects)
+            link = self.links[place]
+            routes[place] = self._loop(link, rects[link.source], used.get(link.source, 0.0))
+            used[link.source] = used.get(link.source, 0.0) + self._loop_room(link)
         return self._from_corner(rects, routes)
 
     def _ranked(self) -> tuple[list[Arc], list[int]]:
@@ -205,8 +208,7 @@ class _Part:
         room = dict.fromkeys((link.source for link in (self.links[place] for place in self.loops)), 0.0)
         for place in self.loops:
             link = self.links[place]
-            more = link.label.width if link.label is not None else 0.0
-            room[link.source] = max(room[link.source], self.spacing.loop + more)
+            room[link.source] += self._loop_room(link)
         return [(box.width + 2 * room.get(box.name, 0.0), box.height) for box in self.boxes]
 
     def _least(self, left: int, right: int) -> float:
@@ -293,19 +295,22 @@ class _Part:
             label = Rect(self.x[tagged] - width / 2, floor(y) if self.spacing.grid else y, width, height)
         return Route(tuple(reversed(points)) if turned else tuple(points), label, turned=turned)
 
-    def _loop(self, place: int, rects: Mapping[str, Rect]) -> Route:
-        link, loop = self.links[place], self.spacing.loop
-        rect = rects[link.source]
+    def _loop_room(self, link: Link) -> float:
+        return self.spacing.loop + (link.label.width if link.label is not None else 0.0)
+
+    def _loop(self, link: Link, rect: Rect, used: float) -> Route:
+        """A link from a box to itself, around what others have used of the space beside it."""
+        loop = self.spacing.loop
         quarter = rect.height / 4
         upper, lower = (rect.y + quarter, rect.bottom - quarter)
         if self.spacing.grid:
             upper, lower = rect.y, rect.bottom - 1
-        far = rect.right + (loop - 2 if self.spacing.grid else loop * 0.75)
+        far = rect.right + used + (loop - 2 if self.spacing.grid else loop * 0.75)
         points = ((rect.right, lower), (far, lower), (far, upper), (rect.right, upper))
         label = None
         if link.label is not None:
             y = rect.y + (rect.height - link.label.height) / 2
-            left = rect.right + loop
+            left = rect.right + used + loop
             label = Rect(left, floor(y) if self.spacing.grid else y, link.label.width, link.label.height)
         return Route(points, label, loop=True)
 

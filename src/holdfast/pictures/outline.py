@@ -244,15 +244,18 @@ class _Sketch:
             labels.append(label)
 
     def _made(self) -> Outline:
-        used = {name for source, target, _ in self.lines for name in (source, target)}
+        used = dict.fromkeys(name for source, target, _ in self.lines for name in (source, target))
         for name in used:
             if name not in self.shapes and name not in (START, END):
                 self.shapes[name] = Shape(self.prefix + name, name, "missing", "not there")
         start = [Shape(self.prefix + START, "start", "start")] if START in used else []
         end = [Shape(self.prefix + END, "end", "end")] if END in used else []
+        order = {name: place for place, name in enumerate([START, *self.shapes, END])}
         lines = [
             Line(self.prefix + source, self.prefix + target, " or ".join(labels), kind)
-            for (source, target, kind), labels in self.lines.items()
+            for (source, target, kind), labels in sorted(
+                self.lines.items(), key=lambda item: order[item[0][0]]
+            )
         ]
         return Outline(self.name, (*start, *self.shapes.values(), *end), tuple(lines))
 

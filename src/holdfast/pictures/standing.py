@@ -152,6 +152,7 @@ class _Tally:
         self.plan = plan
         self.counted: list[tuple[int, str]] = []
         self.taken: set[tuple[str, str]] = set()
+        self.ended: dict[str, _Scope] = {}
 
     def count(self, progress: Progress, path: Sequence[Key], node: str, times: int = 1) -> None:
         """A node of the branch that `path` leads to has completed."""
@@ -172,10 +173,12 @@ class _Tally:
             return
         for child in here.section.children.values():
             if here.section.own:
-                self.taken |= {(inner.prefix + str(child.made_by), inner.prefix + END)}
-                self.taken |= {(inner.prefix.removesuffix("/"), scope.prefix + node)}
+                self.taken.add((inner.prefix + str(child.made_by), inner.prefix + END))
+                self.ended[inner.prefix] = inner
             else:
                 self.taken.add((scope.prefix + str(child.made_by), scope.prefix + node))
+        if here.section.own and not here.section.inside:
+            self.taken.add((inner.prefix.removesuffix("/"), scope.prefix + node))
 
     def _find(self, progress: Progress, path: Sequence[Key]) -> tuple[_Scope, Progress, str] | None:
         """Where a path leads to: the scope, the branch, and the id of what its first node follows."""
@@ -207,7 +210,7 @@ class _Survey:
     """The marks of a run, while they are put together. Of several for one shape, the weightiest counts."""
 
     def __init__(self, plan: Plan, tally: _Tally) -> None:
-        self.plan, self.visits, self.taken = plan, tally.total(), set(tally.taken)
+        self.plan, self.visits, self.taken, self.ended = plan, tally.total(), tally.taken, tally.ended
         self.marks: dict[str, Mark] = {}
 
     def of(self, progress: Progress, status: str) -> Standing:
@@ -218,6 +221,9 @@ class _Survey:
                 self.visits[node] = self.visits.get(node, 0) + visits
         for place, visits in self.visits.items():
             self._set(place, Mark("done", visits))
+        for inner in self.ended.values():
+            if any(place.startswith(inner.prefix) for place in self.visits):
+                self._graph_done(inner)
         self._walk(top, progress, status, START)
         dag = progress.state.get("dag") if self.plan.layers is not None else None
         return Standing(progress.run_id, status, self.marks, frozenset(self.taken), dag)

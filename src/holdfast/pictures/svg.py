@@ -27,7 +27,7 @@ def svg(outline: Outline, standing: Standing | None = None) -> str:
         max(figure.width, width_of(caption, NAME), *(width_of(each, SMALL) for each in mistakes), 0)
         + 2 * MARGIN
     )
-    top = MARGIN + TITLE + LINE * len(mistakes) + 10
+    top = MARGIN + TITLE + 10 + (LINE * len(mistakes) + 10 if mistakes else 0)
     high = top + figure.height + MARGIN
     size = f'width="{_n(wide)}" height="{_n(high)}"'
     return "\n".join(
@@ -106,6 +106,7 @@ def _line(traced: Traced, sideways: bool) -> Iterator[str]:
         yield f'<path class="{classes}" d="{_looped(points)}"/>'
         yield _arrow(points[-1], (-1, 0), traced.taken)
         return
+    points = tuple(point for point, before in zip(points, (None, *points), strict=False) if point != before)
     ahead = _direction(points, sideways)
     end = (points[-1][0] - ahead[0] * ARROW, points[-1][1] - ahead[1] * ARROW)
     yield f'<path class="{classes}" d="{_curved((*points[:-1], end), sideways)}"/>'

@@ -21,6 +21,9 @@ WIDTH = 100
 SHORTER: Final = (36, 26, 18, 12)
 """How many letters of a name are shown: as many as let the whole fit."""
 
+ASKED = 20
+"""How many questions and errors are listed below."""
+
 SIGNS: Final[Mapping[str, str]] = {
     "done": "✓", "running": "▶", "next": "»", "paused": "‖", "failed": "✗", "skipped": "–",
 }  # fmt: skip
@@ -44,7 +47,7 @@ def text(outline: Outline, standing: Standing | None = None, style: Style = Styl
     """The picture as lines of text, none of which is wider than the style allows."""
     head = [shortened(_title(outline, standing), style.width)]
     body = _drawn(outline, standing, style) or _listed(outline, standing, style)
-    foot = _legend(standing, style) if standing is not None else []
+    foot = _foot(standing, style) if standing is not None else []
     wrong = [shortened(f"! {each}", style.width) for each in outline.mistakes]
     if style.ascii_only:
         head, foot, wrong = ([plain(each) for each in lines] for lines in (head, foot, wrong))
@@ -56,6 +59,18 @@ def _title(outline: Outline, standing: Standing | None) -> str:
         return outline.name
     note = f", {standing.note}" if standing.note else ""
     return f"{outline.name} · run {standing.run_id}: {standing.status}{note}"
+
+
+def _foot(standing: Standing, style: Style) -> list[str]:
+    """What the signs mean, and in full what there wasn't room for in a box: what is asked, and what failed."""
+    signs = PLAIN_SIGNS if style.ascii_only else SIGNS
+    said = [
+        f"{signs[mark.kind]} {place.replace('//', '/')}: {clean(mark.detail)}"
+        for place, mark in standing.marks.items()
+        if mark.detail and mark.kind in signs
+    ]
+    rows = [row for each in said[:ASKED] for row in _wrapped(each, "", style.width)]
+    return [*_legend(standing, style), *rows]
 
 
 def _legend(standing: Standing, style: Style) -> list[str]:
@@ -175,7 +190,7 @@ def _gap(spans: Sequence[Span], small: bool) -> float:
     return _tracks(spans)[1] + (1 if small else 2)
 
 
-_GRID = Spacing(apart=3, beside=2, lane=1, port=4, margin=2, loop=4, page=WIDTH, gap=_gap, grid=True)
+_GRID = Spacing(apart=3, beside=1, lane=1, port=4, margin=2, loop=4, page=WIDTH, gap=_gap, grid=True)
 
 
 def _paint(canvas: Canvas, sheet: _Sheet, x: int, y: int) -> None:
@@ -287,7 +302,8 @@ def _list_of(outline: Outline, standing: Standing | None, style: Style, indent: 
 
 def _wrapped(row: str, indent: str, width: int) -> Iterator[str]:
     """A row in as many lines as it takes; what is too long even so is shortened."""
-    room = max(width - len(indent), 16)
+    indent = indent[: max(width - 16, 0)]
+    room = width - len(indent)
     for line in wrap(row, room, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False):
         blank = len(line) - len(line.lstrip())
         yield indent + line[:blank] + shortened(line, room - blank)
