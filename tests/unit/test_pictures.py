@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import holdfast
 from holdfast import (
     END,
     DefinitionError,
@@ -486,6 +490,13 @@ def test_text_is_never_wider_than_it_may_be_and_leaves_no_name_out(name: str, wi
             assert shortened(shape.label, 8)[:7] in made, shape.label
 
 
+def test_a_graph_too_large_to_be_followed_is_listed() -> None:
+    graph = chain(*(f"node {each}" for each in range(300)))
+    made = graph.draw("text")
+    assert "node 298 → node 299\nnode 299 → end\n" in made
+    assert len(made.splitlines()) == 303
+
+
 def test_colours_are_there_when_they_are_asked_for_and_only_then() -> None:
     standing = Standing("r", "paused", {"draft": Mark("done", 2), "review": Mark("paused", 0, "Publish?")})
     outline = outline_of_graph(article())
@@ -525,3 +536,24 @@ def test_the_pictures_of_the_documentation_are_current() -> None:
     for name, drawn in made.items():
         kept = (IMAGES / name).read_text(encoding="utf-8")
         assert kept == drawn, f"{name} is out of date: PYTHONPATH=src:tests python -m support.pictures"
+
+
+def test_nobody_waits_for_pictures_who_draws_none() -> None:
+    code = (
+        "import sys, holdfast; g = holdfast.StateGraph().add_node('a').set_entry_point('a').set_finish_point('a');"
+        "g.execute({}); assert not [m for m in sys.modules if m.startswith('holdfast.pictures')]; g.draw();"
+        "assert 'holdfast.pictures.svg' in sys.modules"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_a_picture_is_the_same_in_every_process() -> None:
+    code = "from support.pictures import research; print(research().draw())"
+    folders = [str(Path(holdfast.__file__).parents[1]), str(Path(__file__).parents[1])]
+    made = set()
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True)
+        made.add(done.stdout)
+    assert len(made) == 1

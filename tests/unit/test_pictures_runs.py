@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
 from typing import Any
 from xml.etree import ElementTree
 
@@ -183,6 +185,34 @@ def test_a_run_that_was_rolled_back_shows_only_what_still_counts() -> None:
     assert found["combine//page"] == "next, 0 of 3 done"
 
 
+def test_branches_that_run_right_now_are_shown_as_running(store: Any) -> None:
+    """F12: another thread looks on, as another process could."""
+    begun, go_on = Event(), Event()
+
+    def slow(state: Any) -> dict[str, Any]:
+        begun.set()
+        assert go_on.wait(60)
+        return {}
+
+    graph = StateGraph(name="g").add_node("plan", run=nothing).add_node("slow", run=slow)
+    graph.add_node("quick", run=nothing).add_node("after", run=nothing).add_edge("quick", "after")
+    graph.add_fanin_node("join", run=nothing).set_entry_point("plan").set_finish_point("join")
+    graph.add_parallel_edge("plan", "slow", "join").add_parallel_edge("plan", "quick", "join")
+    graph.compile(store=store, preserve=True)
+    working = Thread(target=graph.execute, args=({},), kwargs={"run_id": "r"})
+    working.start()
+    try:
+        assert begun.wait(60)
+        deadline = monotonic() + 60
+        while words(graph).get("after") != "done" and monotonic() < deadline:
+            go_on.wait(0.01)
+        assert words(graph) == {"plan": "done", "slow": "running", "quick": "done", "after": "done"}
+    finally:
+        go_on.set()
+        working.join()
+    assert words(graph)["join"] == "done"
+
+
 def test_a_fork_shows_what_it_began_with() -> None:
     """H6."""
     graph = stopped(article(), "r")
@@ -239,6 +269,30 @@ def test_tasks_are_done_skipped_failed_asking_or_added(store: Any) -> None:
 
 def broken_task(fetch: Any) -> int:
     raise ValueError(SECRET)
+
+
+def test_what_stops_a_workflow_is_shown_in_a_task_or_between_layers() -> None:
+    def fails(a: Any) -> int:
+        raise KeyError(SECRET)
+
+    flow = Workflow("w", preserve=True).add_task("a", lambda: 1).add_task("b", fails, depends_on=["a"])
+    stopped(flow, "r")
+    assert words(flow) == {"a": "done", "b": "failed: KeyError"}
+    assert standing(flow).note == ""
+
+    def handler(layer: int) -> None:
+        if layer == 0:
+            pause("Go on?")
+
+    asking = (
+        Workflow("w", preserve=True).add_task("a", lambda: 1).add_task("b", lambda a: 1, depends_on=["a"])
+    )
+    asking.after_layer(handler)
+    stopped(asking, "r")
+    assert words(asking) == {"a": "done"}
+    assert standing(asking).note == "paused: Go on?, between layers"
+    outer = StateGraph(name="g").add_node("flow", run=asking).set_entry_point("flow").set_finish_point("flow")
+    assert words(stopped(outer, "r")) == {"flow": "paused: Go on?", "flow/a": "done"}
 
 
 def test_a_graph_inside_of_a_task_is_marked_too_even_of_a_task_that_was_added() -> None:

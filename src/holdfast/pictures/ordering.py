@@ -7,9 +7,8 @@ from itertools import pairwise
 
 from holdfast.pictures.lattice import Lattice
 
-SWEEPS = 24
-PATIENCE = 6
-"""How often it goes up and down at most, and for how long without getting better."""
+SWEEPS, PATIENCE, EFFORT = 24, 6, 40_000
+"""How often it goes up or down at most, for how long without getting better, and over how many knots in all."""
 
 WORTH_SWITCHING = 900
 """Up to so many knots, neighbours are switched one by one as well: slow, and better."""
@@ -20,7 +19,7 @@ def untangle(lattice: Lattice) -> None:
     best, fewest = [list(layer) for layer in lattice.layers], crossings(lattice)
     switching = len(lattice.rank) <= WORTH_SWITCHING
     since = 0
-    for sweep in range(SWEEPS):
+    for sweep in range(min(SWEEPS, max(EFFORT // max(len(lattice.rank), 1), 6))):
         if not fewest or since >= PATIENCE:
             break
         _sweep(lattice, downwards=sweep % 2 == 0, late=sweep % 4 >= 2)

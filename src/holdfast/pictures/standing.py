@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast.graphs.dag import Dag
 from holdfast.graphs.flowstate import TASK_COMPLETED, TASK_SKIPPED
-from holdfast.graphs.plan import END, START, Plan
+from holdfast.graphs.plan import END, PLANNER, START, Plan
 from holdfast.graphs.sections import Section
 from holdfast.journal.opened import Key, Opened
 from holdfast.journal.progress import FAILED_PHASE, NESTED, PATH_KEPT, SNAPSHOT, STEP, Progress
@@ -157,7 +157,7 @@ class _Tally:
     def count(self, progress: Progress, path: Sequence[Key], node: str, times: int = 1) -> None:
         """A node of the branch that `path` leads to has completed."""
         found = self._find(progress, path)
-        if found is not None:
+        if found is not None and (found[0].plan.layers is None or node != PLANNER):
             self.counted += [(progress.iterations, found[0].prefix + node)] * times
 
     def follow(self, progress: Progress, path: Sequence[Key], node: str) -> None:
@@ -226,7 +226,8 @@ class _Survey:
                 self._graph_done(inner)
         self._walk(top, progress, status, START)
         dag = progress.state.get("dag") if self.plan.layers is not None else None
-        return Standing(progress.run_id, status, self.marks, frozenset(self.taken), dag)
+        note = _between_layers(progress, status) if self.plan.layers is not None else ""
+        return Standing(progress.run_id, status, self.marks, frozenset(self.taken), dag, note)
 
     def _set(self, place: str, mark: Mark) -> None:
         known = self.marks.get(place, mark)
@@ -294,12 +295,13 @@ class _Survey:
             if not child.done and child.start is None:
                 self._walk(inner, child, status, origin)
             elif not child.done:
-                self._set(inner.prefix + child.node, Mark("next"))
+                self._set(inner.prefix + child.node, _position(child, status))
             elif way is not None and not way.own:
                 self._branch_done(inner, way, way.each or str(key))
         together = _together(children, status)
         if section.inside:
-            self._set(scope.prefix + section.source, together._replace(detail=""))
+            planning = inner.plan.layers is not None and any(map(_stopped_itself, children))
+            self._set(scope.prefix + section.source, together if planning else together._replace(detail=""))
         elif way is not None and way.each is not None:
             place = scope.prefix + (map_id(way) if way.own else way.each)
             done = sum(child.done for child in children)
@@ -315,20 +317,21 @@ class _Survey:
             if kind == "done":
                 self._graph_done(scope.graph_in(name))
         section = progress.section
-        for key, child in (
-            section.children.items() if section is not None and section.layer is not None else ()
-        ):
-            if child.done:
-                continue
-            mark = _position(child, status)
-            if child.section is not None:
-                deeper = scope.graph_in(str(key))
-                mark = _together(child.section.children.values(), status)._replace(detail="")
-                for inner in child.section.children.values() if deeper is not None else ():
-                    assert deeper is not None
-                    self._walk(deeper, inner, status, deeper.prefix + START)
-            self._set(scope.prefix + str(key), mark)
+        if section is not None and section.layer is not None:
+            for key, child in section.children.items():
+                if not child.done:
+                    self._task(scope, str(key), child, status)
         self._depended(scope)
+
+    def _task(self, scope: _Scope, name: str, task: Progress, status: str) -> None:
+        """Mark a task that isn't done, and the graph in it."""
+        mark, deeper = _position(task, status), scope.graph_in(name)
+        if task.section is not None:
+            mark = _together(task.section.children.values(), status)._replace(detail="")
+        if task.section is not None and deeper is not None:
+            for inner in task.section.children.values():
+                self._walk(deeper, inner, status, deeper.prefix + START)
+        self._set(scope.prefix + name, mark)
 
     def _depended(self, scope: _Scope) -> None:
         """A dependency counts as taken where one task is done and the other has come to its turn."""
@@ -343,6 +346,16 @@ class _Survey:
 def _origin(scope: _Scope, inner: _Scope, section: Opened) -> str:
     """The id of what the branches of a section follow: their own start, or the node that they branch off."""
     return inner.prefix + START if section.own else scope.prefix + section.source
+
+
+def _between_layers(progress: Progress, status: str) -> str:
+    """What stopped a workflow between two layers, where no task stands for it."""
+    return f"{_position(progress, status).words}, between layers" if _stopped_itself(progress) else ""
+
+
+def _stopped_itself(progress: Progress) -> bool:
+    """Whether it stopped by itself, and not because something inside of it did."""
+    return progress.status in (PAUSED, FAILED) and not any(progress.stops())
 
 
 def _position(progress: Progress, status: str) -> Mark:
@@ -363,10 +376,10 @@ def _together(children: Iterable[Progress], status: str) -> Mark:
     for child in children:
         if child.done:
             marks.append(Mark("done"))
-        elif child.section is not None:
-            marks.append(_together(child.section.children.values(), status))
-        else:
+        elif child.section is None or _stopped_itself(child):
             marks.append(_position(child, status))
+        else:
+            marks.append(_together(child.section.children.values(), status))
     return max(marks, key=lambda mark: _WEIGHT[mark.kind], default=Mark("done"))
 
 

@@ -106,11 +106,23 @@ def _line(traced: Traced, sideways: bool) -> Iterator[str]:
         yield f'<path class="{classes}" d="{_looped(points)}"/>'
         yield _arrow(points[-1], (-1, 0), traced.taken)
         return
-    points = tuple(point for point, before in zip(points, (None, *points), strict=False) if point != before)
+    points = _straightened(points)
     ahead = _direction(points, sideways)
     end = (points[-1][0] - ahead[0] * ARROW, points[-1][1] - ahead[1] * ARROW)
     yield f'<path class="{classes}" d="{_curved((*points[:-1], end), sideways)}"/>'
     yield _arrow(points[-1], ahead, traced.taken)
+
+
+def _straightened(points: tuple[Point, ...]) -> tuple[Point, ...]:
+    """Without the points that a straight piece passes."""
+    kept: list[Point] = []
+    for point in points:
+        if kept and point == kept[-1]:
+            continue
+        if len(kept) > 1 and any(kept[-2][axis] == kept[-1][axis] == point[axis] for axis in (0, 1)):
+            kept.pop()
+        kept.append(point)
+    return tuple(kept)
 
 
 def _direction(points: tuple[Point, ...], sideways: bool) -> tuple[int, int]:

@@ -21,6 +21,9 @@ WIDTH = 100
 SHORTER: Final = (36, 26, 18, 12)
 """How many letters of a name are shown: as many as let the whole fit."""
 
+MOST = 400
+"""How many boxes and lines are drawn; a graph of more is listed."""
+
 ASKED = 20
 """How many questions and errors are listed below."""
 
@@ -81,14 +84,17 @@ def _legend(standing: Standing, style: Style) -> list[str]:
 
 
 def _drawn(outline: Outline, standing: Standing | None, style: Style) -> list[str]:
-    """Boxes and lines; nothing if they don't fit into the width."""
-    for letters in SHORTER:
-        sheet = _sheet(outline, standing, letters, style)
-        if sheet.layout.width <= style.width:
-            canvas = Canvas(int(sheet.layout.width), int(sheet.layout.height))
-            _paint(canvas, sheet, 0, 0)
-            return canvas.render(ascii_only=style.ascii_only, coloured=style.coloured).split("\n")
-    return []
+    """Boxes and lines; nothing if they don't fit into the width, or are too many to be followed."""
+    if len(outline.shapes) + len(outline.lines) > MOST:
+        return []
+    tightest = _sheet(outline, standing, SHORTER[-1], style)
+    if tightest.layout.width > style.width:
+        return []
+    tries = (_sheet(outline, standing, letters, style) for letters in SHORTER[:-1])
+    sheet = next((each for each in tries if each.layout.width <= style.width), tightest)
+    canvas = Canvas(int(sheet.layout.width), int(sheet.layout.height))
+    _paint(canvas, sheet, 0, 0)
+    return canvas.render(ascii_only=style.ascii_only, coloured=style.coloured).split("\n")
 
 
 class _Panel(NamedTuple):
