@@ -101,7 +101,7 @@ def _column_gap(spans: Sequence[Span], small: bool) -> float:
 
 
 _DOWN = Spacing(apart=30, beside=18, lane=10, port=18, margin=16, loop=30, page=640, gap=_gap)
-_SIDEWAYS = Spacing(apart=16, beside=10, lane=6, port=7, margin=9, loop=30, page=640, gap=_column_gap)
+_SIDEWAYS = Spacing(apart=16, beside=10, lane=6, port=9, margin=6, loop=30, page=640, gap=_column_gap)
 
 
 def _drawn(shape: Shape, standing: Standing | None) -> Drawn:
