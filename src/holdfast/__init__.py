@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine.records import Difference, RunInfo
 from holdfast.engine.results import BranchResult
 from holdfast.engine.run import AsyncRun, Run
-from holdfast.engine.task import Task, once, pause
+from holdfast.engine.task import Task, once, pause, sleep
 from holdfast.errors import (
     AlreadyCompleted,
     AnswerRefused,
@@ -14,6 +14,7 @@ from holdfast.errors import (
     Conflict,
     DamagedCheckpoint,
     DamagedRecord,
+    DeadlinePassed,
     DefinitionError,
     ExecutionError,
     ForbiddenType,
@@ -24,8 +25,10 @@ from holdfast.errors import (
     RunExists,
     RunNotFound,
     RunPaused,
+    RunSetAside,
     StoreError,
     StoreUnavailable,
+    TooLarge,
     UnknownName,
     UnstorableValue,
     UnsupportedFormat,
@@ -37,6 +40,7 @@ from holdfast.graphs.plan import END, START
 from holdfast.graphs.policy import Retry
 from holdfast.graphs.predicates import always, and_, key_equals, key_exists, not_, or_
 from holdfast.graphs.reducers import append, merge
+from holdfast.graphs.secrets import secret
 from holdfast.graphs.state import State
 from holdfast.journal.progress import Question
 from holdfast.journal.reading import Checkpoint
@@ -50,12 +54,17 @@ from holdfast.stores.registry import open_store, register_store
 from holdfast.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from holdfast.engine.catalogue import register_graph
     from holdfast.engine.checkpoints import PauseInfo, WorkflowCheckpoint
+    from holdfast.engine.queued import QueuedRun
+    from holdfast.engine.supervisor import Supervisor
     from holdfast.graphs.flowstate import TaskRecord, TaskResult, WorkflowState
     from holdfast.graphs.refit import ResumePlan
     from holdfast.journal.verification import Damage, Verification
     from holdfast.stores.checkpoint_store import CheckpointState, CheckpointStore, PauseMetadata
     from holdfast.stores.cleaner import Cleaner
+    from holdfast.stores.retention import Expired, Retention
+    from holdfast.supervision import supervise
     from holdfast.workflow import Workflow
 
 _LATER = {
@@ -63,15 +72,21 @@ _LATER = {
     "CheckpointStore": "stores.checkpoint_store",
     "Cleaner": "stores.cleaner",
     "Damage": "journal.verification",
+    "Expired": "stores.retention",
     "PauseInfo": "engine.checkpoints",
     "PauseMetadata": "stores.checkpoint_store",
+    "QueuedRun": "engine.queued",
     "ResumePlan": "graphs.refit",
+    "Retention": "stores.retention",
+    "Supervisor": "engine.supervisor",
     "TaskRecord": "graphs.flowstate",
     "TaskResult": "graphs.flowstate",
     "Verification": "journal.verification",
     "Workflow": "workflow",
     "WorkflowCheckpoint": "engine.checkpoints",
     "WorkflowState": "graphs.flowstate",
+    "register_graph": "engine.catalogue",
+    "supervise": "supervision",
 }
 """Where to find the names that only some need, above all those who define workflows, so that nobody else waits."""
 
@@ -108,10 +123,12 @@ __all__ = [
     "Damage",
     "DamagedCheckpoint",
     "DamagedRecord",
+    "DeadlinePassed",
     "DefinitionError",
     "Difference",
     "Event",
     "ExecutionError",
+    "Expired",
     "ForbiddenType",
     "GraphConfig",
     "HoldfastError",
@@ -121,7 +138,9 @@ __all__ = [
     "PauseInfo",
     "PauseMetadata",
     "Question",
+    "QueuedRun",
     "ResumePlan",
+    "Retention",
     "Retry",
     "Run",
     "RunCancelled",
@@ -130,13 +149,16 @@ __all__ = [
     "RunInfo",
     "RunNotFound",
     "RunPaused",
+    "RunSetAside",
     "State",
     "StateGraph",
     "StoreError",
     "StoreUnavailable",
+    "Supervisor",
     "Task",
     "TaskRecord",
     "TaskResult",
+    "TooLarge",
     "UnknownName",
     "UnstorableValue",
     "UnsupportedFormat",
@@ -158,7 +180,11 @@ __all__ = [
     "open_store",
     "or_",
     "pause",
+    "register_graph",
     "register_observer",
     "register_store",
     "register_type",
+    "secret",
+    "sleep",
+    "supervise",
 ]

@@ -231,10 +231,11 @@ def test_a_run_whose_note_is_damaged_is_left_out_of_lists(
 ) -> None:
     """H5: with a warning; the others are listed."""
     for run_id in ("r", "s"):
-        store.create(NewRun(run_id, "g", [b"1"], note=b"SecretNote"))
+        store.create(NewRun(run_id, "g", [b"1"], note=b"SecretNote", due=0.0))
     with_note(inner, "r", inner.head("r").note[:-1])
     with caplog.at_level(logging.WARNING, "holdfast.stores"):
         assert [head.run_id for head in store.list(RunFilter())] == ["s"]
+        assert [(head.run_id, head.note) for head in store.ready(["g"], 9)] == [("s", b"SecretNote")]
     assert "'r'" in caplog.text
     assert "SecretNote" not in caplog.text
 

@@ -208,6 +208,19 @@ def test_a_damaged_head_is_left_out_of_the_list_and_said(
         store.create(NewRun("r", "g", [b"1"]))
 
 
+def test_a_damaged_run_keeps_no_other_from_being_taken_up(path: Path) -> None:
+    """H1, H5: however urgent it is, for a store that knew it and for one that didn't."""
+    with closing(FileStore(path)) as store:
+        for run_id in ("r", "s"):
+            store.create(NewRun(run_id, "g", [b"1"], due=0.0, priority=run_id == "r"))
+        assert [head.run_id for head in store.ready(["g"], 1)] == ["r"]
+        journal_of(path).write_bytes(b"")
+        assert {head.run_id for head in store.list(RunFilter())} == {"r", "s"}
+        assert [head.run_id for head in store.ready(["g"], 1)] == ["s"]
+    with closing(FileStore(path)) as store:
+        assert [head.run_id for head in store.ready(["g"], 1)] == ["s"]
+
+
 def test_a_frame_that_the_head_does_not_know_yet_counts(path: Path) -> None:
     """Invariant 1: a commit is there when its frame is; the head file is brought up to it by whoever reads."""
     with closing(FileStore(path)) as store:

@@ -108,12 +108,14 @@ def test_a_statement_looks_up_the_runs_it_needs_and_no_others(open_store: OpenSt
         (queries.RENEW, (["r"] * 9, [1] * 9, 10.0)),
         (queries.READ, ("r", None, None)),
         (queries.CLAIM, ("ann", 1.0, 1, "r", None)),
+        (queries.READY, (["g"], 10)),
     ):
         for number in range(1, 5):
             statement = statement.replace(f"${number}:", "%s:")
         plan = "\n".join(row[0] for row in query(store, "EXPLAIN " + statement, values))
         assert "Seq Scan" not in plan
         assert "runs_pkey on runs\n" not in plan.replace("runs_1", "")
+        assert ("runs_by_due" in plan) == (statement == queries.READY)
 
 
 def test_large_and_small_commits_of_one_call(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +194,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(
     from holdfast.stores import postgres_schema
 
     known = postgres_schema.migrations()
-    bad = postgres_schema.Migration(2, "bad.sql", "CREATE TABLE half (x int); SELECT 1 / 0;")
+    bad = postgres_schema.Migration(len(known) + 1, "bad.sql", "CREATE TABLE half (x int); SELECT 1 / 0;")
     with monkeypatch.context() as patch:
         patch.setattr(postgres_schema, "migrations", lambda: (*known, bad))
         with pytest.raises(HoldfastError, match="division by zero"):

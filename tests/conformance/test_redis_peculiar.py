@@ -400,6 +400,20 @@ class TestDamage:
         assert store.expire(-1, (RUNNING,)) == 0
         store.release(Lease("d", 1, 0.0))
 
+    def test_a_damaged_run_keeps_no_other_from_being_taken_up(self, store: RedisStore, client: Any) -> None:
+        """H1, H5: however urgent it is; and one that is gone is forgotten."""
+        for run_id in ("changed", "replaced", "cut", "odd", "gone", "sound"):
+            store.create(NewRun(run_id, "g", [b"1"], due=0.0, priority=run_id != "sound"))
+        client.hset("holdfast:run:changed", "fence", "9")
+        client.delete(
+            "holdfast:run:replaced", "holdfast:journal:cut", "holdfast:journal:odd", "holdfast:run:gone"
+        )
+        client.set("holdfast:run:replaced", "something else")
+        client.set("holdfast:journal:odd", "something else")
+        assert [head.run_id for head in store.ready(["g"], 1)] == ["sound"]
+        assert client.zscore("holdfast:runs:due:g", "gone") is None
+        assert client.zcard("holdfast:runs:due:g") == 5
+
     @pytest.mark.parametrize("change", ["delete", "pop", "push", "type", "rename"])
     def test_a_journal_that_is_not_as_long_as_it_was(
         self, store: RedisStore, client: Any, change: str
@@ -433,7 +447,7 @@ class TestDamage:
     def test_a_newer_format_is_refused(self, store: RedisStore, client: Any) -> None:
         """P10."""
         begin(store)
-        client.hset("holdfast:run:r", "v", "2")
+        client.hset("holdfast:run:r", "v", "3")
         with pytest.raises(StoreUnavailable, match="upgrade"):
             store.read("r")
 
@@ -454,7 +468,7 @@ class TestKeys:
     def test_what_is_gone_takes_no_room(self, store: RedisStore, client: Any) -> None:
         """P7."""
         for run_id in ("deleted", "expired"):
-            store.create(NewRun(run_id, "g", [b"1", b"2"]))
+            store.create(NewRun(run_id, "g", [b"1", b"2"], due=0.0))
         assert store.append([Commit("expired", 1, 2, [b"3"], status=COMPLETED)]) == [None]
         store.delete("deleted")
         assert store.expire(-1) == 1
@@ -499,6 +513,25 @@ class TestKeys:
 
 
 class TestPlaces:
+    def test_runs_that_want_no_holder_are_not_looked_at(self, store: RedisStore, client: Any) -> None:
+        """H1: neither those that are held, nor those that have ended or are due later, nor another graph's."""
+        more: dict[str, Any]
+        for number in range(200):
+            for more in (
+                {"graph": "g", "holder": "ann", "ttl": 1e6, "due": 0.0},
+                {"graph": "g", "status": COMPLETED},
+                {"graph": "g", "due": 1e12},
+                {"graph": "h", "due": 0.0},
+            ):
+                store.create(
+                    NewRun(f"{number} {len(more)} {more['graph']} {more.get('due')}", records=[], **more)
+                )
+        store.create(NewRun("r", "g", [b"1"], due=0.0))
+        assert [head.run_id for head in store.ready(["g"], 10)] == ["r"]
+        client.config_resetstat()
+        assert [head.run_id for head in store.ready(["g"], 10)] == ["r"]
+        assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 2
+
     def test_a_unix_socket(self, tmp_path: Path) -> None:
         path = tmp_path / "s"
         with (
@@ -613,3 +646,15 @@ def test_only_our_errors_come_out(store: RedisStore, client: Any) -> None:
     for call in (lambda: store.list(RunFilter()), lambda: store.create(NewRun("r", "g", [b"1"]))):
         with pytest.raises(HoldfastError):
             call()
+    client.flushall()
+    lease = begin(store)
+    before = store.read("r")
+    client.set("holdfast:runs:due:g", "something else")
+    (outcome,) = store.append([Commit("r", lease.fence, 1, [b"2"], status=RUNNING, due=0.0)])
+    assert isinstance(outcome, HoldfastError)
+    assert store.read("r") == before
+    for call in (lambda: store.ready(["g"], 1), lambda: store.create(NewRun("s", "g", [], due=0.0))):
+        with pytest.raises(HoldfastError):
+            call()
+    with pytest.raises(RunNotFound):
+        store.head("s")

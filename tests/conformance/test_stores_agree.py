@@ -32,6 +32,7 @@ texts = st.sampled_from(["x", "y", 'x"', ""])
 statuses = st.sampled_from(STATUSES)
 records = st.lists(st.binary(max_size=8), max_size=3)
 ttls = st.sampled_from([0.0, 1.0, 5.0, 30.0])
+priorities = st.sampled_from([0, 0, 0, 3, -1])
 
 # Off by a little from what would be accepted, or not. Most commits of a random machine should land, and
 # most runs should live for a while: chance alone would mostly call for runs that aren't there.
@@ -75,10 +76,14 @@ class StoresAgree(RuleBasedStateMachine):
             return Commit(run_id, fence, expected, data, **more)
         return Commit(run_id, head.fence + fence, head.sequence + expected, data, **more)
 
+    def then(self, seconds: float | None) -> float | None:
+        """The time in so many seconds."""
+        return None if seconds is None else self.clock() + seconds
+
     @initialize(ttl=ttls)
     def begin(self, ttl: float) -> None:
         self.same("create", NewRun("a", "x", [b"1"], holder="ann", ttl=ttl))
-        self.same("create", NewRun("b", "y", [b"1", b"2"], parent="a", tags=("x",)))
+        self.same("create", NewRun("b", "y", [b"1", b"2"], parent="a", tags=("x",), due=0.0))
 
     @rule(seconds=ttls)
     def time_passes(self, seconds: float) -> None:
@@ -93,9 +98,11 @@ class StoresAgree(RuleBasedStateMachine):
         ttl=ttls,
         tags=st.lists(texts, max_size=2),
         parent=st.none() | run_ids,
+        due=st.none() | ttls,
+        priority=priorities,
     )
-    def create(self, run_id: str, data: list[bytes], tags: list[str], **more: Any) -> None:
-        self.same("create", NewRun(run_id, records=data, tags=tuple(tags), **more))
+    def create(self, run_id: str, data: list[bytes], tags: list[str], due: float | None, **more: Any) -> None:
+        self.same("create", NewRun(run_id, records=data, tags=tuple(tags), due=self.then(due), **more))
 
     @rule(run_id=run_ids, fence=slips, expected=slips, data=st.binary(max_size=8))
     def append_one(self, run_id: str, fence: int, expected: int, data: bytes) -> None:
@@ -115,11 +122,19 @@ class StoresAgree(RuleBasedStateMachine):
         note=st.none() | st.binary(max_size=3),
         purge=st.sampled_from([False, False, True]),
         heed=st.sampled_from([True, False, None]),
+        due=st.none() | ttls,
     )
     def append_fully(
-        self, run_id: str, fence: int, expected: int, data: list[bytes], whole: bool, **more: Any
+        self,
+        run_id: str,
+        fence: int,
+        expected: int,
+        data: list[bytes],
+        whole: bool,
+        due: float | None,
+        **more: Any,
     ) -> None:
-        commit = self.written(run_id, fence, expected, data, **more)
+        commit = self.written(run_id, fence, expected, data, due=self.then(due), **more)
         commit.snapshot = commit.expected + len(data) if whole and data else 0
         self.same("append", [commit])
 
@@ -138,6 +153,10 @@ class StoresAgree(RuleBasedStateMachine):
     )
     def list(self, statuses: list[str], **more: Any) -> None:
         self.same("list", RunFilter(statuses=tuple(statuses), **more))
+
+    @rule(graphs=st.lists(texts, max_size=3), limit=numbers)
+    def ready(self, graphs: Any, limit: int) -> None:
+        self.same("ready", graphs, limit)
 
     @rule(run_id=run_ids, holder=holders, ttl=ttls, instead_of=st.none() | slips)
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None) -> None:
@@ -172,6 +191,7 @@ class StoresAgree(RuleBasedStateMachine):
     @invariant()
     def everything_is_equal(self) -> None:
         self.same("list", RunFilter())
+        self.same("ready", ["x", "y", 'x"', ""], 9)
         for head in self.model.list(RunFilter()):
             self.same("read", head.run_id)
             self.same("read", head.run_id, 1)

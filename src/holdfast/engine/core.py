@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from holdfast.engine.accounts import summary, told
+from holdfast.engine.accounts import summary
 from holdfast.engine.changes import detached
 from holdfast.engine.commands import Command, Ending, Report, Verdict
 from holdfast.engine.course import Course, Halt, stop_changes
+from holdfast.engine.discretion import Discretion
 from holdfast.engine.task import Guard, Keep
 from holdfast.engine.walk import Walk
 from holdfast.engine.weave import Weave
-from holdfast.errors import Conflict, ExecutionError, RunCancelled, RunNotFound
+from holdfast.errors import Conflict, ExecutionError, HoldfastError, RunCancelled, RunNotFound
 from holdfast.graphs.plan import PLANNER, Plan
 from holdfast.graphs.state import State
 from holdfast.journal.copies import detached_value
@@ -53,13 +54,17 @@ class Core:
         alone: bool = True,
         tolerant: bool = False,
         mark: Callable[[], None] | None = None,
+        discretion: Discretion | None = None,
+        timer: Callable[[], float] | None = None,
+        patience: float | None = None,
+        leaving: Callable[[], bool] = bool,
     ) -> None:
         self.progress, self.ledger, self.emit = progress, ledger, emit
         self.preserve, self.stream, self.way_out = preserve, stream, way_out
         guard = guard or Guard()
         self.course = Course(
             progress, ledger, clock, chance, emit, interval, stream, keep, guard, limit, alone, resumed, tolerant,
-            mark, self._weave,
+            mark, timer or clock, patience, leaving, self._weave, discretion or Discretion(plan.secrets),
         )  # fmt: skip
         self.walk = Walk(self.course, plan, progress)
 
@@ -79,7 +84,9 @@ class Core:
             case "failed":
                 return (yield from self._fail(halt))
             case "cancelled":
-                return (yield from self._cancel())
+                return (yield from (self._leave() if self.course.leaving() else self._cancel()))
+            case "asleep":
+                return (yield from self._leave())
             case _:
                 assert isinstance(halt.cause, Exception)
                 return (yield from self._unsaved(halt.cause))
@@ -128,6 +135,8 @@ class Core:
             yield from self._report(self.walk.words.stops(event, p))
         for path, branch in p.stops():
             state = State(branch.state, run_id=p.run_id, checkpoint_node=branch.made_by, timestamp=branch.at)
+            if secrets := self.course.discretion.names:
+                state._secrets = secrets
             event = {"node": branch.node, "branch": p.way_to(path), "state": detached(state), **common}
             yield from self._report(self.walk.words.stops(event, branch))
         return Verdict(PAUSED, questions=p.open_questions())
@@ -149,6 +158,17 @@ class Core:
         if at.nested:
             path = [*self.progress.path, *map(at.scope.place, path)]
         return (yield from self._failed(halt.reason, halt.cause, at, self._node(halt), path, saved))
+
+    def _leave(self) -> Ending:
+        """Leave the run where it is, for somebody else to go on with when it is due."""
+        p, ledger = self.progress, self.ledger
+        if ledger is None:
+            return Verdict(RUNNING)
+        answer = yield ledger.commit(RUNNING, summary(p), heed=None, due=p.due() or 0.0)
+        if isinstance(answer, Exception):
+            return Verdict(RUNNING, answer if isinstance(answer, HoldfastError) else None)
+        self.walk.tell(events.RUN_REST, node=p.place(), due=p.due() or 0.0)
+        return Verdict(RUNNING)
 
     def _cancel(self) -> Ending:
         p = self.progress
@@ -176,7 +196,8 @@ class Core:
         walk.note(changes)
         answer: Any = None
         if ledger is not None:
-            answer = yield ledger.commit(status, summary(p), purge, heed=status == PAUSED)
+            due = p.due() if status == PAUSED else None
+            answer = yield ledger.commit(status, summary(p), purge, heed=status == PAUSED, due=due)
             if isinstance(answer, Exception):
                 if status != COMPLETED or not self.course.bears(answer):
                     walk.note(before)  # nobody was told of a stop that isn't saved: it is none
@@ -206,7 +227,7 @@ class Core:
         if isinstance(refusal, (Conflict, RunNotFound)):
             return Verdict(RUNNING, refusal)
         p = self.progress
-        reason = f"checkpoint save failed: {told(refusal)}"
+        reason = f"checkpoint save failed: {self.walk.told(refusal)}"
         node = p.made_by or p.node
         if p.section is not None and self.ledger is not None:
             node = p.node

@@ -4,9 +4,9 @@ It reads no clock, file or random number and waits for nothing. It *yields* what
 what came of it; a driver does the doing:
 
     yields              is sent
-    `Task`              what the node returned, or a `Failed`, `Asked` or `Cancelled`
+    `Task`              what the node returned, or a `Failed`, `Asked`, `Asleep` or `Cancelled`
     `Commit`            when it is durable and its ledger knows, None or a checkpointer's reference; or why not
-    `Wait`              None when the time is over, or a `Cancelled`
+    `Wait`              None when the time is over; a `Cancelled`, or a `LetGo` before
     `Report`            None; the event is for whoever iterates the run
 
 and returns a `Halt`. A walk in a branch yields two more, to the weave that runs it beside others: `SAVE`, for a
@@ -23,14 +23,26 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final
 
-from holdfast.engine.accounts import error_data, told
 from holdfast.engine.changes import Changes, TaskChanges
-from holdfast.engine.commands import Asked, Cancelled, Failed, Wait
-from holdfast.engine.course import DONE, SAVE, Course, Halt, Join, refused, stop_changes, taken_together
-from holdfast.engine.saving import Saving, Steps
+from holdfast.engine.commands import Asked, Asleep, Cancelled, Failed
+from holdfast.engine.course import (
+    ASLEEP,
+    DONE,
+    SAVE,
+    Course,
+    Halt,
+    Join,
+    refused,
+    stop_changes,
+    taken_together,
+)
+from holdfast.engine.saving import Steps
 from holdfast.engine.task import Scope, Task
+from holdfast.engine.timing import Timing
 from holdfast.engine.ways import Opening, following, opening_inside
+from holdfast.errors import UnstorableValue
 from holdfast.graphs.plan import END, Plan, PlanNode
+from holdfast.graphs.secrets import refused_discreetly
 from holdfast.graphs.sections import COLLECT, SubPlan
 from holdfast.graphs.state import State
 from holdfast.journal.codec import decode
@@ -40,10 +52,10 @@ from holdfast.journal.progress import AFTER, BEFORE, FAILED_PHASE, Progress
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from holdfast.observe import events
 
-UNFINISHED: Final = frozenset({Failed, Asked, Cancelled, Halt})
+UNFINISHED: Final = frozenset({Failed, Asked, Asleep, Cancelled, Halt})
 
 
-class Walk(Saving):
+class Walk(Timing):
     """The way through one plan on one state: that of a run, of a branch, or of a graph inside of a node.
 
     `until` is the node that ends it: the fan-in, for a branch. `path`, `branch`, `prefix` are those of its `Scope`.
@@ -64,7 +76,17 @@ class Walk(Saving):
         self.nested = bool(path)
         self.state = state = self._enlivened()
         self.scope = scope = Scope(
-            plan, progress, course.keep, course.guard, course.root, path, branch, prefix, outer
+            plan,
+            progress,
+            course.keep,
+            course.guard,
+            course.root,
+            path,
+            branch,
+            prefix,
+            outer,
+            course.timer,
+            course.discretion,
         )
         durable = course.ledger is not None
         self.changes: Changes | TaskChanges
@@ -99,6 +121,10 @@ class Walk(Saving):
         if halt is not None:
             return halt
         while (name := p.node) != END:
+            if p.timers:
+                halt = yield from self.rest()
+                if halt is not None:
+                    return halt
             if before and name in before and not p.cleared:
                 return Halt(PAUSED, self, f"interrupted before {scope.place(name)!r}")
             if p.iterations >= limit:
@@ -115,7 +141,7 @@ class Walk(Saving):
                 try:
                     outcome = collect(private, outcome) if not nested else self._collected(task, outcome)
                 except Exception as error:
-                    outcome = Failed(error, again=False)
+                    outcome = Failed(self._discreet(error, outcome), again=False)
             if node.work is not None and type(outcome) in (Failed, Halt):
                 failed, outcome = yield from self._forgiven(task, outcome)
             if type(outcome) is not bytes:
@@ -141,6 +167,8 @@ class Walk(Saving):
                 p.complete(name, at, decided)
                 if ledger is not None:
                     ledger.step(p, outcome, decided)
+            if node.delays is not None:
+                self.linger(node, decided)
             if type(chosen) is Opening:
                 halt = yield from self._enter(chosen)
                 if halt is not None:
@@ -168,8 +196,8 @@ class Walk(Saving):
         if not self.scope.in_layer:
             self.tell(events.BRANCH_START)
         halt = yield from self.run()
-        if halt.status == RUNNING:
-            return halt  # its records were refused, so nothing is told of them
+        if halt.status in (RUNNING, ASLEEP):
+            return halt  # its records were refused, so nothing is told of them; or nothing has happened
         if halt.status == FAILED and on_error == COLLECT:
             times = {"began": self.first, "at": course.clock()}
             self.note({"node": END, "phase": BEFORE, "error": self.described(halt), **times})
@@ -205,6 +233,8 @@ class Walk(Saving):
         if not isinstance(state, kind):
             p.state = state = kind.alive(state)
         state.run_id, state.checkpoint_node, state._emit = p.run_id, p.made_by, course.emit
+        if secrets := course.discretion.names:
+            state._secrets = secrets
         state._at = p.at or course.clock()
         return state
 
@@ -219,6 +249,7 @@ class Walk(Saving):
                 return self._halt_after(chosen)
             target = self._target(chosen)
             self.note({"node": END if target == self.until else target, "phase": BEFORE, "cleared": False})
+            self.linger(self.plan.nodes[p.made_by or ""], p.node)
             if isinstance(chosen, Opening):
                 self._open(chosen)
         if self.course.resumed and not self.nested:
@@ -238,6 +269,14 @@ class Walk(Saving):
             return self.changes.collect(task.state, work.update(task, returned, self.course.clock()))
         return self.course.guard.aside(self.changes.collect, task.state, returned)
 
+    def _discreet(self, error: Exception, returned: Any) -> Exception:
+        """Why what a node returned can't be taken over, without what it returned under secret keys."""
+        discretion = self.course.discretion
+        if discretion.idle:
+            return error
+        discretion.look(returned)
+        return refused_discreetly(error, discretion.names) if isinstance(error, UnstorableValue) else error
+
     def _forgiven(self, task: Task, outcome: Failed | Halt) -> Generator[Any, Any, tuple[Failed | None, Any]]:
         """A task failed: what comes of that where it is for good and does no harm; else the same as before."""
         work = task.plan_node.work
@@ -252,7 +291,7 @@ class Walk(Saving):
             return None, outcome
         yield from self.report(self.words.fails(self, task, failed.error, None))
         place = self.scope.place(task.node)
-        error = self.described(outcome) if isinstance(outcome, Halt) else error_data(failed.error, place)
+        error = self.described(outcome) if isinstance(outcome, Halt) else self.error_data(failed.error, place)
         return failed, self.changes.collect(task.state, work.failed(task, error, self.course.clock()))
 
     def _target(self, chosen: str | Opening | Failed | None) -> str | None:
@@ -322,49 +361,44 @@ class Walk(Saving):
             return None
         return taken_together([self.halts[key] for key in stopped if key in self.halts])
 
-    def _unfinished(self, task: Task, outcome: Failed | Asked | Cancelled | Halt) -> Steps:
+    def _unfinished(self, task: Task, outcome: Failed | Asked | Asleep | Cancelled | Halt) -> Steps:
         """A node didn't complete: try again (None), or stop (a Halt)."""
+        self.course.discretion.look(task.state)
         task.close()
         self.changes.undo(task.state)
         if self.course.emit is not None:
             self.conclude(task, outcome)
         match outcome:
             case Asked(question, note):
-                place = self.scope.place(task.node)
-                return Halt(PAUSED, self, f"{place!r} asks: {question.prompt}{note}", questions=[question])
+                place, asked = (
+                    self.scope.place(task.node),
+                    question._replace(prompt=self.hide(question.prompt)),
+                )
+                reason = f"{place!r} asks: {asked.prompt}{self.hide(note)}"
+                return Halt(PAUSED, self, reason, questions=[asked])
+            case Asleep():
+                return (yield from self.sleep(task, outcome))
             case Cancelled():
                 return Halt(CANCELLED)
             case Failed(error, again):
                 delay = self._delay(task, error) if again else None
                 yield from self.report(self.words.fails(self, task, error, delay))
                 if delay is not None:
-                    return (yield from self._again(task, error, delay))
-                return Halt(FAILED, self, told(error), error, FAILED_PHASE)
+                    return (yield from self.again(task, error, delay))
+                return Halt(FAILED, self, self.told(error), error, FAILED_PHASE)
             case Halt(status, cause=cause):
                 if status != FAILED:
                     return outcome
                 delay = None if cause is None else self._delay(task, cause)
                 error = cause or RuntimeError(outcome.reason)
                 yield from self.report(self.words.fails(self, task, error, delay))
-                return outcome if delay is None else (yield from self._again(task, error, delay))
+                return outcome if delay is None else (yield from self.again(task, error, delay))
 
     def _delay(self, task: Task, error: BaseException) -> float | None:
         retry = task.plan_node.retry
         if retry is None or not retry.applies(error, task.attempt):
             return None
         return retry.delay(task.attempt, self.course.chance())
-
-    def _again(self, task: Task, error: BaseException, delay: float) -> Steps:
-        """Count the failed attempt, durably, and wait. None means: try again."""
-        self.tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=told(error))
-        changes = {"attempts": task.attempt, "error": error_data(error, self.scope.place(task.node))}
-        self.note({**changes, "section_again": True} if self.progress.section is not None else changes)
-        refusal = yield from self.save()
-        if refusal is not None:
-            return refusal
-        if isinstance((yield Wait(delay)), Cancelled):
-            return Halt(CANCELLED)
-        return None
 
     def _complete(self, task: Task, delta: bytes, target: str | None, at: float) -> str | None:
         """A node of a branch completed: it counts as a step of the run, too. Gives what comes next in the branch."""
@@ -390,7 +424,7 @@ class Walk(Saving):
     def _halt_after(self, following: object) -> Halt:
         """The node completed, but what follows isn't decided: it is to be, at the resume."""
         if isinstance(following, Failed):
-            reason = f"choosing what follows failed: {told(following.error)}"
+            reason = f"choosing what follows failed: {self.told(following.error)}"
             return Halt(FAILED, self, reason, following.error, AFTER)
         place = self.scope.place(self.progress.node)
         return Halt(PAUSED, self, f"interrupted after {place!r}", phase=AFTER)

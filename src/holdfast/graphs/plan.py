@@ -35,6 +35,7 @@ class Edge(NamedTuple):
     source: str
     target: str
     predicate: Function | None = None
+    delay: float = 0.0
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -63,6 +64,7 @@ class Choice(NamedTuple):
     source: str
     choose: Function
     outcomes: Mapping[Any, str] | None
+    delay: float = 0.0
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -103,7 +105,8 @@ class PlanNode(NamedTuple):
 
     What is worked out ahead: `follower` is the one node that always comes next, where that is so; `tests` are
     its ways out where all of them are edges with predicates of the state alone; `direct` is its function
-    where that takes the state alone. Otherwise each is None. `sub` is the graph that it runs, if it runs one;
+    where that takes the state alone; `delays` are the seconds that ways to certain nodes take, where some do.
+    Otherwise each is None. `sub` is the graph that it runs, if it runs one;
     `work` is the task of a workflow that it is, if it is one.
     """
 
@@ -118,6 +121,7 @@ class PlanNode(NamedTuple):
     direct: Callable[[Any], Any] | None
     sub: SubPlan | None = None
     work: Work | None = None
+    delays: Mapping[str, float] | None = None
 
     @property
     def section(self) -> Section | None:
@@ -138,17 +142,41 @@ class Plan(NamedTuple):
     fingerprint: str
     graph: Any = None
     layers: Layers | None = None
+    secrets: frozenset[str] = frozenset()
+    """The keys, of its state and of those of all graphs inside of it, whose values are never shown."""
 
     @property
     def interrupts(self) -> bool:
         """Whether a run may stop at one of its nodes, or of a graph inside of one."""
-        sections = [node.section for node in self.nodes.values()]
-        subs = [
-            *(node.sub for node in self.nodes.values()),
-            *(each.sub for each in sections if each is not None),
-        ]
-        inner = any(sub.plan.interrupts for sub in subs if sub is not None)
+        inner = any(sub.plan.interrupts for sub in subs_of(self.nodes))
         return bool(self.interrupt_before or self.interrupt_after) or inner
+
+    @property
+    def holds_secrets(self) -> bool:
+        """Whether anything in it is marked as secret, the results of tasks included."""
+        codes = self.layers.codes.values() if self.layers is not None else ()
+        inner = any(sub.plan.holds_secrets for sub in subs_of(self.nodes))
+        return bool(self.secrets) or any(code.keeps_secret for code in codes) or inner
+
+
+def subs_of(nodes: Mapping[str, PlanNode]) -> list[SubPlan]:
+    """The graphs inside of nodes, and those that sections run."""
+    sections = [node.section for node in nodes.values()]
+    subs = [*(node.sub for node in nodes.values()), *(each.sub for each in sections if each is not None)]
+    return [sub for sub in subs if sub is not None]
+
+
+def secrets_among(own: Iterable[str], nodes: Mapping[str, PlanNode]) -> frozenset[str]:
+    """The secret keys of a graph: its own, those inside of it, and what they pass as under another name."""
+    found = {*own, *(name for sub in subs_of(nodes) for name in sub.plan.secrets)}
+    named = [how for sub in subs_of(nodes) for how in (sub.inputs, sub.outputs) if isinstance(how, Mapping)]
+    pairs = {pair for how in named for pair in how.items()}
+    for node in nodes.values():
+        if node.section is not None and isinstance(node.section.over, str):
+            pairs.add((node.section.item, node.section.over))
+    while more := {name for pair in pairs if found & {*pair} for name in pair} - found:
+        found |= more
+    return frozenset(found)
 
 
 def plan_node(
@@ -159,6 +187,7 @@ def plan_node(
     ways: Iterable[Way],
     exits: bool,
     sub: SubPlan | None = None,
+    nodes: Iterable[str] = (),
 ) -> PlanNode:
     """Freeze one node, working out ahead what can be."""
     ordered = tuple(ways)
@@ -184,7 +213,16 @@ def plan_node(
         tests=tests if len(tests) == len(ordered) else None,
         direct=direct,
         sub=sub,
+        delays=_delays(ordered, nodes),
     )
+
+
+def _delays(ways: tuple[Way, ...], nodes: Iterable[str]) -> dict[str, float] | None:
+    found: dict[str, float] = {}
+    for way in ways:
+        if not isinstance(way, Section) and way.delay:
+            found |= dict.fromkeys(way.targets or nodes, way.delay)
+    return found or None
 
 
 def fingerprint(kind: str, entry: str, nodes: Mapping[str, PlanNode], schema: Schema) -> str:

@@ -7,9 +7,11 @@
     bytes 53-     the contents
 
 These 53 bytes mean the same in every version. The contents are one encoded dict: `run_id`, `graph`, `status`, `tags`,
-`parent`, `note`, when the run was `created` and `updated`, the version of `holdfast` that wrote the file, and
-`records`. The records are as a store would have them, sealed for the run's id and numbered from 1, the first of them
-whole. So each has its own format version and checksum, and whatever reads old records reads old files.
+`parent`, `note`, when the run was `created` and `updated`, the version of `holdfast` that wrote the file, `records`,
+and `priority`, which older files don't have. When the run was due isn't told: nobody has asked for it where it goes,
+so it waits there until it is resumed. The records are as a store would have them, sealed for the run's id and
+numbered from 1, the first of them whole. So each has its own format version and checksum, and whatever reads old
+records reads old files.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ class Parcel(NamedTuple):
     updated: float
     holdfast: str
     records: list[bytes]
+    priority: int = 0
 
 
 def parcel_of(tail: Tail) -> Parcel:
@@ -53,6 +56,7 @@ def parcel_of(tail: Tail) -> Parcel:
     return Parcel(
         head.run_id, head.graph, head.status, list(head.tags), head.parent, head.note, head.created, head.updated,
         HOLDFAST, [seal.close(number, body) for number, body in enumerate(bodies, 1)],
+        head.priority,
     )  # fmt: skip
 
 
@@ -99,7 +103,8 @@ def new_run_of(parcel: Parcel, run_id: str) -> NewRun:
         if read_progress(Tail(head, 1, records)).run_id != run_id:
             raise DamagedRecord(run_id, 1, "it is that of another run")
     return NewRun(
-        run_id, parcel.graph, records, parcel.status, tags=tuple(parcel.tags), parent=parcel.parent, note=parcel.note
+        run_id, parcel.graph, records, parcel.status, tags=tuple(parcel.tags), parent=parcel.parent, note=parcel.note,
+        priority=parcel.priority,
     )  # fmt: skip
 
 
@@ -122,12 +127,14 @@ def _renamed(body: bytes, run_id: str) -> bytes:
 
 
 def _checked(contents: Any) -> Parcel:
-    parcel = Parcel(**{name: contents[name] for name in Parcel._fields})
+    parcel = Parcel(**{name: contents[name] for name in Parcel._fields if name in contents})
     texts = [parcel.run_id, parcel.graph, parcel.holdfast, *parcel.tags, parcel.parent or ""]
     if not all(type(text) is str for text in texts) or parcel.status not in STATUSES:
         raise ValueError("what it says of the run isn't text, or no status")
     if not all(type(data) is bytes for data in (parcel.note, *parcel.records)):
         raise ValueError("its records aren't bytes")
+    if type(parcel.priority) is not int:
+        raise ValueError("its priority isn't a number")
     return parcel
 
 

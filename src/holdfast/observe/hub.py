@@ -47,6 +47,18 @@ def gather(observers: Iterable[ObserverLike], clock: Callable[[], float]) -> Emi
     return emit
 
 
+def both(one: Emit | None, other: Emit | None) -> Emit | None:
+    """An `emit` that tells those of two."""
+    if one is None or other is None:
+        return one or other
+
+    def emit(type: str, source: str, data: dict[str, Any]) -> None:
+        one(type, source, data)
+        other(type, source, data)
+
+    return emit
+
+
 def _listener(observer: ObserverLike) -> Callable[[Event], None]:
     on_event: Callable[[Event], None] | None = getattr(observer, "on_event", None)
     if on_event is not None:

@@ -34,6 +34,7 @@ from holdfast.journal.store import (
     RUNNING,
     Abilities,
     Commit,
+    Heads,
     Lease,
     NewRun,
     RunFilter,
@@ -41,7 +42,7 @@ from holdfast.journal.store import (
     Tail,
 )
 from holdfast.stores.checkpoint_store import METHODS, CheckpointState, CheckpointStore, PauseMetadata
-from holdfast.stores.refusals import fits, held, is_held, refusal, whereabouts
+from holdfast.stores.refusals import fits, held, is_held, refusal, urgency, wants, whereabouts
 
 KEY = "__holdfast__"
 """Under this key of the context is the run itself."""
@@ -86,6 +87,8 @@ class AdaptedStore:
                 tags=tuple(run.tags),
                 parent=run.parent,
                 note=run.note,
+                due=run.due,
+                priority=run.priority,
             )
             self._save(_Run(head, list(run.records)))
             return None if until is None else self._grant(Lease(run.run_id, 1, until))
@@ -145,6 +148,13 @@ class AdaptedStore:
         heads = [head for head in self._heads(which.graph) if fits(head, which, now)]
         heads.sort(key=lambda head: (head.created, head.run_id), reverse=True)
         return heads[which.offset :][: which.limit]
+
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+        """None, ever, unless it is told that it has leases: who has a run is known in the holder's process alone."""
+        if not self.abilities.leases:
+            return []
+        now = self._clock()
+        return sorted((head for head in self._heads(None) if wants(head, graphs, now)), key=urgency)[:limit]
 
     def prune(self, run_id: str, before: int) -> int:
         with self._kept():
@@ -274,6 +284,7 @@ class _Run(NamedTuple):
             status=commit.status or head.status,
             note=head.note if commit.note is None else commit.note,
             updated=now if commit.status else head.updated,
+            due=commit.due if commit.status else head.due,
             holder=None if freed else head.holder,
             lease_until=None if freed else head.lease_until,
             signal=None if commit.heed is False else head.signal,
@@ -324,12 +335,18 @@ def _read(run_id: str, state: CheckpointState) -> _Run:
         if crc32(stored[4:]) != int.from_bytes(stored[:4], "big"):
             raise ValueError("its checksum doesn't match")
         data, records = decode(stored[4:])
-        head = RunHead._make([*data[:10], tuple(data[10]), *data[11:]])
+        head = _head_from(data)
         if head.run_id != run_id:
             raise ValueError(f"it is that of run {head.run_id!r}")
     except Exception as error:
         raise DamagedRecord(run_id, 0, f"its checkpoint isn't what was saved: {error}") from error
     return _Run(head, records)
+
+
+def _head_from(data: list[Any]) -> RunHead:
+    """The head in a checkpoint; in those from before there were `due` and `priority`, the last two are missing."""
+    late = [0.0 if data[2] == RUNNING else None, 0] if len(data) == len(RunHead._fields) - 2 else []
+    return RunHead._make([*data[:10], tuple(data[10]), *data[11:], *late])
 
 
 def _level_of(kept: CheckpointStore) -> Any:

@@ -12,21 +12,32 @@ AES-256-GCM, with a random nonce of 96 bits each time. What is stored of a recor
 The tag also covers these bytes up to the nonce, and the place as text: `record 3 <run id>`, or `note 0 <run id>`.
 So nothing can be put in another's place: not in another run, not under another number, not a record for a note.
 
-What it doesn't hide: ids of runs, names of graphs, tags, parents, statuses, holders, signals, times, and how large
-and how many the records are. What it can't notice: that a whole run, or a run's newest records, or a note, were set
-back to what they had been. An empty note stays empty.
+What it doesn't hide: ids of runs, names of graphs, tags, parents, statuses, holders, signals, times, priorities, and
+how large and how many the records are. What it can't notice: that a whole run, or a run's newest records, or a note,
+were set back to what they had been. An empty note stays empty.
 """
 
 from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from holdfast.errors import DamagedRecord, StoreUnavailable, UsageError
-from holdfast.journal.store import ENDED, Abilities, Commit, Lease, NewRun, RunFilter, RunHead, Store, Tail
+from holdfast.errors import DamagedRecord, StoreUnavailable, TooLarge, UsageError
+from holdfast.journal.store import (
+    ENDED,
+    Abilities,
+    Commit,
+    Heads,
+    Lease,
+    NewRun,
+    RunFilter,
+    RunHead,
+    Store,
+    Tail,
+)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -57,17 +68,19 @@ class Keys:
             )
         self._keys = {key_id: _made(key_id, key) for key_id, key in keys.items()}
         self._writing = self._keys[self.current]
+        self.mark = (self.current, tuple(sorted((key_id, _digest(key)) for key_id, key in keys.items())))
+        """What tells these keys from others. No key can be had from it."""
 
     def __repr__(self) -> str:
         return f"<Keys {', '.join(map(repr, self._keys))}; current={self.current!r}>"
 
     def encrypted(self, place: Place, text: bytes) -> bytes:
-        """What to store at this place. Raises `StoreUnavailable` for what is too large."""
+        """What to store at this place. Raises `TooLarge`."""
         key, nonce = self._writing, os.urandom(NONCE)
         try:
             return key.start + nonce + key.cipher.encrypt(nonce, text, key.start + place.data)
         except OverflowError as error:
-            raise StoreUnavailable(
+            raise TooLarge(
                 f"{place} has {len(text)} bytes, which is more than can be encrypted at once"
             ) from error
 
@@ -132,10 +145,19 @@ class EncryptedStore:
     def __repr__(self) -> str:
         return f"EncryptedStore({self.inner!r}, {self.keys!r})"
 
+    encrypted = True
+    """That what is secret may be kept in it."""
+
     @property
     def abilities(self) -> Abilities:
         """What the inner store can do."""
         return self.inner.abilities
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The clock of the inner store, where that has one."""
+        found: Callable[[], float] = self.inner.clock  # type: ignore[attr-defined]  # or the attribute is missing
+        return found
 
     @property
     def closed(self) -> bool:
@@ -184,15 +206,11 @@ class EncryptedStore:
 
     def list(self, which: RunFilter) -> list[RunHead]:
         """As everywhere; a run whose note is damaged is left out, with a warning in the log."""
-        heads = []
-        for head in self.inner.list(which):
-            try:
-                heads.append(self._head(head))
-            except DamagedRecord as damage:
-                import logging
+        return self._readable(self.inner.list(which))
 
-                logging.getLogger("holdfast.stores").warning("left out of a list of runs: %s", damage)
-        return heads
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+        """As everywhere; a run whose note is damaged is left out, with a warning in the log."""
+        return self._readable(self.inner.ready(graphs, limit))
 
     def prune(self, run_id: str, before: int) -> int:
         return self.inner.prune(run_id, before)
@@ -217,6 +235,7 @@ class EncryptedStore:
             None if commit.note is None else self._note(commit.run_id, commit.note),
             commit.purge,
             commit.heed,
+            commit.due,
         )
 
     def _records(self, run_id: str, after: int, records: Sequence[bytes]) -> Records:
@@ -231,6 +250,17 @@ class EncryptedStore:
         if not head.note:
             return head
         return head._replace(note=self.keys.decrypted(Place(head.run_id, 0), head.note))
+
+    def _readable(self, found: Iterable[RunHead]) -> Heads:
+        heads = []
+        for head in found:
+            try:
+                heads.append(self._head(head))
+            except DamagedRecord as damage:
+                import logging
+
+                logging.getLogger("holdfast.stores").warning("left out of a list of runs: %s", damage)
+        return heads
 
 
 Records = list[bytes]
@@ -279,5 +309,9 @@ def _made(key_id: str, key: bytes) -> _Key:
             f"the key {key_id!r} must be 32 random bytes, as secrets.token_bytes(32) gives; {size}"
         )
     named = key_id.encode()
-    start = bytes([FORMAT, len(named)]) + named + hmac.digest(key, b"holdfast key", "sha256")[:4]
+    start = bytes([FORMAT, len(named)]) + named + _digest(key)[:4]
     return _Key(AESGCM(key), start + crc32(start).to_bytes(4, "big"))
+
+
+def _digest(key: bytes) -> bytes:
+    return hmac.digest(key, b"holdfast key", "sha256")

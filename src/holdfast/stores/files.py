@@ -26,6 +26,7 @@ from holdfast.journal.store import (
     RUNNING,
     Abilities,
     Commit,
+    Heads,
     Lease,
     Level,
     NewRun,
@@ -36,7 +37,7 @@ from holdfast.journal.store import (
 from holdfast.stores.durable import TEMPORARY, explained, make_directory, put_new
 from holdfast.stores.files_locks import SHARED, Locks, Stripe
 from holdfast.stores.files_runs import HEAD, JOURNAL, RunFiles, begin, find, name_of, parsed
-from holdfast.stores.refusals import fits, held, is_held, refusal
+from holdfast.stores.refusals import fits, held, is_held, refusal, urgency, wants
 
 FORMAT = b"holdfast files 1\n"
 MARKER = "FORMAT"
@@ -44,8 +45,6 @@ MOST_OPEN = 8
 """Journal files that are kept open under one lock."""
 MOST_REMEMBERED = 2000
 """Runs that are remembered under one lock."""
-
-Heads = list[RunHead]
 
 
 class FileStore:
@@ -94,7 +93,8 @@ class FileStore:
             head = RunHead(
                 run_id=run.run_id, graph=run.graph, status=run.status, sequence=0,
                 snapshot=1 if run.records else 0, fence=1, created=now, updated=now, holder=run.holder,
-                lease_until=until, tags=tuple(run.tags), parent=run.parent, note=run.note,
+                lease_until=until, tags=tuple(run.tags), parent=run.parent, note=run.note, due=run.due,
+                priority=run.priority,
             )  # fmt: skip
             stripe.changed()
             try:
@@ -163,6 +163,17 @@ class FileStore:
         heads = [head for head in self._heads() if fits(head, which, now)]
         heads.sort(key=lambda head: (head.created, head.run_id), reverse=True)
         return heads[which.offset :][: which.limit]
+
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+        now = self._clock()
+        heads = self._heads(lambda head: wants(head, graphs, now))
+        ready: Heads = []
+        for head in sorted(heads, key=urgency):
+            if len(ready) >= limit:
+                break
+            with suppress(RunNotFound, DamagedRecord):  # a damaged one is in nobody's way
+                ready += [head for head in [self.head(head.run_id)] if wants(head, graphs, now)]
+        return ready
 
     def prune(self, run_id: str, before: int) -> int:
         with self._holding(run_id) as (stripe,):
@@ -303,8 +314,8 @@ class FileStore:
             return StoreUnavailable(f"run {commit.run_id!r}: {problem}")
         return None
 
-    def _heads(self) -> Heads:
-        """The heads of all runs, lock by lock."""
+    def _heads(self, wanted: Callable[[RunHead], bool] = lambda head: True) -> Heads:
+        """The heads of all runs, lock by lock, or of those that are wanted."""
         self._refuse_closed()
         found: Heads = []
         with _explained(self.path):
@@ -312,22 +323,24 @@ class FileStore:
                 with self._locks.held(stripe):
                     self._refuse_closed()
                     self._take_in(stripe)
-                    found += self._heads_under(stripe)
+                    found += self._heads_under(stripe, wanted)
         return found
 
-    def _heads_under(self, stripe: Stripe) -> Heads:
+    def _heads_under(self, stripe: Stripe, wanted: Callable[[RunHead], bool]) -> Heads:
         if stripe.all_known:
-            return [self._find(stripe, run_id).head for run_id in [*stripe.runs]]
-        heads, known = [], {name_of(run_id): run_id for run_id in stripe.runs}
+            known = [run_id for run_id, run in stripe.runs.items() if wanted(run.head)]
+            with suppress(RunNotFound, DamagedRecord):  # somebody was at the files: look at all of them again
+                return [self._find(stripe, run_id).head for run_id in known]
+        heads, names = [], {name_of(run_id): run_id for run_id in stripe.runs}
         for entry in os.scandir(self._runs):
             name = entry.name.removesuffix(HEAD)
             if name == entry.name or self._locks.stripe_of(name) is not stripe:
                 continue
-            head = self._head_in(stripe, Path(entry.path), known.get(name))
+            head = self._head_in(stripe, Path(entry.path), names.get(name))
             if head is not None:
                 heads.append(head)
         stripe.all_known = len(heads) == len(stripe.runs)
-        return heads
+        return [*filter(wanted, heads)]
 
     def _sweep_journals(self) -> None:
         """Remove journal files that killed writers left and that no head knows."""
@@ -429,6 +442,7 @@ def _changed(head: RunHead, commit: Commit, now: float) -> RunHead | None:
         status=commit.status or head.status,
         note=head.note if commit.note is None else commit.note,
         updated=now if commit.status else head.updated,
+        due=commit.due if commit.status else head.due,
         holder=None if freed else head.holder,
         lease_until=None if freed else head.lease_until,
         signal=None if commit.heed is False else head.signal,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from holdfast.journal.codec import decode, encode
-from holdfast.journal.store import RunHead
+from holdfast.journal.store import RUNNING, RunHead
 
 PLAIN, MIXED = 0, 1
 LARGEST = 0xFFFF_0000
@@ -153,10 +153,13 @@ def _head_data(head: RunHead) -> list[Any]:
 
 
 def _head_from(run_id: str, data: list[Any]) -> RunHead:
+    if len(data) == _BEFORE_DUE:
+        data = [*data, 0.0 if data[_STATUS] == RUNNING else None, 0]
     return RunHead._make([run_id, *data[:9], tuple(data[9]), *data[10:]])
 
 
 MARK = b"HFF1"
 BLOCK = 512
+_STATUS, _BEFORE_DUE = RunHead._fields.index("status") - 1, RunHead._fields.index("due") - 1
 _FIELDS, _CHECK, _HEAD = Struct(">IIQIB"), Struct(">I"), Struct(">4sI")
 HEADER = _FIELDS.size + _CHECK.size

@@ -22,6 +22,7 @@ from holdfast.journal.store import (
     ENDED,
     Abilities,
     Commit,
+    Heads,
     Lease,
     Level,
     NewRun,
@@ -182,6 +183,11 @@ class PostgresStore:
         query = f"{queries.HEAD} {conditions} ORDER BY created DESC, run_id DESC LIMIT %s OFFSET %s"
         values += (which.limit, which.offset)
         rows = self._connections.use(lambda cursor, _: cursor.execute(query.encode(), values).fetchall())
+        return [queries.head_of(row) for row in rows]
+
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+        values = ([*graphs], limit)
+        rows = self._connections.use(lambda cursor, _: cursor.execute(queries.READY, values).fetchall())
         return [queries.head_of(row) for row in rows]
 
     def prune(self, run_id: str, before: int) -> int:

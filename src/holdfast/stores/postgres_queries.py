@@ -9,7 +9,7 @@ from holdfast.journal.store import Commit, NewRun, RunFilter, RunHead
 
 COLUMNS = (
     "run_id, graph, status, sequence, snapshot, fence, created, updated, "
-    "holder, lease_until, tags, parent, signal, note, crashes"
+    "holder, lease_until, tags, parent, signal, note, crashes, due, priority"
 )
 
 _TAGS = COLUMNS.split(", ").index("tags")
@@ -21,9 +21,10 @@ FIND = f"SELECT clock(), {COLUMNS} FROM heads WHERE run_id = %s"
 CREATE = """
 WITH run AS (
     INSERT INTO runs
-        (run_id, graph, status, snapshot, created, updated, holder, lease_until, tags, parent, note, mark)
+        (run_id, graph, status, snapshot, created, updated, holder, lease_until, tags, parent, note, due, priority,
+        mark)
     SELECT %s, %s, %s, %s, present, present, holder, CASE WHEN holder IS NULL THEN NULL ELSE present + %s END,
-        %s::text[], %s, %b, %s
+        %s::text[], %s, %b, %s, %s, %s
     FROM (SELECT clock() AS present, %s::text AS holder) AS now
     ON CONFLICT (run_id) DO NOTHING RETURNING id, lease_until
 ), journal AS (
@@ -67,18 +68,20 @@ RETURNING (SELECT run_id FROM runs WHERE id = run)
 
 _ANSWER = "accepted, present, " + ", ".join(f"(head).{column}" for column in COLUMNS.split(", "))
 
-APPEND_FULLY = f"SELECT {_ANSWER} FROM append_fully(%s, %s, %s, %b::bytea[], %s, %s, %b, %s, %s, %s, %s)"
+APPEND_FULLY = f"SELECT {_ANSWER} FROM append_fully(%s, %s, %s, %b::bytea[], %s, %s, %b, %s, %s, %s, %s, %s)"
 
 # The records of all of them come one after the other; "low" and "high" say which are whose.
 APPEND_ALL_FULLY = f"""
 SELECT number, {_ANSWER}
 FROM unnest(
     %b::text[], %b::bigint[], %b::bigint[], %b::int[], %b::int[], %b::bigint[], %b::text[], %b::bytea[],
-    %b::bool[], %b::bool[], %b::bigint[]
-) WITH ORDINALITY AS sent (run_id, fence, expected, low, high, snapshot, status, note, purge, heed, mark, number),
+    %b::bool[], %b::bool[], %b::float8[], %b::bigint[]
+) WITH ORDINALITY AS sent (
+    run_id, fence, expected, low, high, snapshot, status, note, purge, heed, due, mark, number
+),
 (SELECT %b::bytea[] AS records, %s::bool AS again) AS common,
 LATERAL append_fully(
-    run_id, fence, expected, records[low:high], snapshot, status, note, purge, heed, mark, again
+    run_id, fence, expected, records[low:high], snapshot, status, note, purge, heed, mark, again, due
 )
 """
 
@@ -89,6 +92,11 @@ UNION ALL
 SELECT records.sequence, records.data, {", ".join(["NULL"] * len(COLUMNS.split(",")))}
 FROM head JOIN records ON records.run = head.id
 WHERE records.sequence BETWEEN coalesce(%s::bigint, head.snapshot) AND coalesce(%s::bigint, head.sequence)
+"""
+
+READY = f"""
+{HEAD} WHERE due <= (SELECT clock()) AND (lease_until IS NULL OR lease_until <= (SELECT clock())) AND graph = ANY (%s)
+ORDER BY priority DESC, due, created, run_id LIMIT %s
 """
 
 CLAIM = """
@@ -129,14 +137,14 @@ def head_of(row: Sequence[Any]) -> RunHead:
 def row_of(run: NewRun, mark: int) -> tuple[Any, ...]:
     """The parameters of `CREATE`."""
     about = (run.run_id, run.graph, run.status, 1 if run.records else 0, run.ttl, list(run.tags), run.parent)
-    return (*about, run.note, mark, run.holder, list(run.records))
+    return (*about, run.note, run.due, run.priority, mark, run.holder, list(run.records))
 
 
 def fully(commit: Commit, mark: int, again: bool) -> tuple[Any, ...]:
     """The parameters of `APPEND_FULLY`."""
     place = (commit.run_id, within(commit.fence), within(commit.expected), list(commit.records))
     change = (commit.snapshot, commit.status, commit.note, commit.purge, commit.heed)
-    return (*place, *change, mark, again)
+    return (*place, *change, mark, again, commit.due)
 
 
 def all_fully(commits: Sequence[Commit], marks: Sequence[int], again: bool) -> tuple[Any, ...]:
@@ -144,8 +152,8 @@ def all_fully(commits: Sequence[Commit], marks: Sequence[int], again: bool) -> t
     records: list[bytes] = []
     rows: list[tuple[Any, ...]] = []
     for commit, mark in zip(commits, marks, strict=True):
-        run_id, fence, expected, own, *change, mark, _ = fully(commit, mark, again)
-        rows.append((run_id, fence, expected, len(records) + 1, len(records) + len(own), *change, mark))
+        run_id, fence, expected, own, *change, mark, _, due = fully(commit, mark, again)
+        rows.append((run_id, fence, expected, len(records) + 1, len(records) + len(own), *change, due, mark))
         records += own
     return (*map(list, zip(*rows, strict=True)), records, again)
 

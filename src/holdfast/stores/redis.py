@@ -13,11 +13,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from holdfast.errors import DamagedRecord, RunExists, RunNotFound, StoreUnavailable, UsageError
+from holdfast.errors import DamagedRecord, RunExists, RunNotFound, StoreUnavailable, TooLarge, UsageError
 from holdfast.journal.store import (
     ENDED,
     Abilities,
     Commit,
+    Heads,
     Lease,
     Level,
     NewRun,
@@ -27,7 +28,7 @@ from holdfast.journal.store import (
 )
 from holdfast.stores import redis_scripts as scripts
 from holdfast.stores.redis_connections import Connections, script
-from holdfast.stores.redis_heads import changes_of, head_of, maybe
+from holdfast.stores.redis_heads import changes_of, head_of, maybe, time_of
 from holdfast.stores.redis_server import granted, look_at
 from holdfast.stores.refusals import fits, held, refusal
 
@@ -37,7 +38,9 @@ LARGEST = 512 * 1024 * 1024
 AT_ONCE = 256
 """Heads that are asked for together when runs are listed."""
 
-CREATE, APPEND, READ, CLAIM, RENEW, RELEASE, SIGNAL, PRUNE, DELETE, EXPIRE, FORGET = map(script, scripts.ALL)
+CREATE, APPEND, READ, CLAIM, RENEW, RELEASE, SIGNAL, PRUNE, DELETE, EXPIRE, READY, FORGET = map(
+    script, scripts.ALL
+)
 
 
 class RedisStore:
@@ -89,7 +92,8 @@ class RedisStore:
 
     def create(self, run: NewRun) -> Lease | None:
         about = (_text(run.run_id), _text(run.graph), _text(run.status), maybe(run.holder))
-        more = (json.dumps(run.tags).encode(), maybe(run.parent), run.note)
+        wish = (time_of(run.due), b"%d" % run.priority)
+        more = (json.dumps(run.tags).encode(), maybe(run.parent), run.note, *wish)
         timing = (next(self._tokens), self._moment(), b"%r" % float(run.ttl), self._lasting)
         _check_sizes(run.run_id, run.records)
         reply = self._run(CREATE, run.run_id, *timing, *about, *more, *run.records)
@@ -144,6 +148,11 @@ class RedisStore:
         stop = None if which.limit is None else which.offset + which.limit
         heads = self._fitting(self._ids(which.statuses), which)
         return [*itertools.islice(heads, which.offset, stop)]
+
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+        asked = map(_text, dict.fromkeys(graphs))
+        (reply,) = self._all_of([self._command(READY, "", self._moment(), b"%d" % limit, *asked)])
+        return [head_of(_shown(run), found, length) for run, _, length, found in reply]
 
     def prune(self, run_id: str, before: int) -> int:
         reply = self._done(run_id, self._run(PRUNE, run_id, _bound(before)))
@@ -320,10 +329,8 @@ def _check_sizes(run_id: str, records: Sequence[bytes]) -> None:
         raise problem
 
 
-def _too_large(run_id: str, records: Sequence[bytes]) -> StoreUnavailable | None:
+def _too_large(run_id: str, records: Sequence[bytes]) -> TooLarge | None:
     size = max(map(len, records), default=0)
     if size <= LARGEST:
         return None
-    return StoreUnavailable(
-        f"run {run_id!r}: a record of {size:,} bytes is more than Redis can hold ({LARGEST:,})"
-    )
+    return TooLarge(f"run {run_id!r}: a record of {size:,} bytes is more than Redis can hold ({LARGEST:,})")

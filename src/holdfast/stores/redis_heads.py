@@ -8,10 +8,10 @@ import math
 from collections.abc import Sequence
 
 from holdfast.errors import DamagedRecord, StoreUnavailable
-from holdfast.journal.store import Commit, RunHead
-from holdfast.stores.redis_scripts import FIELDS, MOST_AT_ONCE, SEALED
+from holdfast.journal.store import RUNNING, Commit, RunHead
+from holdfast.stores.redis_scripts import FIELDS, MOST_AT_ONCE, SEALED, SEALED_BEFORE
 
-FORMAT = b"1"
+BEFORE, FORMAT = b"1", b"2"
 
 
 def head_of(run_id: str, found: Sequence[bytes | None], length: int) -> RunHead:
@@ -19,12 +19,15 @@ def head_of(run_id: str, found: Sequence[bytes | None], length: int) -> RunHead:
 
     Raises `DamagedRecord` where it isn't what was written, or where records are missing.
     """
+    sealed = len(SEALED)
+    if found and found[0] == BEFORE:
+        sealed, found = SEALED_BEFORE, _completed(found)
     values = [value for value in found if value is not None]
     if len(values) != len(FIELDS):
         raise _damaged(run_id, "fields of it are missing")
-    if values[0] != FORMAT:
+    if values[0] not in (BEFORE, FORMAT):
         raise StoreUnavailable(f"run {run_id!r} was written by a newer Holdfast: upgrade holdfast")
-    if checksum(values[: len(SEALED)]) != values[-3]:
+    if checksum(values[:sealed]) != values[-3]:
         raise _damaged(run_id, "its checksum doesn't match")
     try:
         head, dropped = _parsed(values)
@@ -66,6 +69,7 @@ def changes_of(commit: Commit, lasting: bytes) -> list[bytes]:
         b"" if commit.note is None else b"=" + commit.note,
         b"1" if commit.purge else b"0",
         lasting,
+        time_of(commit.due),
     ]
 
 
@@ -74,10 +78,20 @@ def maybe(text: str | None) -> bytes:
     return b"" if text is None else b"=" + text.encode()
 
 
+def time_of(moment: float | None) -> bytes:
+    """A time that may be missing, as the scripts take it."""
+    return b"" if moment is None else b"=%r" % float(moment)
+
+
+def _completed(found: Sequence[bytes | None]) -> list[bytes | None]:
+    """The fields of a head of format 1, with those that came later as they are for it; the scripts do the same."""
+    due = b"=0" if found[SEALED.index("status")] == RUNNING.encode() else b""
+    return [*found[:SEALED_BEFORE], due, b"0", *found[len(SEALED) :]]
+
+
 def _parsed(values: Sequence[bytes]) -> tuple[RunHead, int]:
     _, run, graph, status, dropped, snapshot, fence, created, updated, *rest = values
-    holder, until, tags, parent, signal, note, crashes, _, sequence, _ = rest
-    due = _maybe(until)
+    holder, until, tags, parent, signal, note, crashes, due, priority, _, sequence, _ = rest
     head = RunHead(
         run_id=run.decode(),
         graph=graph.decode(),
@@ -88,12 +102,14 @@ def _parsed(values: Sequence[bytes]) -> tuple[RunHead, int]:
         created=_time(created),
         updated=_time(updated),
         holder=_maybe(holder),
-        lease_until=None if due is None else _time(due),
+        lease_until=_time(until[1:]) if until else None,
         tags=tuple(json.loads(tags)),
         parent=_maybe(parent),
         signal=_maybe(signal),
         note=note,
         crashes=int(crashes),
+        due=_time(due[1:]) if due else None,
+        priority=int(priority),
     )
     return head, int(dropped)
 
@@ -102,7 +118,7 @@ def _maybe(value: bytes) -> str | None:
     return value[1:].decode() if value else None
 
 
-def _time(value: bytes | str) -> float:
+def _time(value: bytes) -> float:
     number = float(value)
     if math.isnan(number):
         raise ValueError("no time")

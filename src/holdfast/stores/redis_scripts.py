@@ -1,7 +1,9 @@
 """What the Redis store has the server do: scripts, each of which happens whole or not at all.
 
 A run is two keys: a hash, its head, and a list, its journal. Each script gets them as `KEYS[1]` and `KEYS[2]`,
-and as `KEYS[3]` the index: sorted sets of run ids by creation, one of all runs and one for each status.
+and as `KEYS[3]` the index: sorted sets of run ids by creation, one of all runs and one for each status; and one
+for each graph of the runs that are due, by the time from when on they may have a holder (the later of `due` and the
+end of the lease), so that those that want one are found without looking at any other.
 
 In the head, what may be missing is "" where it is, and "=…" where it isn't. `sum` is a checksum of all fields
 but `sequence` and `last`, so that a commit that only adds records need not make it anew; `sequence` is checked
@@ -18,9 +20,12 @@ from __future__ import annotations
 
 SEALED = (
     "v", "run", "graph", "status", "dropped", "snapshot", "fence", "created", "updated",
-    "holder", "until", "tags", "parent", "signal", "note", "crashes",
+    "holder", "until", "tags", "parent", "signal", "note", "crashes", "due", "priority",
 )  # fmt: skip
 """The fields of a head that its checksum covers, in this order."""
+
+SEALED_BEFORE = len(SEALED) - 2
+"""How many of them a head of format 1 has, which doesn't know when the run is due."""
 
 FIELDS = (*SEALED, "sum", "sequence", "last")
 
@@ -28,10 +33,11 @@ MOST_AT_ONCE = 1000
 """Records that one command of a script takes: Lua's stack has its bounds."""
 
 _LISTED = ", ".join(f"'{name}'" for name in FIELDS)
+_COUNTED = f"{len(SEALED)}, {SEALED_BEFORE}"
 
 COMMON = """
 local FIELDS = {<FIELDS>}
-local SEALED = <SEALED>
+local SEALED, BEFORE = <SEALED>
 
 local function moment(text)
   if string.sub(text, 1, 1) ~= '+' then return tonumber(text) end
@@ -42,9 +48,9 @@ end
 local function exact(number) return string.format('%.17g', number) end
 local function whole(number) return string.format('%.0f', number) end
 
-local function sum(head)
+local function sum(head, fields)
   local parts = {}
-  for i = 1, SEALED do
+  for i = 1, fields do
     local value = head[FIELDS[i]]
     parts[i] = #value .. ':' .. value
   end
@@ -55,11 +61,13 @@ end
 local function load(key)
   local found = redis.call('HMGET', key, unpack(FIELDS))
   local head = {}
+  local old = found[1] == '1'
   for i, name in ipairs(FIELDS) do
-    if not found[i] then return nil, found end
+    if not found[i] and not (old and i > BEFORE and i <= SEALED) then return nil, found end
     head[name] = found[i]
   end
-  if sum(head) ~= head.sum then return nil, found end
+  if sum(head, old and BEFORE or SEALED) ~= head.sum then return nil, found end
+  if old then head.v, head.due, head.priority = '2', head.status == 'running' and '=0' or '', '0' end
   return head, found
 end
 
@@ -69,7 +77,7 @@ local function answer(found, now)
 end
 
 local function save(key, head)
-  head.sum = sum(head)
+  head.sum = sum(head, SEALED)
   local pairs = {}
   for _, name in ipairs(FIELDS) do
     pairs[#pairs + 1] = name
@@ -101,6 +109,16 @@ local function index(head, status)
   redis.call('ZADD', KEYS[3] .. ':' .. status, head.created, head.run)
 end
 
+local function due_set(graph) return KEYS[3] .. ':due:' .. graph end
+
+-- Note from when on the run may have a holder, if it wants one. Comes before the head is saved: it may fail.
+local function enlist(head)
+  if head.due == '' then return end
+  local at = tonumber(string.sub(head.due, 2))
+  if head['until'] ~= '' then at = math.max(at, tonumber(string.sub(head['until'], 2))) end
+  redis.call('ZADD', due_set(head.graph), exact(at), head.run)
+end
+
 local ENDED = {completed = true, failed = true, cancelled = true}
 
 -- Let an ended run that nobody holds go after so many seconds; keep any other.
@@ -115,41 +133,42 @@ local function settle(head, lasting)
     redis.call('PERSIST', KEYS[2])
   end
 end
-""".replace("<FIELDS>", _LISTED).replace("<SEALED>", str(len(SEALED)))
+""".replace("<FIELDS>", _LISTED).replace("<SEALED>", _COUNTED)
 
 CREATE = (
     COMMON
     + """
--- token, moment, ttl, lasting, run, graph, status, holder, tags, parent, note, records …
+-- token, moment, ttl, lasting, run, graph, status, holder, tags, parent, note, due, priority, records …
 if redis.call('EXISTS', KEYS[1]) == 1 then
   local last = redis.call('HMGET', KEYS[1], 'last', 'until')
   if last[1] ~= ARGV[1] then return 0 end
   return {1, string.sub(last[2], 2)}
 end
 local now = moment(ARGV[2])
-local due = ARGV[8] ~= '' and exact(now + tonumber(ARGV[3])) or ''
-local records = #ARGV - 11
+local till = ARGV[8] ~= '' and exact(now + tonumber(ARGV[3])) or ''
+local records = #ARGV - 13
 local head = {
-  v = '1', run = ARGV[5], graph = ARGV[6], status = ARGV[7], dropped = '0', fence = '1', crashes = '0',
+  v = '2', run = ARGV[5], graph = ARGV[6], status = ARGV[7], dropped = '0', fence = '1', crashes = '0',
   snapshot = records > 0 and '1' or '0', created = exact(now), updated = exact(now), holder = ARGV[8],
-  ['until'] = due ~= '' and '=' .. due or '', tags = ARGV[9], parent = ARGV[10], signal = '', note = ARGV[11],
-  sequence = whole(records), last = ARGV[1],
+  ['until'] = till ~= '' and '=' .. till or '', tags = ARGV[9], parent = ARGV[10], signal = '', note = ARGV[11],
+  due = ARGV[12], priority = ARGV[13], sequence = whole(records), last = ARGV[1],
 }
 probe(head.status)
 redis.call('ZADD', KEYS[3], head.created, head.run)
+enlist(head)
 redis.call('UNLINK', KEYS[2])
-push(12)
+push(14)
 save(KEYS[1], head)
 index(head, head.status)
 settle(head, ARGV[4])
-return {1, due}
+return {1, till}
 """
 )
 
 APPEND = (
     """
 -- token, fence, expected, heed, moment, "" and records …, or
--- token, fence, expected, heed, moment, "whole", snapshot, status, note, purge, lasting and records …
+-- token, fence, expected, heed, moment, "whole", snapshot, status, note, purge, lasting, due and records …
 local seen = redis.call('HMGET', KEYS[1], 'fence', 'sequence', 'signal', 'dropped', 'last')
 if seen[1] == ARGV[2] and seen[2] == ARGV[3] and (seen[3] == '' or (seen[3] and ARGV[4] ~= '1'))
     and ARGV[6] == '' and seen[5] ~= ARGV[1] then
@@ -171,12 +190,15 @@ if not head or head.fence ~= ARGV[2] or head.sequence ~= ARGV[3] or (ARGV[4] == 
     or tonumber(head.dropped) + length ~= tonumber(head.sequence) or ARGV[6] == '' then
   return answer(found, now)
 end
-if ARGV[8] ~= '' then probe(head.status, string.sub(ARGV[8], 2)) end
-local sequence = whole(tonumber(head.sequence) + #ARGV - 11)
+if ARGV[8] ~= '' then
+  probe(head.status, string.sub(ARGV[8], 2))
+  redis.call('ZCARD', due_set(head.graph))
+end
+local sequence = whole(tonumber(head.sequence) + #ARGV - 12)
 if ARGV[10] == '1' then
   head.dropped, head.snapshot = sequence, '0'
 else
-  push(12)
+  push(13)
   if ARGV[7] ~= '0' then head.snapshot = ARGV[7] end
 end
 head.sequence, head.last = sequence, ARGV[1]
@@ -184,9 +206,10 @@ if ARGV[9] ~= '' then head.note = string.sub(ARGV[9], 2) end
 if ARGV[4] == '0' then head.signal = '' end
 if ARGV[8] ~= '' then
   local status = string.sub(ARGV[8], 2)
-  head.updated = exact(now)
+  head.updated, head.due = exact(now), ARGV[12]
   if status ~= 'running' then head.holder, head['until'] = '', '' end
   index(head, status)
+  if head.due == '' then redis.call('ZREM', due_set(head.graph), head.run) else enlist(head) end
 end
 save(KEYS[1], head)
 if ARGV[10] == '1' then redis.call('UNLINK', KEYS[2]) end
@@ -223,6 +246,7 @@ if head.last ~= ARGV[1] then
   head.fence = whole(tonumber(head.fence) + 1)
   head.holder, head['until'] = '=' .. ARGV[3], '=' .. exact(now + tonumber(ARGV[4]))
   head.updated, head.last = exact(now), ARGV[1]
+  enlist(head)
   save(KEYS[1], head)
   settle(head, '')
 end
@@ -238,6 +262,7 @@ local head = load(KEYS[1])
 if not head or head.fence ~= ARGV[1] or head.holder == '' then return 0 end
 local now = moment(ARGV[2])
 head['until'], head.updated = '=' .. exact(now + tonumber(ARGV[3])), exact(now)
+enlist(head)
 save(KEYS[1], head)
 return {1, head.signal}
 """
@@ -250,6 +275,7 @@ RELEASE = (
 local head = load(KEYS[1])
 if not head or head.fence ~= ARGV[1] then return 0 end
 head.holder, head['until'] = '', ''
+enlist(head)
 save(KEYS[1], head)
 settle(head, ARGV[2])
 return 1
@@ -294,6 +320,7 @@ local head, found = load(KEYS[1])
 local now = moment(ARGV[1])
 if not head or held(head, now) then return answer(found, now) end
 probe(head.status)
+redis.call('ZREM', due_set(head.graph), head.run)
 redis.call('UNLINK', KEYS[1], KEYS[2])
 redis.call('ZREM', KEYS[3], head.run)
 redis.call('ZREM', KEYS[3] .. ':' .. head.status, head.run)
@@ -317,11 +344,68 @@ for i = 3, #ARGV do
       redis.call('UNLINK', KEYS[1] .. run, KEYS[2] .. run)
       redis.call('ZREM', KEYS[3], run)
       redis.call('ZREM', name, run)
+      redis.pcall('ZREM', due_set(head.graph), run)
       gone = gone + 1
     end
   end
 end
 return {1, whole(gone)}
+"""
+)
+
+READY = (
+    COMMON
+    + """
+-- moment, limit, and in KEYS[1] and KEYS[2] what the keys of runs and journals begin with; graphs …
+-- Runs from before there were sets of those that are due are entered when they are first asked for.
+if redis.call('EXISTS', KEYS[3] .. ':due') == 0 then
+  for _, run in ipairs(redis.call('ZRANGE', KEYS[3] .. ':running', 0, -1)) do
+    local head = redis.call('TYPE', KEYS[1] .. run).ok == 'hash' and load(KEYS[1] .. run)
+    if head then enlist(head) end
+  end
+  redis.call('SET', KEYS[3] .. ':due', '1')
+end
+
+local function before(one, other)
+  for _, field in ipairs({'priority', 'due', 'created'}) do
+    if one[field] ~= other[field] then return one[field] < other[field] end
+  end
+  for i = 1, math.min(#one.run, #other.run) do  -- not by "<", which asks the server's locale
+    local here, there = string.byte(one.run, i), string.byte(other.run, i)
+    if here ~= there then return here < there end
+  end
+  return #one.run < #other.run
+end
+
+local now = moment(ARGV[1])
+local wanting = {}
+for i = 3, #ARGV do
+  for _, run in ipairs(redis.call('ZRANGEBYSCORE', due_set(ARGV[i]), '-inf', exact(now))) do
+    local key = KEYS[1] .. run
+    local found = redis.call('TYPE', key).ok == 'hash' and redis.call('HMGET', key, 'priority', 'due', 'created')
+    if found then
+      wanting[#wanting + 1] = {
+        run = run, priority = -(tonumber(found[1] or '') or 0),
+        due = tonumber(string.sub(found[2] or '', 2)) or 0, created = tonumber(found[3] or '') or 0,
+      }
+    elseif redis.call('EXISTS', key) == 0 then
+      redis.call('ZREM', due_set(ARGV[i]), run)
+    end
+  end
+end
+table.sort(wanting, before)
+
+-- A damaged run is in nobody's way: the next takes its place.
+local ready = {}
+for _, each in ipairs(wanting) do
+  if #ready >= tonumber(ARGV[2]) then break end
+  local head, found = load(KEYS[1] .. each.run)
+  local length = redis.pcall('LLEN', KEYS[2] .. each.run)
+  if head and tonumber(length) and tonumber(head.dropped) + length == tonumber(head.sequence) then
+    ready[#ready + 1] = {each.run, '', length, found}
+  end
+end
+return ready
 """
 )
 
@@ -333,4 +417,4 @@ for i = 2, #ARGV do redis.call('ZREM', KEYS[3] .. ':' .. ARGV[i], ARGV[1]) end
 return 1
 """
 
-ALL = (CREATE, APPEND, READ, CLAIM, RENEW, RELEASE, SIGNAL, PRUNE, DELETE, EXPIRE, FORGET)
+ALL = (CREATE, APPEND, READ, CLAIM, RENEW, RELEASE, SIGNAL, PRUNE, DELETE, EXPIRE, READY, FORGET)

@@ -8,6 +8,7 @@ record, looked up when asked for.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
@@ -15,11 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import RunExists, RunNotFound, StoreUnavailable, UsageError
+from holdfast.errors import RunExists, RunNotFound, StoreUnavailable, TooLarge, UsageError
 from holdfast.journal.store import (
     ENDED,
     Abilities,
     Commit,
+    Heads,
     Lease,
     Level,
     NewRun,
@@ -61,7 +63,7 @@ class SQLiteStore:
             raise UsageError(f"timeout is a number of seconds, not {timeout!r}")
         self.path = _usable(path)
         self.abilities = Abilities(level=level, shared=True)
-        self._clock = clock
+        self.clock = clock
         self._connections = Connections(self.path, flush=level == "disk", timeout=timeout)
         self._rows: dict[str, int] = {}
 
@@ -75,7 +77,7 @@ class SQLiteStore:
 
     def create(self, run: NewRun) -> Lease | None:
         def work(cursor: sqlite3.Cursor) -> tuple[int, float | None]:
-            now = self._clock()
+            now = self.clock()
             until = None if run.holder is None else now + run.ttl
             if cursor.execute(queries.CREATE, queries.row_of(run, now, until)).rowcount == 0:
                 raise RunExists(run.run_id)
@@ -117,7 +119,7 @@ class SQLiteStore:
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         def work(cursor: sqlite3.Cursor) -> Lease:
             row, head = self._find(cursor, run_id)
-            now = self._clock()
+            now = self.clock()
             if is_held(head, now) and instead_of != head.fence:
                 raise held(head, now)
             lease = Lease(run_id, head.fence + 1, now + ttl, head.crashes + (head.holder is not None))
@@ -131,7 +133,7 @@ class SQLiteStore:
         self._connections.check_file()
 
         def work(cursor: sqlite3.Cursor) -> list[str | None]:
-            now = self._clock()
+            now = self.clock()
             return [queries.renew(cursor, lease, now, now + ttl) for lease in leases]
 
         return self._connections.write(work)
@@ -143,8 +145,14 @@ class SQLiteStore:
         if self._connections.execute(queries.SIGNAL, (signal, run_id)) == 0:
             raise RunNotFound(run_id)
 
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+        now = self.clock()
+        values = (now, now, json.dumps(list(graphs)), limit)
+        found = self._connections.read(lambda cursor: cursor.execute(queries.READY, values).fetchall())
+        return [*map(queries.head_of, found)]
+
     def list(self, which: RunFilter) -> list[RunHead]:
-        conditions, values = queries.where(which, self._clock())
+        conditions, values = queries.where(which, self.clock())
         query = f"{queries.HEAD} {conditions} ORDER BY created DESC, run_id DESC LIMIT ? OFFSET ?"
         values += (-1 if which.limit is None else which.limit), which.offset
         return self._connections.read(lambda cursor: [*map(queries.head_of, cursor.execute(query, values))])
@@ -159,7 +167,7 @@ class SQLiteStore:
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
         def work(cursor: sqlite3.Cursor) -> int:
-            now = self._clock()
+            now = self.clock()
             old = f"WHERE status IN ({queries.marks(statuses)}) AND updated <= ? AND {queries.FREE}"
             values = (*statuses, now - older_than, now)
             for (row,) in cursor.execute(f"SELECT id FROM runs {old}", values).fetchall():
@@ -171,7 +179,7 @@ class SQLiteStore:
     def delete(self, run_id: str) -> None:
         def work(cursor: sqlite3.Cursor) -> None:
             row, head = self._find(cursor, run_id)
-            now = self._clock()
+            now = self.clock()
             if is_held(head, now):
                 raise held(head, now)
             self._drop(cursor, row)
@@ -219,7 +227,7 @@ class SQLiteStore:
             row, head = self._find(cursor, commit.run_id)
         except RunNotFound as missing:
             return missing
-        now = self._clock()
+        now = self.clock()
         refused = refusal(commit, head, now) or _too_large(commit)
         if refused is None:
             if commit.purge:
@@ -259,7 +267,7 @@ def _usable(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def _too_large(commit: Commit) -> StoreUnavailable | None:
+def _too_large(commit: Commit) -> TooLarge | None:
     size = max(map(len, commit.records), default=0)
     if size > LARGEST:
         what = f"a record of {size:,} bytes is more than SQLite can hold ({LARGEST:,})"
@@ -267,4 +275,4 @@ def _too_large(commit: Commit) -> StoreUnavailable | None:
         what = f"its journal is as long as it can be here ({queries.MOST_RECORDS:,} records)"
     else:
         return None
-    return StoreUnavailable(f"run {commit.run_id!r}: {what}")
+    return TooLarge(f"run {commit.run_id!r}: {what}")

@@ -44,6 +44,12 @@ MIGRATIONS = (
         # and the records of a run lie side by side.
         "CREATE TABLE records (id INTEGER PRIMARY KEY, data BLOB NOT NULL)",
     ),
+    (
+        "ALTER TABLE runs ADD COLUMN due REAL",
+        "ALTER TABLE runs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0",
+        "UPDATE runs SET due = 0 WHERE status = 'running'",
+        "CREATE INDEX runs_by_due ON runs (due) WHERE due IS NOT NULL",
+    ),
 )
 
 

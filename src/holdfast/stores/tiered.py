@@ -36,6 +36,7 @@ from holdfast.journal.store import (
     ENDED,
     Abilities,
     Commit,
+    Heads,
     Lease,
     NewRun,
     RunFilter,
@@ -109,6 +110,12 @@ class TieredStore:
         return self.cold.abilities
 
     @property
+    def clock(self) -> Callable[[], float]:
+        """The clock of the cold store, where that has one."""
+        found: Callable[[], float] = self.cold.clock  # type: ignore[attr-defined]  # or the attribute is missing
+        return found
+
+    @property
     def closed(self) -> bool:
         """Whether the cold store was closed."""
         return bool(getattr(self.cold, "closed", False))
@@ -154,6 +161,9 @@ class TieredStore:
 
     def list(self, which: RunFilter) -> list[RunHead]:
         return self.cold.list(which)
+
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+        return self.cold.ready(graphs, limit)
 
     def prune(self, run_id: str, before: int) -> int:
         return self.cold.prune(run_id, before)

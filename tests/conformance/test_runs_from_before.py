@@ -1,0 +1,187 @@
+"""Runs that were written before a run had a time to be taken up at: all of them are found, and go on as others do."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from base64 import b64decode, b64encode
+from collections import namedtuple
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from holdfast.errors import StoreError
+from holdfast.journal.codec import decode, encode
+from holdfast.journal.parcel import new_run_of, packed, parcel_of, unpacked
+from holdfast.journal.store import COMPLETED, PAUSED, RUNNING, Commit, NewRun, RunFilter, RunHead, Store
+from holdfast.stores import MemoryStore, files_format
+from holdfast.stores.adapter import KEY, MARK, AdaptedStore
+from holdfast.stores.files import FileStore
+from holdfast.stores.redis import RedisStore
+from holdfast.stores.redis_heads import checksum
+from holdfast.stores.redis_scripts import SEALED, SEALED_BEFORE
+from holdfast.stores.sqlite import SQLiteStore
+from holdfast.stores.sqlite_schema import APPLICATION_ID, MIGRATIONS
+from support.checkpoint_stores import InMemoryCheckpointStore
+from support.postgres import Server, new_schema
+from support.redis_servers import redis_server
+
+STATUSES = {"left": RUNNING, "held": RUNNING, "asks": PAUSED, "done": COMPLETED}
+LATER = time.time() + 1e6
+
+
+def rows() -> Iterable[tuple[str, str, str | None, float | None]]:
+    """The runs as the first schemas have them: id, status, holder, and until when."""
+    for run_id, status in STATUSES.items():
+        yield run_id, status, *(("ann", LATER) if run_id == "held" else (None, None))
+
+
+def fill(store: Store) -> None:
+    """The same runs, made by a store: each with a record and a commit that changes its head."""
+    for run_id, status in STATUSES.items():
+        lease = store.create(NewRun(run_id, "g", [b"1"], holder="ann", ttl=1e6))
+        assert lease is not None
+        changed = None if status == RUNNING else status
+        commit = Commit(run_id, 1, 1, [b"2"], snapshot=2, note=b"n", status=changed)
+        assert store.append([commit]) == [None]
+        if run_id == "left":
+            store.release(lease)
+
+
+def check(store: Store) -> None:
+    """Those that run want a holder, and only those; and each of them can be changed."""
+    heads = {head.run_id: head for head in store.list(RunFilter())}
+    assert {run_id: (head.due, head.priority) for run_id, head in heads.items()} == {
+        "left": (0.0, 0),
+        "held": (0.0, 0),
+        "asks": (None, 0),
+        "done": (None, 0),
+    }
+    assert store.ready(["g"], 10) == [heads["left"]] == [store.head("left")]
+    for run_id in STATUSES:
+        head = heads[run_id]
+        lease = store.claim(run_id, "bob", 1e6, instead_of=head.fence)
+        plain = Commit(run_id, lease.fence, head.sequence, [b"plain"])
+        assert store.append([plain]) == [None]
+        assert store.ready(["g"], 10) == []
+        assert store.head(run_id).due == head.due
+        last = Commit(run_id, lease.fence, head.sequence + 1, [b"last"], status=PAUSED, due=5.0)
+        assert store.append([last]) == [None]
+        assert [each.run_id for each in store.ready(["g"], 10)] == [run_id]
+        again = store.claim(run_id, "bob", 1e6)
+        ended = Commit(run_id, again.fence, head.sequence + 2, [], status=COMPLETED)
+        assert store.append([ended]) == [None]
+        assert store.ready(["g"], 10) == []
+        assert store.read(run_id, head.sequence + 1).records == [b"plain", b"last"]
+
+
+def test_in_sqlite(tmp_path: Path) -> None:
+    """D10, H1."""
+    path = tmp_path / "runs.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in MIGRATIONS[0]:
+            connection.execute(statement)
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        for number, row in enumerate(rows(), 1):
+            connection.execute(
+                "INSERT INTO runs (id, run_id, graph, status, snapshot, fence, created, updated, holder, lease_until,"
+                " tags, note) VALUES (?, ?, 'g', ?, 1, 1, 7, 8, ?, ?, '[]', x'')",
+                (number, *row),
+            )
+            connection.execute("INSERT INTO records VALUES (?, ?)", ((number << 32) + 1, b"1"))
+    with closing(SQLiteStore(path)) as store:
+        check(store)
+
+
+def test_in_postgresql(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D10, H1: also what a process that hasn't noticed does from then on."""
+    import psycopg
+
+    from holdfast.stores import postgres_schema
+    from holdfast.stores.postgres import PostgresStore
+
+    schema, known = new_schema(), postgres_schema.migrations()
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres_schema, "migrations", lambda: known[:1])
+        PostgresStore(postgres.of("postgres"), schema=schema).close()
+    with psycopg.connect(postgres.of("postgres"), autocommit=True) as connection:
+        connection.execute(f"SET search_path TO {schema}")
+        for row in rows():
+            connection.execute(
+                "WITH run AS (INSERT INTO runs (run_id, graph, status, snapshot, created, updated, holder,"
+                " lease_until, tags, note, mark) VALUES (%s, 'g', %s, 1, 7, 8, %s, %s, '{}', '', 1) RETURNING id)"
+                " INSERT INTO records SELECT id, 1, 1, '1' FROM run",
+                row,
+            )
+        with closing(PostgresStore(postgres.of("postgres"), schema=schema)) as store:
+            check(store)
+            lease = store.claim("left", "bob", 10)
+            as_before = f"'left', {lease.fence}, 3, '{{}}', 0, 'completed', '', false, true, 9, false"
+            assert connection.execute(
+                f"SELECT accepted FROM append_fully({as_before})".encode()
+            ).fetchone() == (True,)
+            assert (store.head("left").status, store.head("left").due) == (COMPLETED, None)
+    postgres.sql(f"DROP SCHEMA {schema} CASCADE")
+
+
+def test_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D10, H1: in head files, and in frames that change a head."""
+
+    def as_before(head: RunHead) -> list[Any]:
+        return [*head[1:10], list(head.tags), *head[11:15]]
+
+    with monkeypatch.context() as patch, closing(FileStore(tmp_path / "runs")) as store:
+        patch.setattr(files_format, "_head_data", as_before)
+        fill(store)
+    with closing(FileStore(tmp_path / "runs")) as store:
+        check(store)
+
+
+def test_in_redis(tmp_path: Path) -> None:
+    """D10, H1: and those that nobody has touched since are found, too."""
+    with (
+        redis_server(tmp_path) as server,
+        closing(RedisStore(server.url)) as store,
+        server.client() as client,
+    ):
+        fill(store)
+        for run_id in STATUSES:
+            key = f"holdfast:run:{run_id}"
+            client.hdel(key, "due", "priority")
+            client.hset(key, "v", "1")
+            client.hset(key, "sum", checksum(client.hmget(key, SEALED[:SEALED_BEFORE])))
+        assert not client.keys("holdfast:runs:due*")
+        check(store)
+
+
+def test_in_a_checkpoint_store() -> None:
+    """D10: head and journal are one text there."""
+    kept = InMemoryCheckpointStore()
+    store = AdaptedStore(kept)
+    fill(store)
+    for state in kept.list():
+        head, records = decode(b64decode(state.context[KEY][len(MARK) :])[4:])
+        data = encode([head[:15], records])
+        state.context[KEY] = MARK + b64encode(crc32(data).to_bytes(4, "big") + data).decode()
+        kept.save(state)
+    assert store.ready(["g"], 10) == []
+    store.abilities = store.abilities._replace(leases=True)
+    check(store)
+
+
+def test_in_an_exported_run() -> None:
+    """D10, P7: the priority comes along; where it arrives, nobody has asked for it to be run by itself."""
+    store = MemoryStore()
+    store.create(NewRun("r", "g", [], due=0.0, priority=7))
+    parcel = parcel_of(store.read("r"))
+    arrived = new_run_of(unpacked(packed(parcel), "it"), "s")
+    assert (arrived.due, arrived.priority) == (None, 7)
+    before = namedtuple("Before", parcel._fields[:-1])(*parcel[:-1])  # type: ignore[misc]
+    assert unpacked(packed(before), "it") == parcel._replace(priority=0)  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match="priority isn't a number"):
+        unpacked(packed(parcel._replace(priority="high")), "it")  # type: ignore[arg-type]
