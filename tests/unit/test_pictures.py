@@ -104,6 +104,18 @@ def test_several_routes_to_one_node_share_a_line_and_a_route_named_like_its_node
     }
 
 
+def test_a_way_that_takes_its_time_says_how_long() -> None:
+    graph = chain("a", "b")
+    graph._draft.ways.clear()
+    graph.add_edge("a", "b", key_equals("size", 1), delay=90).add_edge("a", "b", delay=7200)
+    graph.add_conditional_edges("b", lambda state: 1, {"again": "a", "stop": END}, delay=259_200)
+    labels = {(line.source, line.target): line.label for line in outline_of_graph(graph).lines}
+    assert labels["a", "b"] == "key_equals('size', 1), after 90 s or else, after 2 hours"
+    assert labels["b", "a"] == "again, after 3 days"
+    graph._draft.ways.clear()
+    assert "after 60 s" in graph.add_edge("a", "b", delay=60).draw("text")
+
+
 def test_a_choice_that_may_lead_anywhere_says_so() -> None:
     def somewhere(state: Any) -> str:
         return "b"

@@ -206,22 +206,14 @@ class _Sketch:
 
     def _lines_of(self, source: str, ways: list[Way], ends: list[str]) -> None:
         for place, way in enumerate(ways):
-            match way:
-                case Edge(predicate=None):
-                    for target in ends if way.target == END else [way.target]:
-                        self._line(
-                            source, target, "else" if place else "", "conditional" if place else "plain"
-                        )
-                case Edge():
-                    assert way.predicate is not None
-                    for target in ends if way.target == END else [way.target]:
-                        self._line(source, target, asked(way.predicate) or UNNAMED, "conditional")
-                case Choice():
-                    for result, chosen in (way.outcomes or {}).items():
-                        for target in ends if chosen == END else [chosen]:
-                            self._line(source, target, "" if result == chosen else str(result), "conditional")
-                case Section():
-                    self._branches(way)
+            if isinstance(way, Section):
+                self._branches(way)
+                continue
+            for label, chosen in _routes(way, first=place == 0):
+                kind: LineKind = "plain" if place == 0 and way.asks is None else "conditional"
+                said = ", ".join(each for each in (label, _later(way.delay)) if each)
+                for target in ends if chosen == END else [chosen]:
+                    self._line(source, target, said, kind)
 
     def _branches(self, section: Section) -> None:
         if section.own:
@@ -258,6 +250,26 @@ class _Sketch:
             )
         ]
         return Outline(self.name, (*start, *self.shapes.values(), *end), tuple(lines))
+
+
+def _routes(way: Edge | Choice, first: bool) -> list[tuple[str, str]]:
+    """Where a way may lead, each with what is written at the line to it."""
+    if isinstance(way, Choice):
+        outcomes = (way.outcomes or {}).items()
+        return [("" if result == chosen else str(result), chosen) for result, chosen in outcomes]
+    if way.predicate is None:
+        return [("" if first else "else", way.target)]
+    return [(asked(way.predicate) or UNNAMED, way.target)]
+
+
+def _later(seconds: float) -> str:
+    """How long a way takes, in words; empty if it takes no time."""
+    if not seconds:
+        return ""
+    for unit, size in (("days", 86_400), ("hours", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"after {seconds / size:.4g} {unit}"
+    return f"after {seconds:.4g} s"
 
 
 def _of_tasks(
