@@ -51,6 +51,26 @@ class RunInfo(NamedTuple):
     holder: str | None
 
 
+class RunList(list[RunInfo]):
+    """Runs in a list, which a notebook shows as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        from holdfast.pictures.notebook import moment, runs_as_html
+
+        rows = [
+            (
+                each.run_id, each.graph, each.status, each.node, str(each.step), moment(each.updated),
+                " · ".join(question.prompt for question in each.questions) or (each.error or {}).get("type", ""),
+            )
+            for each in self
+        ]  # fmt: skip
+        return runs_as_html(
+            rows, ("run", "graph", "status", "node", "step", "updated", "waits for, or failed with")
+        )
+
+
 class Difference(NamedTuple):
     """What is different between two states: keys that came, keys that went, and `(old, new)` for the rest."""
 
@@ -90,7 +110,7 @@ def list_runs(
     if status is not None and status not in STATUSES:
         raise UsageError(f"a run's status is one of {', '.join(STATUSES)}, not {status!r}")
     statuses = () if status is None else (status,)
-    return [run_info(head) for head in link.store.list(RunFilter(statuses, graph, tag, limit=limit))]
+    return RunList(run_info(head) for head in link.store.list(RunFilter(statuses, graph, tag, limit=limit)))
 
 
 def checkpoints(link: Link, run_id: str) -> list[Checkpoint]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from threading import Lock
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.engine.changes import detached
 from holdfast.engine.commands import Verdict
@@ -14,6 +14,9 @@ from holdfast.errors import Conflict, HoldfastError, RunNotFound, RunPaused, Usa
 from holdfast.graphs.state import State
 from holdfast.journal.progress import Question
 from holdfast.journal.store import COMPLETED, PAUSED, RUNNING
+
+if TYPE_CHECKING:
+    from holdfast.pictures.standing import Standing
 
 Open = Callable[[], Session]
 S = TypeVar("S", bound=State)
@@ -76,6 +79,20 @@ class Seen:
         state = self.session.core.state
         return state._copy() if self.verdict is not None else detached(state)
 
+    def standing(self) -> Standing | None:
+        """How the run stands, for a picture: by its journal where it has one, else by what is known here."""
+        from holdfast.pictures.standing import standing_of, standing_so_far
+
+        session = self.session
+        if session is None:
+            return None
+        plan, link = session.compiled.plan, session.compiled.link
+        if link is not None:
+            tail = link.store.read(self.run_id, first=1)
+            if tail.records:
+                return standing_of(plan, tail)._replace(status=self.status())
+        return standing_so_far(plan, session.progress, self.status())
+
     def outcome(self) -> State:
         """The final state, or the exception that says why there is none."""
         verdict = self.verdict
@@ -121,6 +138,18 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} {self._seen.status() if self._seen.began else 'not begun'}>"
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the graph, coloured by how far the run has come. Begins nothing, never raises."""
+        try:
+            from holdfast.pictures import notebook
+
+            standing = self._seen.standing()
+            if standing is None or self._seen.session is None:
+                return notebook.words_as_html(repr(self))
+            return notebook.run_as_html(self._seen.session.compiled.plan, standing, self.questions)
+        except Exception:
+            return None  # a notebook then shows the repr
 
 
 class Run(Handle, Generic[S]):

@@ -23,6 +23,7 @@ from holdfast.journal.store import ENDED, STATUSES
 if TYPE_CHECKING:
     from holdfast.engine.queued import QueuedRun
     from holdfast.journal.verification import Verification
+    from holdfast.pictures.drawing import Format
     from holdfast.stores.retention import Expired, Retention
 
 Config = Mapping[str, Any] | None
@@ -314,6 +315,46 @@ class Runnable(ABC, Generic[S]):
         compiled = self.compiled()
         wanted = None if graph == "*" else graph or compiled.plan.name
         return records.list_runs(compiled.need_link("runs"), status, wanted, tag, limit)
+
+    def draw(
+        self,
+        format: Format | None = None,
+        run_id: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        width: int | None = None,
+        color: bool = False,
+        ascii: bool = False,
+    ) -> str:
+        """A picture of the graph as `"svg"`, `"mermaid"` or `"text"`, made here; nothing is fetched from anywhere.
+
+        With `run_id`, it is coloured by how far that stored run has come: with counts, prompts of open questions and
+        types of errors, never a value of the state. It is written to `path` as well, if there is one, whose suffix
+        (.svg, .mmd, .txt) is the format that isn't named. A text has at most `width` columns, 100 if you don't say;
+        `color` and `ascii` are for terminals that have the one, or nothing else. Raises `DefinitionError`,
+        `RunNotFound`, and `UsageError`.
+        """
+        from holdfast.pictures import drawing
+
+        compiled, kind, standing = self.compiled(), drawing.chosen_format(format, path), None
+        if run_id is not None:
+            from holdfast.pictures.standing import standing_of
+
+            standing = standing_of(compiled.plan, compiled.need_link("draw").store.read(run_id, first=1))
+        outline = drawing.outline_for(compiled.plan, standing)
+        made = drawing.picture(outline, standing, kind, width=width, color=color, ascii=ascii)
+        if path is not None:
+            drawing.put_down(made, path)
+        return made
+
+    def _repr_svg_(self) -> str | None:
+        """What a notebook shows: the graph as far as it goes, and what is wrong with it. Never raises."""
+        try:
+            from holdfast.pictures.drawing import graph_as_svg
+
+            return graph_as_svg(self)
+        except Exception:
+            return None  # a notebook then shows the repr
 
     def cleanup_expired(self, max_age_hours: float = 24.0, statuses: Iterable[str] = ENDED) -> int:
         """Delete the runs in the store that ended so long ago, of whichever graph; returns how many there were.
