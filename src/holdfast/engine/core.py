@@ -86,7 +86,11 @@ class Core:
     def joined(self) -> list[dict[str, Any]] | None:
         """What the branches came to, if the run stands at their fan-in, before or after it."""
         step, results = self.walk.joined
-        return results if self.progress.phase == AFTER and step == self.progress.step else self.walk.scope.joined()
+        return (
+            results
+            if self.progress.phase == AFTER and step == self.progress.step
+            else self.walk.scope.joined()
+        )
 
     def _weave(self, walk: Walk) -> Generator[Any, Any, Exception | None]:
         return Weave(self.course).run(walk)
