@@ -192,7 +192,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(
     from holdfast.stores import postgres_schema
 
     known = postgres_schema.migrations()
-    bad = postgres_schema.Migration(2, "bad.sql", "CREATE TABLE half (x int); SELECT 1 / 0;")
+    bad = postgres_schema.Migration(len(known) + 1, "bad.sql", "CREATE TABLE half (x int); SELECT 1 / 0;")
     with monkeypatch.context() as patch:
         patch.setattr(postgres_schema, "migrations", lambda: (*known, bad))
         with pytest.raises(HoldfastError, match="division by zero"):
