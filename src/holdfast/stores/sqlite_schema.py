@@ -17,7 +17,7 @@ APPLICATION_ID = 0x48464A31
 """Marks a file as ours ("HFJ1"), so that another program's database is never written to."""
 
 VERSION = 1
-"""The number of the newest migration. It is here as well, so that a file that has it is opened without reading them."""
+"""The number of the newest migration. Here as well, so that a file that has it is opened without reading them."""
 
 
 def migrations() -> tuple[Migration, ...]:
