@@ -94,9 +94,7 @@ class Servers:
     def _opened(self, schema: str) -> Store:
         from holdfast.stores.postgres import PostgresStore
 
-        return PostgresStore(
-            self.postgres.of("postgres"), schema=schema, level="process", connections=2
-        )
+        return PostgresStore(self.postgres.of("postgres"), schema=schema, level="process", connections=2)
 
     def kinds(self, folder: Path, clock: Any) -> dict[str, Callable[[], Store]]:
         """How to open each kind of store, any number of times on the same data."""

@@ -20,7 +20,13 @@ from holdfast import RunPaused, StateGraph, Task, append, pause
 
 DATA = Path(__file__).parent.parent / "data"
 INPUT = {"seen": ["input"], "when": datetime(2026, 1, 31, 8, tzinfo=timezone(timedelta(hours=2)))}
-BEGUN = {**INPUT, "seen": ["input", "begin"], "pair": (1, 2**70), "sum": Decimal("1.10"), "text": "kelp " * 5000}
+BEGUN = {
+    **INPUT,
+    "seen": ["input", "begin"],
+    "pair": (1, 2**70),
+    "sum": Decimal("1.10"),
+    "text": "kelp " * 5000,
+}
 RESULTS = [{"fee": 7, "ship": "yes"}, {"fish": b"eel"}]
 ENDED = {**BEGUN, "seen": ["input", "begin", "join"], "results": RESULTS}
 

@@ -63,23 +63,23 @@ class Difference(NamedTuple):
 
 def run_info(head: RunHead) -> RunInfo:
     """What a head says, read. Raises `DamagedRecord` if it isn't what was written."""
-    note = _note_of(head)
+    note, questions = _note_of(head)
     return RunInfo(
         head.run_id, head.graph, head.status, head.created, head.updated, head.tags, head.parent,
-        note.get("step", 0), note.get("node", ""), note.get("reason"), note.get("error"),
-        [Question(**each) for each in note.get("questions", ())], head.holder,
+        note.get("step", 0), note.get("node", ""), note.get("reason"), note.get("error"), questions, head.holder,
     )  # fmt: skip
 
 
-def _note_of(head: RunHead) -> dict[str, Any]:
+def _note_of(head: RunHead) -> tuple[dict[str, Any], list[Question]]:
     try:
         note = decode(head.note) if head.note else {}
         if type(note) is not dict:
             raise ValueError("it holds something else")
-    except ValueError as problem:
+        questions = [Question(**each) for each in note.get("questions", ())]
+    except (TypeError, ValueError) as problem:
         reason = f"its summary can't be read ({problem}); a store that is encrypted is opened with its keys"
         raise DamagedRecord(head.run_id, 0, reason) from problem
-    return note
+    return note, questions
 
 
 def list_runs(

@@ -50,9 +50,8 @@ def read_progress(tail: Tail) -> Progress:
 
 def read_on(tail: Tail) -> tuple[Progress, int]:
     """The same, and what it costs to read the records after the whole one, in a ledger's measure."""
-    records, last = list(opened(tail)), tail.first + len(tail.records) - 1
-    if last < tail.head.sequence:
-        raise DamagedRecord(tail.head.run_id, last + 1, "it is missing")
+    records = list(opened(tail))
+    _check_end(tail)
     weight = sum(map(len, tail.records[1:])) + RECORD_WEIGHT * (len(records) - 1)
     return _folded(tail.head.run_id, records), weight
 
@@ -92,9 +91,9 @@ def next_step(tail: Tail) -> int:
 
 
 def history(tail: Tail) -> list[Checkpoint]:
-    """All steps that the journal still has, in order."""
+    """All steps that the journal still has, in order. Raises `DamagedRecord`."""
     found: dict[int, Checkpoint] = {}
-    progress = Progress("", "", "", "", {}, step=-1)
+    progress = Progress(tail.head.run_id, "", "", "", {}, step=-1)
     for number, record in opened(tail):
         keys = _changed_keys(record, progress)
         _apply(progress, number, record)
@@ -126,7 +125,17 @@ def history(tail: Tail) -> list[Checkpoint]:
             metadata=dict(progress.meta),
             branch=branch,
         )
+    _check_end(tail)
     return [found[step] for step in sorted(found)]
+
+
+def _check_end(tail: Tail) -> None:
+    """Raise `DamagedRecord` if the newest record isn't there, or none at all where there is to be one."""
+    last = tail.first + len(tail.records) - 1 if tail.records else 0
+    if last < max(tail.head.sequence, tail.head.snapshot) and (tail.records or tail.head.snapshot):
+        raise DamagedRecord(
+            tail.head.run_id, last + 1 if tail.records else tail.head.snapshot, "it is missing"
+        )
 
 
 def opened(tail: Tail) -> Iterator[tuple[int, list[Any]]]:
@@ -139,7 +148,7 @@ def opened(tail: Tail) -> Iterator[tuple[int, list[Any]]]:
 
 def _each(tail: Tail) -> Iterator[tuple[int, list[Any] | DamagedRecord]]:
     """The same, with damage in the place of a record that is damaged."""
-    if not tail.records and tail.head.status == COMPLETED:
+    if not tail.records and tail.head.status == COMPLETED and not tail.head.snapshot:
         raise UsageError(
             f"the journal of run {tail.head.run_id!r} went when it completed; preserve=True keeps it"
         )

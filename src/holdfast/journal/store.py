@@ -263,3 +263,12 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of files and connections. Closing twice is harmless; any other call then fails."""
         ...
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A store that can look itself through for damage that no single run shows. Few need to; `verify` asks them."""
+
+    def faults(self) -> Sequence[str]:
+        """What is wrong with whatever the runs are kept in, in words that name it; nothing if all is well."""
+        ...

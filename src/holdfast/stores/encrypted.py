@@ -26,7 +26,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from holdfast.errors import DamagedRecord, StoreUnavailable, UsageError
-from holdfast.journal.store import ENDED, Abilities, Commit, Lease, NewRun, RunFilter, RunHead, Store, Tail
+from holdfast.journal.store import (
+    ENDED,
+    Abilities,
+    Commit,
+    Inspectable,
+    Lease,
+    NewRun,
+    RunFilter,
+    RunHead,
+    Store,
+    Tail,
+)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -202,6 +213,10 @@ class EncryptedStore:
 
     def delete(self, run_id: str) -> None:
         self.inner.delete(run_id)
+
+    def faults(self) -> Sequence[str]:
+        """What the inner store finds wrong with itself."""
+        return self.inner.faults() if isinstance(self.inner, Inspectable) else []
 
     def close(self) -> None:
         self.inner.close()

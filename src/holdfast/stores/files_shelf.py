@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.errors import DamagedRecord, HoldfastError, RunNotFound
 from holdfast.journal.store import RunHead
 from holdfast.stores.files_locks import Locks, Stripe
 from holdfast.stores.files_runs import HEAD, JOURNAL, RunFiles, find, name_of, parsed
+
+if TYPE_CHECKING:
+    from logging import Logger
 
 MOST_OPEN = 8
 """Journal files that are kept open under one lock."""
@@ -92,24 +96,29 @@ class Shelf:
         return heads
 
     def _head_in(self, stripe: Stripe, path: Path, run_id: str | None) -> RunHead | None:
-        """The head of the run in a head file; of a damaged one, what its head file says, if that can be read."""
+        """The head of the run in a head file. Of a damaged run, what the file says, if that can be read: a warning
+        says that it may be out of date, or that the run is left out.
+        """
+        stored = None
         try:
-            stored = None if run_id is not None else parsed(None, path.read_bytes())[0]
-            try:
-                run = self.find(stripe, run_id if stored is None else stored.run_id)  # type: ignore[arg-type]
-            except DamagedRecord:
-                return stored or parsed(None, path.read_bytes())[0]
+            stored = parsed(None, path.read_bytes())[0]
+            run = self.find(stripe, run_id or stored.run_id)
             run.close()
             return run.head
         except (RunNotFound, FileNotFoundError):
             return None
         except DamagedRecord as damage:
-            import logging
-
-            logging.getLogger("holdfast.stores").warning("%s is left out of the list: %s", path, damage)
-            return None
+            what = "left out of the list" if stored is None else "listed as its head file has it"
+            _log().warning("%s is %s: %s", path, what, damage)
+            return stored
 
     def _forget(self, stripe: Stripe, run: RunFiles) -> None:
         run.close()
         stripe.runs.pop(run.head.run_id, None)
         stripe.opened.pop(run.head.run_id, None)
+
+
+def _log() -> Logger:
+    from logging import getLogger
+
+    return getLogger("holdfast.stores")

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from holdfast.errors import StoreUnavailable, UsageError
+from holdfast.stores.sqlite_log import commits_passed_over
 from holdfast.stores.sqlite_schema import is_current, migrate
 
 Outcome = TypeVar("Outcome")
@@ -157,10 +158,24 @@ class Connections:
                 raise StoreUnavailable(
                     f"{path} can't have a write-ahead log there (a network drive?): use a local disk"
                 )
+            self._look_at_log(cursor)
         except BaseException:
             cursor.connection.close()
             raise
         return cursor
+
+    def _look_at_log(self, cursor: sqlite3.Cursor) -> None:
+        """Warn of commits in the log that SQLite passes over. What another is writing just now isn't meant."""
+        if not commits_passed_over(self.path):
+            return
+        lost = self._transact(cursor, lambda _: commits_passed_over(self.path))
+        if lost:
+            from logging import getLogger
+
+            getLogger("holdfast.stores").warning(
+                "%s-wal is damaged, or was cut off by a power loss: the last %d commits in it can't be read, and "
+                "what they saved is lost", self.path, lost,
+            )  # fmt: skip
 
     def _open(self) -> sqlite3.Cursor:
         if self.closed:
@@ -175,6 +190,7 @@ class Connections:
             isolation_level=None,
             check_same_thread=False,
         )
+        connection.text_factory = _text
         try:
             cursor = connection.cursor()
             cursor.execute(f"PRAGMA synchronous = {'FULL' if self._flush else 'NORMAL'}")
@@ -218,6 +234,8 @@ class Connections:
         if isinstance(error, UnicodeEncodeError):
             return UsageError(f"{error.object!r} isn't text that SQLite can keep: {error.reason}")
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if isinstance(error, UnicodeDecodeError):  # in SQLite's own words about a damaged schema
+            code = sqlite3.SQLITE_CORRUPT
         meaning = _MEANINGS.get(code, "failed: {error}").format(timeout=self._timeout, error=error)
         return StoreUnavailable(f"{self.path} {meaning}")
 
@@ -269,11 +287,16 @@ def _look(cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Outcome]) -> 
             cursor.execute("ROLLBACK")
 
 
+def _text(data: bytes) -> str:
+    """Text as it is stored; what isn't text any more is left to the checksums."""
+    return data.decode("utf-8", "replace")
+
+
 def _is_busy(error: Exception) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
 
 
-_DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
+_DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 

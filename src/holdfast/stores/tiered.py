@@ -36,6 +36,7 @@ from holdfast.journal.store import (
     ENDED,
     Abilities,
     Commit,
+    Inspectable,
     Lease,
     NewRun,
     RunFilter,
@@ -166,6 +167,10 @@ class TieredStore:
     def delete(self, run_id: str) -> None:
         self.cold.delete(run_id)
         self._hot.attempt(lambda: self._drop(run_id))
+
+    def faults(self) -> Sequence[str]:
+        """What the cold store finds wrong with itself."""
+        return self.cold.faults() if isinstance(self.cold, Inspectable) else []
 
     def close(self) -> None:
         self.cold.close()

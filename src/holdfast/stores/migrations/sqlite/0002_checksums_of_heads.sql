@@ -1,0 +1,3 @@
+-- A checksum of each head, made anew whenever the head changes; NULL until it first does. From then on "sequence" is
+-- the number of the newest record as of that change, so that it is noticed if that record is lost.
+ALTER TABLE runs ADD COLUMN sum INTEGER;
