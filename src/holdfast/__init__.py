@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine.records import Difference, RunInfo
 from holdfast.engine.results import BranchResult
 from holdfast.engine.run import AsyncRun, Run
-from holdfast.engine.task import Task, once, pause
+from holdfast.engine.task import Task, once, pause, sleep
 from holdfast.errors import (
     AlreadyCompleted,
     AnswerRefused,
@@ -14,6 +14,7 @@ from holdfast.errors import (
     Conflict,
     DamagedCheckpoint,
     DamagedRecord,
+    DeadlinePassed,
     DefinitionError,
     ExecutionError,
     ForbiddenType,
@@ -24,8 +25,10 @@ from holdfast.errors import (
     RunExists,
     RunNotFound,
     RunPaused,
+    RunSetAside,
     StoreError,
     StoreUnavailable,
+    TooLarge,
     UnknownName,
     UnstorableValue,
     UnsupportedFormat,
@@ -50,12 +53,16 @@ from holdfast.stores.registry import open_store, register_store
 from holdfast.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from holdfast.engine.catalogue import register_graph
     from holdfast.engine.checkpoints import PauseInfo, WorkflowCheckpoint
+    from holdfast.engine.queued import QueuedRun
+    from holdfast.engine.supervisor import Supervisor
     from holdfast.graphs.flowstate import TaskRecord, TaskResult, WorkflowState
     from holdfast.graphs.refit import ResumePlan
     from holdfast.journal.verification import Damage, Verification
     from holdfast.stores.checkpoint_store import CheckpointState, CheckpointStore, PauseMetadata
     from holdfast.stores.cleaner import Cleaner
+    from holdfast.supervision import supervise
     from holdfast.workflow import Workflow
 
 _LATER = {
@@ -65,13 +72,17 @@ _LATER = {
     "Damage": "journal.verification",
     "PauseInfo": "engine.checkpoints",
     "PauseMetadata": "stores.checkpoint_store",
+    "QueuedRun": "engine.queued",
     "ResumePlan": "graphs.refit",
+    "Supervisor": "engine.supervisor",
     "TaskRecord": "graphs.flowstate",
     "TaskResult": "graphs.flowstate",
     "Verification": "journal.verification",
     "Workflow": "workflow",
     "WorkflowCheckpoint": "engine.checkpoints",
     "WorkflowState": "graphs.flowstate",
+    "register_graph": "engine.catalogue",
+    "supervise": "supervision",
 }
 """Where to find the names that only some need, above all those who define workflows, so that nobody else waits."""
 
@@ -108,6 +119,7 @@ __all__ = [
     "Damage",
     "DamagedCheckpoint",
     "DamagedRecord",
+    "DeadlinePassed",
     "DefinitionError",
     "Difference",
     "Event",
@@ -121,6 +133,7 @@ __all__ = [
     "PauseInfo",
     "PauseMetadata",
     "Question",
+    "QueuedRun",
     "ResumePlan",
     "Retry",
     "Run",
@@ -130,13 +143,16 @@ __all__ = [
     "RunInfo",
     "RunNotFound",
     "RunPaused",
+    "RunSetAside",
     "State",
     "StateGraph",
     "StoreError",
     "StoreUnavailable",
+    "Supervisor",
     "Task",
     "TaskRecord",
     "TaskResult",
+    "TooLarge",
     "UnknownName",
     "UnstorableValue",
     "UnsupportedFormat",
@@ -158,7 +174,10 @@ __all__ = [
     "open_store",
     "or_",
     "pause",
+    "register_graph",
     "register_observer",
     "register_store",
     "register_type",
+    "sleep",
+    "supervise",
 ]

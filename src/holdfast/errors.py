@@ -99,6 +99,12 @@ class StoreUnavailable(StoreError):
     code = "store-unavailable"
 
 
+class TooLarge(StoreUnavailable):
+    """A record is larger than the store can take. Trying again won't help: keep less in the state, or elsewhere."""
+
+    code = "too-large"
+
+
 class RunNotFound(StoreError):
     """No run has this id in this store. It never did, was deleted, or has expired."""
 
@@ -226,6 +232,21 @@ class NodeTimeout(RunError):
     """A node took longer than its `timeout`."""
 
     code = "timeout"
+
+
+class RunSetAside(RunError):
+    """A run took its process down too often without getting any further, so it counts as failed.
+
+    Supervisors leave it alone from then on; `resume` tries it again.
+    """
+
+    code = "set-aside"
+
+
+class DeadlinePassed(RunError):
+    """Nobody answered a `pause(deadline=…)` in time. Raised in the node that asked, which may catch it."""
+
+    code = "deadline-passed"
 
 
 class RunPaused(RunError):

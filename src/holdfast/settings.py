@@ -23,7 +23,7 @@ from holdfast.stores.registry import open_default_store, open_store
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-OnSaveError = Literal["fail", "continue"]
+OnSaveError = Literal["fail", "continue", "wait"]
 LEASE = 10.0
 
 
@@ -67,6 +67,7 @@ class Settings(NamedTuple):
             executor=self.executor,
             max_concurrency=self.max_concurrency,
             tolerant=self.on_save_error == "continue",
+            patient=self.on_save_error == "wait",
             keep=self.keep,
         )
 
@@ -110,7 +111,7 @@ class Settings(NamedTuple):
             yield "a checkpoint_dir keeps a run when it stops; an interval needs a store"
         if self.checkpointer is not None and self.interval:
             yield "a checkpointer keeps a run when it stops; an interval needs a store"
-        if self.on_save_error not in ("fail", "continue"):
-            yield f"on_save_error is 'fail' or 'continue', not {self.on_save_error!r}"
+        if self.on_save_error not in ("fail", "continue", "wait"):
+            yield f"on_save_error is 'fail', 'continue' or 'wait', not {self.on_save_error!r}"
         if self.keep is not None and (type(self.keep) is not int or self.keep < 1):
             yield f"keep is a whole number from 1, or None for all, not {self.keep!r}"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from holdfast.engine import checkpoints, entry
 from holdfast.engine.aside import twin
 from holdfast.engine.checkpoints import WorkflowCheckpoint
-from holdfast.engine.given import NOT_GIVEN, Given
+from holdfast.engine.given import Given
+from holdfast.engine.questions import NOT_GIVEN
 from holdfast.engine.records import progress_of
 from holdfast.engine.run import AsyncRun, Run
 from holdfast.engine.runnable import Config, Runnable, given_to

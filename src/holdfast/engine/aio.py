@@ -207,6 +207,8 @@ async def commit(session: Session, commit: Commit, crew: Crew) -> Exception | No
     if (rest := session.resting(commit)) is not None:
         return rest
     refusal = await _carried_out(session, link, commit, crew)
+    if refusal is not None and session.compiled.patient:
+        return await asyncio.to_thread(session.persist, commit, refusal)
     if refusal is None or not session.compiled.tolerant:
         return refusal
     return await asyncio.to_thread(session.reconsidered, commit, refusal)

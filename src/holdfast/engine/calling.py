@@ -8,9 +8,9 @@ from threading import Thread
 from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.engine.commands import Asked, Cancelled, Failed
+from holdfast.engine.commands import Asked, Asleep, Cancelled, Failed
 from holdfast.engine.link import Stop
-from holdfast.engine.questions import Pause
+from holdfast.engine.questions import Pause, Sleep
 from holdfast.engine.task import CURRENT, Task
 from holdfast.errors import NodeTimeout, UnstorableValue, UsageError
 from holdfast.graphs.state import Notes, State, TrackedState
@@ -31,7 +31,7 @@ class Interrupted(NamedTuple):
 
 
 def attempt(task: Task) -> Any:
-    """Call the node here: what it returned, a `Failed`, an `Asked`, or something to be awaited.
+    """Call the node here: what it returned, a `Failed`, `Asked` or `Asleep`, or something to be awaited.
 
     The task stays the current one of this context; the driver puts back what was before.
     """
@@ -41,6 +41,8 @@ def attempt(task: Task) -> Any:
         return task.call() if direct is None else direct(task.state)
     except Pause as asked:
         return Asked(asked.question, asked.note)
+    except Sleep as asleep:
+        return Asleep(asleep.timer, asleep.until)
     except Exception as error:
         return Failed(error)
 
@@ -154,6 +156,8 @@ async def awaited(task: Task, result: Awaitable[Any]) -> Any:
         return await result
     except Pause as asked:
         return Asked(asked.question, asked.note)
+    except Sleep as asleep:
+        return Asleep(asleep.timer, asleep.until)
     except Exception as error:
         return Failed(error)
     except CancelledError as error:

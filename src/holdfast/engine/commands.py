@@ -25,6 +25,19 @@ class Asked(NamedTuple):
     note: str = ""
 
 
+class Asleep(NamedTuple):
+    """The node is to be called again `until` it is a certain time, by the store's clock; `timer` says which sleep."""
+
+    timer: str
+    until: float
+
+
+class LetGo:
+    """The answer to a `Wait` that is too long to be waited for here."""
+
+    __slots__ = ()
+
+
 class Cancelled:
     """The run is to stop here."""
 

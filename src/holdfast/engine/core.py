@@ -16,7 +16,7 @@ from holdfast.engine.course import Course, Halt, stop_changes
 from holdfast.engine.task import Guard, Keep
 from holdfast.engine.walk import Walk
 from holdfast.engine.weave import Weave
-from holdfast.errors import Conflict, ExecutionError, RunCancelled, RunNotFound
+from holdfast.errors import Conflict, ExecutionError, HoldfastError, RunCancelled, RunNotFound
 from holdfast.graphs.plan import PLANNER, Plan
 from holdfast.graphs.state import State
 from holdfast.journal.ledger import Ledger
@@ -52,13 +52,16 @@ class Core:
         alone: bool = True,
         tolerant: bool = False,
         mark: Callable[[], None] | None = None,
+        timer: Callable[[], float] | None = None,
+        patience: float | None = None,
+        leaving: Callable[[], bool] = bool,
     ) -> None:
         self.progress, self.ledger, self.emit = progress, ledger, emit
         self.preserve, self.stream, self.way_out = preserve, stream, way_out
         guard = guard or Guard()
         self.course = Course(
             progress, ledger, clock, chance, emit, interval, stream, keep, guard, limit, alone, resumed, tolerant,
-            mark, self._weave,
+            mark, timer or clock, patience, leaving, self._weave,
         )  # fmt: skip
         self.walk = Walk(self.course, plan, progress)
 
@@ -78,7 +81,9 @@ class Core:
             case "failed":
                 return (yield from self._fail(halt))
             case "cancelled":
-                return (yield from self._cancel())
+                return (yield from (self._leave() if self.course.leaving() else self._cancel()))
+            case "asleep":
+                return (yield from self._leave())
             case _:
                 assert isinstance(halt.cause, Exception)
                 return (yield from self._unsaved(halt.cause))
@@ -149,6 +154,17 @@ class Core:
             path = [*self.progress.path, *map(at.scope.place, path)]
         return (yield from self._failed(halt.reason, halt.cause, at, self._node(halt), path, saved))
 
+    def _leave(self) -> Ending:
+        """Leave the run where it is, for somebody else to go on with when it is due."""
+        p, ledger = self.progress, self.ledger
+        if ledger is None:
+            return Verdict(RUNNING)
+        answer = yield ledger.commit(RUNNING, summary(p), heed=None, due=p.due() or 0.0)
+        if isinstance(answer, Exception):
+            return Verdict(RUNNING, answer if isinstance(answer, HoldfastError) else None)
+        self.walk.tell(events.RUN_REST, node=p.place(), due=p.due() or 0.0)
+        return Verdict(RUNNING)
+
     def _cancel(self) -> Ending:
         p = self.progress
         saved = yield from self._stop(CANCELLED, {"status": CANCELLED, "reason": "cancelled"})
@@ -175,7 +191,8 @@ class Core:
         walk.note(changes)
         answer: Any = None
         if ledger is not None:
-            answer = yield ledger.commit(status, summary(p), purge, heed=status == PAUSED)
+            due = p.due() if status == PAUSED else None
+            answer = yield ledger.commit(status, summary(p), purge, heed=status == PAUSED, due=due)
             if isinstance(answer, Exception):
                 if status != COMPLETED or not self.course.bears(answer):
                     walk.note(before)  # nobody was told of a stop that isn't saved: it is none

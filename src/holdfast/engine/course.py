@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 class Course:
     """What all walks of a run share. `stopping` says that it was asked to stop: nothing new begins.
 
+    `timer` is the store's clock, by which things are due, and `patience` for how many seconds they are waited for
+    here; None is for however long. `leaving` says whether a stop means that somebody else goes on with the run.
     `limit` is how many nodes run at once; one that is `alone` may be called as a node outside of branches is.
     `unsaved` is why the last save failed, where the run goes on without it, as one that is `tolerant` does. `mark` is
     called when a checkpoint is durable, where somebody keeps account of them.
     """
 
     __slots__ = (
-        "alone", "chance", "clock", "emit", "guard", "interval", "keep", "ledger", "limit", "mark", "resumed",
-        "root", "stopping", "stream", "tolerant", "unsaved", "weave",
+        "alone", "chance", "clock", "emit", "guard", "interval", "keep", "leaving", "ledger", "limit", "mark",
+        "patience", "resumed", "root", "stopping", "stream", "timer", "tolerant", "unsaved", "weave",
     )  # fmt: skip
 
     def __init__(
@@ -45,12 +47,16 @@ class Course:
         resumed: bool,
         tolerant: bool,
         mark: Callable[[], None] | None,
+        timer: Callable[[], float],
+        patience: float | None,
+        leaving: Callable[[], bool],
         weave: Callable[[Walk], Generator[Any, Any, Exception | None]],
     ) -> None:
         self.root, self.ledger, self.clock, self.chance, self.emit = root, ledger, clock, chance, emit
         self.interval, self.stream, self.keep, self.guard, self.limit = interval, stream, keep, guard, limit
         self.alone, self.resumed, self.tolerant, self.weave = alone, resumed, tolerant, weave
         self.mark, self.stopping = mark, False
+        self.timer, self.patience, self.leaving = timer, patience, leaving
         self.unsaved: Exception | None = None
 
     def bears(self, refusal: Exception) -> bool:
@@ -72,6 +78,8 @@ class Halt(NamedTuple):
     questions: Sequence[Question] = ()
 
 
+ASLEEP: Final = "asleep"
+"""Why a walk stops that waits for nothing but time, and for longer than anybody stays with it."""
 DONE: Final = Halt(COMPLETED)
 SAVE: Final = object()
 """What a walk in a branch yields when its records are to be durable before it goes on."""
@@ -84,12 +92,15 @@ class Join(NamedTuple):
 
 
 def taken_together(halts: Sequence[Halt]) -> Halt:
-    """Why branches that run beside each other don't go on: the first that failed, or all that wait."""
+    """Why branches that run beside each other don't go on: the first that failed, or all that wait for somebody."""
     assert halts, "a branch that isn't done says why"
     failures = [halt for halt in halts if halt.status == FAILED]
     if failures:
         more = f" (the first of {len(failures)} branches that failed)" if len(failures) > 1 else ""
         return failures[0]._replace(reason=f"{failures[0].reason}{more}")
+    halts = [halt for halt in halts if halt.status != ASLEEP]
+    if not halts:
+        return Halt(ASLEEP)
     reasons = [halt.reason for halt in halts[:3]] + ([f"and {len(halts) - 3} more"] if len(halts) > 3 else [])
     questions = [each for halt in halts for each in halt.questions]
     return Halt(PAUSED, halts[0].at, "; ".join(reasons), questions=questions)

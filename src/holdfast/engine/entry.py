@@ -18,14 +18,16 @@ from holdfast.engine.environment import environment
 from holdfast.engine.given import Given
 from holdfast.engine.handover import take_back
 from holdfast.engine.holder import this_process
-from holdfast.engine.link import Held, Link, link_to
+from holdfast.engine.link import Held, Link, link_to, nudge
 from holdfast.engine.session import Compiled, Session, log
 from holdfast.engine.ways import plan_inside, update_inside
 from holdfast.errors import (
     AlreadyCompleted,
     Conflict,
     DefinitionError,
+    RunExists,
     RunNotFound,
+    RunSetAside,
     UsageError,
 )
 from holdfast.graphs.plan import PLANNER, Plan
@@ -34,7 +36,7 @@ from holdfast.journal.codec import decode, encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.envelope import Seal
 from holdfast.journal.ledger import Ledger
-from holdfast.journal.progress import Progress
+from holdfast.journal.progress import FAILED_PHASE, Progress
 from holdfast.journal.reading import read_on
 from holdfast.journal.store import (
     COMPLETED,
@@ -49,6 +51,9 @@ from holdfast.observe import events
 if TYPE_CHECKING:
     from holdfast.graphs.layers import Layers
 
+A_MOMENT = 1.0
+"""Seconds by which what is known of the store's clock may be wrong."""
+
 
 def start(
     compiled: Compiled,
@@ -59,26 +64,70 @@ def start(
     stream: bool,
 ) -> Session:
     """Open a new run. Raises `RunExists`, `UnstorableValue`, `UsageError`."""
-    plan, link = compiled.plan, compiled.link
-    initial = plan.schema.initial(given if plan.layers is None else detached_value(given))
-    progress = Progress(
-        run_id, plan.name, plan.fingerprint, plan.entry,
-        initial if plan.layers is not None else detached_value(initial),
-        at=time(), config=dict(config or {}),
-    )  # fmt: skip
+    link, progress = compiled.link, _new(compiled.plan, given, config, run_id)
     ledger, held = None, None
     if link is not None:
         encode(progress.config, "config")
         progress.meta = made_with(compiled, tags)
-        held = link.create(new_run(progress, tags, this_process(), link.ttl))
+        held = link.create(new_run(progress, tags, this_process(), link.ttl, due=0.0))
         ledger = Ledger(run_id, held.lease.fence, 1)
-    if compiled.emit is not None:
-        compiled.emit(
-            events.GRAPH_START,
-            plan.name,
-            {"run_id": run_id, "entry": plan.entry if plan.layers is None else None},
-        )
+    _tell_start(compiled, run_id)
     return Session(compiled, progress, ledger, held, stream=stream, resumed=False)
+
+
+def enqueue(
+    compiled: Compiled,
+    given: Any,
+    config: Mapping[str, Any] | None,
+    run_id: str,
+    tags: tuple[str, ...],
+    priority: int,
+    delay: float,
+) -> bool:
+    """Create a run for whoever supervises the store. False if this run is there already.
+
+    Raises `RunExists` if the id is that of a run of another graph, `UnstorableValue`, `UsageError`.
+    """
+    link = compiled.need_link("start")
+    progress = _new(compiled.plan, given, config, run_id)
+    encode(progress.config, "config")
+    progress.meta = {**made_with(compiled, tags), "queued": True}
+    holder = this_process() if delay else None
+    run = new_run(progress, tags, holder, link.ttl, due=0.0, priority=priority)
+    try:
+        if not delay:
+            link.store.create(run)
+            return True
+        held = link.create(run)  # so that the delay is one by the store's clock
+    except RunExists:
+        if link.head(run_id).graph != compiled.plan.name:
+            raise
+        return False
+    try:
+        ledger = Ledger(run_id, held.lease.fence, 1)
+        refusal = link.commit(ledger.commit(RUNNING, heed=None, due=held.now() + delay))
+        if refusal is not None:
+            raise refusal
+    finally:
+        link.release(held)
+    return True
+
+
+def _new(plan: Plan, given: Any, config: Mapping[str, Any] | None, run_id: str) -> Progress:
+    """A run at its beginning."""
+    initial = plan.schema.initial(given if plan.layers is None else detached_value(given))
+    return Progress(
+        run_id, plan.name, plan.fingerprint, plan.entry,
+        initial if plan.layers is not None else detached_value(initial),
+        at=time(), config=dict(config or {}),
+    )  # fmt: skip
+
+
+def _tell_start(compiled: Compiled, run_id: str) -> None:
+    plan = compiled.plan
+    if compiled.emit is not None:
+        entry = plan.entry if plan.layers is None else None
+        compiled.emit(events.GRAPH_START, plan.name, {"run_id": run_id, "entry": entry})
 
 
 def made_with(compiled: Compiled, tags: tuple[str, ...]) -> dict[str, Any]:
@@ -88,28 +137,72 @@ def made_with(compiled: Compiled, tags: tuple[str, ...]) -> dict[str, Any]:
 
 
 def resume(
-    compiled: Compiled, run_id: str, given: Given, wait: float | None, stream: bool, step: int | None = None
+    compiled: Compiled,
+    run_id: str,
+    given: Given,
+    wait: float | None,
+    stream: bool,
+    step: int | None = None,
+    patience: float | None = None,
+    most_crashes: int | None = None,
 ) -> Session:
     """Open a stored run where it stands, with what `given` brings, which is durable before this returns.
 
-    `step` says where the caller believes the run to be. Raises `RunNotFound`, `AlreadyCompleted`,
-    `Conflict`, `AnswerRefused`, `RunPaused` for a question left open, `DamagedRecord`, `UsageError`.
+    `step` says where the caller believes the run to be, `patience` for how long it may wait here, `most_crashes` how
+    often in a row it may have taken its process down. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`,
+    `AnswerRefused`, `RunPaused` for a question left open, `DamagedRecord`, `UsageError`, `RunSetAside`.
     """
     link = compiled.need_link("resume")
     _refuse_completed(link.head(run_id))
     held = link.claim(run_id, wait)
     try:
         tail = link.store.read(run_id)
-        progress, ledger = _reopen(compiled, tail, held, step, given)
-        _bring_in(compiled, progress, ledger, given, tail.head.signal is not None)
-        session = Session(compiled, progress, ledger, held, stream=stream, resumed=True, whole=tail.first)
+        progress, ledger = _reopen(compiled, tail, held, step, given, most_crashes)
+        _bring_in(compiled, progress, ledger, given, tail.head.signal is not None, held.now())
+        fresh = progress.meta.get("queued") and not progress.iterations and progress.section is None
+        session = Session(
+            compiled, progress, ledger, held, stream=stream, resumed=not fresh, whole=tail.first, patience=patience
+        )  # fmt: skip
     except BaseException:
         link.release(held)
         raise
-    if compiled.emit is not None:
+    if given.timed and tail.head.signal is not None:
+        session.stop.ask()
+    if fresh:
+        _tell_start(compiled, run_id)
+    elif compiled.emit is not None:
         data = {"run_id": run_id, "node": progress.made_by}
         compiled.emit(events.CHECKPOINT_LOAD, compiled.plan.name, data)
     return session
+
+
+def answer(link: Link, run_id: str, given: Given, wait: float | None = None) -> None:
+    """Store answers to what a run asks; whoever supervises the store goes on with it. Needs no plan.
+
+    Raises `RunNotFound`, `Conflict`, `AnswerRefused`, `UsageError` if it asks nothing, `DamagedRecord`.
+    """
+    held = link.claim(run_id, wait)
+    try:
+        tail = link.store.read(run_id)
+        _refuse_completed(tail.head)
+        progress, weight = read_on(tail)
+        if not progress.open_questions():
+            raise UsageError(
+                f"run {run_id!r} asks nothing; resume({run_id!r}) goes on with one that has stopped"
+            )
+        answers, overdue = given.answers_to(progress, held.now()), progress.overdue(held.now())
+        encode(answers, "answers")
+        progress.lost(held.lease.crashes)
+        ledger = Ledger(run_id, held.lease.fence, tail.head.sequence, weight)
+        ledger.move(progress, {"time_passed": overdue, "going_on": answers}, time())
+        refusal = link.commit(
+            ledger.commit(RUNNING, summary(progress), heed=False, due=progress.due() or 0.0)
+        )
+        if refusal is not None:
+            raise refusal
+    finally:
+        link.release(held)
+    nudge(link.store)
 
 
 def recall(
@@ -214,7 +307,14 @@ def run_of(reference: Any) -> str:
     return reference.rpartition("@")[0] or reference
 
 
-def new_run(progress: Progress, tags: tuple[str, ...], holder: str | None, ttl: float) -> NewRun:
+def new_run(
+    progress: Progress,
+    tags: tuple[str, ...],
+    holder: str | None,
+    ttl: float,
+    due: float | None = None,
+    priority: int = 0,
+) -> NewRun:
     """The run that begins with this progress, as a store takes it."""
     first = Seal(progress.run_id).close(1, progress.snapshot_record())
     return NewRun(
@@ -227,6 +327,8 @@ def new_run(progress: Progress, tags: tuple[str, ...], holder: str | None, ttl: 
         tags,
         progress.parent,
         b"" if progress.status == RUNNING else summary(progress),
+        due,
+        priority,
     )
 
 
@@ -238,11 +340,15 @@ def check_id(run_id: Any) -> str:
 
 
 def _reopen(
-    compiled: Compiled, tail: Tail, held: Held, step: int | None, given: Given
+    compiled: Compiled, tail: Tail, held: Held, step: int | None, given: Given, most_crashes: int | None
 ) -> tuple[Progress, Ledger]:
     """The run's progress, and the ledger to go on with."""
     _refuse_completed(tail.head)
+    if given.timed and (tail.head.due is None or tail.head.due > held.now() + A_MOMENT):
+        raise Conflict(tail.head.run_id, "it isn't due any more")
     progress, weight = read_on(tail)
+    if most_crashes is not None and held.lease.crashes - progress.crashes >= most_crashes:
+        _set_aside(compiled, progress, tail, held)
     asked = {question.id for question in progress.open_questions()}
     refitted = check_fits(compiled.plan, progress)
     gone = sorted(asked - {question.id for question in progress.open_questions()})
@@ -261,6 +367,30 @@ def _reopen(
     if refitted:
         ledger.whole(progress)
     return progress, ledger
+
+
+def _set_aside(compiled: Compiled, progress: Progress, tail: Tail, held: Held) -> None:
+    """Have a run that takes its process down again and again count as failed: `RunSetAside`. Not if it slept."""
+    times = held.lease.crashes - progress.crashes
+    if (progress.due() or 0.0) > held.now():
+        return
+    link, node = compiled.need_link("supervise"), progress.place()
+    reason = f"its process was lost {times} times in a row at {node!r}, so it was set aside"
+    error = {"type": RunSetAside.__name__, "message": reason, "node": node}
+    changes: dict[str, Any] = {"status": FAILED, "reason": reason, "error": error, "cleared": True}
+    if progress.section is None:
+        changes["phase"] = FAILED_PHASE
+    progress.crashes = held.lease.crashes
+    ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence)
+    ledger.move(progress, changes, time())
+    refusal = link.commit(ledger.commit(FAILED, summary(progress), heed=None))
+    if refusal is not None:
+        raise refusal
+    if compiled.emit is not None:
+        data = {"run_id": progress.run_id, "node": node, "error": reason}
+        compiled.emit(events.RUN_FAIL, compiled.plan.name, data)
+    message = f"run {progress.run_id!r}: {reason}; resume({progress.run_id!r}) tries it again"
+    raise RunSetAside(message, progress.run_id)
 
 
 def _refuse_completed(head: RunHead) -> None:
@@ -348,18 +478,22 @@ def _missing(plan: Plan, progress: Progress, way: str) -> str:
     return ""
 
 
-def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Given, signalled: bool) -> None:
+def _bring_in(
+    compiled: Compiled, progress: Progress, ledger: Ledger, given: Given, signalled: bool, now: float
+) -> None:
     """Make a resume durable: from now on the run is running again, with what it was given.
 
-    A request to cancel that its holder didn't live to heed is over: resuming is the newer wish.
+    A request to cancel that its holder didn't live to heed is over: resuming is the newer wish, if it is one.
     """
-    answers, update = given.answers_to(progress), given.update_for(progress)
+    answers, update = given.answers_to(progress, now), given.update_for(progress)
+    overdue = progress.overdue(now)
     if compiled.plan.layers is not None:
         update = compiled.plan.layers.check_update(update)
     encode(answers, "answers")
     encode(dict(given.config or {}), "config")
     failed = any(branch.status == FAILED for _, branch in progress.stops())
-    brings = answers or update or given.config or signalled or failed or ledger.pending
+    wished = not given.timed and (signalled or failed)
+    brings = answers or update or given.config or wished or overdue or ledger.pending
     if progress.status == RUNNING and not brings:
         return
     changes: dict[str, Any] = {"meta": {**progress.meta, **environment()}}
@@ -367,13 +501,15 @@ def _bring_in(compiled: Compiled, progress: Progress, ledger: Ledger, given: Giv
     if given.config:
         changes["config"] = {**progress.config, **given.config}
     link, at = compiled.need_link("resume"), time()
-    ledger.move(progress, {**changes, "going_on": answers}, at)
+    if overdue or given.timed:
+        changes["time_passed"] = overdue
+    ledger.move(progress, changes if given.timed else {**changes, "going_on": answers}, at)
     if update:
         ledger.note(progress.move_record({}, at, merge_update(compiled.plan, update, progress)))
         for path, branch in list(progress.under_way()):
             delta = merge_update(*update_inside(compiled.plan, progress, path, update), branch)
             ledger.put(progress, path, at, branch.move_record({}, at, delta))
-    commit = ledger.commit(RUNNING, summary(progress), heed=False)
+    commit = ledger.commit(RUNNING, summary(progress), heed=None if given.timed else False, due=0.0)
     refusal = link.commit(commit)
     if refusal is not None:
         raise refusal

@@ -5,39 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from holdfast.engine.questions import check_answer
-from holdfast.errors import RunPaused, UsageError
-from holdfast.journal.progress import Progress
+from holdfast.engine.questions import NOT_GIVEN, check_answer
+from holdfast.errors import AnswerRefused, RunPaused, UsageError
+from holdfast.journal.progress import Progress, Question
 from holdfast.journal.store import PAUSED
 
 
-class NotGiven:
-    """Stands for an argument that wasn't given, where None could be one."""
-
-    def __repr__(self) -> str:
-        return "NOT_GIVEN"
-
-
-NOT_GIVEN: Any = NotGiven()
-
-
 class Given(NamedTuple):
-    """What a resume brings along: answers to open questions, updates of the state, settings."""
+    """What a resume brings along: answers to open questions, updates of the state, settings.
+
+    One that is nobody's wish, since it was just time to go on, is `timed`: it approves of nothing.
+    """
 
     value: Any = NOT_GIVEN
     answers: Mapping[str, Any] | None = None
     update: Mapping[str, Any] | None = None
     config: Mapping[str, Any] | None = None
+    timed: bool = False
 
     @property
     def answers_any(self) -> bool:
         """Whether it may answer something."""
         return self.value is not NOT_GIVEN or bool(self.answers)
 
-    def answers_to(self, progress: Progress) -> dict[str, Any]:
+    def answers_to(self, progress: Progress, now: float) -> dict[str, Any]:
         """The answers by question id, each checked. Raises if one is wrong or unknown, or if nothing could go on.
 
-        Where several branches ask, some may be answered before others.
+        Where several branches ask, some may be answered before others. `now` is by the store's clock.
         """
         if self.answers is not None and not isinstance(self.answers, Mapping):
             raise UsageError(f"answers are a dict by question id, not {type(self.answers).__name__}")
@@ -61,8 +55,9 @@ class Given(NamedTuple):
                 raise UsageError(
                     f"run {progress.run_id!r} has no open question {question_id!r}; open: {listed}"
                 )
+            _check_in_time(progress, open_ones[question_id], now)
             check_answer(open_ones[question_id], answer)
-        if asked and not given and _only_asks(progress):
+        if asked and not given and _only_asks(progress, now):
             listed = "; ".join(f"{question.id}: {question.prompt}" for question in asked)
             how = "answer" if len(asked) == 1 else "{question id: answer, …}"
             raise RunPaused(
@@ -86,6 +81,15 @@ class Given(NamedTuple):
         return update
 
 
-def _only_asks(progress: Progress) -> bool:
-    """Whether a paused run has stopped for nothing but questions."""
-    return progress.status == PAUSED and all(branch.questions for _, branch in progress.stops())
+def _check_in_time(progress: Progress, question: Question, now: float) -> None:
+    if question.deadline is not None and question.deadline <= now:
+        late, way_on = now - question.deadline, f"resume({progress.run_id!r}) goes on without an answer"
+        raise AnswerRefused(question.id, f"its deadline passed {late:.0f} s ago; {way_on}")
+
+
+def _only_asks(progress: Progress, now: float) -> bool:
+    """Whether a paused run has stopped for nothing but questions, and none of them, nor any branch, is due."""
+    due = progress.due()
+    if progress.status != PAUSED or (due is not None and due <= now):
+        return False
+    return all(branch.questions for _, branch in progress.stops())

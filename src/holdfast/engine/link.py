@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from holdfast.engine.holder import describe_holder, is_dead, this_process
 from holdfast.errors import Conflict, RunNotFound, StoreUnavailable
@@ -29,12 +29,15 @@ IDLE = 30.0
 
 
 class Stop:
-    """A request to stop a run before its next node. `wake` is called when it is made, from any thread."""
+    """A request to stop a run before its next node. `wake` is called when it is made, from any thread.
 
-    __slots__ = ("asked", "wake")
+    `leaving` says that the run isn't to be cancelled, but left for somebody else to go on with.
+    """
+
+    __slots__ = ("asked", "leaving", "wake")
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = self.leaving = False
         self.wake: Callable[[], object] | None = None
 
     def ask(self) -> None:
@@ -43,17 +46,24 @@ class Stop:
         if self.wake is not None:
             self.wake()
 
+    def leave(self) -> None:
+        """Make the request for somebody else to go on with the run."""
+        self.leaving = True
+        self.ask()
+
 
 class Held:
     """A lease that this process holds, and what it was told about it."""
 
-    __slots__ = ("__weakref__", "lease", "lost", "process", "stop")
+    __slots__ = ("__weakref__", "lease", "lost", "now", "process", "stop")
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, now: Callable[[], float]) -> None:
         self.lease = lease
         self.process = os.getpid()
         self.lost = False
         self.stop = Stop()
+        self.now = now
+        """The time by the store's clock, as far as can be told without asking it again."""
 
 
 class Slot:
@@ -72,6 +82,7 @@ class Link:
 
     def __init__(self, store: Store, ttl: float = 10.0) -> None:
         self.store, self.ttl = store, ttl
+        self._clock: Callable[[], float] | None = getattr(store, "clock", None)
         self.begin()
 
     def begin(self) -> None:
@@ -231,7 +242,7 @@ class Link:
         return not any(held is not None and held.lease.fence == head.fence for held in known)
 
     def _hold(self, lease: Lease) -> Held:
-        held = Held(lease)
+        held = Held(lease, self._clock or _clock_since(lease.until - self.ttl))
         self.held[lease.run_id] = held
         with self._keeper_lock:
             if self._keeper is None or not self._keeper.is_alive():
@@ -297,6 +308,29 @@ def link_to(store: Store, ttl: float = 10.0) -> Link:
         return link
 
 
+_watching: WeakKeyDictionary[Store, WeakSet[Supervises]] = WeakKeyDictionary()
+
+
+class Supervises(Protocol):
+    """Somebody who takes on what is queued in a store."""
+
+    def nudge(self) -> None:
+        """Look now."""
+        ...
+
+
+def watch(store: Store, supervisor: Supervises) -> None:
+    """Have a supervisor of this process hear of what this process queues."""
+    with _links_lock:
+        _watching.setdefault(store, WeakSet()).add(supervisor)
+
+
+def nudge(store: Store) -> None:
+    """Something was queued: have those look who are near. Others find it when they next look."""
+    for supervisor in list(_watching.get(store, ())):
+        supervisor.nudge()
+
+
 def _keep(link: Link) -> None:
     """Renew leases until there have been none for a while. A store that can't be reached is asked again."""
     idle = 0.0
@@ -311,6 +345,12 @@ def _keep(link: Link) -> None:
             logging.getLogger("holdfast.leases").warning(
                 "couldn't renew leases; will try again", exc_info=True
             )
+
+
+def _clock_since(granted: float) -> Callable[[], float]:
+    """A clock that shows this time now, and goes on from there whatever is done to this machine's."""
+    since = monotonic()
+    return lambda: granted + monotonic() - since
 
 
 def in_words(conflict: Conflict) -> Conflict:

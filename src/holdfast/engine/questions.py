@@ -20,6 +20,16 @@ _TYPES: dict[str, Any] = {
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 
 
+class NotGiven:
+    """Stands for an argument that wasn't given, where None could be one."""
+
+    def __repr__(self) -> str:
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN: Any = NotGiven()
+
+
 class Pause(BaseException):
     """Carries a question out of a node. Not an `Exception`, so that a node's own `except` lets it through."""
 
@@ -28,14 +38,32 @@ class Pause(BaseException):
         super().__init__(question.prompt)
 
 
+class Sleep(BaseException):
+    """Ends a call of a node that is to be called again at a certain time. No `Exception` either."""
+
+    def __init__(self, timer: str, until: float) -> None:
+        self.timer, self.until = timer, until
+        super().__init__(timer)
+
+
 def question_for(
-    question_id: str, prompt: str, node: str, choices: Iterable[Any] | None, schema: Any
+    question_id: str,
+    prompt: str,
+    node: str,
+    choices: Iterable[Any] | None,
+    schema: Any,
+    deadline: float | None = None,
 ) -> Question:
     """The question as data. Raises `UsageError` for choices or a schema that aren't any."""
     if isinstance(choices, str) or (choices is not None and not (choices := list(choices))):
         raise UsageError(f"choices is a list of at least one answer, not {choices!r}")
     return Question(
-        question_id, str(prompt), node, None if choices is None else list(choices), _as_schema(schema)
+        question_id,
+        str(prompt),
+        node,
+        None if choices is None else list(choices),
+        _as_schema(schema),
+        deadline,
     )
 
 

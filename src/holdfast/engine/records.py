@@ -239,7 +239,7 @@ def _forget_stop(progress: Progress) -> None:
     if progress.phase != AFTER:
         progress.phase = BEFORE
     progress.questions, progress.answers, progress.asked, progress.memos = [], {}, {}, {}
-    progress.attempts, progress.error, progress.cleared = 0, None, False
+    progress.attempts, progress.error, progress.cleared, progress.timers = 0, None, False, {}
     for branch in progress.section.children.values() if progress.section is not None else ():
         if not branch.done:
             branch.status, branch.reason = RUNNING, None

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.engine import entry, records
 from holdfast.engine.aside import twin
-from holdfast.engine.given import NOT_GIVEN, Given
+from holdfast.engine.given import Given
+from holdfast.engine.link import nudge
+from holdfast.engine.moments import Span, seconds_of
+from holdfast.engine.questions import NOT_GIVEN
 from holdfast.engine.records import Difference, RunInfo
 from holdfast.engine.run import AsyncRun, Run
 from holdfast.engine.session import Compiled, Session
@@ -19,6 +22,7 @@ from holdfast.journal.reading import Checkpoint
 from holdfast.journal.store import ENDED, STATUSES
 
 if TYPE_CHECKING:
+    from holdfast.engine.queued import QueuedRun
     from holdfast.journal.verification import Verification
 
 Config = Mapping[str, Any] | None
@@ -140,6 +144,98 @@ class Runnable(ABC, Generic[S]):
         given = given_to(value, response, answers, update, config)
         run: AsyncRun[S] = AsyncRun(run_id, self._resuming(run_id, given, wait))
         return await run.result()
+
+    def start(
+        self,
+        input: Any = None,
+        config: Config = None,
+        *,
+        run_id: str | None = None,
+        tags: Iterable[str] = (),
+        priority: int = 0,
+        delay: Span = 0.0,
+    ) -> QueuedRun[S]:
+        """Create a run in the store and return; any supervisor of the store executes it.
+
+        `run_id` is an idempotency key: the same one twice is one run, the first. Those of a higher `priority` come
+        first; `delay` is how long to wait before it begins. What the run came to is kept until it is deleted
+        or expires. Raises `UsageError` without a store, `RunExists` if the id is that of another graph's run.
+        """
+        from holdfast.engine.queued import QueuedRun
+
+        compiled, labels = self.compiled(), _tags(tags)
+        if type(priority) is not int:
+            raise UsageError(f"priority is a whole number, not {priority!r}")
+        named, seconds = entry.check_id(new_id() if run_id is None else run_id), seconds_of(delay, "delay")
+        entry.enqueue(compiled, input, config, named, labels, priority, seconds)
+        link = compiled.need_link("start")
+        nudge(link.store)
+        return QueuedRun(named, link, self.state_at)
+
+    enqueue = start
+
+    async def astart(
+        self,
+        input: Any = None,
+        config: Config = None,
+        *,
+        run_id: str | None = None,
+        tags: Iterable[str] = (),
+        priority: int = 0,
+        delay: Span = 0.0,
+    ) -> QueuedRun[S]:
+        """`start` without blocking the event loop."""
+        from asyncio import to_thread
+
+        more: dict[str, Any] = {"run_id": run_id, "tags": tags, "priority": priority, "delay": delay}
+        return await to_thread(self.start, input, config, **more)
+
+    def answer(
+        self,
+        run_id: str,
+        value: Any = NOT_GIVEN,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        wait: float | None = None,
+    ) -> None:
+        """Answer what a paused run asks, and leave it to a supervisor to go on; `resume` would go on here.
+
+        The answer is durable when this returns. Raises `AnswerRefused`, `RunPaused` if nothing was answered,
+        `RunNotFound`, `Conflict`, `UsageError` for a run that asks nothing.
+        """
+        entry.answer(self.compiled().need_link("answer"), run_id, Given(value, answers), wait)
+
+    async def aanswer(
+        self,
+        run_id: str,
+        value: Any = NOT_GIVEN,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        wait: float | None = None,
+    ) -> None:
+        """`answer` without blocking the event loop."""
+        from asyncio import to_thread
+
+        await to_thread(self.answer, run_id, value, answers=answers, wait=wait)
+
+    def recover(self, *, concurrency: int = 16, max_crashes: int = 3) -> list[str]:
+        """Go on with all runs of this graph that nobody goes on with, each to its next stop; returns their ids.
+
+        One sweep: those that were queued, whose process died, whose sleep or deadline is over. `supervise` does it
+        for as long as it is there.
+        """
+        from holdfast.engine.catalogue import Catalogue
+        from holdfast.engine.supervisor import Habits, Supervisor
+
+        link = self.compiled().need_link("recover")
+        habits = Habits(link.ttl, concurrency, max_crashes=max_crashes)
+        return Supervisor(link.store, Catalogue([cast(Any, self)]), habits).drain()
+
+    async def arecover(self, *, concurrency: int = 16, max_crashes: int = 3) -> list[str]:
+        """`recover` without blocking the event loop."""
+        from asyncio import to_thread
+
+        return await to_thread(self.recover, concurrency=concurrency, max_crashes=max_crashes)
 
     def cancel(self, run_id: str) -> None:
         """Stop a run between two nodes, whichever process it is in. What it saved can be resumed.

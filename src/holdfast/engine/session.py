@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from threading import Lock
-from time import time
+from time import sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.accounts import summary
@@ -17,6 +17,8 @@ from holdfast.engine.task import Guard, Scope
 from holdfast.errors import (
     Conflict,
     StoreError,
+    StoreUnavailable,
+    TooLarge,
     UsageError,
 )
 from holdfast.graphs.plan import Plan
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from logging import Logger
 
 
+SOONEST = 0.05
 OFTEN, A_WHILE = 16, 1.0
 """After so many failures in a row, a save is tried again after so many seconds, where a run goes on without."""
 
@@ -57,13 +60,16 @@ class Compiled(NamedTuple):
     max_concurrency: int = BESIDE
     tolerant: bool = False
     """Whether a run goes on when it can't be saved."""
+    patient: bool = False
+    """Whether it waits, for as long as it takes, for a store that can't be reached."""
     keep: int | None = None
     """How many of a run's newest checkpoints are kept; None keeps all."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """How runs are executed, as data to be stored with them."""
-        saving = {"on_save_error": "continue" if self.tolerant else "fail", "keep": self.keep}
+        on_save_error = "continue" if self.tolerant else "wait" if self.patient else "fail"
+        saving = {"on_save_error": on_save_error, "keep": self.keep}
         return {"max_concurrency": self.max_concurrency, "preserve": self.preserve, **saving}
 
     def need_link(self, what: str) -> Link:
@@ -89,6 +95,7 @@ class Session:
         stream: bool,
         resumed: bool,
         whole: int = 1,
+        patience: float | None = None,
     ) -> None:
         way_out = f"resume({progress.run_id!r}) tries it again" if ledger is not None else ""
         self.compiled, self.progress, self.ledger, self.held = compiled, progress, ledger, held
@@ -99,7 +106,9 @@ class Session:
         self.retention = Retention(compiled.keep, whole) if watched else None
         self.core = Core(
             compiled.plan, progress, ledger, clock=time, chance=_chance, emit=compiled.emit,
-            interval=compiled.interval, preserve=compiled.preserve, stream=stream, way_out=way_out,
+            interval=compiled.interval, preserve=compiled.preserve or bool(progress.meta.get("queued")),
+            stream=stream, way_out=way_out, timer=time if held is None else held.now, patience=patience,
+            leaving=lambda: self.stop.leaving,
             resumed=resumed, keep=self._keep if ledger is not None else None, guard=self.guard,
             limit=compiled.max_concurrency, alone=compiled.executor is None, tolerant=compiled.tolerant,
             mark=self._mark if self.retention is not None else None,
@@ -128,6 +137,29 @@ class Session:
             self.written(commit)
         elif self.compiled.tolerant:
             return self.reconsidered(commit, refusal)
+        elif self.compiled.patient:
+            return self.persist(commit, refusal)
+        return refusal
+
+    def persist(self, commit: Commit, refusal: Exception | None) -> Exception | None:
+        """Try a save again until the store can be reached, or the run is asked to stop."""
+        link, pause = self.compiled.need_link("save"), SOONEST
+        while (
+            isinstance(refusal, StoreUnavailable)
+            and not isinstance(refusal, TooLarge)
+            and not self.stop.asked
+        ):
+            if not self.failures:
+                log().warning("run %s waits for its store: %s", self.id, refusal)
+            self.failures += 1
+            sleep(pause)
+            pause = min(pause * 2, A_WHILE)
+            refusal = link.commit(commit)
+            if refusal is None:
+                self.written(commit)
+        if isinstance(refusal, Conflict):
+            refusal = self.reconsidered(commit, refusal)
+        self.failures = 0
         return refusal
 
     def resting(self, commit: Commit) -> Exception | None:

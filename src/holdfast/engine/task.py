@@ -10,18 +10,21 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from holdfast.engine.questions import Pause, question_for, read_answer
+from holdfast.engine.moments import Moment, Span, moment_of
+from holdfast.engine.questions import NOT_GIVEN, Pause, Sleep, question_for, read_answer
 from holdfast.engine.results import BranchResult
 from holdfast.engine.speaking import Speaking
-from holdfast.errors import UsageError
+from holdfast.errors import DeadlinePassed, UsageError
 from holdfast.graphs.plan import Plan, PlanNode
 from holdfast.graphs.state import NodeState, unshared
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.opened import Key
-from holdfast.journal.progress import Progress
+from holdfast.journal.progress import Progress, Question
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from holdfast.graphs.said import Said
 
 CURRENT: ContextVar[Task | None] = ContextVar("holdfast.task", default=None)
@@ -84,7 +87,7 @@ class Scope:
     `path` leads from the `root` of the run to this branch, `branch` names it and `prefix` makes the numbers of its
     steps different from those of all others. `task` is the call that is under way. `outer` is the progress that a
     branch was opened by, and `kept` what the planner of a workflow wants to remember. `in_layer` says that this is a
-    task of a workflow: a branch of one node, which has its name.
+    task of a workflow: a branch of one node, which has its name. `timer` is the store's clock.
     """
 
     __slots__ = (
@@ -100,6 +103,7 @@ class Scope:
         "progress",
         "root",
         "task",
+        "timer",
     )
 
     def __init__(
@@ -113,7 +117,9 @@ class Scope:
         branch: str = "",
         prefix: str = "",
         outer: Progress | None = None,
+        timer: Callable[[], float] = float,
     ) -> None:
+        self.timer = timer
         self.plan, self.progress, self.keep, self.guard = plan, progress, keep, guard
         self.root, self.path, self.branch, self.prefix = root, path, branch, prefix
         self.outer = outer
@@ -165,7 +171,7 @@ class Scope:
 class Task(Speaking):
     """What a node may know about the call it is in, and what a driver needs to make it."""
 
-    __slots__ = ("_asked", "attempt", "began", "plan_node", "scope", "state", "step", "used")
+    __slots__ = ("_asked", "_slept", "attempt", "began", "plan_node", "scope", "state", "step", "used")
 
     def __init__(self, scope: Scope, plan_node: PlanNode, state: NodeState, attempt: int, step: int) -> None:
         self.scope = scope
@@ -181,6 +187,8 @@ class Task(Speaking):
 
     _asked: int
     """How many questions it has asked; unset while that is none."""
+    _slept: int
+    """How often it has slept, likewise."""
     began: float
     """When the call began, by the loop's clock; known where somebody watches."""
 
@@ -246,8 +254,22 @@ class Task(Speaking):
                 assert self.plan_node.work is not None, f"nobody offers {thing!r}"
                 return self.plan_node.work.offer(self, thing)
 
-    def pause(self, prompt: str, *, choices: Any = None, schema: Any = None, key: str | None = None) -> Any:
+    def pause(
+        self,
+        prompt: str,
+        *,
+        choices: Any = None,
+        schema: Any = None,
+        key: str | None = None,
+        deadline: Moment | None = None,
+        default: Any = NOT_GIVEN,
+        on_timeout: Callable[[], Any] | None = None,
+    ) -> Any:
         """See `holdfast.pause`."""
+        if deadline is None and (default is not NOT_GIVEN or on_timeout is not None):
+            raise UsageError("pause(default=…) and pause(on_timeout=…) are for when a deadline= has passed")
+        if default is not NOT_GIVEN and on_timeout is not None:
+            raise UsageError("pause(): give default= or on_timeout=, not both")
         self._check_open("pause")
         if key is not None and key.isdigit():
             raise UsageError(f"pause(key={key!r}): numbers are for questions without a key; use a word")
@@ -259,18 +281,50 @@ class Task(Speaking):
             raise UsageError(
                 "pause() needs a store to keep the run in: compile(store=…), or a CheckpointConfig with an interval"
             )
-        question = question_for(question_id, prompt, place, choices, schema)
-        if question_id not in self.scope.progress.answers:
+        limit = None if deadline is None else self._limit(question_id, deadline)
+        question = question_for(question_id, prompt, place, choices, schema, limit)
+        if question_id in self.scope.progress.answers:
+            answer = self.scope.progress.answers[question_id]
+            try:
+                found = read_answer(detached_value(answer), schema)
+            except ValueError as problem:
+                raise Pause(question, f" (the last answer was refused: {problem})") from problem
+        elif limit is not None and question_id in self.scope.progress.timers and limit <= self.scope.timer():
+            answer = found = self._unanswered(question, default, on_timeout)
+        else:
             encode(question.to_data(), "question")
             raise Pause(question)
-        answer = self.scope.progress.answers[question_id]
-        try:
-            found = read_answer(detached_value(answer), schema)
-        except ValueError as problem:
-            raise Pause(question, f" (the last answer was refused: {problem})") from problem
         if self.scope.plan.layers is not None:
             self._saying("pause").answered(question_id, question.prompt, detached_value(answer))
         return found
+
+    def sleep(
+        self, duration: Span | None = None, *, until: datetime | None = None, key: str | None = None
+    ) -> None:
+        """See `holdfast.sleep`."""
+        self._check_open("sleep")
+        if (duration is None) == (until is None):
+            raise UsageError("sleep(seconds) or sleep(until=datetime): give one of them")
+        self._slept = getattr(self, "_slept", 0) + 1
+        timer = f"sleep:{key or self._slept}"
+        known, now = self.scope.progress.timers.get(timer), self.scope.timer()
+        if known is None:
+            known = moment_of(duration if until is None else until, now, "sleep()")
+        if known > now:
+            raise Sleep(timer, known)
+
+    def _limit(self, question_id: str, deadline: Moment) -> float:
+        """Until when a question can be answered: that is settled when it is first asked."""
+        known = self.scope.progress.timers.get(question_id)
+        return moment_of(deadline, self.scope.timer(), "pause(deadline=…)") if known is None else known
+
+    def _unanswered(self, question: Question, default: Any, on_timeout: Callable[[], Any] | None) -> Any:
+        """What counts as the answer to a question that nobody answered in time."""
+        if default is not NOT_GIVEN:
+            return default
+        if on_timeout is not None:
+            return on_timeout()
+        raise DeadlinePassed(f"nobody answered {question.prompt!r} in time", self.run_id)
 
     def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """See `holdfast.once`."""
@@ -330,15 +384,47 @@ class Task(Speaking):
             raise UsageError(f"{what}(): the call of node {self.node!r} that this belongs to is over")
 
 
-def pause(prompt: str, *, choices: Any = None, schema: Any = None, key: str | None = None) -> Any:
+def pause(
+    prompt: str,
+    *,
+    choices: Any = None,
+    schema: Any = None,
+    key: str | None = None,
+    deadline: Moment | None = None,
+    default: Any = NOT_GIVEN,
+    on_timeout: Callable[[], Any] | None = None,
+) -> Any:
     """Stop the run until somebody answers, and return the answer.
 
     Inside a node. The run is saved with status `paused`, and the process may end. `resume(run_id, answer)`
     runs the node again from its first line, and this call then returns the answer. An answer must be one
     of `choices`, if given, and fit `schema`: a type, a JSON Schema dict or a pydantic model. Questions are
     told apart by their order in the node, or by `key`.
+
+    `deadline` is until when it can be answered: seconds, a `timedelta`, or a `datetime`. If nobody has by then, the
+    node runs again and this call returns `default`, or what `on_timeout()` returns, or raises `DeadlinePassed`. A
+    supervisor sees to that when the time has come; without one, it happens when the run is next resumed.
     """
-    return current("pause").pause(prompt, choices=choices, schema=schema, key=key)
+    return current("pause").pause(
+        prompt,
+        choices=choices,
+        schema=schema,
+        key=key,
+        deadline=deadline,
+        default=default,
+        on_timeout=on_timeout,
+    )
+
+
+def sleep(duration: Span | None = None, *, until: datetime | None = None, key: str | None = None) -> None:
+    """Let time pass, durably: so many seconds (or a `timedelta`), or until a `datetime`.
+
+    Inside a node. The call of the node ends here, and when the time has come it is called again from its first line;
+    this then returns at once. So keep what came before with `once`. The process may end meanwhile: whoever resumes
+    the run waits for the rest, and under a supervisor the run lies in the store, held by nobody. Sleeps are
+    told apart by their order in the node, or by `key`.
+    """
+    current("sleep").sleep(duration, until=until, key=key)
 
 
 def once(key: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

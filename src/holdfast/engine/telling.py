@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 from holdfast.engine.changes import detached
-from holdfast.engine.commands import Asked, Cancelled, Failed, Report
+from holdfast.engine.commands import Asked, Asleep, Cancelled, Failed, Report
 from holdfast.engine.course import Course, Halt
 from holdfast.engine.task import Scope, Task
 from holdfast.engine.wording import Words, words_for
@@ -65,7 +65,7 @@ class Telling:
 
     def conclude(self, task: Task, outcome: object) -> None:
         """A node was called; what it asks for, and a run that stops, is told elsewhere."""
-        if self.planning or isinstance(outcome, (Asked, Cancelled)):
+        if self.planning or isinstance(outcome, (Asked, Asleep, Cancelled)):
             return
         failed = isinstance(outcome, Failed) or (isinstance(outcome, Halt) and outcome.status == FAILED)
         if isinstance(outcome, Halt) and not failed:

@@ -4,9 +4,9 @@ It reads no clock, file or random number and waits for nothing. It *yields* what
 what came of it; a driver does the doing:
 
     yields              is sent
-    `Task`              what the node returned, or a `Failed`, `Asked` or `Cancelled`
+    `Task`              what the node returned, or a `Failed`, `Asked`, `Asleep` or `Cancelled`
     `Commit`            when it is durable and its ledger knows, None or a checkpointer's reference; or why not
-    `Wait`              None when the time is over, or a `Cancelled`
+    `Wait`              None when the time is over; a `Cancelled`, or a `LetGo` before
     `Report`            None; the event is for whoever iterates the run
 
 and returns a `Halt`. A walk in a branch yields two more, to the weave that runs it beside others: `SAVE`, for a
@@ -25,10 +25,21 @@ from typing import Any, Final
 
 from holdfast.engine.accounts import error_data, told
 from holdfast.engine.changes import Changes, TaskChanges
-from holdfast.engine.commands import Asked, Cancelled, Failed, Wait
-from holdfast.engine.course import DONE, SAVE, Course, Halt, Join, refused, stop_changes, taken_together
-from holdfast.engine.saving import Saving, Steps
+from holdfast.engine.commands import Asked, Asleep, Cancelled, Failed
+from holdfast.engine.course import (
+    ASLEEP,
+    DONE,
+    SAVE,
+    Course,
+    Halt,
+    Join,
+    refused,
+    stop_changes,
+    taken_together,
+)
+from holdfast.engine.saving import Steps
 from holdfast.engine.task import Scope, Task
+from holdfast.engine.timing import Timing
 from holdfast.engine.ways import Opening, following, opening_inside
 from holdfast.graphs.plan import END, Plan, PlanNode
 from holdfast.graphs.sections import COLLECT, SubPlan
@@ -40,10 +51,10 @@ from holdfast.journal.progress import AFTER, BEFORE, FAILED_PHASE, Progress
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from holdfast.observe import events
 
-UNFINISHED: Final = frozenset({Failed, Asked, Cancelled, Halt})
+UNFINISHED: Final = frozenset({Failed, Asked, Asleep, Cancelled, Halt})
 
 
-class Walk(Saving):
+class Walk(Timing):
     """The way through one plan on one state: that of a run, of a branch, or of a graph inside of a node.
 
     `until` is the node that ends it: the fan-in, for a branch. `path`, `branch`, `prefix` are those of its `Scope`.
@@ -64,7 +75,7 @@ class Walk(Saving):
         self.nested = bool(path)
         self.state = state = self._enlivened()
         self.scope = scope = Scope(
-            plan, progress, course.keep, course.guard, course.root, path, branch, prefix, outer
+            plan, progress, course.keep, course.guard, course.root, path, branch, prefix, outer, course.timer
         )
         durable = course.ledger is not None
         self.changes: Changes | TaskChanges
@@ -101,6 +112,10 @@ class Walk(Saving):
         if halt is not None:
             return halt
         while (name := p.node) != END:
+            if p.timers:
+                halt = yield from self.rest()
+                if halt is not None:
+                    return halt
             if before and name in before and not p.cleared:
                 return Halt(PAUSED, self, f"interrupted before {scope.place(name)!r}")
             if p.iterations >= limit:
@@ -145,6 +160,8 @@ class Walk(Saving):
                 p.complete(name, at, decided)
                 if ledger is not None:
                     ledger.step(p, outcome, decided)
+            if node.delays is not None:
+                self.linger(node, decided)
             if type(chosen) is Opening:
                 halt = yield from self._enter(chosen)
                 if halt is not None:
@@ -172,8 +189,8 @@ class Walk(Saving):
         if not self.scope.in_layer:
             self.tell(events.BRANCH_START)
         halt = yield from self.run()
-        if halt.status == RUNNING:
-            return halt  # its records were refused, so nothing is told of them
+        if halt.status in (RUNNING, ASLEEP):
+            return halt  # its records were refused, so nothing is told of them; or nothing has happened
         if halt.status == FAILED and on_error == COLLECT:
             times = {"began": self.first, "at": course.clock()}
             self.note({"node": END, "phase": BEFORE, "error": self.described(halt), **times})
@@ -223,6 +240,7 @@ class Walk(Saving):
                 return self._halt_after(chosen)
             target = self._target(chosen)
             self.note({"node": END if target == self.until else target, "phase": BEFORE, "cleared": False})
+            self.linger(self.plan.nodes[p.made_by or ""], p.node)
             if isinstance(chosen, Opening):
                 self._open(chosen)
         if self.course.resumed and not self.nested:
@@ -326,7 +344,7 @@ class Walk(Saving):
             return None
         return taken_together([self.halts[key] for key in stopped if key in self.halts])
 
-    def _unfinished(self, task: Task, outcome: Failed | Asked | Cancelled | Halt) -> Steps:
+    def _unfinished(self, task: Task, outcome: Failed | Asked | Asleep | Cancelled | Halt) -> Steps:
         """A node didn't complete: try again (None), or stop (a Halt)."""
         task.close()
         self.changes.undo(task.state)
@@ -336,13 +354,15 @@ class Walk(Saving):
             case Asked(question, note):
                 place = self.scope.place(task.node)
                 return Halt(PAUSED, self, f"{place!r} asks: {question.prompt}{note}", questions=[question])
+            case Asleep():
+                return (yield from self.sleep(task, outcome))
             case Cancelled():
                 return Halt(CANCELLED)
             case Failed(error, again):
                 delay = self._delay(task, error) if again else None
                 yield from self.report(self.words.fails(self, task, error, delay))
                 if delay is not None:
-                    return (yield from self._again(task, error, delay))
+                    return (yield from self.again(task, error, delay))
                 return Halt(FAILED, self, told(error), error, FAILED_PHASE)
             case Halt(status, cause=cause):
                 if status != FAILED:
@@ -350,25 +370,13 @@ class Walk(Saving):
                 delay = None if cause is None else self._delay(task, cause)
                 error = cause or RuntimeError(outcome.reason)
                 yield from self.report(self.words.fails(self, task, error, delay))
-                return outcome if delay is None else (yield from self._again(task, error, delay))
+                return outcome if delay is None else (yield from self.again(task, error, delay))
 
     def _delay(self, task: Task, error: BaseException) -> float | None:
         retry = task.plan_node.retry
         if retry is None or not retry.applies(error, task.attempt):
             return None
         return retry.delay(task.attempt, self.course.chance())
-
-    def _again(self, task: Task, error: BaseException, delay: float) -> Steps:
-        """Count the failed attempt, durably, and wait. None means: try again."""
-        self.tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=told(error))
-        changes = {"attempts": task.attempt, "error": error_data(error, self.scope.place(task.node))}
-        self.note({**changes, "section_again": True} if self.progress.section is not None else changes)
-        refusal = yield from self.save()
-        if refusal is not None:
-            return refusal
-        if isinstance((yield Wait(delay)), Cancelled):
-            return Halt(CANCELLED)
-        return None
 
     def _complete(self, task: Task, delta: bytes, target: str | None, at: float) -> str | None:
         """A node of a branch completed: it counts as a step of the run, too. Gives what comes next in the branch."""

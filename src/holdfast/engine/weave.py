@@ -12,8 +12,8 @@ from collections.abc import Generator
 from heapq import heappop, heappush
 from typing import Any
 
-from holdfast.engine.commands import Begin, Cancelled, Gather, Report, Wait
-from holdfast.engine.course import SAVE, Course, Halt
+from holdfast.engine.commands import Begin, Cancelled, Gather, LetGo, Report, Wait
+from holdfast.engine.course import ASLEEP, SAVE, Course, Halt
 from holdfast.engine.task import Task
 from holdfast.engine.walk import Walk
 from holdfast.engine.ways import plan_inside
@@ -21,6 +21,9 @@ from holdfast.errors import Conflict, RunNotFound
 from holdfast.graphs.sections import FAIL
 from holdfast.journal.opened import Key
 from holdfast.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Signalled
+
+A_MOMENT = 1.0
+"""Seconds for which a question waits to be heard, while the other branches sleep."""
 
 
 class Bundle:
@@ -69,6 +72,7 @@ class Weave:
         self.timers: list[tuple[float, int, Strand]] = []
         self._timed = 0
         self._prompt = False
+        self._asks = False
         self.refusal: Exception | None = None
 
     def run(self, walk: Walk) -> Generator[Any, Any, Exception | None]:
@@ -135,8 +139,9 @@ class Weave:
     def _ended(self, strand: Strand, halt: Halt) -> None:
         bundle = strand.bundle
         bundle.live -= 1
-        if halt.status in (FAILED, PAUSED):
+        if halt.status in (FAILED, PAUSED, ASLEEP):
             bundle.walk.halts[strand.key] = halt
+            self._asks = self._asks or halt.status == PAUSED
             bundle.failing = bundle.failing or halt.status == FAILED
         elif halt.status == CANCELLED and self.refusal is None:
             self.course.stopping = True
@@ -189,6 +194,9 @@ class Weave:
                     self.course.stopping = True
                 else:
                     self.ready.append((self.running.pop(task), outcome))
+        elif seconds is not None and self._too_long(seconds):
+            self._send_away(LetGo())
+            return True
         elif seconds is not None:
             if isinstance((yield Wait(seconds)), Cancelled):
                 self.course.stopping = True
@@ -202,6 +210,15 @@ class Weave:
     def _stop(self) -> None:
         """Nothing new begins: what waits for its turn, or for time to pass, stops here."""
         self.ready.extend((strand, Cancelled()) for strand, _ in self.queued)
-        self.ready.extend((strand, Cancelled()) for _, _, strand in self.timers)
         self.queued.clear()
+        self._send_away(Cancelled())
+
+    def _too_long(self, seconds: float) -> bool:
+        """Whether nobody waits here for so long; where some ask, they are to be heard before the others awake."""
+        patience = self.course.patience
+        return seconds > (A_MOMENT if patience is None else patience) and (patience is not None or self._asks)
+
+    def _send_away(self, answer: Cancelled | LetGo) -> None:
+        """What waits for time to pass doesn't wait here."""
+        self.ready.extend((strand, answer) for _, _, strand in self.timers)
         self.timers.clear()

@@ -72,7 +72,8 @@ class Draft:
 
 def mistakes_in(draft: Draft) -> list[str]:
     """Everything that is wrong with it, in words."""
-    return [*_wrong_names(draft), *_wrong_ends(draft), *_wrong_sections(draft), *_unreachable(draft)]
+    checks = (_wrong_names, _wrong_ends, _wrong_sections, _wrong_delays, _unreachable)
+    return [mistake for check in checks for mistake in check(draft)]
 
 
 def no_node(name: Hashable, draft: Draft) -> str:
@@ -134,6 +135,19 @@ def _wrong_sections(draft: Draft) -> Iterator[str]:
                         f"the section after {inner.source!r}, in a branch that ends at {section.fan_in!r}, "
                         "needs a fan-in of its own"
                     )
+
+
+def _wrong_delays(draft: Draft) -> Iterator[str]:
+    fan_ins = {section.fan_in for section in draft.sections}
+    delays: dict[tuple[str, str], float] = {}
+    for way in draft.ways:
+        if isinstance(way, Section):
+            continue
+        for target in way.targets:
+            if way.delay and target in fan_ins:
+                yield f"the edge {way.source!r} → {target!r} ends a branch, so it can't have a delay"
+            if delays.setdefault((way.source, target), way.delay) != way.delay:
+                yield f"two edges {way.source!r} → {target!r} differ in their delay"
 
 
 def _in_branches(draft: Draft) -> set[str]:

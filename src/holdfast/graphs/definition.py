@@ -9,7 +9,7 @@ from holdfast.errors import DefinitionError
 from holdfast.graphs.checks import Draft, NodeSpec, SubSpec, mistakes_in, no_node
 from holdfast.graphs.functions import Function, examine, examine_choice
 from holdfast.graphs.plan import END, START, Choice, Edge, Plan, PlanNode, fingerprint, plan_node
-from holdfast.graphs.policy import Retry, read_retry, read_timeout
+from holdfast.graphs.policy import Retry, read_delay, read_retry, read_timeout
 from holdfast.graphs.predicates import Predicate
 from holdfast.graphs.schema import read_schema
 from holdfast.graphs.sections import COLLECT, FAIL, OnError, Section, SubPlan
@@ -85,18 +85,24 @@ class Definition:
         """Add a node that comes after parallel branches; it may also take `parallel_results`, one entry a branch."""
         return self.add_node(name, run, retry=retry, timeout=timeout)
 
-    def add_edge(self, source: str, target: str, predicate: Predicate | None = None) -> Self:
+    def add_edge(
+        self, source: str, target: str, predicate: Predicate | None = None, *, delay: Any = 0.0
+    ) -> Self:
         """Let `target` follow `source` when `predicate` holds, or always. They are tried in order of addition.
 
-        `add_edge(START, n)` makes n the entry point; `add_edge(n, END)` lets the run end after n.
+        `add_edge(START, n)` makes n the entry point; `add_edge(n, END)` lets the run end after n. `delay` is how long
+        the way takes, in seconds or as a `timedelta`: `source` is saved, and `target` runs when the time has come.
         """
+        delay = read_delay(delay, f"the edge {source!r} → {target!r}")
+        if delay and (source == START or target == END):
+            raise DefinitionError("an edge from START or to END can't have a delay", self.name)
         if source == START:
             return self.set_entry_point(target)
         if target == END and predicate is None:
             return self.set_finish_point(source)
         what = f"the predicate of {source!r} → {target!r}"
         asked = None if predicate is None else examine_choice(predicate, what)
-        self._draft.ways.append(Edge(source, target, asked))
+        self._draft.ways.append(Edge(source, target, asked, delay))
         return self._changed()
 
     def add_conditional_edges(
@@ -104,15 +110,20 @@ class Definition:
         source: str,
         choose: Callable[..., Any],
         outcomes: Mapping[Any, str] | Iterable[str] | None = None,
+        *,
+        delay: Any = 0.0,
     ) -> Self:
         """Let `choose(state)` pick what follows `source`: its result is looked up in `outcomes`.
 
-        Without `outcomes`, or with a list of names, the result is itself the name of the next node.
+        Without `outcomes`, or with a list of names, the result is itself the name of the next node. `delay` is how
+        long the way takes, unless it leads to the end.
         """
+        delay = read_delay(delay, f"the choice after {source!r}")
         if outcomes is not None and not isinstance(outcomes, Mapping):
             outcomes = {name: name for name in outcomes}
         asked = examine_choice(choose, f"the choice after {source!r}")
-        self._draft.ways.append(Choice(source, asked, None if outcomes is None else dict(outcomes)))
+        ways = None if outcomes is None else dict(outcomes)
+        self._draft.ways.append(Choice(source, asked, ways, delay))
         return self._changed()
 
     def add_parallel_edge(self, source: str, branch: str, fan_in: str, *, on_error: OnError = FAIL) -> Self:
@@ -267,7 +278,7 @@ class Definition:
         ]
         exits = name in draft.exits or not ways
         sub = None if spec.sub is None else inside(spec.sub, name)
-        return plan_node(name, spec.function, spec.retry, spec.timeout, ways, exits, sub)
+        return plan_node(name, spec.function, spec.retry, spec.timeout, ways, exits, sub, draft.nodes)
 
     def _sub(self, what: str, run: Any, inputs: Passing, outputs: Passing) -> SubSpec | None:
         """What was given as a graph that runs inside this one; None if it isn't a graph."""

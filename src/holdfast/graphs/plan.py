@@ -35,6 +35,7 @@ class Edge(NamedTuple):
     source: str
     target: str
     predicate: Function | None = None
+    delay: float = 0.0
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -63,6 +64,7 @@ class Choice(NamedTuple):
     source: str
     choose: Function
     outcomes: Mapping[Any, str] | None
+    delay: float = 0.0
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -103,7 +105,8 @@ class PlanNode(NamedTuple):
 
     What is worked out ahead: `follower` is the one node that always comes next, where that is so; `tests` are
     its ways out where all of them are edges with predicates of the state alone; `direct` is its function
-    where that takes the state alone. Otherwise each is None. `sub` is the graph that it runs, if it runs one;
+    where that takes the state alone; `delays` are the seconds that ways to certain nodes take, where some do.
+    Otherwise each is None. `sub` is the graph that it runs, if it runs one;
     `work` is the task of a workflow that it is, if it is one.
     """
 
@@ -118,6 +121,7 @@ class PlanNode(NamedTuple):
     direct: Callable[[Any], Any] | None
     sub: SubPlan | None = None
     work: Work | None = None
+    delays: Mapping[str, float] | None = None
 
     @property
     def section(self) -> Section | None:
@@ -159,6 +163,7 @@ def plan_node(
     ways: Iterable[Way],
     exits: bool,
     sub: SubPlan | None = None,
+    nodes: Iterable[str] = (),
 ) -> PlanNode:
     """Freeze one node, working out ahead what can be."""
     ordered = tuple(ways)
@@ -184,7 +189,16 @@ def plan_node(
         tests=tests if len(tests) == len(ordered) else None,
         direct=direct,
         sub=sub,
+        delays=_delays(ordered, nodes),
     )
+
+
+def _delays(ways: tuple[Way, ...], nodes: Iterable[str]) -> dict[str, float] | None:
+    found: dict[str, float] = {}
+    for way in ways:
+        if not isinstance(way, Section) and way.delay:
+            found |= dict.fromkeys(way.targets or nodes, way.delay)
+    return found or None
 
 
 def fingerprint(kind: str, entry: str, nodes: Mapping[str, PlanNode], schema: Schema) -> str:

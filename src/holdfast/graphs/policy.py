@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from math import inf
 from typing import Any, NamedTuple, Self
 
 from holdfast.errors import DefinitionError
@@ -74,6 +76,14 @@ def read_timeout(given: Any, what: str) -> float | None:
     if given is None or (isinstance(given, (int, float)) and type(given) is not bool and given > 0):
         return given
     raise DefinitionError(f"{what}: timeout is a number of seconds above 0, not {given!r}")
+
+
+def read_delay(given: Any, what: str) -> float:
+    """A number of seconds, given as one or as a `timedelta`. Raises `DefinitionError` that names `what` it is for."""
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    if isinstance(seconds, (int, float)) and type(seconds) is not bool and 0 <= seconds < inf:
+        return float(seconds)
+    raise DefinitionError(f"{what}: delay is a number of seconds from 0 or a timedelta, not {given!r}")
 
 
 def read_retry(given: Retry | int | None) -> Retry | None:

@@ -102,6 +102,7 @@ class Ledger:
         note: bytes | None = None,
         purge: bool = False,
         heed: bool | None = True,
+        due: float | None = None,
     ) -> Commit:
         """All that is pending, as a commit. It stays pending until `acknowledged`.
 
@@ -129,6 +130,7 @@ class Ledger:
             note,
             purge,
             heed,
+            due,
         )
 
     def acknowledged(self, commit: Commit) -> None:

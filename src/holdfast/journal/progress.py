@@ -46,10 +46,15 @@ class Question(NamedTuple):
     node: str
     choices: list[Any] | None = None
     schema: dict[str, Any] | None = None
+    deadline: float | None = None
+    """Until when it can be answered, by the store's clock; then it is taken back."""
 
     def to_data(self) -> dict[str, Any]:
         """It as plain data."""
-        return self._asdict()
+        data = self._asdict()
+        if self.deadline is None:
+            del data["deadline"]
+        return data
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -60,6 +65,8 @@ class Progress:
     what follows (`after`), or failed and will be tried again (`failed`). `cleared` says that the interrupts at this
     position have been taken. `made_by` is the node that completed last, `step` its number. `attempts` counts the
     ended attempts of the node at this position, and `answers`, what was `asked` for them, and `memos` belong to it.
+    `timers` say until when it sleeps, and until when its questions could be answered: the one without a name is that
+    of the position, before which nothing happens there.
     `crashes` is how many holders had been lost when the last record was written.
 
     `section` has the branches that are under way, or done, at this position. Before a branch begins, `start` is what
@@ -89,6 +96,7 @@ class Progress:
     answers: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
     memos: dict[str, Any] = field(default_factory=dict)
+    timers: dict[str, float] = field(default_factory=dict)
     error: dict[str, Any] | None = None
     config: dict[str, Any] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
@@ -120,19 +128,21 @@ class Progress:
             self.node = following
             self.phase = BEFORE
         self.cleared = False
-        if self.attempts or self.answers or self.memos or self.error or self.section:
+        if self.attempts or self.answers or self.memos or self.error or self.section or self.timers:
             self.attempts, self.answers, self.memos, self.error, self.section = 0, {}, {}, None, None
-            self.asked = {}
+            self.asked, self.timers = {}, {}
 
     def move(self, changes: Mapping[str, Any]) -> None:
         """Anything else happened: take over the named fields. `going_on` brings answers, see `go_on`;
-        `section_again` lets branches that failed try again.
+        `section_again` lets branches that failed try again; `time_passed` names questions that are taken back.
         """
         for name, value in changes.items():
             if name == "questions":
                 self.questions = [Question(**each) for each in value]
             elif name == "going_on":
                 self.go_on(value)
+            elif name == "time_passed":
+                self._pass_time(value)
             elif name == "section_again":
                 self._wake_branches({}, approved=False)
             else:
@@ -159,19 +169,46 @@ class Progress:
         """
         self._wake(answers, self.status == PAUSED, own=True)
 
-    def _wake(self, answers: Mapping[str, Any], approved: bool, own: bool = False) -> None:
+    def due(self) -> float | None:
+        """From when on something can go on by itself, by the store's clock; None if it waits for somebody."""
+        if self.section is not None and any(not child.done for child in self.section.children.values()):
+            moments = [child.due() for child in self.section.children.values() if not child.done]
+        elif self.status == RUNNING:
+            moments = [0.0]
+        else:
+            moments = [question.deadline for question in self.questions]
+        known = [moment for moment in moments if moment is not None]
+        return max(min(known), self.timers.get("", 0.0)) if known else None
+
+    def overdue(self, now: float) -> list[str]:
+        """The questions that nobody can answer any more."""
+        asked = self.open_questions()
+        return [each.id for each in asked if each.deadline is not None and each.deadline <= now]
+
+    def _pass_time(self, overdue: Sequence[str]) -> None:
+        """Questions are taken back, here and in branches; what waits for nobody else runs again."""
+        self._wake({}, approved=False, overdue=overdue)
+        if self.status == PAUSED and self.section is not None and self.due() is not None:
+            self.status, self.reason = RUNNING, None
+
+    def _wake(
+        self, answers: Mapping[str, Any], approved: bool, own: bool = False, overdue: Sequence[str] = ()
+    ) -> None:
         mine = {question.id: answers[question.id] for question in self.questions if question.id in answers}
-        if mine or (not self.questions and (own or approved or self.status == FAILED)):
+        over = [question for question in self.questions if question.id in overdue or question.id in mine]
+        if over or (not self.questions and (own or approved or self.status == FAILED)):
+            limits = {each.id: each.deadline for each in over if each.deadline is not None}
+            self.timers = {**self.timers, **limits} if limits else self.timers
             self.asked |= {question.id: question.prompt for question in self.questions if question.id in mine}
             if self.status != RUNNING:
                 self.status, self.reason, self.questions = RUNNING, None, []
             if self.phase == FAILED_PHASE:
                 self.phase, self.attempts = BEFORE, 0
             self.answers = {**self.answers, **mine}
-        if self._wake_branches(answers, approved):
+        if self._wake_branches(answers, approved, overdue):
             self.attempts = 0
 
-    def _wake_branches(self, answers: Mapping[str, Any], approved: bool) -> bool:
+    def _wake_branches(self, answers: Mapping[str, Any], approved: bool, overdue: Sequence[str] = ()) -> bool:
         """The same for all branches. Says whether this is a node that runs a graph, which had failed."""
         section = self.section
         if section is None:
@@ -179,7 +216,7 @@ class Progress:
         failed = section.inside and any(branch.status == FAILED for _, branch in self.stops())
         for child in section.children.values():
             if not child.done:
-                child._wake(answers, approved)
+                child._wake(answers, approved, overdue=overdue)
         return failed
 
     def open(self, opening: dict[str, Any]) -> Opened:
@@ -233,6 +270,7 @@ class Progress:
         if self.base is not None:
             self.state = self._different()
         self.visits, self.memos, self.answers, self.asked, self.section = {}, {}, {}, {}, None
+        self.timers = {}
         self.path.clear()
 
     def result(self, base: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -11,7 +11,8 @@ What every store must do
     - `append` is all or nothing for each commit, and independent between the commits of one call.
     - Any number of threads, and where `abilities.shared` says so of processes, use it at once.
       Waiting for a lock is the store's business: nobody outside hears of it.
-    - Times are the store's: leases are granted and found expired by one clock.
+    - Times are the store's: leases are granted and found expired, and runs found due, by one clock. Where
+      that is this process's own, the store has it as an attribute, `clock`.
 
 What it may raise: `StoreUnavailable`, `RunNotFound`, `RunExists`, `Conflict`. Nothing of its driver's.
 What it must not do: look into records, log or keep anything of them, or import another store.
@@ -55,7 +56,8 @@ class RunHead(NamedTuple):
     purge). `updated` moves when the run is created, claimed, renewed or given a status, not with each
     record. `note` is a small encoded summary (step, error, open questions), opaque to the store. `signal`
     is a request to the holder, such as "cancel". `crashes` counts the holders that were
-    replaced without having let go.
+    replaced without having let go. `due` is from when on the run wants a holder, if nobody has it: 0 at once,
+    None not by itself (it has ended, or waits for somebody). `priority` is how urgent that is: more comes first.
     """
 
     run_id: str
@@ -73,10 +75,15 @@ class RunHead(NamedTuple):
     signal: str | None = None
     note: bytes = b""
     crashes: int = 0
+    due: float | None = None
+    priority: int = 0
 
 
 class NewRun(NamedTuple):
-    """A run to be created, together with its first records and, if `holder` is given, its first lease."""
+    """A run to be created, together with its first records and, if `holder` is given, its first lease.
+
+    `due` and `priority` are those of its head.
+    """
 
     run_id: str
     graph: str
@@ -87,19 +94,32 @@ class NewRun(NamedTuple):
     tags: tuple[str, ...] = ()
     parent: str | None = None
     note: bytes = b""
+    due: float | None = None
+    priority: int = 0
 
 
 class Commit:
     """Records to append to a run that is still at sequence `expected`, by the holder of `fence`.
 
-    `snapshot` is the sequence number of the whole record among them, if one is (0: none is). `status`
-    and `note` replace those of the head when given; a status other than `running` also releases the
-    lease. `purge` drops the journal, these records included, and keeps the head. `heed` makes a waiting
-    signal refuse the commit (`Signalled`); a commit that answers the signal says `heed=False`, which also
+    `snapshot` is the sequence number of the whole record among them, if one is (0: none is). `status` and `note`
+    replace those of the head when given; with a status goes the head's new `due`, and one other than `running` also
+    releases the lease. `purge` drops the journal, these records included, and keeps the head. `heed` makes a
+    waiting signal refuse the commit (`Signalled`); a commit that answers the signal says `heed=False`, which also
     clears it, and one that leaves it to the next commit says `heed=None`.
     """
 
-    __slots__ = ("expected", "fence", "heed", "note", "purge", "records", "run_id", "snapshot", "status")
+    __slots__ = (
+        "due",
+        "expected",
+        "fence",
+        "heed",
+        "note",
+        "purge",
+        "records",
+        "run_id",
+        "snapshot",
+        "status",
+    )
 
     def __init__(
         self,
@@ -112,6 +132,7 @@ class Commit:
         note: bytes | None = None,
         purge: bool = False,
         heed: bool | None = True,
+        due: float | None = None,
     ) -> None:
         self.run_id = run_id
         self.fence = fence
@@ -122,6 +143,7 @@ class Commit:
         self.note = note
         self.purge = purge
         self.heed = heed
+        self.due = due
 
 
 class Lease(NamedTuple):
@@ -235,6 +257,13 @@ class Store(Protocol):
         """Leave a request for the run's holder; its next commit or renewal learns of it.
 
         A later signal replaces an earlier one. It waits through claims and releases. Raises `RunNotFound`.
+        """
+        ...
+
+    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+        """The runs of these graphs that want a holder: due by the store's clock, and nobody validly holds them.
+
+        The most urgent first: by priority, descending, then by `due`, creation and run id; at most `limit`.
         """
         ...
 

@@ -9,6 +9,7 @@
 | `node.start` | run_id, node, iteration, attempt |
 | `node.complete` | run_id, node, iteration, error (bool), duration (seconds) |
 | `node.retry` | run_id, node, attempt, delay (seconds), error |
+| `node.sleep` | run_id, node, until (seconds since the epoch, by the store's clock) |
 | `edge.evaluate` | from, to, result |
 | `edge.transition` | from, to |
 | `cycle.detected` | node, visit_count, iteration, path_length |
@@ -19,6 +20,7 @@
 | `branch.start` | run_id, branch |
 | `branch.complete` | run_id, branch, error (bool), duration (seconds) |
 | `run.pause` | run_id, node, reason |
+| `run.rest` | run_id, node, due: nobody holds the run until then (seconds since the epoch, by the store's clock) |
 | `run.fail` | run_id, node, error |
 | `run.cancel` | run_id, node |
 | `state.create`, `state.clone`, `state.set`, `state.merge` | what was done to a `State` |
@@ -42,6 +44,7 @@ GRAPH_COMPLETE = "graph.complete"
 NODE_START = "node.start"
 NODE_COMPLETE = "node.complete"
 NODE_RETRY = "node.retry"
+NODE_SLEEP = "node.sleep"
 EDGE_EVALUATE = "edge.evaluate"
 EDGE_TRANSITION = "edge.transition"
 CYCLE_DETECTED = "cycle.detected"
@@ -54,6 +57,7 @@ LAYER_COMPLETE = "layer.complete"
 BRANCH_START = "branch.start"
 BRANCH_COMPLETE = "branch.complete"
 RUN_PAUSE = "run.pause"
+RUN_REST = "run.rest"
 RUN_FAIL = "run.fail"
 RUN_CANCEL = "run.cancel"
 
@@ -67,6 +71,7 @@ EVENT_TYPES = (
     NODE_START,
     NODE_COMPLETE,
     NODE_RETRY,
+    NODE_SLEEP,
     EDGE_EVALUATE,
     EDGE_TRANSITION,
     CYCLE_DETECTED,
@@ -79,6 +84,7 @@ EVENT_TYPES = (
     BRANCH_START,
     BRANCH_COMPLETE,
     RUN_PAUSE,
+    RUN_REST,
     RUN_FAIL,
     RUN_CANCEL,
 )

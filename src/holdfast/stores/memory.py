@@ -19,7 +19,7 @@ from holdfast.journal.store import (
     RunHead,
     Tail,
 )
-from holdfast.stores.refusals import fits, held, is_held, refusal
+from holdfast.stores.refusals import fits, held, is_held, refusal, urgency, wants
 
 
 class MemoryStore:
@@ -28,7 +28,7 @@ class MemoryStore:
     abilities = Abilities(level="memory", shared=False)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+        self.clock = clock
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] | None = {}
 
@@ -42,7 +42,7 @@ class MemoryStore:
 
     def create(self, run: NewRun) -> Lease | None:
         with self._lock:
-            runs, now = self._open(), self._clock()
+            runs, now = self._open(), self.clock()
             if run.run_id in runs:
                 raise RunExists(run.run_id)
             until = None if run.holder is None else now + run.ttl
@@ -60,6 +60,8 @@ class MemoryStore:
                 tags=tuple(run.tags),
                 parent=run.parent,
                 note=run.note,
+                due=run.due,
+                priority=run.priority,
             )
             runs[run.run_id] = _Run(head, 0, list(run.records))
             return None if until is None else Lease(run.run_id, 1, until)
@@ -84,7 +86,7 @@ class MemoryStore:
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         with self._lock:
-            run, now = self._run(run_id), self._clock()
+            run, now = self._run(run_id), self.clock()
             if is_held(run.head, now) and instead_of != run.head.fence:
                 raise held(run.head, now)
             lease = Lease(
@@ -98,7 +100,7 @@ class MemoryStore:
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
         leases = list(leases)
         with self._lock:
-            runs, now = self._open(), self._clock()
+            runs, now = self._open(), self.clock()
             return [self._renew(runs.get(lease.run_id), lease, now, ttl) for lease in leases]
 
     def release(self, lease: Lease) -> None:
@@ -112,9 +114,15 @@ class MemoryStore:
             run = self._run(run_id)
             run.head = run.head._replace(signal=signal)
 
+    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+        with self._lock:
+            now = self.clock()
+            heads = [run.whole_head() for run in self._open().values() if wants(run.head, graphs, now)]
+        return sorted(heads, key=urgency)[:limit]
+
     def list(self, which: RunFilter) -> list[RunHead]:
         with self._lock:
-            now = self._clock()
+            now = self.clock()
             heads = [run.whole_head() for run in self._open().values() if fits(run.head, which, now)]
         heads.sort(key=lambda head: (head.created, head.run_id), reverse=True)
         return heads[which.offset :][: which.limit]
@@ -129,7 +137,7 @@ class MemoryStore:
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
         with self._lock:
-            runs, now = self._open(), self._clock()
+            runs, now = self._open(), self.clock()
             limit = now - older_than
             old = [
                 run_id
@@ -142,7 +150,7 @@ class MemoryStore:
 
     def delete(self, run_id: str) -> None:
         with self._lock:
-            run, now = self._run(run_id), self._clock()
+            run, now = self._run(run_id), self.clock()
             if is_held(run.head, now):
                 raise held(run.head, now)
             del self._open()[run_id]
@@ -169,7 +177,7 @@ class MemoryStore:
         head = run.head
         fits = commit.fence == head.fence and commit.expected == run.sequence
         if not fits or (commit.heed and head.signal is not None):
-            return refusal(commit, run.whole_head(), self._clock())
+            return refusal(commit, run.whole_head(), self.clock())
         if commit.purge:
             run.dropped, run.records = run.sequence + len(commit.records), []
         else:
@@ -190,7 +198,8 @@ class MemoryStore:
             snapshot=0 if commit.purge else commit.snapshot or head.snapshot,
             status=commit.status or head.status,
             note=head.note if commit.note is None else commit.note,
-            updated=self._clock() if commit.status else head.updated,
+            updated=self.clock() if commit.status else head.updated,
+            due=commit.due if commit.status else head.due,
             holder=None if freed else head.holder,
             lease_until=None if freed else head.lease_until,
             signal=None if commit.heed is False else head.signal,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.errors import Conflict
 from holdfast.journal.store import Commit, RunFilter, RunHead, Signalled
 
@@ -46,6 +48,16 @@ def fits(head: RunHead, which: RunFilter, now: float) -> bool:
         and (which.parent is None or head.parent == which.parent)
         and not (which.unclaimed and is_held(head, now))
     )
+
+
+def wants(head: RunHead, graphs: Sequence[str], now: float) -> bool:
+    """Whether a run of one of these graphs is due and has no holder."""
+    return head.due is not None and head.due <= now and head.graph in graphs and not is_held(head, now)
+
+
+def urgency(head: RunHead) -> tuple[int, float, float, str]:
+    """What runs that want a holder are sorted by, for those that are in no database."""
+    return -head.priority, head.due or 0.0, head.created, head.run_id
 
 
 def held(head: RunHead, now: float) -> Conflict:

@@ -8,6 +8,7 @@ record, looked up when asked for.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
@@ -16,7 +17,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import DamagedRecord, RunExists, RunNotFound, StoreError, StoreUnavailable, UsageError
+from holdfast.errors import (
+    DamagedRecord,
+    RunExists,
+    RunNotFound,
+    StoreError,
+    StoreUnavailable,
+    TooLarge,
+    UsageError,
+)
 from holdfast.journal.store import (
     ENDED,
     Abilities,
@@ -62,7 +71,7 @@ class SQLiteStore:
             raise UsageError(f"timeout is a number of seconds, not {timeout!r}")
         self.path = _usable(path)
         self.abilities = Abilities(level=level, shared=True)
-        self._clock = clock
+        self.clock = clock
         self._connections = Connections(self.path, flush=level == "disk", timeout=timeout)
         self._rows: dict[str, int] = {}
 
@@ -76,7 +85,7 @@ class SQLiteStore:
 
     def create(self, run: NewRun) -> Lease | None:
         def work(cursor: sqlite3.Cursor) -> tuple[int, float | None]:
-            now = self._clock()
+            now = self.clock()
             until = None if run.holder is None else now + run.ttl
             if cursor.execute(queries.CREATE, queries.row_of(run, now, until)).rowcount == 0:
                 raise RunExists(run.run_id)
@@ -120,7 +129,7 @@ class SQLiteStore:
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         def work(cursor: sqlite3.Cursor) -> Lease:
             row, head = self._find(cursor, run_id)
-            now = self._clock()
+            now = self.clock()
             if is_held(head, now) and instead_of != head.fence:
                 raise held(head, now)
             lease = Lease(run_id, head.fence + 1, now + ttl, head.crashes + (head.holder is not None))
@@ -135,7 +144,7 @@ class SQLiteStore:
         self._connections.check_file()
 
         def work(cursor: sqlite3.Cursor) -> list[str | None]:
-            now = self._clock()
+            now = self.clock()
             return [self._renew(cursor, lease, now, now + ttl) for lease in leases]
 
         return self._connections.write(work)
@@ -158,8 +167,14 @@ class SQLiteStore:
 
         self._connections.write(work)
 
+    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+        now = self.clock()
+        values = (now, now, json.dumps(list(graphs)), limit)
+        rows = self._connections.read(lambda cursor: cursor.execute(queries.READY, values).fetchall())
+        return [head for head in map(self._sound, rows) if head is not None]
+
     def list(self, which: RunFilter) -> list[RunHead]:
-        conditions, values = queries.where(which, self._clock())
+        conditions, values = queries.where(which, self.clock())
         query = f"{queries.HEAD} {conditions} ORDER BY created DESC, run_id DESC LIMIT ? OFFSET ?"
         values += (-1 if which.limit is None else which.limit), which.offset
         rows = self._connections.read(lambda cursor: cursor.execute(query, values).fetchall())
@@ -175,7 +190,7 @@ class SQLiteStore:
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
         def work(cursor: sqlite3.Cursor) -> int:
-            now = self._clock()
+            now = self.clock()
             old = f"WHERE status IN ({queries.marks(statuses)}) AND updated <= ? AND {queries.FREE}"
             values = (*statuses, now - older_than, now)
             found = cursor.execute(f"{queries.HEAD} {old}", values).fetchall()
@@ -193,7 +208,7 @@ class SQLiteStore:
             except DamagedRecord:
                 (row,) = cursor.execute("SELECT id FROM runs WHERE run_id = ?", (run_id,)).fetchone()
                 return self._remove(cursor, row)
-            now = self._clock()
+            now = self.clock()
             if is_held(head, now):
                 raise held(head, now)
             return self._remove(cursor, row)
@@ -250,7 +265,7 @@ class SQLiteStore:
             row, head = self._find(cursor, commit.run_id)
         except StoreError as missing:
             return missing
-        now = self._clock()
+        now = self.clock()
         refused = refusal(commit, head, now) or _too_large(commit)
         if refused is None:
             if commit.purge:
@@ -319,7 +334,7 @@ def _usable(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def _too_large(commit: Commit) -> StoreUnavailable | None:
+def _too_large(commit: Commit) -> TooLarge | None:
     size = max(map(len, commit.records), default=0)
     if size > LARGEST:
         what = f"a record of {size:,} bytes is more than SQLite can hold ({LARGEST:,})"
@@ -327,4 +342,4 @@ def _too_large(commit: Commit) -> StoreUnavailable | None:
         what = f"its journal is as long as it can be here ({queries.MOST_RECORDS:,} records)"
     else:
         return None
-    return StoreUnavailable(f"run {commit.run_id!r}: {what}")
+    return TooLarge(f"run {commit.run_id!r}: {what}")

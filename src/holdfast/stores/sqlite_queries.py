@@ -18,7 +18,8 @@ SELECT id, run_id, graph, status,
         SELECT records.id & 0xFFFFFFFF FROM records
         WHERE records.id BETWEEN runs.id << 32 AND (runs.id << 32) + 0xFFFFFFFF ORDER BY records.id DESC LIMIT 1
     ), 0)),
-    snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note, crashes, sequence, sum
+    snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note, crashes, due, priority,
+    sequence, sum
 FROM runs
 """
 
@@ -30,8 +31,9 @@ DROP = "DELETE FROM records WHERE id BETWEEN ? AND ?"
 
 CREATE = """
 INSERT INTO runs
-    (run_id, graph, status, snapshot, fence, created, updated, holder, lease_until, tags, parent, note)
-VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING
+    (run_id, graph, status, snapshot, fence, created, updated, holder, lease_until, tags, parent, note,
+    due, priority)
+VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING
 """
 
 # One statement that checks and inserts. Where the run can't take the record, its data comes out NULL, which
@@ -58,6 +60,11 @@ SEAL = "UPDATE runs SET sequence = ?, sum = ? WHERE id = ?"
 
 FREE = "(lease_until IS NULL OR lease_until <= ?)"
 
+READY = f"""
+{HEAD} WHERE due <= ? AND {FREE} AND graph IN (SELECT value FROM json_each(?))
+ORDER BY priority DESC, due, created, run_id LIMIT ?
+"""
+
 
 MOST_RECORDS = 0xFFFFFFFF
 """Of one run: more would run into the ids of the next."""
@@ -73,7 +80,7 @@ def head_of(row: Sequence[Any]) -> RunHead:
     if row[-1] is not None and row[-1] != _sum(row, row[-2]):
         raise DamagedRecord(str(row[1]), 0, "its head isn't what was written: the checksum doesn't match")
     _, run_id, graph, status, sequence, snapshot, fence, created, updated, *rest = row
-    holder, lease_until, tags, parent, signal, note, crashes, _, _ = rest
+    holder, lease_until, tags, parent, signal, note, crashes, due, priority, _, _ = rest
     return RunHead(
         run_id=run_id,
         graph=graph,
@@ -90,6 +97,8 @@ def head_of(row: Sequence[Any]) -> RunHead:
         signal=signal,
         note=note,
         crashes=crashes,
+        due=due,
+        priority=priority,
     )
 
 
@@ -104,7 +113,8 @@ def row_of(run: NewRun, now: float, until: float | None) -> tuple[Any, ...]:
     """The parameters of `CREATE`."""
     snapshot = 1 if run.records else 0
     about = (run.run_id, run.graph, run.status, snapshot, now, now)
-    return (*about, run.holder, until, json.dumps(run.tags) if run.tags else "[]", run.parent, run.note)
+    tags = json.dumps(run.tags) if run.tags else "[]"
+    return (*about, run.holder, until, tags, run.parent, run.note, run.due, run.priority)
 
 
 def where(which: RunFilter, now: float) -> tuple[str, list[Any]]:
@@ -147,7 +157,7 @@ def change_head(cursor: sqlite3.Cursor, row: int, commit: Commit, now: float) ->
     elif commit.snapshot:
         changes |= {"snapshot": commit.snapshot}
     if commit.status is not None:
-        changes |= {"status": commit.status, "updated": now}
+        changes |= {"status": commit.status, "updated": now, "due": commit.due}
         if commit.status != RUNNING:
             changes |= {"holder": None, "lease_until": None}
     if commit.note is not None:

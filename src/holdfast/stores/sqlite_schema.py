@@ -16,7 +16,7 @@ from holdfast.stores.migration import Migration, migrations_of
 APPLICATION_ID = 0x48464A31
 """Marks a file as ours ("HFJ1"), so that another program's database is never written to."""
 
-VERSION = 2
+VERSION = 3
 """The number of the newest migration. Here as well, so that a file that has it is opened without reading them."""
 
 

@@ -23,6 +23,7 @@ pytest.register_assert_rewrite(
     "holdfast.testing.claims",
     "holdfast.testing.claims_journal",
     "holdfast.testing.claims_leases",
+    "holdfast.testing.claims_ready",
     "holdfast.testing.claims_sharing",
     "holdfast.testing.claims_upkeep",
 )
@@ -31,13 +32,14 @@ from holdfast.journal.store import Store  # noqa: E402  # the assertions below a
 from holdfast.testing.claims import ManualClock  # noqa: E402
 from holdfast.testing.claims_journal import JournalClaims  # noqa: E402
 from holdfast.testing.claims_leases import LeaseClaims  # noqa: E402
+from holdfast.testing.claims_ready import ReadyClaims  # noqa: E402
 from holdfast.testing.claims_sharing import SharingClaims  # noqa: E402
 from holdfast.testing.claims_upkeep import UpkeepClaims  # noqa: E402
 
 __all__ = ["ManualClock", "StoreConformance"]
 
 
-class StoreConformance(JournalClaims, LeaseClaims, UpkeepClaims, SharingClaims):
+class StoreConformance(JournalClaims, LeaseClaims, ReadyClaims, UpkeepClaims, SharingClaims):
     """All claims about a store. Derive from it, and provide the fixture `store`."""
 
     @pytest.fixture

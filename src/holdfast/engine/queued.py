@@ -1,0 +1,76 @@
+"""A run that somebody else executes: what can be known of it, and waited for, from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import Generic, TypeVar
+
+from holdfast.engine.link import Link
+from holdfast.engine.records import RunInfo, run_info
+from holdfast.errors import ExecutionError, HoldfastError, RunCancelled, RunPaused, UsageError
+from holdfast.graphs.state import State
+from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
+
+S = TypeVar("S", bound=State)
+
+SHORTEST, LONGEST = 0.02, 1.0
+"""Seconds between two looks at a run that is waited for."""
+
+
+class QueuedRun(Generic[S]):
+    """A run in the store, executed by whichever supervisor takes it on. Got from `graph.start(…)`."""
+
+    def __init__(self, run_id: str, link: Link, read: Callable[[str], S]) -> None:
+        self.id = run_id
+        self._link, self._read = link, read
+
+    @property
+    def info(self) -> RunInfo:
+        """What the store knows of it. Raises `RunNotFound` once it has been deleted or has expired."""
+        return run_info(self._link.head(self.id))
+
+    @property
+    def status(self) -> str:
+        """`running` (also before anybody has begun with it), `paused`, `completed`, `failed` or `cancelled`."""
+        return self._link.head(self.id).status
+
+    @property
+    def state(self) -> S:
+        """The newest state that was saved."""
+        return self._read(self.id)
+
+    def wait(self, timeout: float | None = None) -> RunInfo:
+        """Wait until it ends or asks something, and say what is known of it then. Raises `TimeoutError`."""
+        began, pause = monotonic(), SHORTEST
+        while (info := self.info).status == RUNNING:
+            left = None if timeout is None else began + timeout - monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(
+                    f"run {self.id!r} is still running after {timeout} s; somebody supervises it?"
+                )
+            sleep(pause if left is None else min(pause, left))
+            pause = min(pause * 1.5, LONGEST)
+        return info
+
+    def result(self, timeout: float | None = None) -> S:
+        """Wait until it ends, and return the final state. Raises as `resume` would, and `TimeoutError`."""
+        info = self.wait(timeout)
+        if info.status == COMPLETED:
+            return self.state
+        raise _why(info)
+
+    def __repr__(self) -> str:
+        return f"<QueuedRun {self.id}>"
+
+
+def _why(info: RunInfo) -> HoldfastError:
+    """Why there is no result, as an exception."""
+    if info.status == PAUSED:
+        return RunPaused(info.run_id, info.reason or "it waits", info.questions, info.node)
+    if info.status == CANCELLED:
+        return RunCancelled(f"run {info.run_id!r} was cancelled; what it saved can be resumed", info.run_id)
+    if info.status == FAILED:
+        way_out = f"resume({info.run_id!r}) tries it again"
+        return ExecutionError(info.reason or "it failed", run_id=info.run_id, node=info.node, way_out=way_out)
+    return UsageError(f"run {info.run_id!r} is {info.status}")

@@ -1,0 +1,402 @@
+"""A supervisor: goes on with the runs in a store that nobody goes on with.
+
+It looks for runs that want a holder (queued ones, sleepers whose time has come, questions whose deadline has passed,
+and what a dead process left behind), takes on as many as it may, and walks each to its next stop with the loop that
+walks every run. Two supervisors never walk the same one: whoever claims it has it. What a supervisor doesn't know, or
+can't go on with, it leaves as it is, and says so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from holdfast.engine import entry
+from holdfast.engine.catalogue import Catalogue
+from holdfast.engine.commands import Verdict
+from holdfast.engine.dispatch import Dispatch, together
+from holdfast.engine.given import Given
+from holdfast.engine.holder import is_dead
+from holdfast.engine.link import link_to, watch
+from holdfast.engine.session import Compiled, Session
+from holdfast.engine.threads import drive
+from holdfast.errors import (
+    AlreadyCompleted,
+    Conflict,
+    HoldfastError,
+    RunNotFound,
+    RunSetAside,
+    StoreUnavailable,
+    UsageError,
+)
+from holdfast.journal.store import RUNNING, RunFilter, RunHead, Store
+
+if TYPE_CHECKING:
+    from asyncio import Task
+    from logging import Logger
+    from types import TracebackType
+
+A_WHILE = 60.0
+"""Seconds until a run that couldn't be gone on with is tried again, and until unknown graphs are looked for again."""
+LONGEST_PAUSE = 10.0
+"""Seconds between two tries to reach a store that is away."""
+MOST_LISTED = 1000
+
+
+class Habits(NamedTuple):
+    """How a supervisor works. See `holdfast.supervise`."""
+
+    lease: float = 10.0
+    concurrency: int = 16
+    per_graph: int | Mapping[str, int] | None = None
+    poll: float = 2.0
+    max_crashes: int = 3
+    patience: float = 5.0
+    grace: float = 30.0
+
+    def check(self) -> None:
+        """Raise `UsageError` for habits that nobody can have."""
+        for name in ("lease", "poll"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} is a number of seconds above 0, not {getattr(self, name)!r}")
+        for name in ("patience", "grace"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name} is a number of seconds from 0, not {getattr(self, name)!r}")
+        if type(self.max_crashes) is not int or self.max_crashes < 1:
+            raise UsageError(f"max_crashes is a whole number from 1, not {self.max_crashes!r}")
+
+
+class Supervisor:
+    """Goes on with runs, in threads of this process or on an event loop, until it is stopped.
+
+    Use it with `with` or `async with`, or call `run()`, which returns when the process is told to end.
+    """
+
+    def __init__(self, store: Store, catalogue: Catalogue, habits: Habits) -> None:
+        habits.check()
+        if not store.abilities.leases:
+            raise UsageError(f"{store!r} can't keep two processes apart, so nobody can supervise it")
+        self.store, self.habits, self._catalogue = store, habits, catalogue
+        self._dispatch = Dispatch(habits.concurrency, habits.per_graph)
+        self._compiled: dict[str, Compiled] = {}
+        self._sessions: dict[str, Session] = {}
+        self._left: dict[str, tuple[str, float]] = {}
+        self._looked = 0.0
+        self._change = threading.Condition()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._task: Task[None] | None = None
+        self._unknown_after = 0.0
+        watch(store, self)
+
+    @property
+    def running(self) -> list[str]:
+        """The ids of the runs that it is at."""
+        with self._change:
+            return self._dispatch.runs
+
+    @property
+    def left_alone(self) -> dict[str, str]:
+        """The runs that it couldn't go on with, by id, each with the reason."""
+        with self._change:
+            return {run_id: reason for run_id, (reason, _) in self._left.items()}
+
+    def start(self) -> Self:
+        """Begin to work, in a thread. One that works already goes on."""
+        with self._change:
+            if self._thread is None:
+                self._stopping = False
+                self._thread = threading.Thread(target=self._watch, name="holdfast-supervisor", daemon=True)
+                self._thread.start()
+        return self
+
+    def stop(self, grace: float | None = None) -> None:
+        """Take on no more runs, and let go of those under way as soon as the nodes that run are done.
+
+        After `grace` seconds (those it was made with, if None) it doesn't wait any longer: the leases are given back,
+        and what wasn't finished is done again by whoever takes the runs on.
+        """
+        self._leave()
+        deadline = monotonic() + (self.habits.grace if grace is None else grace)
+        with self._change:
+            self._change.wait_for(lambda: not self._dispatch.runs, max(0.0, deadline - monotonic()))
+            late = list(self._sessions.values())
+        for session in late:
+            log().warning("run %s: its node is still running, so it is left to others unfinished", session.id)
+            session.close()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(self.habits.poll + 1)
+
+    def drain(self) -> list[str]:
+        """Go on with all that is ready, until nothing is; returns the ids of the runs. One sweep, not for ever."""
+        done: list[str] = []
+        after_crash = self._orphans()
+        while True:
+            taken = self._begin([*after_crash, *self._ready()])
+            after_crash = []
+            done += taken
+            with self._change:
+                if not self._dispatch.runs:
+                    return done
+                before = len(self._dispatch.runs)
+                self._change.wait(1.0 if before else 0.0)
+
+    def run(self) -> None:
+        """Work until the process is told to end (SIGTERM, or Ctrl-C), then stop as `stop` does.
+
+        For the main thread. A second signal ends it without waiting for nodes.
+        """
+        import signal
+
+        asked = threading.Event()
+
+        def ask(*_: object) -> None:
+            if asked.is_set():
+                raise SystemExit(1)
+            asked.set()
+
+        before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            self.start()
+            while not asked.wait(0.5):
+                pass
+            self.stop()
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def nudge(self) -> None:
+        """Look now, rather than when it is time: something was queued."""
+        with self._change:
+            self._looked = 0.0
+            self._change.notify_all()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        import asyncio
+
+        self._stopping = False
+        self._task = asyncio.create_task(self._watch_here(), name="holdfast-supervisor")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.stop)
+        task, self._task = self._task, None
+        if task is not None:
+            await task
+
+    def _watch(self) -> None:
+        """The work of the thread: look, begin, wait, again."""
+        after_crash = self._careful(self._orphans) or []
+        pause = self.habits.poll
+        while not self._stopping:
+            ready = self._careful(self._ready)
+            if ready is not None:
+                self._begin([*after_crash, *ready])
+                after_crash = []
+            pause = min(pause * 2, LONGEST_PAUSE) if ready is None else self.habits.poll
+            self._rest(pause)
+
+    async def _watch_here(self) -> None:
+        """The same on an event loop: runs are tasks of it."""
+        import asyncio
+
+        pause, tasks = self.habits.poll, set()
+        after_crash = await asyncio.to_thread(self._careful, self._orphans) or []
+        while not self._stopping:
+            ready = await asyncio.to_thread(self._careful, self._ready)
+            for head in self._chosen([*after_crash, *(ready or [])]):
+                task = asyncio.create_task(self._walk_here(head), name=f"holdfast {head.run_id}")
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+            if ready is not None:
+                after_crash = []
+            pause = min(pause * 2, LONGEST_PAUSE) if ready is None else self.habits.poll
+            await asyncio.to_thread(self._rest, pause)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait for the time to look again, or for a run to end while others waited for room."""
+        with self._change:
+            full = self._dispatch.room <= 0
+            self._looked = monotonic()
+            self._change.wait_for(
+                lambda: self._stopping or not self._looked or (full and self._dispatch.room > 0), seconds
+            )
+
+    def _ready(self) -> list[RunHead]:
+        """What the store has for us, no more than there is room for: of each graph, where there are too many."""
+        names, skipped = self._catalogue.names, self._skipped()
+        room = self._dispatch.room
+        if room <= 0 or not names:
+            return []
+        self._report_unknown(names)
+        limit = room + len(skipped)
+        found = self.store.ready(names, limit)
+        if len(found) == limit and len(names) > 1:
+            rooms = {name: self._dispatch.room_for(name) for name in names}
+            found = together(
+                [self.store.ready([name], more + len(skipped)) for name, more in rooms.items() if more > 0]
+            )
+        return [head for head in found if head.run_id not in skipped]
+
+    def _orphans(self) -> list[RunHead]:
+        """Runs whose holder has died on this host: nobody need wait until their leases run out."""
+        which = RunFilter(statuses=(RUNNING,), limit=MOST_LISTED)
+        known = set(self._catalogue.names)
+        heads = [head for head in self.store.list(which) if head.graph in known]
+        return [head for head in heads if head.holder is not None and is_dead(head.holder)]
+
+    def _skipped(self) -> set[str]:
+        with self._change:
+            now = monotonic()
+            return {run_id for run_id, (_, until) in self._left.items() if until > now}
+
+    def _report_unknown(self, names: list[str]) -> None:
+        """Say, now and then, which runs wait for a graph that isn't known here."""
+        if self._unknown_after > monotonic():
+            return
+        self._unknown_after = monotonic() + A_WHILE
+        which = RunFilter(statuses=(RUNNING,), unclaimed=True, limit=MOST_LISTED)
+        for head in self.store.list(which):
+            if head.graph not in names and head.due is not None:
+                self._leave_alone(head.run_id, f"graph {head.graph!r} isn't known to this supervisor")
+
+    def _chosen(self, ready: list[RunHead]) -> list[RunHead]:
+        """Those that are to be begun; they count as under way from now on."""
+        with self._change:
+            if self._stopping:
+                return []
+            chosen = self._dispatch.choose(ready)
+            for head in chosen:
+                self._dispatch.began(head.run_id, head.graph)
+            return chosen
+
+    def _begin(self, ready: list[RunHead]) -> list[str]:
+        chosen = self._chosen(ready)
+        for head in chosen:
+            name = f"holdfast-run-{head.run_id}"
+            threading.Thread(target=self._walk, args=(head,), name=name, daemon=True).start()
+        return [head.run_id for head in chosen]
+
+    def _walk(self, head: RunHead) -> None:
+        """Walk one run to its next stop, in this thread."""
+        verdict: Verdict | None = None
+        try:
+            session = self._opened(head)
+            if session is not None:
+                events = drive(session)
+                while verdict is None:
+                    try:
+                        next(events)
+                    except StopIteration as end:
+                        verdict = end.value
+        except Exception as problem:
+            self._leave_alone(head.run_id, f"{type(problem).__name__}: {problem}")
+        finally:
+            self._ended(head, verdict)
+
+    async def _walk_here(self, head: RunHead) -> None:
+        """The same on the event loop."""
+        import asyncio
+
+        from holdfast.engine import aio
+
+        verdict: Verdict | None = None
+        try:
+            session = await asyncio.to_thread(self._opened, head)
+            if session is not None:
+                async for event in aio.drive(session):
+                    verdict = event if isinstance(event, Verdict) else None
+        except Exception as problem:
+            self._leave_alone(head.run_id, f"{type(problem).__name__}: {problem}")
+        finally:
+            self._ended(head, verdict)
+
+    def _opened(self, head: RunHead) -> Session | None:
+        """The run, claimed and rebuilt; None if it isn't to be had, or can't be gone on with."""
+        try:
+            session = entry.resume(
+                self._compiled_for(head.graph), head.run_id, Given(timed=True), None, False,
+                patience=self.habits.patience, most_crashes=self.habits.max_crashes,
+            )  # fmt: skip
+        except (Conflict, RunNotFound, AlreadyCompleted):
+            return None  # somebody else was quicker
+        except RunSetAside as problem:
+            log().error("%s", problem)
+            return None
+        except StoreUnavailable as problem:
+            log().warning("run %s: couldn't be taken on: %s", head.run_id, problem)
+            return None
+        except HoldfastError as problem:
+            self._leave_alone(head.run_id, str(problem))
+            return None
+        with self._change:
+            self._left.pop(head.run_id, None)
+            self._sessions[head.run_id] = session
+            if self._stopping:
+                session.stop.leave()
+        return session
+
+    def _compiled_for(self, name: str) -> Compiled:
+        """A graph, as it runs on this store."""
+        if name not in self._compiled:
+            compiled = self._catalogue.graph(name).compiled()
+            self._compiled[name] = compiled._replace(
+                link=link_to(self.store, self.habits.lease), interval=compiled.interval or 1,
+                checkpointer=None, own=True, patient=not compiled.tolerant,
+            )  # fmt: skip
+        return self._compiled[name]
+
+    def _ended(self, head: RunHead, verdict: Verdict | None) -> None:
+        if verdict is not None and verdict.error is not None:
+            log().warning("run %s of %s: %s", head.run_id, head.graph, verdict.error)
+        with self._change:
+            self._sessions.pop(head.run_id, None)
+            self._dispatch.ended(head.run_id)
+            self._change.notify_all()
+
+    def _leave_alone(self, run_id: str, reason: str) -> None:
+        with self._change:
+            known = self._left.get(run_id)
+            self._left[run_id] = reason, monotonic() + A_WHILE
+        if known is None or known[0] != reason:
+            log().warning("run %s is left alone: %s", run_id, reason)
+
+    def _leave(self) -> None:
+        with self._change:
+            self._stopping = True
+            sessions = list(self._sessions.values())
+            self._change.notify_all()
+        for session in sessions:
+            session.stop.leave()
+
+    def _careful(self, look: Any) -> list[RunHead] | None:
+        """What a look at the store finds; None if the store can't be reached, which is said and tried again."""
+        try:
+            found: list[RunHead] = look()
+            return found
+        except Exception as problem:
+            log().warning("couldn't look for runs: %s; will try again", problem)
+            return None
+
+
+def log() -> Logger:
+    """The log of what supervisors do."""
+    from logging import getLogger
+
+    return getLogger("holdfast.supervisor")
