@@ -21,7 +21,7 @@ from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, Progress, Question
-from holdfast.journal.reading import Checkpoint, history, next_step, progress_at, read_progress
+from holdfast.journal.reading import Checkpoint, check_end, history, next_step, progress_at, read_progress
 from holdfast.journal.salvage import salvaged
 from holdfast.journal.store import CANCELLED, ENDED, PAUSED, RUNNING, STATUSES, RunFilter, RunHead
 
@@ -93,8 +93,11 @@ def list_runs(
 
 
 def checkpoints(link: Link, run_id: str) -> list[Checkpoint]:
-    """All steps of a run that its journal still has."""
-    return history(link.store.read(run_id, first=1))
+    """All steps of a run that its journal still has. Raises `DamagedRecord`."""
+    tail = link.store.read(run_id, first=1)
+    found = history(tail)
+    check_end(tail)
+    return found
 
 
 def state_at(compiled: Compiled, run_id: str, step: int | None) -> State:

@@ -51,7 +51,7 @@ def read_progress(tail: Tail) -> Progress:
 def read_on(tail: Tail) -> tuple[Progress, int]:
     """The same, and what it costs to read the records after the whole one, in a ledger's measure."""
     records = list(opened(tail))
-    _check_end(tail)
+    check_end(tail)
     weight = sum(map(len, tail.records[1:])) + RECORD_WEIGHT * (len(records) - 1)
     return _folded(tail.head.run_id, records), weight
 
@@ -125,17 +125,14 @@ def history(tail: Tail) -> list[Checkpoint]:
             metadata=dict(progress.meta),
             branch=branch,
         )
-    _check_end(tail)
     return [found[step] for step in sorted(found)]
 
 
-def _check_end(tail: Tail) -> None:
-    """Raise `DamagedRecord` if the newest record isn't there, or none at all where there is to be one."""
-    last = tail.first + len(tail.records) - 1 if tail.records else 0
-    if last < max(tail.head.sequence, tail.head.snapshot) and (tail.records or tail.head.snapshot):
-        raise DamagedRecord(
-            tail.head.run_id, last + 1 if tail.records else tail.head.snapshot, "it is missing"
-        )
+def check_end(tail: Tail) -> None:
+    """Raise `DamagedRecord` if a tail that is to end with the newest record doesn't."""
+    first_missing = tail.first + len(tail.records) if tail.records else tail.head.snapshot
+    if 0 < first_missing <= max(tail.head.sequence, 0 if tail.records else tail.head.snapshot):
+        raise DamagedRecord(tail.head.run_id, first_missing, "it is missing")
 
 
 def opened(tail: Tail) -> Iterator[tuple[int, list[Any]]]:

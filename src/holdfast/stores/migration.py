@@ -8,6 +8,7 @@ is another file.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -22,12 +23,7 @@ class Migration(NamedTuple):
 @cache
 def migrations_of(kind: str) -> tuple[Migration, ...]:
     """All migrations that this version of Holdfast knows for "postgres" or "sqlite", in order."""
-    from importlib.resources import files
-
-    folder = files("holdfast.stores").joinpath("migrations", kind)
-    found = sorted(
-        (file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name
-    )
+    found = sorted(Path(__file__).parent.joinpath("migrations", kind).glob("*.sql"))
     return tuple(Migration(int(file.name[:4]), file.name, file.read_text("utf-8")) for file in found)
 
 

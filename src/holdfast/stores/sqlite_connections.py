@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from holdfast.errors import StoreUnavailable, UsageError
-from holdfast.stores.sqlite_log import commits_passed_over
 from holdfast.stores.sqlite_schema import is_current, migrate
 
 Outcome = TypeVar("Outcome")
@@ -158,24 +157,10 @@ class Connections:
                 raise StoreUnavailable(
                     f"{path} can't have a write-ahead log there (a network drive?): use a local disk"
                 )
-            self._look_at_log(cursor)
         except BaseException:
             cursor.connection.close()
             raise
         return cursor
-
-    def _look_at_log(self, cursor: sqlite3.Cursor) -> None:
-        """Warn of commits in the log that SQLite passes over. What another is writing just now isn't meant."""
-        if not commits_passed_over(self.path):
-            return
-        lost = self._transact(cursor, lambda _: commits_passed_over(self.path))
-        if lost:
-            from logging import getLogger
-
-            getLogger("holdfast.stores").warning(
-                "%s-wal is damaged, or was cut off by a power loss: the last %d commits in it can't be read, and "
-                "what they saved is lost", self.path, lost,
-            )  # fmt: skip
 
     def _open(self) -> sqlite3.Cursor:
         if self.closed:
