@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.engine import entry
 from holdfast.engine.core import BESIDE
 from holdfast.engine.given import Given
-from holdfast.engine.run import Run
+from holdfast.engine.run import AsyncRun, Run
 from holdfast.engine.runnable import Runnable
 from holdfast.engine.session import Compiled
 from holdfast.errors import UsageError
@@ -170,6 +170,18 @@ class StateGraph(Definition, Runnable[State]):
         """
         compiled, given = self.compiled(), Given(update=state_update, config=config)
         return Run(entry.run_of(path), lambda: entry.recall(compiled, path, given, stream=False, file=True))
+
+    def aresume_from_checkpoint(
+        self,
+        path: str | os.PathLike[str],
+        config: Mapping[str, Any] | None = None,
+        state_update: Mapping[str, Any] | None = None,
+    ) -> AsyncRun[State]:
+        """`resume_from_checkpoint` for `async for`."""
+        compiled, given = self.compiled(), Given(update=state_update, config=config)
+        return AsyncRun(
+            entry.run_of(path), lambda: entry.recall(compiled, path, given, stream=False, file=True)
+        )
 
     def compiled(self) -> Compiled:
         """The plan and its settings; what was added since the last `compile` is taken in."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from holdfast.engine import checkpoints, entry
+from holdfast.engine.aside import twin
 from holdfast.engine.checkpoints import WorkflowCheckpoint
 from holdfast.engine.given import Given
 from holdfast.engine.questions import NOT_GIVEN
@@ -167,6 +168,8 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         plan = plans.pop("") if plans else plan_resume(compiled.plan.layers, progress)
         return plan._replace(inside={place: each for place, each in plans.items() if each.differs})
 
+    aplan_resume = twin(plan_resume)
+
     def checkpoint(self, id: str) -> WorkflowCheckpoint:
         """A checkpoint by its id, or the newest of a run by the run's: state, layers, tasks, questions, and more.
 
@@ -175,10 +178,14 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         compiled = self.compiled()
         return checkpoints.load(compiled, *entry.located(compiled, id))
 
+    acheckpoint = twin(checkpoint)
+
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """The checkpoints of a run that are kept, oldest first: one for each layer. `history` has every step."""
         compiled = self.compiled()
         return checkpoints.newest(compiled, entry.located(compiled, run_id)[0])
+
+    acheckpoints = twin(checkpoints)
 
     def _resuming(self, run_id: str, given: Given, wait: float | None) -> Callable[[], Session]:
         return self._from_checkpoint(run_id, given, wait)

@@ -61,7 +61,7 @@ class TestEncryptedStore(StoreConformance):
         if not isinstance(store.inner, SQLiteStore):
             pytest.skip("what is in memory can't be opened again")
         store.close()
-        inner = SQLiteStore(store.inner.path, level="process", clock=store.inner._clock)
+        inner = SQLiteStore(store.inner.path, level="process", clock=store.inner.clock)
         return EncryptedStore(inner, Keys({"new": OTHER, "k": KEY}, current="new"))
 
     def damage(self, store: EncryptedStore, run_id: str, sequence: int) -> None:

@@ -27,8 +27,7 @@ from holdfast.journal.store import (
     Store,
     Tail,
 )
-from holdfast.stores import files as files_store
-from holdfast.stores import files_format, files_locks, files_runs, open_store
+from holdfast.stores import files_format, files_locks, files_runs, files_shelf, open_store
 from holdfast.stores.files import FileStore
 from holdfast.testing.conformance import ManualClock, StoreConformance
 
@@ -44,7 +43,7 @@ class TestFileStore(StoreConformance):
 
     def reopen(self, store: FileStore) -> Store:
         store.close()
-        return FileStore(store.path, level=store.abilities.level, clock=store._clock)
+        return FileStore(store.path, level=store.abilities.level, clock=store.clock)
 
     def damage(self, store: FileStore, run_id: str, sequence: int) -> None:
         (path,) = (path for path in store.path.glob("runs/*.log") if path.name.startswith(f"{run_id}."))
@@ -354,7 +353,7 @@ def test_many_runs_leave_few_files_open(path: Path) -> None:
             store.create(NewRun(f"r{number}", "g", [b"1"]))
         for number in range(400):
             landed(store, Commit(f"r{number}", 1, 1, [b"2"]))
-        limit = files_locks.STRIPES * (files_store.MOST_OPEN + 1)
+        limit = files_locks.STRIPES * (files_shelf.MOST_OPEN + 1)
         assert (
             sum(run.descriptor is not None for each in store._locks.stripes for run in each.runs.values())
             <= limit
@@ -364,7 +363,7 @@ def test_many_runs_leave_few_files_open(path: Path) -> None:
 
 
 def test_few_runs_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_store, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(files_shelf, "MOST_REMEMBERED", 3)
     with closing(FileStore(path, level="process")) as store:
         for number in range(200):
             store.create(NewRun(f"r{number}", "g", [b"1"]))
@@ -468,7 +467,7 @@ def test_a_url_leads_to_the_directory(path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_without_locks_of_the_system_it_is_not_shared(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The abilities say so; threads are kept apart all the same."""
-    monkeypatch.setattr(files_store, "SHARED", False)
+    monkeypatch.setattr("holdfast.stores.files.SHARED", False)
     monkeypatch.setattr(files_locks, "SHARED", False)
     with closing(FileStore(path)) as store:
         assert store.abilities.shared is False

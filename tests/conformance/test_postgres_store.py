@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Conflict, HoldfastError, RunNotFound, StoreUnavailable, UsageError
+from holdfast.errors import Conflict, HoldfastError, RunNotFound, StoreUnavailable, TooLarge, UsageError
 from holdfast.journal.store import COMPLETED, Commit, Lease, Level, NewRun, RunFilter, Store
 from holdfast.testing.conformance import StoreConformance
 from support.postgres import Server, ServerClock, needed, new_schema
@@ -130,7 +130,7 @@ def test_large_and_small_commits_of_one_call(open_store: OpenStore, monkeypatch:
     outcomes = store.append(
         [Commit(run_id, 1, 1, [b"x" * size]) for run_id, size in zip("abcd", SIZES, strict=True)]
     )
-    assert [type(outcome) for outcome in outcomes] == [type(None), StoreUnavailable, type(None), type(None)]
+    assert [type(outcome) for outcome in outcomes] == [type(None), TooLarge, type(None), type(None)]
     assert [store.head(run_id).sequence for run_id in "abcd"] == [2, 1, 2, 2]
     (outcome,) = store.append([Commit("b", 1, 7, [b"x" * 1001])])
     assert isinstance(outcome, Conflict)

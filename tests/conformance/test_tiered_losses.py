@@ -384,13 +384,18 @@ class TieredAgrees(StoresAgree):
         self.model = MemoryStore(clock=self.clock)
         path = Path(self.folder.name, "runs.db")
         self.hot = self.make_hot()
-        self.store, self.other = (
-            TieredStore(self.hot, SQLiteStore(path, level="process", clock=self.clock)) for _ in range(2)
-        )
+        pair = [TieredStore(self.hot, SQLiteStore(path, level="process", clock=self.clock)) for _ in range(2)]
+        self.stores, self.born = {"tiered": [*pair]}, set()
         self.dumps: list[dict[str, Any]] = [{}]
 
     def make_hot(self) -> Any:
         return Shaky(clock=self.clock)
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def reopen(self) -> None:
+        """No rule here: the two share the hot store, and closing one would close it for the other."""
 
     def same(self, method: str, *arguments: Any, **more: Any) -> None:
         if method == "create":

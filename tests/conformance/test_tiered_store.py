@@ -49,7 +49,7 @@ class TestTieredStore(StoreConformance):
         assert isinstance(cold, SQLiteStore)
         store.close()
         again = RedisStore(self.server.url) if isinstance(hot, RedisStore) else MemoryStore()
-        return TieredStore(again, SQLiteStore(cold.path, level="process", clock=cold._clock))
+        return TieredStore(again, SQLiteStore(cold.path, level="process", clock=cold.clock))
 
     def damage(self, store: TieredStore, run_id: str, sequence: int) -> None:
         """In both of them."""

@@ -342,6 +342,26 @@ def test_parallel_results_are_in_the_file_at_a_fan_in(tmp_path: Path) -> None:
     assert final["state"]["all"] == ["text", "images"]
 
 
+def test_parallel_results_are_in_the_file_after_a_fan_in(tmp_path: Path) -> None:
+    """F9, F12: what the fan-in was given, not what it made of it; and of no stop that comes later."""
+    graph = StateGraph(name="flows").add_node("split").set_entry_point("split")
+    for name in ("text", "images"):
+        graph.add_node(name, run=lambda node: {"by": node}).add_parallel_edge("split", name, "join")
+    graph.add_fanin_node("join", run=lambda state, parallel_results: {"v": 2, "n": len(parallel_results)})
+    graph.add_node("last").add_edge("join", "last").set_finish_point("last")
+    graph.compile(interrupt_after=["split", "join", "last"], checkpoint_dir=tmp_path)
+    files, given = [], {"input": {"v": 1}}
+    for _ in range(3):
+        (stop,) = graph.invoke(**given)
+        files.append(pickle.loads(Path(stop["checkpoint_path"]).read_bytes()))
+        given = {"input": None, "checkpoint": stop["checkpoint_path"]}
+    assert [file["node"] for file in files] == ["split", "join", "last"]
+    assert files[1]["parallel_results"] == [{"v": 1, "by": "text"}, {"v": 1, "by": "images"}]
+    assert ["parallel_results" in file for file in files] == [False, True, False]
+    (final,) = graph.invoke(**given)
+    assert final["state"] == {"v": 2, "n": 2}
+
+
 def test_a_question_is_answered_through_its_file(tmp_path: Path) -> None:
     """P1, F7: with `invoke`, as the answer."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from holdfast.engine.records import as_state, progress_of
+from holdfast.engine.records import as_state, checkpoints, progress_of
 from holdfast.engine.session import Compiled
 from holdfast.graphs.dag import layers_of
 from holdfast.graphs.flowstate import WorkflowState
@@ -14,7 +14,7 @@ from holdfast.graphs.said import ANSWER
 from holdfast.graphs.secrets import MASK, masked
 from holdfast.journal.opened import Key
 from holdfast.journal.progress import Progress
-from holdfast.journal.reading import Checkpoint, history
+from holdfast.journal.reading import Checkpoint
 
 
 class PauseInfo(NamedTuple):
@@ -88,7 +88,7 @@ def load(compiled: Compiled, run_id: str, step: int | None) -> WorkflowCheckpoin
 
 def newest(compiled: Compiled, run_id: str) -> list[Checkpoint]:
     """The checkpoints of a run that are kept, one for each layer that was done, oldest first."""
-    found = history(compiled.need_link("checkpoints").store.read(run_id, first=1))
+    found = checkpoints(compiled.need_link("checkpoints"), run_id)
     layers = [each for each in found if each.node == PLANNER and each.branch is None and each.step > 1]
     return layers[-compiled.keep :] if compiled.keep is not None else layers
 

@@ -20,7 +20,6 @@ from holdfast.engine.weave import Weave
 from holdfast.errors import Conflict, ExecutionError, HoldfastError, RunCancelled, RunNotFound
 from holdfast.graphs.plan import PLANNER, Plan
 from holdfast.graphs.state import State
-from holdfast.journal.copies import detached_value
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, Progress
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
@@ -92,13 +91,13 @@ class Core:
                 return (yield from self._unsaved(halt.cause))
 
     def joined(self) -> list[dict[str, Any]] | None:
-        """What the branches came to, if the run stands at their fan-in."""
-        section = self.progress.section
-        if section is None or section.inside or section.layer is not None:
-            return None
-        if not all(child.done for child in section.children.values()):
-            return None
-        return [detached_value(dict(result)) for result in self.walk.scope.results()]
+        """What the branches came to, if the run stands at their fan-in, before or after it."""
+        step, results = self.walk.joined
+        return (
+            results
+            if self.progress.phase == AFTER and step == self.progress.step
+            else self.walk.scope.joined()
+        )
 
     def _weave(self, walk: Walk) -> Generator[Any, Any, Exception | None]:
         return Weave(self.course).run(walk)

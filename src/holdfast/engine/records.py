@@ -22,7 +22,7 @@ from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.ledger import Ledger
 from holdfast.journal.progress import AFTER, BEFORE, Progress, Question
-from holdfast.journal.reading import Checkpoint, history, next_step, progress_at, read_progress
+from holdfast.journal.reading import Checkpoint, check_end, history, next_step, progress_at, read_progress
 from holdfast.journal.salvage import salvaged
 from holdfast.journal.store import CANCELLED, ENDED, PAUSED, RUNNING, STATUSES, RunFilter, RunHead
 
@@ -84,23 +84,23 @@ class Difference(NamedTuple):
 
 def run_info(head: RunHead) -> RunInfo:
     """What a head says, read. Raises `DamagedRecord` if it isn't what was written."""
-    note = _note_of(head)
+    note, questions = _note_of(head)
     return RunInfo(
         head.run_id, head.graph, head.status, head.created, head.updated, head.tags, head.parent,
-        note.get("step", 0), note.get("node", ""), note.get("reason"), note.get("error"),
-        [Question(**each) for each in note.get("questions", ())], head.holder,
+        note.get("step", 0), note.get("node", ""), note.get("reason"), note.get("error"), questions, head.holder,
     )  # fmt: skip
 
 
-def _note_of(head: RunHead) -> dict[str, Any]:
+def _note_of(head: RunHead) -> tuple[dict[str, Any], list[Question]]:
     try:
         note = decode(head.note) if head.note else {}
         if type(note) is not dict:
             raise ValueError("it holds something else")
-    except ValueError as problem:
+        questions = [Question(**each) for each in note.get("questions", ())]
+    except (TypeError, ValueError) as problem:
         reason = f"its summary can't be read ({problem}); a store that is encrypted is opened with its keys"
         raise DamagedRecord(head.run_id, 0, reason) from problem
-    return note
+    return note, questions
 
 
 def list_runs(
@@ -114,8 +114,11 @@ def list_runs(
 
 
 def checkpoints(link: Link, run_id: str) -> list[Checkpoint]:
-    """All steps of a run that its journal still has."""
-    return history(link.store.read(run_id, first=1))
+    """All steps of a run that its journal still has. Raises `DamagedRecord`."""
+    tail = link.store.read(run_id, first=1)
+    found = history(tail)
+    check_end(tail)
+    return found
 
 
 def state_at(compiled: Compiled, run_id: str, step: int | None) -> State:
@@ -123,9 +126,9 @@ def state_at(compiled: Compiled, run_id: str, step: int | None) -> State:
     return as_state(progress_of(compiled.need_link("state_at"), run_id, step), compiled.plan)
 
 
-def difference(compiled: Compiled, run_id: str, a: int, b: int) -> Difference:
+def difference(link: Link, run_id: str, a: int, b: int, secrets: frozenset[str]) -> Difference:
     """What is different after step `b` from what was after step `a`. What is secret of it isn't printed."""
-    tail = compiled.need_link("diff").store.read(run_id, first=1)
+    tail = link.store.read(run_id, first=1)
     old, new = progress_at(tail, a).so_far(), progress_at(tail, b).so_far()
     found = Difference(
         added={key: value for key, value in new.items() if key not in old},
@@ -136,7 +139,6 @@ def difference(compiled: Compiled, run_id: str, a: int, b: int) -> Difference:
             if key in old and encode(old[key]) != encode(value)
         },
     )
-    secrets = compiled.plan.secrets
     return Difference(*(Veiled(part, secrets) for part in found)) if secrets else found
 
 

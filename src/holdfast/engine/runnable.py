@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.engine import entry, records
+from holdfast.engine.aside import twin
 from holdfast.engine.given import Given
 from holdfast.engine.link import nudge
 from holdfast.engine.moments import Span, seconds_of
@@ -247,6 +248,8 @@ class Runnable(ABC, Generic[S]):
         """
         records.cancel(self.compiled().need_link("cancel"), run_id)
 
+    acancel = twin(cancel)
+
     def fork(
         self,
         run_id: str,
@@ -264,25 +267,51 @@ class Runnable(ABC, Generic[S]):
         made = records.fork(compiled, run_id, step, update, new_run_id, _tags(tags))
         return Run(made, self._resuming(made, Given(), None))
 
+    async def afork(
+        self,
+        run_id: str,
+        step: int | None = None,
+        update: Mapping[str, Any] | None = None,
+        *,
+        new_run_id: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> AsyncRun[S]:
+        """`fork` without blocking the event loop; the new run is one for `async for`."""
+        from asyncio import to_thread
+
+        run = await to_thread(self.fork, run_id, step, update, new_run_id=new_run_id, tags=tags)
+        return AsyncRun(run.id, self._resuming(run.id, Given(), None))
+
     def rollback(self, run_id: str, step: int) -> S:
         """Set a run back to where it stood after `step`, and return the state there; `resume` goes on from it."""
         return cast(S, records.rollback(self.compiled(), run_id, step))
+
+    arollback = twin(rollback)
 
     def history(self, run_id: str) -> list[Checkpoint]:
         """The steps of a run, oldest first, as far as its journal goes back."""
         return records.checkpoints(self.compiled().need_link("history"), run_id)
 
+    ahistory = twin(history)
+
     def state_at(self, run_id: str, step: int | None = None) -> S:
         """The state of a run after a step, or its newest saved one."""
         return cast(S, records.state_at(self.compiled(), run_id, step))
 
+    astate_at = twin(state_at)
+
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """What is different after step `b` from what was after step `a`."""
-        return records.difference(self.compiled(), run_id, a, b)
+        compiled = self.compiled()
+        return records.difference(compiled.need_link("diff"), run_id, a, b, compiled.plan.secrets)
+
+    adiff = twin(diff)
 
     def verify(self, run_id: str) -> Verification:
         """What of a stored run is damaged, and what can still be had. Changes nothing; damage doesn't raise."""
         return records.verify(self.compiled().need_link("verify"), run_id)
+
+    averify = twin(verify)
 
     def export_run(self, run_id: str, path: str | os.PathLike[str]) -> None:
         """Write a run with its whole journal to one file, in place of what was there; `import_run` reads it.
@@ -294,6 +323,8 @@ class Runnable(ABC, Generic[S]):
 
         carriage.export_run(self.compiled().need_link("export_run"), run_id, path)
 
+    aexport_run = twin(export_run)
+
     def import_run(self, path: str | os.PathLike[str], run_id: str | None = None) -> str:
         """Put an exported run into this graph's store, under its own id or another, and return the id.
 
@@ -302,6 +333,8 @@ class Runnable(ABC, Generic[S]):
         from holdfast.engine import carriage
 
         return carriage.import_run(self.compiled().need_link("import_run"), path, run_id)
+
+    aimport_run = twin(import_run)
 
     def runs(
         self,
@@ -315,6 +348,8 @@ class Runnable(ABC, Generic[S]):
         compiled = self.compiled()
         wanted = None if graph == "*" else graph or compiled.plan.name
         return records.list_runs(compiled.need_link("runs"), status, wanted, tag, limit)
+
+    aruns = twin(runs)
 
     def draw(
         self,
@@ -367,6 +402,8 @@ class Runnable(ABC, Generic[S]):
             raise UsageError(f"cleanup_expired() takes hours from 0 and statuses of {', '.join(STATUSES)}")
         return self.compiled().need_link("cleanup_expired").store.expire(max_age_hours * 3600, wanted)
 
+    acleanup_expired = twin(cleanup_expired)
+
     def cleanup(self, retention: Retention | None = None, *, dry_run: bool = False) -> list[Expired]:
         """Delete the runs of this graph that a policy lets go: that of `compile(retention=…)`, or another.
 
@@ -383,6 +420,8 @@ class Runnable(ABC, Generic[S]):
         store = compiled.need_link("cleanup").store
         found = expired(store, policy, compiled.plan.name)
         return found if dry_run else let_go(store, found)
+
+    acleanup = twin(cleanup)
 
     def _prepare(
         self,

@@ -163,6 +163,15 @@ class Scope:
             found.append(made)
         return found
 
+    def joined(self) -> list[dict[str, Any]] | None:
+        """The same as plain dicts that share nothing, once all branches are done; None where there are none."""
+        section = self.progress.section
+        if section is None or section.inside or section.layer is not None:
+            return None
+        if not all(child.done for child in section.children.values()):
+            return None
+        return [detached_value(dict(result)) for result in self.results()]
+
 
 class Task(Speaking):
     """What a node may know about the call it is in, and what a driver needs to make it."""

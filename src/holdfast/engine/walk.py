@@ -101,6 +101,8 @@ class Walk(Timing):
         self.first = progress.began
         self.halts: dict[Key, Halt] = {}
         """Why the branches of the section that is open came to a stop, where they aren't done."""
+        self.joined: tuple[int, list[dict[str, Any]] | None] = -1, None
+        """The step of the last node that the run is to stop after, and what the branches before it came to."""
 
     def run(self) -> Generator[Any, Any, Halt]:
         """The loop. See the module's text."""
@@ -132,6 +134,8 @@ class Walk(Timing):
             node, failed = nodes[name], None
             private = hand_out(watched or node.retry is not None or p.section is not None)
             task = scope.task = Task(scope, node, private, p.attempts + 1, p.step + 1)
+            if after and name in after:
+                self.joined = p.step + 1, scope.joined()
             if nested or planning or emit is not None:
                 self.announce(task)
                 if course.stream:

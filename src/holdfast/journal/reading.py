@@ -50,9 +50,8 @@ def read_progress(tail: Tail) -> Progress:
 
 def read_on(tail: Tail) -> tuple[Progress, int]:
     """The same, and what it costs to read the records after the whole one, in a ledger's measure."""
-    records, last = list(opened(tail)), tail.first + len(tail.records) - 1
-    if last < tail.head.sequence:
-        raise DamagedRecord(tail.head.run_id, last + 1, "it is missing")
+    records = list(opened(tail))
+    check_end(tail)
     weight = sum(map(len, tail.records[1:])) + RECORD_WEIGHT * (len(records) - 1)
     return _folded(tail.head.run_id, records), weight
 
@@ -92,9 +91,9 @@ def next_step(tail: Tail) -> int:
 
 
 def history(tail: Tail) -> list[Checkpoint]:
-    """All steps that the journal still has, in order."""
+    """All steps that the journal still has, in order. Raises `DamagedRecord`."""
     found: dict[int, Checkpoint] = {}
-    progress = Progress("", "", "", "", {}, step=-1)
+    progress = Progress(tail.head.run_id, "", "", "", {}, step=-1)
     for number, record in opened(tail):
         keys = _changed_keys(record, progress)
         _apply(progress, number, record)
@@ -129,6 +128,13 @@ def history(tail: Tail) -> list[Checkpoint]:
     return [found[step] for step in sorted(found)]
 
 
+def check_end(tail: Tail) -> None:
+    """Raise `DamagedRecord` if a tail that is to end with the newest record doesn't."""
+    first_missing = tail.first + len(tail.records) if tail.records else tail.head.snapshot
+    if 0 < first_missing <= max(tail.head.sequence, 0 if tail.records else tail.head.snapshot):
+        raise DamagedRecord(tail.head.run_id, first_missing, "it is missing")
+
+
 def opened(tail: Tail) -> Iterator[tuple[int, list[Any]]]:
     """The records with their sequence numbers, unsealed and decoded. Raises `DamagedRecord`."""
     for number, record in _each(tail):
@@ -139,7 +145,7 @@ def opened(tail: Tail) -> Iterator[tuple[int, list[Any]]]:
 
 def _each(tail: Tail) -> Iterator[tuple[int, list[Any] | DamagedRecord]]:
     """The same, with damage in the place of a record that is damaged."""
-    if not tail.records and tail.head.status == COMPLETED:
+    if not tail.records and tail.head.status == COMPLETED and not tail.head.snapshot:
         raise UsageError(
             f"the journal of run {tail.head.run_id!r} went when it completed; preserve=True keeps it"
         )

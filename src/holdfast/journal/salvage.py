@@ -10,6 +10,9 @@ from holdfast.journal.store import RunHead, Store, Tail
 Found = dict[int, "bytes | DamagedRecord"]
 """Records by their numbers, or what the store said instead."""
 
+MOST_MISSING = 1_000_000
+"""Records that may be missing of a run. More than that weren't lost: it is their number that is damaged."""
+
 
 def salvaged(store: Store, run_id: str) -> Tail:
     """All records from the first that there is, with an empty one for each that can't be had.
@@ -23,7 +26,10 @@ def salvaged(store: Store, run_id: str) -> Tail:
 
 
 def gathered(store: Store, run_id: str) -> tuple[RunHead, Found]:
-    """The head, and the records that are there by their numbers, as of one moment unless some are damaged."""
+    """The head, and the records that are there by their numbers, as of one moment unless some are damaged.
+
+    Raises `DamagedRecord` if the head, or what it says of the records, can't be believed.
+    """
     try:
         tail = store.read(run_id, first=1)
     except DamagedRecord:
@@ -32,7 +38,11 @@ def gathered(store: Store, run_id: str) -> tuple[RunHead, Found]:
         head = tail.head
         if tail.first + len(tail.records) == head.sequence + 1:
             return head, dict(enumerate(tail.records, tail.first))
-    return head, dict(_sought(store, run_id, 1, head.sequence))
+    found = dict(_sought(store, run_id, 1, head.sequence))
+    if head.sequence - min(found, default=0) > len(found) + MOST_MISSING:
+        reason = f"it is said to have records up to number {head.sequence}, and only {len(found)} are there"
+        raise DamagedRecord(run_id, max(found, default=0), reason)
+    return head, found
 
 
 def _sought(store: Store, run_id: str, first: int, last: int) -> Iterator[tuple[int, bytes | DamagedRecord]]:

@@ -312,3 +312,12 @@ class Notifying(Store, Protocol):
         a lease runs out is no change. A store that can't be reached is not an error here: that counts as a change.
         """
         ...
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A store that can look itself through for damage that no single run shows. Few need to; `verify` asks them."""
+
+    def faults(self) -> Sequence[str]:
+        """What is wrong with whatever the runs are kept in, in words that name it; nothing if all is well."""
+        ...

@@ -14,11 +14,11 @@ from holdfast.journal.codec import decode
 from holdfast.journal.progress import SNAPSHOT, Progress
 from holdfast.journal.reading import _apply, _each, read_progress
 from holdfast.journal.salvage import Found, gathered
-from holdfast.journal.store import RunHead, Store, Tail
+from holdfast.journal.store import Inspectable, RunHead, Store, Tail
 
 
 class Damage(NamedTuple):
-    """One record that can't be read, by its number, and why. Number 0 is the run's head."""
+    """One record that can't be read, by its number, and why. Number 0 is the run's head, or what is around it."""
 
     sequence: int
     reason: str
@@ -74,15 +74,21 @@ def verify(store: Store, run_id: str) -> Verification:
         return Verification(run_id, None, 0, 0, [Damage(damage.sequence, damage.reason)], [], False, [])
     journal = _Journal(head, found)
     journal.look_through()
+    restorable = journal.restorable()
+    faults = store.faults() if isinstance(store, Inspectable) else []
     stored = [data for data in found.values() if isinstance(data, bytes)]
     return Verification(
         run_id,
         head.status,
         len(found),
         sum(map(len, stored)),
-        [*_of_head(head), *(Damage(*each) for each in sorted(journal.damaged.items()))],
+        [
+            *(Damage(0, fault) for fault in faults),
+            *_of_head(head),
+            *(Damage(*each) for each in sorted(journal.damaged.items())),
+        ],
         journal.missing,
-        journal.restorable(),
+        restorable,
         journal.steps,
         purged=not head.snapshot and not found,
     )
@@ -94,7 +100,7 @@ class _Journal:
     def __init__(self, head: RunHead, found: Found) -> None:
         self.head = head
         self.first = min([*found, head.snapshot or head.sequence + 1])
-        numbers = range(self.first, head.sequence + 1)
+        numbers = range(self.first, max(head.sequence, head.snapshot) + 1)
         self.missing = [number for number in numbers if number not in found]
         self.damaged = {
             number: data.reason for number, data in found.items() if isinstance(data, DamagedRecord)
@@ -117,12 +123,16 @@ class _Journal:
         self._note(step, progress)
 
     def restorable(self) -> bool:
-        """Whether the newest state can be had."""
+        """Whether the newest state can be had. If not, and nothing else says why, the reason is noted."""
         if not self.head.snapshot:
             return False
         tail = Tail(self.head, self.head.snapshot, self.records[self.head.snapshot - self.first :])
         try:
             read_progress(tail)
+        except DamagedRecord as damage:
+            if not self.damaged and not self.missing:
+                self.damaged[damage.sequence] = damage.reason
+            return False
         except HoldfastError:
             return False
         return True

@@ -31,6 +31,7 @@ from holdfast.journal.store import (
     Abilities,
     Commit,
     Heads,
+    Inspectable,
     Lease,
     NewRun,
     Notifying,
@@ -227,6 +228,10 @@ class EncryptedStore:
         if not isinstance(self.inner, Notifying):
             raise UsageError(f"{self.inner!r} can't be waited for: its abilities.notifies is False")
         return self.inner.wait_for_change(timeout)
+
+    def faults(self) -> Sequence[str]:
+        """What the inner store finds wrong with itself."""
+        return self.inner.faults() if isinstance(self.inner, Inspectable) else []
 
     def close(self) -> None:
         self.inner.close()

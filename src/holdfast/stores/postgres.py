@@ -81,7 +81,7 @@ class PostgresStore:
         if not schema or len(schema.encode()) > 63 or "\0" in schema or schema.startswith("pg_"):
             raise UsageError(f"{schema!r} can't be the name of a schema")
         self.schema = schema
-        self.abilities = Abilities(level=level, shared=True, notifies=True)
+        self.abilities = Abilities(level=level, shared=True)
         self._address = Address(url)
         settings = {
             "search_path": '"' + schema.replace('"', '""') + '"',
@@ -91,7 +91,7 @@ class PostgresStore:
         self._connections = Connections(self._address, settings, connections, timeout)
         self._listener = Listener(self._connections.open, str(self._address))
         self._random = SystemRandom()
-        self._connections.begin(lambda cursor: migrate(cursor, schema, str(self._address)))
+        self._connections.begin(self._prepare)
 
     def __repr__(self) -> str:
         return (
@@ -225,6 +225,11 @@ class PostgresStore:
     def close(self) -> None:
         self._listener.close()
         self._connections.close()
+
+    def _prepare(self, cursor: Cursor) -> None:
+        """Bring the schema up to date. A pooler lends its sessions out to all: nobody can listen through it."""
+        migrate(cursor, self.schema, str(self._address))
+        self.abilities = self.abilities._replace(notifies=not cursor.pooled)
 
     def _append_plain(self, commit: Commit) -> Exception | None:
         doubt = False

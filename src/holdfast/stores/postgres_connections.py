@@ -3,6 +3,10 @@
 Everything about the driver that the store above should not have to know is here: how many connections,
 how long to wait for one and for a server that is away, and forks.
 
+Between us and the server there may be a pooler (PgBouncer) that hands each transaction to another session. What is
+set or prepared in a session is then of no use, and may be in the way of others. So where a pooler answers, each piece
+of work is one transaction that begins with its settings, and nothing is prepared by name.
+
 A server that goes away in the middle of a call leaves open whether the call has happened. So the work is
 done once more on another connection, and told that it is the second time (`again`): it then finds out
 whether the first one arrived. A call that has certainly changed nothing is simply repeated.
@@ -14,8 +18,8 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -31,17 +35,20 @@ Outcome = TypeVar("Outcome")
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two attempts to reach a server that is away."""
 
+_AS_IT_IS = nullcontext()
+
 
 class Cursor(psycopg.Cursor[tuple[Any, ...]]):
     """A connection as it is used here: through one cursor, with results in binary.
 
-    `prepared` names the statements that were prepared on it by name.
+    `prepared` names the statements that were prepared on it by name. `pooled` says that it leads to a pooler.
     """
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         super().__init__(connection)
         self.format = Format.BINARY
         self.prepared: set[bytes] = set()
+        self.pooled = False
 
 
 class Connections:
@@ -72,7 +79,8 @@ class Connections:
         cursor = None
         try:
             cursor = self._connect(0.0)
-            work(cursor)
+            with self._prepared(cursor):
+                work(cursor)
         except DRIVER_ERRORS as error:
             raise explained(error, str(self.address)) from error
         finally:
@@ -84,7 +92,8 @@ class Connections:
         while True:
             cursor = self._take(deadline)
             try:
-                return work(cursor, again)
+                with self._prepared(cursor) if cursor.pooled else _AS_IT_IS:
+                    return work(cursor, again)
             except DRIVER_ERRORS as error:
                 broken = cursor.connection.closed
                 deadline = deadline or time.monotonic() + self._timeout
@@ -160,16 +169,33 @@ class Connections:
 
     def open(self) -> Cursor:
         """A new connection, which is the caller's to close. Raises the driver's own errors."""
-        connection = psycopg.connect(self.address.conninfo, autocommit=True, prepare_threshold=0)
+        connection = psycopg.connect(self.address.conninfo, autocommit=True, prepare_threshold=None)
         try:
             cursor = Cursor(connection)
-            calls = ", ".join(["set_config(%s, %s, false)"] * len(self._settings))
-            values = [each for pair in self._settings.items() for each in pair]
-            cursor.execute(f"SELECT {calls}".encode(), values, prepare=False)
+            (session,) = cursor.execute(b"SELECT pg_backend_pid()").fetchone() or (0,)
+            cursor.pooled = session != connection.info.backend_pid
+            if not cursor.pooled:
+                connection.prepare_threshold = 0
+                self._set(cursor, lasting=True)
         except BaseException:
             connection.close()
             raise
         return cursor
+
+    @contextmanager
+    def _prepared(self, cursor: Cursor) -> Iterator[None]:
+        """Behind a pooler: one transaction, with the settings that a session would have."""
+        if not cursor.pooled:
+            yield
+            return
+        with cursor.connection.transaction():
+            self._set(cursor, lasting=False)
+            yield
+
+    def _set(self, cursor: Cursor, *, lasting: bool) -> None:
+        calls = ", ".join([f"set_config(%s, %s, {not lasting})"] * len(self._settings))
+        values = [each for pair in self._settings.items() for each in pair]
+        cursor.execute(f"SELECT {calls}".encode(), values, prepare=False)
 
     def _close_idle(self) -> None:
         while self._idle:

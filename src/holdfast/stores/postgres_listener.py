@@ -1,10 +1,10 @@
 """Hearing of changes in a PostgreSQL database: a connection that listens, opened when somebody first waits.
 
-The server notifies with the transaction that changes something; see `migrations/postgres/0003_changes.sql`. Of the
-threads that wait one listens for all, and when it leaves another takes its place. While the connection was away
-anything may have happened, so a broken one counts as a change, and so does a new one. Where notifications don't come
-through at all (a pooler that gives each transaction another session) nobody hears of anything: those who wait must
-look for themselves now and then.
+The server notifies with the transaction that changes something; see
+`migrations/postgres/0002_runs_that_want_a_holder.sql`. Of the threads that wait one listens for all, and when it
+leaves another takes its place. While the connection was away anything may have happened, so a broken one counts as
+a change, and so does a new one. Where notifications don't come through at all (a pooler that gives each transaction
+another session) nobody hears of anything: those who wait must look for themselves now and then.
 """
 
 from __future__ import annotations

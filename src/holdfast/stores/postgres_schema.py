@@ -1,17 +1,15 @@
 """What a PostgreSQL database of Holdfast looks like inside, and how it comes to be.
 
-The files in `migrations/postgres`, in the order of their numbers, lead from nothing to the present schema.
-What was applied is noted in the table `schema_migrations` beside the runs. A migration that was released
-is never changed: the next change of the schema is another file.
+The files in `migrations/postgres` lead from nothing to the present schema; see `migration.py`. What was applied is
+noted in the table `schema_migrations` beside the runs.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import StoreUnavailable
+from holdfast.stores.migration import Migration, migrations_of
 
 if TYPE_CHECKING:
     from psycopg import Cursor
@@ -26,22 +24,9 @@ CREATE TABLE schema_migrations (
 """
 
 
-class Migration(NamedTuple):
-    """One step of the schema: its number, the name of its file and the SQL in it."""
-
-    version: int
-    name: str
-    sql: str
-
-
-@cache
 def migrations() -> tuple[Migration, ...]:
     """All migrations that this version of Holdfast knows, in order."""
-    folder = files("holdfast.stores").joinpath("migrations", "postgres")
-    found = sorted(
-        (file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name
-    )
-    return tuple(Migration(int(file.name[:4]), file.name, file.read_text("utf-8")) for file in found)
+    return migrations_of("postgres")
 
 
 def version_of(cursor: Cursor[Any], place: str) -> int:

@@ -45,6 +45,8 @@ def append_all(cursor: Cursor, commits: Sequence[Commit]) -> list[str]:
 
 def _execute(cursor: Cursor, name: bytes, statement: str, values: Sequence[bytes]) -> PGresult:
     server = cursor.connection.pgconn
+    if cursor.pooled:
+        return _check(server.exec_params(statement.encode(), values, None, _BINARY[: len(values)], 1))
     if name not in cursor.prepared:
         _check(server.prepare(name, statement.encode()))
         cursor.prepared.add(name)

@@ -25,10 +25,10 @@ def head_of(run_id: str, found: Sequence[bytes | None], length: int) -> RunHead:
     values = [value for value in found if value is not None]
     if len(values) != len(FIELDS):
         raise _damaged(run_id, "fields of it are missing")
-    if values[0] not in (BEFORE, FORMAT):
-        raise StoreUnavailable(f"run {run_id!r} was written by a newer Holdfast: upgrade holdfast")
     if checksum(values[:sealed]) != values[-3]:
         raise _damaged(run_id, "its checksum doesn't match")
+    if values[0] not in (BEFORE, FORMAT):
+        raise StoreUnavailable(f"run {run_id!r} was written by a newer Holdfast: upgrade holdfast")
     try:
         head, dropped = _parsed(values)
     except ValueError as error:

@@ -14,10 +14,19 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import RunExists, RunNotFound, StoreUnavailable, TooLarge, UsageError
+from holdfast.errors import (
+    DamagedRecord,
+    RunExists,
+    RunNotFound,
+    StoreError,
+    StoreUnavailable,
+    TooLarge,
+    UsageError,
+)
 from holdfast.journal.store import (
     ENDED,
     Abilities,
@@ -84,6 +93,7 @@ class SQLiteStore:
                 raise RunExists(run.run_id)
             row = cursor.lastrowid or 0
             queries.insert(cursor, row, 1, run.records)
+            queries.seal(cursor, row)
             return row, until
 
         row, until = self._connections.write(work)
@@ -109,7 +119,8 @@ class SQLiteStore:
             stop = head.sequence if last is None else max(last, 0)
             bounds = min(start, head.sequence + 1), min(stop, head.sequence)
             found = cursor.execute(queries.READ, [queries.record_id(row, each) for each in bounds]).fetchall()
-            return Tail(head, found[0][0] if found else head.sequence + 1, [data for _, data in found])
+            records = [data if type(data) is bytes else b"" for _, data in found]
+            return Tail(head, found[0][0] if found else head.sequence + 1, records)
 
         return self._connections.read(work)
 
@@ -121,6 +132,7 @@ class SQLiteStore:
                 raise held(head, now)
             lease = Lease(run_id, head.fence + 1, now + ttl, head.crashes + (head.holder is not None))
             cursor.execute(queries.CLAIM, (lease.fence, lease.crashes, holder, lease.until, now, row))
+            queries.seal(cursor, row)
             return lease
 
         return self._connections.write(work)
@@ -131,28 +143,40 @@ class SQLiteStore:
 
         def work(cursor: sqlite3.Cursor) -> list[str | None]:
             now = self.clock()
-            return [queries.renew(cursor, lease, now, now + ttl) for lease in leases]
+            return [self._renew(cursor, lease, now, now + ttl) for lease in leases]
 
         return self._connections.write(work)
 
     def release(self, lease: Lease) -> None:
-        self._connections.execute(queries.RELEASE, (lease.run_id, lease.fence))
+        def work(cursor: sqlite3.Cursor) -> None:
+            with suppress(RunNotFound):
+                row, head = self._find(cursor, lease.run_id)
+                if head.fence == lease.fence:
+                    cursor.execute(queries.RELEASE, (row,))
+                    queries.seal(cursor, row)
+
+        self._connections.write(work)
 
     def signal(self, run_id: str, signal: str) -> None:
-        if self._connections.execute(queries.SIGNAL, (signal, run_id)) == 0:
-            raise RunNotFound(run_id)
+        def work(cursor: sqlite3.Cursor) -> None:
+            row, _ = self._find(cursor, run_id)
+            cursor.execute(queries.SIGNAL, (signal, row))
+            queries.seal(cursor, row)
+
+        self._connections.write(work)
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         now = self.clock()
         values = (now, now, json.dumps(list(graphs)), limit)
-        found = self._connections.read(lambda cursor: cursor.execute(queries.READY, values).fetchall())
-        return [*map(queries.head_of, found)]
+        rows = self._connections.read(lambda cursor: cursor.execute(queries.READY, values).fetchall())
+        return [head for head in map(self._sound, rows) if head is not None]
 
     def list(self, which: RunFilter) -> list[RunHead]:
         conditions, values = queries.where(which, self.clock())
         query = f"{queries.HEAD} {conditions} ORDER BY created DESC, run_id DESC LIMIT ? OFFSET ?"
         values += (-1 if which.limit is None else which.limit), which.offset
-        return self._connections.read(lambda cursor: [*map(queries.head_of, cursor.execute(query, values))])
+        rows = self._connections.read(lambda cursor: cursor.execute(query, values).fetchall())
+        return [head for head in map(self._sound, rows) if head is not None]
 
     def prune(self, run_id: str, before: int) -> int:
         def work(cursor: sqlite3.Cursor) -> int:
@@ -167,23 +191,38 @@ class SQLiteStore:
             now = self.clock()
             old = f"WHERE status IN ({queries.marks(statuses)}) AND updated <= ? AND {queries.FREE}"
             values = (*statuses, now - older_than, now)
-            for (row,) in cursor.execute(f"SELECT id FROM runs {old}", values).fetchall():
-                self._drop(cursor, row)
-            return cursor.execute(f"DELETE FROM runs {old}", values).rowcount
+            found = cursor.execute(f"{queries.HEAD} {old}", values).fetchall()
+            gone = [row[0] for row in found if self._sound(row) is not None]
+            for row in gone:
+                self._remove(cursor, row)
+            return len(gone)
 
         return self._connections.write(work)
 
     def delete(self, run_id: str) -> None:
         def work(cursor: sqlite3.Cursor) -> None:
-            row, head = self._find(cursor, run_id)
+            try:
+                row, head = self._find(cursor, run_id)
+            except DamagedRecord:
+                (row,) = cursor.execute("SELECT id FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+                return self._remove(cursor, row)
             now = self.clock()
             if is_held(head, now):
                 raise held(head, now)
-            self._drop(cursor, row)
-            cursor.execute("DELETE FROM runs WHERE id = ?", (row,))
+            return self._remove(cursor, row)
 
         self._connections.write(work)
         self._rows.pop(run_id, None)
+
+    def faults(self) -> Sequence[str]:
+        """What SQLite finds wrong with the file, as a whole: each page of it is read."""
+        try:
+            found = self._connections.read(
+                lambda cursor: cursor.execute("PRAGMA integrity_check(20)").fetchall()
+            )
+        except StoreUnavailable as problem:
+            return [str(problem)]
+        return [f"{self.path}: {fault}" for (fault,) in found if fault != "ok"]
 
     def close(self) -> None:
         self._connections.close()
@@ -227,7 +266,7 @@ class SQLiteStore:
             return None
         try:
             row, head = self._find(cursor, commit.run_id)
-        except RunNotFound as missing:
+        except StoreError as missing:
             return missing
         now = self.clock()
         refused = refusal(commit, head, now) or _too_large(commit)
@@ -236,13 +275,28 @@ class SQLiteStore:
                 self._drop(cursor, row)
             else:
                 queries.insert(cursor, row, commit.expected + 1, commit.records)
-            queries.change_head(cursor, row, commit, now)
+            if queries.change_head(cursor, row, commit, now):
+                queries.seal(cursor, row)
         return refused
+
+    def _renew(self, cursor: sqlite3.Cursor, lease: Lease, now: float, until: float) -> str | None:
+        """Prolong one lease; return "", the waiting signal, or None if the lease is lost."""
+        try:
+            row, head = self._find(cursor, lease.run_id)
+        except (RunNotFound, DamagedRecord):
+            return None
+        if head.fence != lease.fence or head.holder is None:
+            return None
+        cursor.execute(queries.RENEW, (until, now, row))
+        queries.seal(cursor, row)
+        return head.signal or ""
 
     def _find(self, cursor: sqlite3.Cursor, run_id: str) -> tuple[int, RunHead]:
         row = cursor.execute(queries.FIND, (run_id,)).fetchone()
         if row is None:
             raise RunNotFound(run_id)
+        if row[1] != run_id:
+            raise DamagedRecord(run_id, 0, f"{self.path} leads to run {row[1]!r} in its place")
         self._remember(run_id, row[0])
         return row[0], queries.head_of(row)
 
@@ -250,6 +304,20 @@ class SQLiteStore:
         if len(self._rows) >= MOST_REMEMBERED:
             self._rows.clear()
         self._rows[run_id] = row
+
+    def _sound(self, row: Sequence[Any]) -> RunHead | None:
+        """The head in a row, or None, with a warning, if it is damaged."""
+        try:
+            return queries.head_of(row)
+        except DamagedRecord as damage:
+            from logging import getLogger
+
+            getLogger("holdfast.stores").warning("%s: a run is passed over: %s", self.path, damage)
+            return None
+
+    def _remove(self, cursor: sqlite3.Cursor, row: int) -> None:
+        self._drop(cursor, row)
+        cursor.execute("DELETE FROM runs WHERE id = ?", (row,))
 
     def _drop(self, cursor: sqlite3.Cursor, row: int, last: int = queries.MOST_RECORDS) -> int:
         """Remove the records of a run up to number `last`; returns how many there were."""

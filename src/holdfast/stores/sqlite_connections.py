@@ -178,6 +178,7 @@ class Connections:
             isolation_level=None,
             check_same_thread=False,
         )
+        connection.text_factory = _text
         try:
             cursor = connection.cursor()
             cursor.execute(f"PRAGMA synchronous = {'FULL' if self._flush else 'NORMAL'}")
@@ -221,6 +222,10 @@ class Connections:
         if isinstance(error, UnicodeEncodeError):
             return UsageError(f"{error.object!r} isn't text that SQLite can keep: {error.reason}")
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if isinstance(error, UnicodeDecodeError):  # in SQLite's own words about a damaged schema
+            code = sqlite3.SQLITE_CORRUPT
+        if code == sqlite3.SQLITE_IOERR and _is_full(self.path.parent):
+            code = sqlite3.SQLITE_FULL
         meaning = _MEANINGS.get(code, "failed: {error}").format(timeout=self._timeout, error=error)
         return StoreUnavailable(f"{self.path} {meaning}")
 
@@ -272,11 +277,26 @@ def _look(cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Outcome]) -> 
             cursor.execute("ROLLBACK")
 
 
+def _text(data: bytes) -> str:
+    """Text as it is stored; what isn't text any more is left to the checksums."""
+    return data.decode("utf-8", "replace")
+
+
+def _is_full(directory: Path) -> bool:
+    """Whether there is too little room for SQLite's files: not all that fails for that is reported as such."""
+    from shutil import disk_usage
+
+    try:
+        return disk_usage(directory).free < 1 << 16
+    except OSError:
+        return False
+
+
 def _is_busy(error: Exception) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
 
 
-_DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
+_DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
+from zlib import crc32
 
-from holdfast.journal.store import RUNNING, Commit, Lease, NewRun, RunFilter, RunHead
+from holdfast.errors import DamagedRecord
+from holdfast.journal.codec import encode
+from holdfast.journal.store import RUNNING, Commit, NewRun, RunFilter, RunHead
 
 HEAD = """
 SELECT id, run_id, graph, status,
@@ -17,8 +20,8 @@ SELECT id, run_id, graph, status,
         SELECT records.id & 0xFFFFFFFF FROM records
         WHERE records.id BETWEEN runs.id << 32 AND (runs.id << 32) + 0xFFFFFFFF ORDER BY records.id DESC LIMIT 1
     ), 0)),
-    snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note, crashes,
-    due, priority
+    snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note, crashes, due, priority,
+    sequence, sum
 FROM runs
 """
 
@@ -57,11 +60,13 @@ AND EXISTS (SELECT 1 FROM records WHERE id = before)
 
 CLAIM = "UPDATE runs SET fence = ?, crashes = ?, holder = ?, lease_until = ?, updated = ? WHERE id = ?"
 
-RENEW = "UPDATE runs SET lease_until = ?, updated = ? WHERE run_id = ? AND fence = ? AND holder IS NOT NULL"
+RENEW = "UPDATE runs SET lease_until = ?, updated = ? WHERE id = ?"
 
-RELEASE = "UPDATE runs SET holder = NULL, lease_until = NULL WHERE run_id = ? AND fence = ?"
+RELEASE = "UPDATE runs SET holder = NULL, lease_until = NULL WHERE id = ?"
 
-SIGNAL = "UPDATE runs SET signal = ? WHERE run_id = ?"
+SIGNAL = "UPDATE runs SET signal = ? WHERE id = ?"
+
+SEAL = "UPDATE runs SET sequence = ?, sum = ? WHERE id = ?"
 
 FREE = "(lease_until IS NULL OR lease_until <= ?)"
 
@@ -84,9 +89,11 @@ def record_id(row: int, sequence: int) -> int:
 
 
 def head_of(row: Sequence[Any]) -> RunHead:
-    """The head in a row of `HEAD`."""
+    """The head in a row of `HEAD`. Raises `DamagedRecord` if it isn't what was written."""
+    if row[-1] is not None and row[-1] != _sum(row, row[-2]):
+        raise DamagedRecord(str(row[1]), 0, "its head isn't what was written: the checksum doesn't match")
     _, run_id, graph, status, sequence, snapshot, fence, created, updated, *rest = row
-    holder, lease_until, tags, parent, signal, note, crashes, due, priority = rest
+    holder, lease_until, tags, parent, signal, note, crashes, due, priority, _, _ = rest
     return RunHead(
         run_id=run_id,
         graph=graph,
@@ -98,7 +105,7 @@ def head_of(row: Sequence[Any]) -> RunHead:
         updated=updated,
         holder=holder,
         lease_until=lease_until,
-        tags=tuple(json.loads(tags)),
+        tags=_tags(run_id, tags),
         parent=parent,
         signal=signal,
         note=note,
@@ -106,6 +113,13 @@ def head_of(row: Sequence[Any]) -> RunHead:
         due=due,
         priority=priority,
     )
+
+
+def _tags(run_id: str, stored: Any) -> tuple[str, ...]:
+    try:
+        return tuple(json.loads(stored))
+    except (TypeError, ValueError, RecursionError) as problem:  # of a row that has no checksum yet
+        raise DamagedRecord(str(run_id), 0, f"its tags can't be read: {problem}") from problem
 
 
 def row_of(run: NewRun, now: float, until: float | None) -> tuple[Any, ...]:
@@ -170,8 +184,8 @@ def _append_statement(size: int) -> str:
     return _APPEND_ALL.format(rows=", ".join(["(?, ?, ?, ?, ?)"] * size))
 
 
-def change_head(cursor: sqlite3.Cursor, row: int, commit: Commit, now: float) -> None:
-    """Carry out what `commit` says of the head, if anything."""
+def change_head(cursor: sqlite3.Cursor, row: int, commit: Commit, now: float) -> bool:
+    """Carry out what `commit` says of the head; return whether it says anything."""
     changes: dict[str, Any] = {}
     if commit.purge:
         changes |= {"sequence": commit.expected + len(commit.records), "snapshot": 0}
@@ -188,11 +202,15 @@ def change_head(cursor: sqlite3.Cursor, row: int, commit: Commit, now: float) ->
     if changes:
         columns = ", ".join(f"{column} = ?" for column in changes)
         cursor.execute(f"UPDATE runs SET {columns} WHERE id = ?", (*changes.values(), row))
+    return bool(changes)
 
 
-def renew(cursor: sqlite3.Cursor, lease: Lease, now: float, until: float) -> str | None:
-    """Prolong one lease; return "", the waiting signal, or None if the lease is lost."""
-    if cursor.execute(RENEW, (until, now, lease.run_id, lease.fence)).rowcount == 0:
-        return None
-    (signal,) = cursor.execute("SELECT signal FROM runs WHERE run_id = ?", (lease.run_id,)).fetchone()
-    return signal or ""
+def seal(cursor: sqlite3.Cursor, row: int) -> None:
+    """Give the head of this row id its checksum. To be called whenever it has changed, in the same transaction."""
+    found = cursor.execute(f"{HEAD} WHERE id = ?", (row,)).fetchone()
+    cursor.execute(SEAL, (found[4], _sum(found, found[4]), row))
+
+
+def _sum(row: Sequence[Any], sequence: int) -> int:
+    """The checksum of a row of `HEAD`, with this number as that of its newest record."""
+    return crc32(encode([*row[:4], sequence, *row[5:-2]]))

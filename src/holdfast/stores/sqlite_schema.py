@@ -1,56 +1,28 @@
 """What a SQLite file of Holdfast looks like inside, and how one comes to be.
 
-`MIGRATIONS[n]` leads from schema `n` to `n + 1`; the file carries its number as `user_version`. A
-migration that was released is never changed: the next change of the schema is another entry.
+The files in `migrations/sqlite` lead from nothing to the present schema; see `migration.py`. A database carries the
+number of the newest that was applied as its `user_version`.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from collections.abc import Iterator
 
 from holdfast.errors import StoreUnavailable
+from holdfast.stores.migration import Migration, migrations_of
 
 APPLICATION_ID = 0x48464A31
 """Marks a file as ours ("HFJ1"), so that another program's database is never written to."""
 
-MIGRATIONS = (
-    (
-        # AUTOINCREMENT: a row id that was once of one run is never of another, so it can be remembered.
-        # `sequence` is the newest record's number only where that record is gone (a purged journal).
-        """
-        CREATE TABLE runs (
-            id INTEGER PRIMARY KEY AUTOINCREMENT,
-            run_id TEXT NOT NULL UNIQUE,
-            graph TEXT NOT NULL,
-            status TEXT NOT NULL,
-            sequence INTEGER NOT NULL DEFAULT 0,
-            snapshot INTEGER NOT NULL,
-            fence INTEGER NOT NULL,
-            crashes INTEGER NOT NULL DEFAULT 0,
-            created REAL NOT NULL,
-            updated REAL NOT NULL,
-            holder TEXT,
-            lease_until REAL,
-            tags TEXT NOT NULL,
-            parent TEXT,
-            signal TEXT,
-            note BLOB NOT NULL
-        )
-        """,
-        "CREATE INDEX runs_by_creation ON runs (created, run_id)",
-        "CREATE INDEX runs_by_status ON runs (status, created, run_id)",
-        "CREATE INDEX runs_by_parent ON runs (parent) WHERE parent IS NOT NULL",
-        # The id of a record is the row id of its run and its own number, put together: one tree, no index,
-        # and the records of a run lie side by side.
-        "CREATE TABLE records (id INTEGER PRIMARY KEY, data BLOB NOT NULL)",
-    ),
-    (
-        "ALTER TABLE runs ADD COLUMN due REAL",
-        "ALTER TABLE runs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0",
-        "UPDATE runs SET due = 0 WHERE status = 'running'",
-        "CREATE INDEX runs_by_due ON runs (due) WHERE due IS NOT NULL",
-    ),
-)
+VERSION = 3
+"""The number of the newest migration. Here as well, so that a file that has it is opened without reading them."""
+
+
+def migrations() -> tuple[Migration, ...]:
+    """All migrations that this version of Holdfast knows, in order."""
+    return migrations_of("sqlite")
 
 
 def is_current(cursor: sqlite3.Cursor, path: str) -> bool:
@@ -68,12 +40,12 @@ def is_current(cursor: sqlite3.Cursor, path: str) -> bool:
                 f"{path} is a SQLite database of something else: give Holdfast a file of its own"
             )
         return False
-    if version > len(MIGRATIONS):
+    if version > VERSION:
         raise StoreUnavailable(
-            f"{path} was written by a newer Holdfast (schema {version}; this one knows {len(MIGRATIONS)}): "
+            f"{path} was written by a newer Holdfast (schema {version}; this one knows {VERSION}): "
             "upgrade holdfast, or use another file"
         )
-    return bool(version == len(MIGRATIONS))
+    return bool(version == VERSION)
 
 
 def migrate(cursor: sqlite3.Cursor, path: str) -> None:
@@ -81,8 +53,21 @@ def migrate(cursor: sqlite3.Cursor, path: str) -> None:
     if is_current(cursor, path):
         return
     (version,) = cursor.execute("PRAGMA user_version").fetchone()
-    for statements in MIGRATIONS[version:]:
-        for statement in statements:
-            cursor.execute(statement)
-    cursor.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    for migration in migrations():
+        if migration.version > version:
+            for statement in _statements(migration.sql):
+                cursor.execute(statement)
+    cursor.execute(f"PRAGMA user_version = {VERSION}")
     cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def _statements(sql: str) -> Iterator[str]:
+    """The statements of a file. (`executescript` would end the transaction that they are to be in.)"""
+    statement = ""
+    for part in re.split("(?<=;)", sql):
+        statement += part
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    if statement.strip():
+        yield statement

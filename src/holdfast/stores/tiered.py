@@ -37,6 +37,7 @@ from holdfast.journal.store import (
     Abilities,
     Commit,
     Heads,
+    Inspectable,
     Lease,
     NewRun,
     Notifying,
@@ -183,6 +184,10 @@ class TieredStore:
         if not isinstance(self.cold, Notifying):
             raise UsageError(f"{self.cold!r} can't be waited for: its abilities.notifies is False")
         return self.cold.wait_for_change(timeout)
+
+    def faults(self) -> Sequence[str]:
+        """What the cold store finds wrong with itself."""
+        return self.cold.faults() if isinstance(self.cold, Inspectable) else []
 
     def close(self) -> None:
         self.cold.close()

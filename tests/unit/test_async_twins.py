@@ -1,0 +1,180 @@
+"""H7: whatever waits for a store has an async twin that gives the same, while the event loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import MemoryStore, RunNotFound, StateGraph, Workflow
+from support.sections import SOON
+
+LOOKING = ("history", "state_at", "diff", "verify", "runs")
+CHANGING = ("cancel", "rollback", "export_run", "import_run", "cleanup_expired")
+OF_WORKFLOWS = ("checkpoint", "checkpoints", "plan_resume")
+
+
+class GatedStore(MemoryStore):
+    """A store that is slow to answer: it waits until the event loop has had its turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def _wait(self) -> None:
+        assert self.gate.wait(SOON), "the event loop stood still meanwhile"
+
+    def head(self, run_id: str) -> Any:
+        self._wait()
+        return super().head(run_id)
+
+    def read(self, *args: Any, **more: Any) -> Any:
+        self._wait()
+        return super().read(*args, **more)
+
+    def list(self, which: Any) -> Any:
+        self._wait()
+        return super().list(which)
+
+    def expire(self, *args: Any) -> Any:
+        self._wait()
+        return super().expire(*args)
+
+    def create(self, run: Any) -> Any:
+        self._wait()
+        return super().create(run)
+
+
+def counting(store: MemoryStore) -> StateGraph:
+    graph = StateGraph(name="counting")
+    graph.add_node("one", run=lambda state: {"n": 1}).add_node("two", run=lambda state: {"n": 2})
+    graph.add_edge("one", "two").set_entry_point("one").set_finish_point("two")
+    return graph.compile(store=store, preserve=True)
+
+
+def beside(store: GatedStore, call: Any) -> Any:
+    """What the coroutine gives, if the loop runs while it waits for the store."""
+
+    async def main() -> Any:
+        store.gate.clear()
+        asyncio.get_running_loop().call_soon(store.gate.set)
+        return await call()
+
+    try:
+        return asyncio.run(main())
+    finally:
+        store.gate.set()
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("history", ("r",)),
+        ("state_at", ("r", 1)),
+        ("diff", ("r", 1, 2)),
+        ("verify", ("r",)),
+        ("runs", ()),
+        ("rollback", ("r", 1)),
+        ("cleanup_expired", (1.0,)),
+    ],
+)
+def test_a_twin_gives_the_same_and_lets_the_loop_go_on(name: str, args: tuple[Any, ...]) -> None:
+    """H7, H6: and takes the same arguments."""
+    store = GatedStore()
+    graph = counting(store)
+    graph.execute({}, run_id="r")
+    given = beside(store, lambda: getattr(graph, f"a{name}")(*args))
+    again = MemoryStore()
+    other = counting(again)
+    other.execute({}, run_id="r")
+    expected = getattr(other if name == "rollback" else graph, name)(*args)
+    assert given == expected
+    assert type(given) is type(expected)
+
+
+def test_forks_are_made_and_run_beside_the_loop() -> None:
+    """H6, H7: what `afork` returns is for `async for`."""
+    store = GatedStore()
+    graph = counting(store)
+    graph.execute({}, run_id="r")
+    run = beside(store, lambda: graph.afork("r", 1, {"more": True}, new_run_id="f", tags=["t"]))
+    assert (run.id, graph.runs(tag="t")[0].parent) == ("f", "r@1")
+    assert asyncio.run(run.result()) == {"n": 2, "more": True}
+
+
+def test_runs_are_cancelled_beside_the_loop() -> None:
+    """G12, H7."""
+    store = GatedStore()
+    graph = counting(store).compile(store=store, interrupt_before=["two"])
+    list(graph.invoke({}, run_id="r"))
+    beside(store, lambda: graph.acancel("r"))
+    assert graph.runs()[0].status == "cancelled"
+
+
+def test_runs_are_carried_beside_the_loop(tmp_path: Path) -> None:
+    """H7: out of a store and into it."""
+    store = GatedStore()
+    graph = counting(store)
+    graph.execute({}, run_id="r")
+    beside(store, lambda: graph.aexport_run("r", tmp_path / "r.run"))
+    assert beside(store, lambda: graph.aimport_run(tmp_path / "r.run", run_id="s")) == "s"
+    assert graph.state_at("s") == graph.state_at("r")
+
+
+def test_checkpoints_of_a_workflow_are_read_beside_the_loop() -> None:
+    """D3, D7, H7."""
+    store = GatedStore()
+    flow = Workflow("pair", store=store, preserve=True)
+    flow.add_task("one", lambda: 1)
+    flow.add_task("two", lambda one: one + 1, ["one"])
+    flow.execute({}, run_id="w")
+    for name in OF_WORKFLOWS:
+        assert beside(store, lambda name=name: getattr(flow, f"a{name}")("w")) == getattr(flow, name)("w")
+
+
+def test_a_checkpoint_file_is_gone_on_from_in_a_loop(tmp_path: Path) -> None:
+    """F7, H7: with the same events."""
+    graph = counting(MemoryStore()).compile(interrupt_before=["two"], checkpoint_dir=tmp_path)
+    (stop,) = graph.invoke({})
+
+    async def main() -> Any:
+        run = graph.aresume_from_checkpoint(stop["checkpoint_path"], state_update={"more": 1})
+        return [event async for event in run]
+
+    (final,) = asyncio.run(main())
+    assert (final["type"], final["state"]) == ("final", {"n": 2, "more": 1})
+
+
+def test_a_twin_raises_what_the_call_raises() -> None:
+    """H7: from wherever it is awaited."""
+    graph = counting(MemoryStore())
+    with pytest.raises(RunNotFound):
+        asyncio.run(graph.astate_at("nobody"))
+
+
+def test_twins_can_be_found_by_their_names_and_parameters() -> None:
+    """H7: for `help()` and editors; and none is missing."""
+    for cls, names in ((StateGraph, (*LOOKING, *CHANGING)), (Workflow, (*OF_WORKFLOWS, *LOOKING))):
+        for name in names:
+            twin = getattr(cls, f"a{name}")
+            assert inspect.iscoroutinefunction(twin)
+            assert inspect.signature(twin) == inspect.signature(getattr(cls, name))
+            assert (twin.__name__, twin.__doc__) == (
+                f"a{name}",
+                f"`{name}` without blocking the event loop.",
+            )
+
+
+def test_a_twin_calls_what_a_subclass_made_of_the_method() -> None:
+    """H7: there is one logic, also where it is the user's."""
+
+    class Mine(StateGraph):
+        def history(self, run_id: str) -> Any:
+            return [run_id]
+
+    assert asyncio.run(Mine().ahistory("r")) == ["r"]
