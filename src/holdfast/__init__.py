@@ -7,6 +7,7 @@ from holdfast.engine.results import BranchResult
 from holdfast.engine.run import AsyncRun, Run
 from holdfast.engine.task import Task, once, pause
 from holdfast.errors import (
+    ActionFailed,
     AlreadyCompleted,
     AnswerRefused,
     CheckpointError,
@@ -14,6 +15,7 @@ from holdfast.errors import (
     Conflict,
     DamagedCheckpoint,
     DamagedRecord,
+    DeclarationError,
     DefinitionError,
     ExecutionError,
     ForbiddenType,
@@ -26,6 +28,7 @@ from holdfast.errors import (
     RunPaused,
     StoreError,
     StoreUnavailable,
+    TemplateError,
     UnknownName,
     UnstorableValue,
     UnsupportedFormat,
@@ -50,6 +53,8 @@ from holdfast.stores.registry import open_store, register_store
 from holdfast.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from holdfast.declared.actions import action, register_action
+    from holdfast.declared.loading import load, load_from_file, loads
     from holdfast.engine.checkpoints import PauseInfo, WorkflowCheckpoint
     from holdfast.graphs.flowstate import TaskRecord, TaskResult, WorkflowState
     from holdfast.graphs.refit import ResumePlan
@@ -72,6 +77,11 @@ _LATER = {
     "Workflow": "workflow",
     "WorkflowCheckpoint": "engine.checkpoints",
     "WorkflowState": "graphs.flowstate",
+    "action": "declared.actions",
+    "load": "declared.loading",
+    "load_from_file": "declared.loading",
+    "loads": "declared.loading",
+    "register_action": "declared.actions",
 }
 """Where to find the names that only some need, above all those who define workflows, so that nobody else waits."""
 
@@ -92,6 +102,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "END",
     "START",
+    "ActionFailed",
     "AlreadyCompleted",
     "AnswerRefused",
     "AsyncRun",
@@ -108,6 +119,7 @@ __all__ = [
     "Damage",
     "DamagedCheckpoint",
     "DamagedRecord",
+    "DeclarationError",
     "DefinitionError",
     "Difference",
     "Event",
@@ -137,6 +149,7 @@ __all__ = [
     "Task",
     "TaskRecord",
     "TaskResult",
+    "TemplateError",
     "UnknownName",
     "UnstorableValue",
     "UnsupportedFormat",
@@ -147,17 +160,22 @@ __all__ = [
     "WorkflowCheckpoint",
     "WorkflowState",
     "__version__",
+    "action",
     "always",
     "and_",
     "append",
     "key_equals",
     "key_exists",
+    "load",
+    "load_from_file",
+    "loads",
     "merge",
     "not_",
     "once",
     "open_store",
     "or_",
     "pause",
+    "register_action",
     "register_observer",
     "register_store",
     "register_type",
