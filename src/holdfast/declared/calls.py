@@ -166,12 +166,12 @@ def predicate(template: Template) -> Callable[..., bool]:
     return holds
 
 
-def choice(template: Template) -> Callable[..., Any]:
-    """The function that picks what follows a node."""
+def choice(template: Template, names: bool = False) -> Callable[..., Any]:
+    """The function that picks what follows a node. `names` says that its result is itself a name, or END."""
 
     def choose(state: Any, config: Any, node: str) -> Any:
         found = template.render(_of_edge(state, config, node))
-        return END if found == "END" else found
+        return END if names and found == "END" else found
 
     choose.__name__ = template.text
     return choose

@@ -190,15 +190,20 @@ class GraphBuilding(Building):
         return None if template is None else made(template)
 
     def _add_choice(self, graph: DeclaredGraph, source: str, way: Value, owner: str) -> None:
-        choose = self._asked(way, "choose", calls.choice, owner)
         cases = way.get("cases")
+        names = cases is None or not isinstance(cases.data, dict)
+        choose = self._asked(way, "choose", partial(calls.choice, names=names), owner)
         if cases is not None and isinstance(cases.data, dict):
-            outcomes: Any = {key: _BOUNDARIES.get(each.data, each.data) for key, each in cases.data.items()}
             listed = list(cases.data.values())
+            outcomes: Any = {
+                key: _BOUNDARIES.get(each.data, each.data)
+                for key, each in cases.data.items()
+                if isinstance(each.data, str)
+            }
         else:
             listed = way.all("cases")
-            names = [_BOUNDARIES.get(each.data, each.data) for each in listed if isinstance(each.data, str)]
-            outcomes = names if cases is not None else None
+            leads = [_BOUNDARIES.get(each.data, each.data) for each in listed if isinstance(each.data, str)]
+            outcomes = leads if cases is not None else None
         for each in listed:
             if isinstance(each.data, str):
                 self.places.setdefault((source, _BOUNDARIES.get(each.data, each.data)), each)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.declared.building import Inside, Site
 from holdfast.declared.code import Code, Importing, Sketching
@@ -13,10 +13,12 @@ from holdfast.declared.document import Value, read_document
 from holdfast.declared.grammar import DECLARATION
 from holdfast.declared.graphs import DeclaredGraph, GraphBuilding
 from holdfast.declared.mistakes import Mistakes
-from holdfast.declared.workflows import DeclaredWorkflow, WorkflowBuilding
 from holdfast.errors import DeclarationError, UsageError
 
-Declared = DeclaredGraph | DeclaredWorkflow
+if TYPE_CHECKING:
+    from holdfast.declared.workflows import DeclaredWorkflow, WorkflowBuilding
+
+Declared: TypeAlias = "DeclaredGraph | DeclaredWorkflow"
 TEXT = "<text>"
 """What a declaration is called that came from no file."""
 
@@ -121,7 +123,11 @@ def _defined(
 
 
 def _building(value: Value, site: Site) -> GraphBuilding | WorkflowBuilding:
-    return GraphBuilding(value, site) if value.get("tasks") is None else WorkflowBuilding(value, site)
+    if value.get("tasks") is None:
+        return GraphBuilding(value, site)
+    from holdfast.declared.workflows import WorkflowBuilding
+
+    return WorkflowBuilding(value, site)
 
 
 def _path(path: str | os.PathLike[str]) -> Path:

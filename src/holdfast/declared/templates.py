@@ -8,9 +8,10 @@ is changed, nothing is included, and numbers and repetitions are bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, ItemsView, Iterable, KeysView, Mapping, ValuesView
 from datetime import date, time, timedelta
 from functools import cache, partial
+from types import GeneratorType
 from typing import Any, Final
 
 from holdfast.declared.document import Value, needs_extra
@@ -81,7 +82,8 @@ class Compiler:
 
     def expression(self, value: Value, owner: str) -> Template | None:
         """A condition, or whatever else is an expression; braces around all of it do no harm."""
-        return self._made(value, owner, _compiled if is_template(value.data) else _compiled_expression)
+        lone = Value(value.data.strip(), value.line, value.column)
+        return self._made(lone, owner, _compiled if is_template(value.data) else _compiled_expression)
 
     def _made(
         self, value: Value, owner: str, how: Callable[[str], tuple[Render, set[str]]]
@@ -117,11 +119,11 @@ def _compiled(text: str) -> tuple[Render, set[str]]:
     """A template: the value, if it is one expression and nothing else; otherwise a text."""
     from jinja2 import nodes
 
-    tree = sandbox().parse(text.strip())
+    tree = sandbox().parse(text)
     match tree.body:
         case [nodes.Output(nodes=[lone])] if not isinstance(lone, nodes.TemplateData):
             return _value_of(lone), _asked(tree)
-    return partial(_text_of, sandbox().from_string(text)), _asked(sandbox().parse(text))
+    return partial(_text_of, sandbox().from_string(text)), _asked(tree)
 
 
 def _compiled_expression(text: str) -> tuple[Render, set[str]]:
@@ -132,13 +134,16 @@ def _compiled_expression(text: str) -> tuple[Render, set[str]]:
     expression = parser.parse_expression()
     if not parser.stream.eos:
         raise ValueError(f"it goes on after its end, at {parser.stream.current.value!r}")
-    return _value_of(expression), _asked(nodes.Template([nodes.Output([expression])], lineno=1))
+    tree = nodes.Template([nodes.Output([expression])], lineno=1)
+    return _value_of(expression), _asked(tree.set_environment(sandbox()))
 
 
 def _value_of(expression: Any) -> Render:
-    from jinja2 import Undefined, nodes
+    from jinja2 import nodes
 
     expression.set_environment(sandbox())
+    making = (nodes.Filter, nodes.Call, nodes.List, nodes.Dict, nodes.Tuple)
+    makes = isinstance(expression, making) or any(True for _ in expression.find_all(making))
     body: list[nodes.Node] = [nodes.Assign(nodes.Name("result", "store"), expression, lineno=1)]
     made = sandbox().from_string(nodes.Template(body, lineno=1))
 
@@ -147,11 +152,36 @@ def _value_of(expression: Any) -> Render:
         for _ in made.root_render_func(context):
             pass
         result = context.vars["result"]
-        if isinstance(result, Undefined):
-            result._fail_with_undefined_error()
-        return result
+        return _whole(result) if makes else _there(result)
 
     return value
+
+
+def _there(result: Any) -> Any:
+    """What an expression came to. Raises if that is nothing."""
+    from jinja2 import Undefined
+
+    if isinstance(result, Undefined):
+        result._fail_with_undefined_error()
+    return result
+
+
+def _whole(result: Any) -> Any:
+    """The same for what was made on the way: nothing is missing inside, and it is plain data, to be stored."""
+    from markupsafe import Markup
+
+    match _there(result):
+        case Markup():
+            return str.__str__(result)
+        case GeneratorType() | range() | KeysView() | ValuesView() | ItemsView():
+            return [_whole(each) for each in result]
+        case list() if type(result) is list:
+            return [_whole(each) for each in result]
+        case tuple() if type(result) is tuple:
+            return tuple(_whole(each) for each in result)
+        case dict() if type(result) is dict:
+            return {key: _whole(each) for key, each in result.items()}
+    return result
 
 
 def _text_of(template: Any, variables: Mapping[str, Any]) -> str:
@@ -218,7 +248,9 @@ def sandbox() -> Any:
                 return self.undefined(obj=obj, name=argument)
 
         def is_safe_callable(self, obj: Any) -> bool:
-            if isinstance(obj, (Macro, LoopContext)) or any(obj is each for each in self.globals.values()):
+            if isinstance(obj, (Macro, LoopContext, Missing)) or any(
+                obj is each for each in self.globals.values()
+            ):
                 return True
             owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
             return isinstance(owner, (*_PLAIN, LoopContext)) and name not in _PADDING
