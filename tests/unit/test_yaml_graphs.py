@@ -438,6 +438,23 @@ nodes:
     assert final["told"] == {"n": 4, "text": "tell of r1 with Ann", "deep": [1, {"x": 5}]}
 
 
+def test_templates_see_the_environment_so_that_secrets_stay_out_of_the_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F13: what an action is given isn't stored."""
+    monkeypatch.setenv("TOKEN", "hunter2")
+    text = """
+nodes:
+  - {name: a, uses: shell, with: {script: 'test "$T" = hunter2', env: {T: "{{ env.TOKEN }}"}}, output: done}
+"""
+    graph = loads(text, store=(store := MemoryStore()), preserve=True)
+    assert graph.execute({}, run_id="r")["done"]["code"] == 0
+    assert b"hunter2" not in b"".join(store.read("r", first=1).records)
+    monkeypatch.delenv("TOKEN")
+    with pytest.raises(ExecutionError, match="no key 'TOKEN'"):
+        graph.execute({})
+
+
 def test_a_missing_key_fails_the_run_and_names_template_node_and_key() -> None:
     """F13: the cause says what is missing, where, and what was meant."""
     graph = loads("nodes:\n  - name: a\n    uses: file.read\n    with:\n      path: '{{ state.paht }}'\n")

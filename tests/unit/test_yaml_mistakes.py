@@ -51,8 +51,8 @@ config: {interrupt_before: review, max_iterations: 0, stoer: memory}
         "f.yaml:1:1: a graph has no key 'nmae'; did you mean 'name'?",
         "f.yaml:2:16: state.value can't be 'itn'; did you mean 'int'?",
         "f.yaml:2:36: reducer can't be 'apend'; did you mean 'append'?",
-        "f.yaml:5:10: run is a function as module:function (code isn't taken from the file; it is in a module that can "
-        "be imported), not \"return {'x': 1}\"",
+        "f.yaml:5:10: run is a function as module:function (code is in modules, not in the file), "
+        "not \"return {'x': 1}\"",
         "f.yaml:6:5: node 'prepare' has no key 'tiemout'; did you mean 'timeout'?",
         "f.yaml:8:11: there is no action 'shel'; did you mean 'shell'?",
         "f.yaml:9:26: node 'review': '{{ stat.x }}' asks for 'stat'; did you mean 'state'?",
@@ -88,7 +88,7 @@ finish: zz
     )
     assert found == [
         "f.yaml:3:22: an edge from 'b': there is no node 'c'",
-        "f.yaml:3:30: an edge from 'b': there is no node 'd'; did you mean 'dead'?",
+        "f.yaml:3:30: an edge from 'b': there is no node 'd'",
         "f.yaml:4:12: node 'lonely' can't be reached from the entry point",
         "f.yaml:5:11: node 'dead' can't be reached from the entry point",
         "f.yaml:5:11: node 'dead' leads nowhere: give it a goto or an edge; END ends the run",

@@ -107,7 +107,7 @@ _HTTP = Record(
         "headers": Field(MapOf(Templated(AnyText()), "a mapping of names to texts"), "Headers."),
         "json": Field(Anything(), "Data to send as JSON."),
         "body": Field(Templated(AnyText()), "A text to send."),
-        "timeout": Field(_SECONDS, "Seconds to wait for the server, each time; 30."),
+        "timeout": Field(_SECONDS, "Seconds that the server may be silent; 30."),
         "check": Field(Flag(), "Whether a status outside of 200 to 299 is a failure; true."),
         "redirects": Field(
             Whole("a whole number from 0 to 20", least=0, most=20),

@@ -6,7 +6,9 @@ These are ordinary functions to the engine, which hands them what their paramete
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from holdfast.declared.actions import Action
@@ -19,14 +21,16 @@ from holdfast.errors import ActionFailed, UsageError, did_you_mean
 from holdfast.graphs.functions import is_async
 from holdfast.graphs.plan import END
 
-IN_GRAPHS = ("state", "config", "node", "run_id", "parallel_results")
+IN_GRAPHS = ("state", "config", "node", "run_id", "env", "parallel_results")
 """The variables that the templates and conditions of a graph have."""
 
 AT_EDGES = ("state", "config", "node", "run_id")
 """Those of conditions and choices at edges."""
 
-IN_WORKFLOWS = ("inputs", "results", "context", "config", "node", "run_id")
+IN_WORKFLOWS = ("inputs", "results", "context", "config", "node", "run_id", "env")
 """Those of a workflow's tasks."""
+
+_ENVIRONMENT: Mapping[str, str] = MappingProxyType(os.environ)
 
 
 class Work(NamedTuple):
@@ -100,7 +104,7 @@ def node_function(work: Work, output: str | None) -> Callable[..., Any]:
     """The function of a node that carries out an action; its result becomes the state's `output`, if there is one."""
 
     def variables(state: Any, config: Any, node: str, ctx: Any, parallel_results: Any) -> dict[str, Any]:
-        known = {"state": state, "config": config, "node": node, "run_id": ctx.run_id}
+        known = {"state": state, "config": config, "node": node, "run_id": ctx.run_id, "env": _ENVIRONMENT}
         return {**known, "parallel_results": parallel_results}
 
     def update(result: Any) -> dict[str, Any] | None:
@@ -146,7 +150,7 @@ def task_condition(template: Template) -> Callable[..., bool]:
 
 def _of_task(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> dict[str, Any]:
     known = {"inputs": inputs, "results": results, "context": context, "config": config}
-    return {**known, "node": ctx.node, "run_id": ctx.run_id}
+    return {**known, "node": ctx.node, "run_id": ctx.run_id, "env": _ENVIRONMENT}
 
 
 def predicate(template: Template) -> Callable[..., bool]:

@@ -36,7 +36,7 @@ ENDS: Final = ("START", "END", "__start__", "__end__")
 """What stands for the beginning and the end of a run, so that no node can be called that."""
 
 CODE = Text(
-    "a function as module:function (code isn't taken from the file; it is in a module that can be imported)",
+    "a function as module:function (code is in modules, not in the file)",
     REFERENCE,
 )
 REFERRED = Text("a reference as module:name", REFERENCE)
@@ -45,7 +45,7 @@ NODE_NAME = Text("a name without '/', and not START or END", rf"^(?!({'|'.join(E
 TARGET = Text("the name of a node")
 KEY = Text("a key of the state")
 NAMES = ListOf(TARGET, "a list of the names of nodes")
-EXPRESSION = Text("an expression, such as state.score > 3")
+EXPRESSION = Text("an expression")
 SECONDS = Number("a number of seconds above 0", above=0)
 FROM_ONE = Whole("a whole number from 1", least=1)
 
@@ -237,7 +237,7 @@ TASK = Record(
     "A task of a workflow: what it does, and what it depends on.",
     {
         "name": Field(
-            Text("a name without '/'", r"^[^/]+$"), "What it is called, and its result.", required=True
+            Text("a name without '/'", r"^[^/]+$"), "What it and its result are called.", required=True
         ),
         **_WORK,
         "depends_on": Field(_DEPENDENCIES, "The tasks that it needs the results of."),
@@ -327,7 +327,10 @@ GRAPH = Record(
             ListOf(EDGE, "a list of edges"),
             "What follows what. Without any, and without goto, nodes follow each other as they are listed.",
         ),
-        "entry": Field(TARGET, "The node that runs first."),
+        "entry": Field(
+            TARGET,
+            "The node that runs first; the one that is listed first, unless an edge leads there from START.",
+        ),
         "finish": Field(OneOf(TARGET, NAMES), "The nodes after which the run may end."),
         "config": Field(GRAPH_CONFIG, "How it is run and saved."),
     },

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
@@ -138,7 +139,7 @@ class Word(Kind):
 
     def __init__(self, *words: str) -> None:
         self.words = words
-        self.says = " or ".join(map(repr, words))
+        self.says = listed(repr(word) for word in words)
 
     def takes(self, value: Value) -> bool:
         return isinstance(value.data, str)
@@ -242,7 +243,7 @@ class OneOf(Kind):
     """A value of any of several kinds."""
 
     def __init__(self, *kinds: Kind) -> None:
-        self.kinds, self.says = kinds, " or ".join(kind.says for kind in kinds)
+        self.kinds, self.says = kinds, listed(kind.says for kind in kinds)
 
     def takes(self, value: Value) -> bool:
         return any(kind.takes(value) for kind in self.kinds)
@@ -263,6 +264,12 @@ class OneOf(Kind):
 
     def schema(self) -> Schema:
         return {"anyOf": [kind.schema() for kind in self.kinds]}
+
+
+def listed(words: Iterable[str]) -> str:
+    """Several things of which there may be any: a, b or c."""
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def shown(value: Value) -> str:
