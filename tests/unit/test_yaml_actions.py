@@ -25,7 +25,6 @@ from holdfast import (
     ExecutionError,
     MemoryStore,
     RunPaused,
-    StateGraph,
     UsageError,
     action,
     loads,
@@ -516,4 +515,26 @@ nodes:
 edges: [{from: go, parallel: [a, b], fan_in: sum}, {from: sum, to: END}]
 """)
     assert graph.execute({})["total"] == {"all": [1, 2]}
-    assert isinstance(graph, StateGraph)
+
+
+def test_templates_tell_branches_apart_and_see_which_failed() -> None:
+    """F13, F12: by attribute what the branch is, by key what its state has."""
+    graph = loads("""
+nodes:
+  - name: go
+  - {name: good, uses: python, with: {function: "builtins:dict", arguments: {n: 1}}, output: error}
+  - {name: bad, uses: file.read, with: {path: /no/such/file}, output: x}
+  - name: sum
+    uses: python
+    with:
+      function: builtins:dict
+      arguments:
+        branches: "{{ parallel_results | map(attribute='branch') }}"
+        failed: "{% for r in parallel_results if r.error %}{{ r.error.node }}: {{ r.error.message }}{% endfor %}"
+        key: "{{ parallel_results[0]['error'] }}"
+    output: total
+edges: [{from: go, parallel: [good, bad], fan_in: sum, on_error: collect}, {from: sum, to: END}]
+""")
+    assert graph.execute({})["total"] == {
+        "branches": ["good", "bad"], "failed": "bad: file.read: /no/such/file can't be read as text: No such file or directory", "key": {"n": 1},
+    }  # fmt: skip

@@ -94,7 +94,7 @@ finish: zz
         "f.yaml:5:11: node 'dead' leads nowhere: give it a goto or an edge; END ends the run",
         "f.yaml:8:12: an edge from nowhere: there is no node 'nowhere'",
         "f.yaml:9:12: an edge from nowhere: there is no node 'c'",
-        "f.yaml:9:41: an edge from 'c': there is no node 'z'",
+        "f.yaml:9:43: an edge from 'c': there is no node 'z'",
         "f.yaml:10:27: an edge from 'a': there is no node 'q'",
         "f.yaml:10:39: an edge from 'a': there is no node 'r'",
         "f.yaml:12:9: an exit point: there is no node 'zz'",

@@ -45,6 +45,8 @@ def test_the_published_schema_is_current_and_is_one() -> None:
 NODE: dict[str, Any] = {"name": "a"}
 GOOD: list[Any] = [
     {"nodes": [NODE]},
+    {"nodes": [NODE], "x-anything": {"at": ["all", 5]}},
+    {"tasks": [{"name": "a", "run": "m:f"}], "x-": None},
     {"name": "x", "description": "", "state": {"a": "int", "b": {"type": "list", "reducer": "append", "default": []}},
      "nodes": [{"name": "a", "run": "m.n:f.g", "retry": 3, "timeout": 1.5, "interrupt": ["before", "after"]},
                {"name": "b", "uses": "my.own", "with": {"x": [1, None]}, "output": "k", "goto": [{"to": "a", "condition": "x"}, "END"]}],
@@ -90,7 +92,7 @@ BAD: list[Any] = [
         {"preserve": "yes"}, {"interval": -1}, {"observers": "log"}, {"lease": 0},
     )),
     *({"nodes": [NODE], "state": wrong} for wrong in (5, [], "int", {"a": "itn"}, {"a": {"x": 1}}, {"a": None})),
-    *({"nodes": [NODE], **wrong} for wrong in ({"imports": "os"}, {"imports": ["a:b"]}, {"name": 5}, {"finish": 5}, {"entry": ["a"]})),
+    *({"nodes": [NODE], **wrong} for wrong in ({"x": 1}, {"X-a": 1}, {"imports": "os"}, {"imports": ["a:b"]}, {"name": 5}, {"finish": 5}, {"entry": ["a"]})),
 ]  # fmt: skip
 
 

@@ -334,6 +334,7 @@ GRAPH = Record(
         "finish": Field(OneOf(TARGET, NAMES), "The nodes after which the run may end."),
         "config": Field(GRAPH_CONFIG, "How it is run and saved."),
     },
+    open_to="x-",
     at_most_one=[("state", "state_schema")],
     also={
         "entry_point": "entry",
@@ -353,6 +354,7 @@ WORKFLOW = Record(
         "tasks": Field(ListOf(TASK, "a list of tasks", 1), "The tasks.", required=True),
         "config": Field(WORKFLOW_CONFIG, "How it is run and saved."),
     },
+    open_to="x-",
 )
 
 

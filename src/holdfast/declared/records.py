@@ -38,11 +38,14 @@ class Record(Kind):
         needs: Mapping[str, tuple[str, ...]] | None = None,
         also: Mapping[str, str] | None = None,
         details: Callable[[], Mapping[str, Mapping[str, Kind]]] | None = None,
+        open_to: str = "",
     ) -> None:
         self.title, self.doc, self.fields, self.says = title, doc, fields, says
         self.one_of, self.at_most_one = list(one_of), list(at_most_one)
         self.needs, self.also = dict(needs or {}), dict(also or {})
         self.named = "name" in fields and fields["name"].required
+        self.open_to = open_to
+        """How keys begin that are nobody's business: anchors may be there."""
         self.details = details
         """The kinds that keys have beside one word of another key: `{"uses": {"shell": …}}` for `with`."""
 
@@ -58,7 +61,7 @@ class Record(Kind):
         for key, each in value.data.items():
             if key in self.fields:
                 self.fields[key].kind.check(each, f"{key}", mistakes)
-            else:
+            elif not (self.open_to and isinstance(key, str) and key.startswith(self.open_to)):
                 self._unknown(value.keys[key], what, key, mistakes)
         for key, field in self.fields.items():
             if field.required and key not in value.data:
@@ -113,6 +116,8 @@ class Record(Kind):
         required = [key for key, field in self.fields.items() if field.required]
         if required:
             made["required"] = required
+        if self.open_to:
+            made["patternProperties"] = {f"^{self.open_to}": {}}
         rules: list[Schema] = [{"oneOf": [{"required": [key]} for key in group]} for group in self.one_of]
         rules += [
             {"not": {"required": list(pair)}} for group in self.at_most_one for pair in combinations(group, 2)

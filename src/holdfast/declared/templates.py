@@ -17,6 +17,7 @@ from typing import Any, Final
 from holdfast.declared.document import Value, needs_extra
 from holdfast.declared.kinds import is_template
 from holdfast.declared.mistakes import Mistakes
+from holdfast.engine.results import BranchResult
 from holdfast.errors import TemplateError, did_you_mean
 
 LONGEST_RANGE: Final = 10_000
@@ -25,6 +26,9 @@ LARGEST_PRODUCT: Final = 1_000_000
 
 METHODS: Final = ("get", "items", "keys", "values")
 """The methods of a mapping that can be called where no key is called so."""
+
+OF_BRANCHES: Final = ("branch", "index", "error", "changes", "started", "ended", "duration")
+"""What can be read of a branch's result, besides the keys of its state."""
 
 _PLAIN: Final = (str, bytes, int, float, list, tuple, set, frozenset, Mapping, date, time, timedelta)
 _PADDING: Final = ("center", "expandtabs", "ljust", "rjust", "zfill")
@@ -233,6 +237,8 @@ def sandbox() -> Any:
         def getattr(self, obj: Any, attribute: str) -> Any:
             if not isinstance(obj, Mapping):
                 return super().getattr(obj, attribute)
+            if isinstance(obj, BranchResult) and attribute in OF_BRANCHES:
+                return getattr(obj, attribute)
             if attribute in obj:
                 return obj[attribute]
             return (
@@ -245,6 +251,8 @@ def sandbox() -> Any:
             try:
                 return obj[argument]
             except (LookupError, TypeError):
+                if isinstance(obj, BranchResult) and argument in OF_BRANCHES:
+                    return getattr(obj, argument)
                 return self.undefined(obj=obj, name=argument)
 
         def is_safe_callable(self, obj: Any) -> bool:
