@@ -95,8 +95,8 @@ finish: zz
         "f.yaml:8:12: an edge from nowhere: there is no node 'nowhere'",
         "f.yaml:9:12: an edge from nowhere: there is no node 'c'",
         "f.yaml:9:43: an edge from 'c': there is no node 'z'",
-        "f.yaml:10:27: an edge from 'a': there is no node 'q'",
-        "f.yaml:10:39: an edge from 'a': there is no node 'r'",
+        "f.yaml:10:29: an edge from 'a': there is no node 'q'",
+        "f.yaml:10:41: an edge from 'a': there is no node 'r'",
         "f.yaml:12:9: an exit point: there is no node 'zz'",
     ]
 
@@ -122,6 +122,12 @@ finish: zz
         ("nodes: [{name: ''}]", "1:16: name is a name"),
         ("nodes: [{name: a}]\nentry: b", "2:8: the entry point: there is no node 'b'"),
         ("nodes: [{name: a}, {name: a}]", "1:27: there is a node 'a' already"),
+        ("nodes: [{name: \"a\\u0007\"}]", "1:16: a node's name is a printable str"),
+        ("nodes: [{name: a}]\nstate: {x: {type: int, reducer: append}}", "2:33: append adds to a list, and x is int"),
+        ("nodes: [{name: a}]\nstate: {x: {type: list, reducer: merge}}", "2:34: merge adds to a dict, and x is list"),
+        ("nodes: [{name: a}]\nstate: {x: {type: int, default: [1]}}", "2:33: the default of x is a list of 1, and its type is int"),
+        ("nodes: [{name: a}]\nstate: {x: {type: int, default: true}}", "2:33: the default of x is true, and its type is int"),
+        ("nodes: [{name: a}]\nstate: {x: {reducer: merge, default: 5}}", "2:38: the default of x is 5, and its type is dict"),
         ("nodes: [a]", "1:9: nodes[0] is a mapping, not 'a'"),
         ("nodes: {a: b}", "1:8: nodes is a list of nodes, not a mapping (a)"),
         ("nodes: 5", "1:8: nodes is a list of nodes, not 5"),
@@ -183,6 +189,19 @@ state: {x: "json:JSONDecoder", y: "os:sep", z: {reducer: "os:sep"}}
     ):
         assert any(each.startswith(start) and reason in each for each in found), (start, found)
     assert len(found) == 7
+
+
+def test_a_class_that_describes_no_state_is_told_at_its_place() -> None:
+    """F13."""
+    with pytest.raises(DeclarationError, match="<text>:2:8: a schema is a dict of types"):
+        loads("nodes: [{name: a}]\nstate: json:JSONDecoder")
+
+
+def test_settings_that_there_are_not_are_the_callers_mistake() -> None:
+    """F13: with the nearest one."""
+    for text in ("nodes: [{name: a}]", "tasks: [{name: a, prompt: x}]"):
+        with pytest.raises(UsageError, match="there is no setting 'stoer'; did you mean 'store'"):
+            loads(text, stoer="memory")
 
 
 def test_without_the_extra_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

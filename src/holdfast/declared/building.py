@@ -11,12 +11,13 @@ from holdfast.declared import calls
 from holdfast.declared.builtin import BUILT_IN
 from holdfast.declared.code import Code, Importing, stand_in
 from holdfast.declared.document import Value
-from holdfast.declared.kinds import is_template
+from holdfast.declared.kinds import is_template, shown
 from holdfast.declared.mistakes import Mistakes
 from holdfast.declared.templates import Compiler
-from holdfast.errors import DefinitionError, HoldfastError
+from holdfast.errors import DefinitionError, HoldfastError, UsageError, did_you_mean
 from holdfast.graphs.policy import Retry
 from holdfast.graphs.reducers import append, merge
+from holdfast.graphs.schema import read_schema
 from holdfast.journal.copies import detached_value
 
 TYPES: Mapping[str, Any] = {
@@ -24,6 +25,11 @@ TYPES: Mapping[str, Any] = {
     "str": str, "tuple": tuple,
 }  # fmt: skip
 REDUCERS: Mapping[str, Callable[..., Any]] = {"append": append, "merge": merge}
+_REDUCED = {"append": "list", "merge": "dict"}
+_WRITTEN = {
+    "bool": (bool,), "dict": (dict,), "float": (int, float), "int": (int,), "list": (list,), "str": (str,),
+}  # fmt: skip
+"""What a default of a type is in a file; of others, there is nothing like them there."""
 
 
 class Inside(NamedTuple):
@@ -154,11 +160,14 @@ class Building:
             return None, {}
         if isinstance(value.data, str):
             found = self.referred(value)
-            return (found if isinstance(self.code, Importing) else None), {}
+            if not isinstance(self.code, Importing) or not self.attempt(value, lambda: read_schema(found)):
+                return None, {}
+            return found, {}
         keys: dict[str, Any] = {}
         defaults: dict[str, Callable[[], Any]] = {}
         for key, each in value.data.items():
             keys[key] = self._key(each)
+            self._check_key(key, each)
             if (default := each.get("default")) is not None:
                 defaults[key] = partial(detached_value, default.plain())
         return keys, defaults
@@ -173,6 +182,17 @@ class Building:
         if kind is None and reducer.data in REDUCERS:
             found = list if reducer.data == "append" else dict
         return Annotated[found, how]
+
+    def _check_key(self, key: str, value: Value) -> None:
+        """What a key says of itself fits together."""
+        reducer, kind, default = value.text("reducer"), value.text("type"), value.get("default")
+        wanted = _REDUCED.get(reducer or "")
+        if wanted is not None and kind not in (None, "any", wanted) and ":" not in kind:
+            self.mistakes.note(value.at("reducer"), f"{reducer} adds to a {wanted}, and {key} is {kind}")
+        fitting = _WRITTEN.get(kind or wanted or "")
+        if default is not None and fitting is not None and type(default.data) not in fitting:
+            told = f"the default of {key} is {shown(default)}, and its type is {kind or wanted}"
+            self.mistakes.note(default, told)
 
     def _class(self, value: Value) -> Any:
         found = self.referred(value)
@@ -204,3 +224,12 @@ class Building:
         if config is None or self.partial:
             return {}
         return {name: config.data[name].plain() for name in names if name in config.data}
+
+
+def check_settings(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `UsageError` for a setting that `compile` doesn't take."""
+    names = [name for name in known if name != "self"]
+    for name in given:
+        if name not in names:
+            near = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+            raise UsageError(f"there is no setting {name!r}{near}")

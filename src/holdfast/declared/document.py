@@ -8,7 +8,6 @@ plain data, and aliases can't make a small file a huge one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 from holdfast.errors import DeclarationError, UsageError
@@ -101,7 +100,7 @@ def read_document(text: str, file: str) -> Value:
 class _Open:
     """A list or mapping that has begun and not ended."""
 
-    __slots__ = ("anchor", "items", "key", "merged", "value")
+    __slots__ = ("anchor", "key", "merged", "value")
 
     def __init__(self, value: Value, anchor: str | None) -> None:
         self.value, self.anchor = value, anchor
@@ -283,16 +282,3 @@ def _yaml() -> Any:
 def needs_extra() -> UsageError:
     """The error of somebody who hasn't installed what declarations need."""
     return UsageError("graphs in YAML need PyYAML and Jinja2: pip install 'holdfast[yaml]'")
-
-
-def values_in(value: Value, path: str = "") -> Iterator[tuple[str, Value]]:
-    """All scalars in a value, each with the way to it: `with.command[0]`."""
-    match value.data:
-        case dict():
-            for key, each in value.data.items():
-                yield from values_in(each, f"{path}.{key}" if path else str(key))
-        case list():
-            for number, each in enumerate(value.data):
-                yield from values_in(each, f"{path}[{number}]")
-        case _:
-            yield path, value

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
+from inspect import signature
 from itertools import pairwise
 from typing import Any
 
 from holdfast.declared import calls
-from holdfast.declared.building import Building, Inside, Site
+from holdfast.declared.building import Building, Inside, Site, check_settings
 from holdfast.declared.calls import AT_EDGES, IN_GRAPHS, Work
 from holdfast.declared.document import Value
 from holdfast.declared.grammar import ENDS
@@ -79,6 +81,7 @@ class GraphBuilding(Building):
 
     def compile(self, graph: DeclaredGraph, overrides: Mapping[str, Any]) -> None:
         """Fix how it runs, as `config` says unless somebody says otherwise."""
+        check_settings(overrides, signature(StateGraph.compile).parameters)
         before, after = self.interrupts()
         stops = {"interrupt_before": before, "interrupt_after": after}
         given = {**self.settings(_SETTINGS), **stops, **overrides}
@@ -104,7 +107,8 @@ class GraphBuilding(Building):
             if when.data in ("before", "after"):
                 self.stops[when.data == "after"].append(name)
         if self.attempt(each.at("name"), lambda: graph.add_node(name, work, **options)) is None and not there:
-            graph.add_node(name)  # so that nobody misses it as well
+            with suppress(DefinitionError):
+                graph.add_node(name)  # so that nobody misses it as well
 
     def _stop_inside(self, name: str, inside: Inside) -> None:
         for mine, theirs in zip(self.stops, (inside.before, inside.after), strict=True):

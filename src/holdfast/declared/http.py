@@ -9,6 +9,9 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from holdfast.errors import ActionFailed
 
+RESERVED = "%/:=&?~#+!$,;'@()*[]"
+"""Characters of a URL that mean something there; others that can't be in one are put in a form that can."""
+
 PRIVATE = ("authorization", "cookie", "proxy-authorization")
 """Headers that don't go along when a redirect leads to another server."""
 
@@ -38,7 +41,7 @@ def request(
 
     sent = _body(json, body)
     asked = (method or ("GET" if sent is None else "POST")).upper()
-    target = _with_query(url, query)
+    target = quote(_with_query(url, query), safe=RESERVED)
     named = {"User-Agent": "holdfast", **({"Content-Type": "application/json"} if json is not None else {})}
     named |= dict(headers or {})
     if idempotency_key:

@@ -48,6 +48,7 @@ def execute(
     try:
         out, err = process.communicate(None if input is None else input.encode(), timeout)
     except subprocess.TimeoutExpired as late:
+        _kill(process)
         raise ActionFailed("shell", f"{name!r} took longer than {timeout} s, and was killed") from late
     finally:
         _end(process)
@@ -70,15 +71,11 @@ def _text(data: bytes) -> str:
 
 
 def _end(process: Any) -> None:
-    """Kill a program that still runs, and whatever it has started; leave nothing open."""
+    """Leave nothing that runs, and nothing open."""
     import subprocess
 
     if process.poll() is None:
-        with suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "killpg"):
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()
+        _kill(process)
         with suppress(subprocess.TimeoutExpired, ValueError):
             process.communicate(timeout=GRACE)
         process.wait()
@@ -86,3 +83,12 @@ def _end(process: Any) -> None:
         if pipe is not None:
             with suppress(OSError):
                 pipe.close()
+
+
+def _kill(process: Any) -> None:
+    """Kill a program and whatever it has started, which is all in one group."""
+    with suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()

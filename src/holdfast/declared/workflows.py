@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.declared import calls
-from holdfast.declared.building import Building, Inside
+from holdfast.declared.building import Building, Inside, check_settings
 from holdfast.declared.calls import IN_WORKFLOWS, Work
 from holdfast.declared.document import Value
 from holdfast.declared.resuming import FromCheckpoint
 from holdfast.errors import DefinitionError
 from holdfast.graphs.tasks import OFFERED
-from holdfast.workflow import Workflow
+from holdfast.workflow import FlowSettings, Workflow
 
 _SETTINGS = ("store", "preserve", "lease", "max_concurrency", "on_save_error", "on_mismatch", "keep")
 
@@ -49,6 +49,7 @@ class WorkflowBuilding(Building):
 
     def compile(self, flow: DeclaredWorkflow, overrides: Mapping[str, Any]) -> None:
         """Fix how it runs, as `config` says unless somebody says otherwise."""
+        check_settings(overrides, ["store", *FlowSettings.__annotations__])
         given = {**self.settings(_SETTINGS), **overrides}
         self.attempt(self.value.at("config"), lambda: flow.compile(**given))
 
