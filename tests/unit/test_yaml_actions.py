@@ -266,6 +266,7 @@ def test_python_calls_a_function_with_arguments_by_name(monkeypatch: pytest.Monk
         ("called:number", "is no function"),
         ("gone_module:f", "there is no module 'gone_module'"),
         ("called:double", "takes 'n', which it isn't given"),
+        ("builtins:len", "can't be called by name, as it takes 'obj' by position"),
     ):
         with pytest.raises(DeclarationError, match=reason):
             run("python", {"function": function})
@@ -296,9 +297,17 @@ class Server(BaseHTTPRequestHandler):
             self.end_headers()
             return
         status = int(path[8:]) if path.startswith("/status/") else 200
-        answer = b'{"n": [1, 2]}' if path == "/json" else b"x" * 1000 if path == "/long" else b"plain"
+        answer = (
+            b'{"n": [1, 2]}'
+            if path == "/json"
+            else b"{"
+            if path == "/broken.json"
+            else b"x" * 1000
+            if path == "/long"
+            else b"plain"
+        )
         self.send_response(status)
-        self.send_header("Content-Type", "application/json" if path == "/json" else "text/plain")
+        self.send_header("Content-Type", "application/json" if "json" in path else "text/plain")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer)
@@ -341,6 +350,12 @@ def test_a_request_gives_status_headers_and_data(server: tuple[str, list[dict[st
     assert (seen[1]["method"], seen[1]["body"]) == ("POST", '{"a": 5}')
     run("http.request", {"url": f"{url}/x", "method": "PUT", "body": "hello"})
     assert (seen[2]["method"], seen[2]["body"]) == ("PUT", "hello")
+    assert run("http.request", {"url": f"{url}/broken.json"})["body"] == "{"
+    assert run("http.request", {"url": f"{url}/kä se", "method": "HEAD"})["body"] == ""
+    assert seen[4]["path"] == "/k%C3%A4%20se"
+    unsendable = failing("http.request", {"url": url, "json": {"x": "{{ state.s }}"}}, {"s": {1}})
+    assert "json can't be sent" in unsendable.reason
+    assert "no answer" in failing("http.request", {"url": "http://[::1"}).reason
 
 
 def test_a_request_can_carry_the_key_of_its_step(server: tuple[str, list[dict[str, Any]]]) -> None:

@@ -455,6 +455,30 @@ nodes:
         graph.execute({})
 
 
+def test_conditions_see_config_node_and_run_as_well() -> None:
+    """F13, F2."""
+    graph = loads("""
+nodes: [{name: a}, {name: b, run: "steps:review"}]
+edges:
+  - {from: a, to: b, condition: config.go and node == 'a' and run_id == 'r'}
+  - {from: a, to: END}
+finish: b
+""")
+    assert "log" in graph.execute({}, {"go": True}, run_id="r")
+    assert "log" not in graph.execute({}, {"go": True}, run_id="s")
+    assert "log" not in graph.execute({}, {"go": False}, run_id="r")
+
+
+def test_what_passes_into_a_graph_must_be_there() -> None:
+    """F13: by name beside a template, with the nearest key."""
+    graph = loads("""
+nodes:
+  - {name: a, graph: {nodes: [{name: x}]}, inputs: {text: darft, n: "{{ state.n + 1 }}"}}
+""")
+    with pytest.raises(ExecutionError, match="the state has no 'darft'; did you mean 'draft'"):
+        graph.execute({"draft": "x", "n": 1})
+
+
 def test_a_missing_key_fails_the_run_and_names_template_node_and_key() -> None:
     """F13: the cause says what is missing, where, and what was meant."""
     graph = loads("nodes:\n  - name: a\n    uses: file.read\n    with:\n      path: '{{ state.paht }}'\n")

@@ -18,9 +18,11 @@ from holdfast import (
     TemplateError,
     Workflow,
     WorkflowChanged,
+    action,
     load,
     loads,
 )
+from holdfast.declared import actions as registry
 from holdfast.declared.loading import check, check_text
 
 FLOW = """\
@@ -110,6 +112,19 @@ def test_conditions_prompts_and_templates_see_inputs_and_results() -> None:
     assert (question.prompt, question.choices) == ("Ship 30?", ["yes", "no"])
     done = flow.resume("large", "yes").results  # type: ignore[attr-defined]  # a WorkflowState
     assert done == {"measure": {"n": 30}, "big": {"from": 60, "by": "big"}, "ship": "yes"}
+
+
+def test_a_task_may_be_an_async_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F13, H7: offered what tasks are."""
+    monkeypatch.setattr(registry, "_registered", {})
+
+    @action("later")
+    async def later(n: int, inputs: Any, results: Any, ctx: Any) -> list[Any]:
+        await asyncio.sleep(0)
+        return [n, inputs, results, ctx.node]
+
+    flow = loads("tasks: [{name: a, uses: later, with: {n: '{{ inputs.n }}'}}]")
+    assert flow.execute({"n": 3}).results["a"] == [3, {"n": 3}, {}, "a"]  # type: ignore[attr-defined]
 
 
 def test_a_missing_input_of_a_template_fails_the_task_by_name() -> None:
