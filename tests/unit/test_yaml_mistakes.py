@@ -172,7 +172,7 @@ nodes:
   - {name: c, run: "os:sep"}
   - {name: d, retry: {on: "json:JSONDecodeErorr"}}
   - {name: e, run: "holdfast:append"}
-state: {x: "json:JSONDecoder", y: "os:sep", z: {reducer: "os:sep"}}
+state: {x: "json:JSONDecoder", y: "os:sep", z: {reducer: "os:sep"}, u: "gone_module:T"}
 """
     check_text(text)
     with pytest.raises(DeclarationError) as caught:
@@ -185,10 +185,11 @@ state: {x: "json:JSONDecoder", y: "os:sep", z: {reducer: "os:sep"}}
         ("f.yaml:5:22: ", "did you mean 'JSONDecodeError'?"),
         ("f.yaml:6:12: ", "node 'e' asks for 'new', which nobody has"),
         ("f.yaml:7:35: ", "'os:sep' is no class"),
+        ("f.yaml:7:72: ", "there is no module 'gone_module'"),
         ("f.yaml:7:58: ", "'os:sep' is no function (old, new)"),
     ):
         assert any(each.startswith(start) and reason in each for each in found), (start, found)
-    assert len(found) == 7
+    assert len(found) == 8
 
 
 def test_a_class_that_describes_no_state_is_told_at_its_place() -> None:

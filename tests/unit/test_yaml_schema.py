@@ -216,3 +216,35 @@ def test_what_json_says_is_read_as_json_says_it(data: Any) -> None:
     """F13: JSON is YAML, so a declaration may be written in it."""
     if data is not None:
         assert read_document(json.dumps(data), "f.yaml").plain() == data
+
+
+ODD = [r'"\0.yaml"', r'"a\0b"', '"' + "x" * 5000 + '.yaml"', '"os:__dict__"', '"postgresql://\\0"', r'"sqlite:///\0"',
+       r'"file:///\0"', '"a/b"', '"{{ 1 }}"', r'"\x85"', '"."', '"x@1"', '"/dev/null/x.yaml"']  # fmt: skip
+SLOTS = [
+    "nodes: [{name: %s}]",
+    "name: %s\nnodes: [{name: a}]",
+    "nodes: [{name: a, graph: %s}]",
+    "nodes: [{name: a, run: %s}]",
+    "nodes: [{name: a, uses: %s}]",
+    "nodes: [{name: a, goto: [{to: %s, condition: %s}]}]",
+    "nodes: [{name: a}]\nconfig: {store: %s}",
+    "nodes: [{name: a}]\nconfig: {checkpoint_dir: %s}",
+    "nodes: [{name: a}]\nconfig: {observers: [%s], checkpoint: %s}",
+    "nodes: [{name: a}]\nimports: [%s]",
+    "nodes: [{name: a}]\nstate: {%s: {type: %s, reducer: %s}}",
+    "nodes: [{name: a, retry: {on: %s}}]",
+    "nodes: [{name: a}, {name: b, goto: END}]\nedges: [{from: a, each: %s, over: %s, item: %s, fan_in: b}]",
+    "nodes: [{name: a, uses: python, with: {function: %s, arguments: {%s: %s}}}]",
+    "tasks: [{name: %s, run: %s, depends_on: {%s: %s}, arguments: {%s: %s}}]",
+]
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_odd_words_in_any_place_give_a_graph_or_an_error_of_ours(
+    slot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F13: null characters, names that are too long, URLs, paths through files."""
+    monkeypatch.chdir(tmp_path)
+    for word in ODD:
+        looked, loaded = (refusal(read, slot.replace("%s", word)) for read in (check_text, loads))
+        assert loaded is not None or looked is None

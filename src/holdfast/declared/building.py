@@ -126,9 +126,6 @@ class Building:
         if not isinstance(value.data, str):
             return None
         path = self.site.directory / value.data
-        if path.resolve() in self.site.within:
-            self.mistakes.note(value, f"{value.data} contains itself")
-            return None
         found: Inside | None = self.attempt(value, lambda: build_file(path, self.site))
         return found
 
@@ -195,10 +192,12 @@ class Building:
             self.mistakes.note(default, told)
 
     def _class(self, value: Value) -> Any:
-        found = self.referred(value)
-        if isinstance(self.code, Importing) and not isinstance(found, type):
+        before, found = len(self.mistakes), self.referred(value)
+        if isinstance(found, type):
+            return found
+        if isinstance(self.code, Importing) and len(self.mistakes) == before:
             self.mistakes.note(value, f"{value.data!r} is no class")
-        return found
+        return Any
 
     def _reducer(self, value: Value) -> Any:
         found = self.referred(value)
@@ -206,6 +205,7 @@ class Building:
             found.__name__ = value.data.rpartition(":")[2].rpartition(".")[2]  # which the fingerprint has
         elif not callable(found) or isinstance(found, type):
             self.mistakes.note(value, f"{value.data!r} is no function (old, new)")
+            return append
         return found
 
     def passing(self, each: Value, side: str, owner: str) -> Any:

@@ -76,7 +76,10 @@ def check_text(text: str, name: str = TEXT, file: Path | None = None) -> Declare
 
 def build_file(path: Path, around: Site) -> Inside:
     """A graph inside of another one that has a file of its own. Raises `DeclarationError` for its mistakes."""
-    value, mistakes = _read(_text_of(path), str(path))
+    text = _text_of(path)
+    if path.resolve() in around.within:
+        raise UsageError(f"{path.name} contains itself")
+    value, mistakes = _read(text, str(path))
     graph, building = _defined(value, mistakes, Sketching() if mistakes else around.code, path, around.within)
     mistakes.raise_any()
     return Inside(graph, *building.interrupts())

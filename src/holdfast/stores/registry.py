@@ -166,6 +166,8 @@ def _once(factory: StoreFactory) -> Callable[[], Store]:
 
 
 def _resolve(text: str) -> Store:
+    if "\0" in text:
+        raise UsageError("a store's name, URL or path has no null character")
     if "://" in text:
         url = parse_url(text)
         with _lock:
