@@ -153,7 +153,7 @@ def test_files_that_cannot_be_read_or_written_fail_with_the_reason(tmp_path: Pat
     assert "write data with format: json" in str(
         failing("file.write", {"path": str(tmp_path / "n"), "content": [1]})
     )
-    assert "path is a path, not 5" in str(failing("file.read", {"path": "{{ state.n }}"}, {"n": 5}))
+    assert "path is a path, not this int" in str(failing("file.read", {"path": "{{ state.n }}"}, {"n": 5}))
     assert not (tmp_path / "n").exists()
 
 
@@ -409,6 +409,18 @@ def test_redirects_lead_to_http_only_and_carry_no_secrets_elsewhere(
         (True, True),
         (False, True),
     ]
+
+
+def test_what_templates_come_to_is_checked_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F13: it may be a secret that came from the environment."""
+    monkeypatch.setenv("TOKEN", "hunter2")
+    for uses, given in (
+        ("http.request", {"url": "{{ env.TOKEN }}"}),
+        ("http.request", {"url": "http://127.0.0.1:1", "method": "{{ env.TOKEN }}"}),
+        ("http.request", {"url": "http://127.0.0.1:1", "timeout": "{{ env.TOKEN }}"}),
+        ("shell", {"command": ["ls"], "input": "{{ [env.TOKEN] }}"}),
+    ):
+        assert "hunter2" not in str(failing(uses, given))
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x/y", "/x", "localhost", "data:text/plain,x"])

@@ -84,7 +84,7 @@ BAD: list[Any] = [
     *({"nodes": [NODE], "edges": [{"from": "a", **wrong}]} for wrong in (
         {}, {"to": ""}, {"to": "b", "choose": "x"}, {"condition": "x"}, {"choose": "x", "condition": "y"}, {"to": "b", "cases": {}},
         {"choose": "x", "cases": {}}, {"choose": "x", "cases": {"a": 5}}, {"parallel": ["b"]}, {"parallel": [], "fan_in": "c"},
-        {"each": "b", "fan_in": "c"}, {"over": "b", "fan_in": "c"}, {"to": "b", "fan_in": "c"}, {"each": 5, "over": "x"},
+        {"each": "b", "fan_in": "c"}, {"each": "b", "over": "x"}, {"parallel": ["b"], "over": "x", "fan_in": "c"}, {"over": "b", "fan_in": "c"}, {"to": "b", "fan_in": "c"}, {"each": 5, "over": "x"},
         {"parallel": ["b"], "fan_in": "c", "on_error": "x"}, {"to": "b", "item": "x"},
     )),
     *({"nodes": [NODE], "config": wrong} for wrong in (

@@ -22,25 +22,30 @@ Scalar = str | int | float | bool | None
 
 
 class Value:
-    """A value of the document. `data` is a scalar, a list of values or a dict of them; `keys` has where keys are."""
+    """A value of the document. `data` is a scalar, a list of values or a dict of them; `keys` has where keys are.
 
-    __slots__ = ("column", "data", "depth", "keys", "line", "size")
+    A `hidden` value isn't shown in messages, as it isn't written in the file: it may be a secret.
+    """
+
+    __slots__ = ("column", "data", "depth", "hidden", "keys", "line", "size")
 
     def __init__(self, data: Any, line: int = 1, column: int = 1) -> None:
         self.data, self.line, self.column = data, line, column
         self.keys: dict[Scalar, Value] = {}
         self.size = self.depth = 1
+        self.hidden = False
 
     @classmethod
     def of(cls, data: Any, place: Value) -> Value:
-        """Plain data as a value that is all in one place."""
+        """Plain data that came from elsewhere as a value, hidden, that is all in one place."""
+        keys = dict.fromkeys(data, place) if isinstance(data, dict) else {}
         if isinstance(data, dict):
-            made = cls({key: cls.of(each, place) for key, each in data.items()}, place.line, place.column)
-            made.keys = dict.fromkeys(data, place)
-            return made
-        if isinstance(data, (list, tuple)):
+            data = {key: cls.of(each, place) for key, each in data.items()}
+        elif isinstance(data, (list, tuple)):
             data = [cls.of(each, place) for each in data]
-        return cls(data, place.line, place.column)
+        made = cls(data, place.line, place.column)
+        made.keys, made.hidden = keys, True
+        return made
 
     def plain(self) -> Any:
         """The same as plain data, which is the caller's own."""

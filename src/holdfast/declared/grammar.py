@@ -128,19 +128,20 @@ _WAYS: Final[Mapping[str, Field]] = {
         Word("fail", "collect"), "What a branch that fails does: fail the run, or leave it to the fan-in."
     ),
 }
-_WAY_NEEDS: Final = {
-    "condition": ("to",),
-    "cases": ("choose",),
-    "parallel": ("fan_in",),
-    "fan_in": ("parallel", "each"),
-    "each": ("over",),
-    "over": ("each",),
-    "item": ("each",),
-    "max_concurrency": ("each",),
-    "inputs": ("each",),
-    "outputs": ("each",),
-    "on_error": ("parallel", "each"),
-}
+_WAY_NEEDS: Final = (
+    ("condition", ("to",)),
+    ("cases", ("choose",)),
+    ("parallel", ("fan_in",)),
+    ("fan_in", ("parallel", "each")),
+    ("each", ("over",)),
+    ("over", ("each",)),
+    ("item", ("each",)),
+    ("max_concurrency", ("each",)),
+    ("inputs", ("each",)),
+    ("outputs", ("each",)),
+    ("on_error", ("parallel", "each")),
+    ("each", ("fan_in",)),
+)
 _WAY_ALSO: Final = {
     "if": "condition",
     "when": "condition",
@@ -213,7 +214,12 @@ NODE = Record(
         "goto": Field(GOTO, "What follows it, in place of edges."),
     },
     at_most_one=[_WORK_KINDS],
-    needs={"with": ("uses",), "output": ("uses", "prompt"), "inputs": ("graph",), "outputs": ("graph",)},
+    needs=[
+        ("with", ("uses",)),
+        ("output", ("uses", "prompt")),
+        ("inputs", ("graph",)),
+        ("outputs", ("graph",)),
+    ],
     also={
         "id": "name",
         "function": "run",
@@ -247,7 +253,7 @@ TASK = Record(
         "arguments": Field(MapOf(Anything(), "a mapping"), "What its function, or graph, takes besides."),
     },
     one_of=[_WORK_KINDS],
-    needs={"with": ("uses",), "arguments": ("run", "graph")},
+    needs=[("with", ("uses",)), ("arguments", ("run", "graph"))],
     also={
         "id": "name",
         "function": "run",

@@ -145,10 +145,10 @@ class Word(Kind):
         return isinstance(value.data, str)
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        if self.takes(value) and value.data not in self.words:
+        if self.takes(value) and value.data not in self.words and not value.hidden:
             mistakes.unknown(value, f"{what} can't be", value.data, self.words)
-        else:
-            super().check(value, what, mistakes)
+        elif value.data not in self.words:
+            mistakes.note(value, f"{what} is {self.says}, not {shown(value)}")
 
     def schema(self) -> Schema:
         return {"enum": list(self.words)}
@@ -274,6 +274,8 @@ def listed(words: Iterable[str]) -> str:
 
 def shown(value: Value) -> str:
     """A value as a message shows it: short."""
+    if value.hidden:
+        return f"this {type(value.data).__name__}"
     match value.data:
         case dict():
             return (

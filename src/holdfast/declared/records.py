@@ -35,14 +35,14 @@ class Record(Kind):
         says: str = "a mapping",
         one_of: Iterable[tuple[str, ...]] = (),
         at_most_one: Iterable[tuple[str, ...]] = (),
-        needs: Mapping[str, tuple[str, ...]] | None = None,
+        needs: Iterable[tuple[str, tuple[str, ...]]] = (),
         also: Mapping[str, str] | None = None,
         details: Callable[[], Mapping[str, Mapping[str, Kind]]] | None = None,
         open_to: str = "",
     ) -> None:
         self.title, self.doc, self.fields, self.says = title, doc, fields, says
         self.one_of, self.at_most_one = list(one_of), list(at_most_one)
-        self.needs, self.also = dict(needs or {}), dict(also or {})
+        self.needs, self.also = list(needs), dict(also or {})
         self.named = "name" in fields and fields["name"].required
         self.open_to = open_to
         """How keys begin that are nobody's business: anchors may be there."""
@@ -84,7 +84,7 @@ class Record(Kind):
         for group in self.one_of:
             if not any(key in value.data for key in group):
                 mistakes.note(value, f"{what} has none of {', '.join(map(repr, group))}; it needs one")
-        for key, needed in self.needs.items():
+        for key, needed in self.needs:
             if key in value.data and not any(each in value.data for each in needed):
                 mistakes.note(value.keys[key], f"{key!r} goes with {' or '.join(map(repr, needed))}")
 
@@ -122,14 +122,13 @@ class Record(Kind):
         rules += [
             {"not": {"required": list(pair)}} for group in self.at_most_one for pair in combinations(group, 2)
         ]
+        rules += [
+            {"dependencies": {key: {"anyOf": [{"required": [each]} for each in needed]}}}
+            for key, needed in self.needs
+        ]
         rules += self._detailed()
         if rules:
             made["allOf"] = rules
-        if self.needs:
-            made["dependencies"] = {
-                key: {"anyOf": [{"required": [each]} for each in needed]}
-                for key, needed in self.needs.items()
-            }
         return made
 
     def _detailed(self) -> list[Schema]:
