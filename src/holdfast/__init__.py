@@ -7,6 +7,7 @@ from holdfast.engine.results import BranchResult
 from holdfast.engine.run import AsyncRun, Run
 from holdfast.engine.task import Task, once, pause, sleep
 from holdfast.errors import (
+    ActionFailed,
     AlreadyCompleted,
     AnswerRefused,
     CheckpointError,
@@ -15,6 +16,7 @@ from holdfast.errors import (
     DamagedCheckpoint,
     DamagedRecord,
     DeadlinePassed,
+    DeclarationError,
     DefinitionError,
     ExecutionError,
     ForbiddenType,
@@ -28,6 +30,7 @@ from holdfast.errors import (
     RunSetAside,
     StoreError,
     StoreUnavailable,
+    TemplateError,
     TooLarge,
     UnknownName,
     UnstorableValue,
@@ -54,6 +57,8 @@ from holdfast.stores.registry import open_store, register_store
 from holdfast.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from holdfast.declared.actions import action, register_action
+    from holdfast.declared.loading import load, load_from_file, loads
     from holdfast.engine.catalogue import register_graph
     from holdfast.engine.checkpoints import PauseInfo, WorkflowCheckpoint
     from holdfast.engine.queued import QueuedRun
@@ -87,6 +92,11 @@ _LATER = {
     "WorkflowState": "graphs.flowstate",
     "register_graph": "engine.catalogue",
     "supervise": "supervision",
+    "action": "declared.actions",
+    "load": "declared.loading",
+    "load_from_file": "declared.loading",
+    "loads": "declared.loading",
+    "register_action": "declared.actions",
 }
 """Where to find the names that only some need, above all those who define workflows, so that nobody else waits."""
 
@@ -107,6 +117,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "END",
     "START",
+    "ActionFailed",
     "AlreadyCompleted",
     "AnswerRefused",
     "AsyncRun",
@@ -124,6 +135,7 @@ __all__ = [
     "DamagedCheckpoint",
     "DamagedRecord",
     "DeadlinePassed",
+    "DeclarationError",
     "DefinitionError",
     "Difference",
     "Event",
@@ -158,6 +170,7 @@ __all__ = [
     "Task",
     "TaskRecord",
     "TaskResult",
+    "TemplateError",
     "TooLarge",
     "UnknownName",
     "UnstorableValue",
@@ -169,17 +182,22 @@ __all__ = [
     "WorkflowCheckpoint",
     "WorkflowState",
     "__version__",
+    "action",
     "always",
     "and_",
     "append",
     "key_equals",
     "key_exists",
+    "load",
+    "load_from_file",
+    "loads",
     "merge",
     "not_",
     "once",
     "open_store",
     "or_",
     "pause",
+    "register_action",
     "register_graph",
     "register_observer",
     "register_store",

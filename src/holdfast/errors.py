@@ -61,6 +61,20 @@ class UnknownName(DefinitionError):
         )
 
 
+class DeclarationError(DefinitionError):
+    """A file that declares a graph is wrong. `mistakes` has all that is, each with its place.
+
+    `file` is the file, and `places` are the lines and columns of the mistakes, from 1.
+    """
+
+    code = "declaration"
+
+    def __init__(self, file: str, mistakes: Iterable[tuple[int, int, str]]) -> None:
+        found = list(mistakes)
+        self.file, self.places = file, [(line, column) for line, column, _ in found]
+        super().__init__([f"{file}:{line}:{column}: {text}" for line, column, text in found])
+
+
 class UsageError(HoldfastError):
     """A call can't be carried out as it was made. Nothing was changed or saved."""
 
@@ -85,6 +99,22 @@ class AnswerRefused(UsageError):
     def __init__(self, question_id: str, reason: str) -> None:
         self.question_id, self.reason = question_id, reason
         super().__init__(f"question {question_id!r} refused the answer: {reason}; it is still open")
+
+
+class TemplateError(UsageError):
+    """A template or condition of a declared graph can't be worked out. `template` is its text, `node` whose it is.
+
+    `place` is where it is in the file, and `key` what is missing, if that is the trouble.
+    """
+
+    code = "template"
+
+    def __init__(
+        self, node: str, template: str, reason: str, place: str = "", key: str | None = None
+    ) -> None:
+        self.node, self.template, self.reason, self.place, self.key = node, template, reason, place, key
+        where = f"{place}: " if place else ""
+        super().__init__(f"{where}{node}: {template!r}: {reason}")
 
 
 class StoreError(HoldfastError):
@@ -247,6 +277,16 @@ class DeadlinePassed(RunError):
     """Nobody answered a `pause(deadline=…)` in time. Raised in the node that asked, which may catch it."""
 
     code = "deadline-passed"
+
+
+class ActionFailed(RunError):
+    """An action of a declared graph didn't do what it was asked to. `action` is its name, `reason` says why."""
+
+    code = "action-failed"
+
+    def __init__(self, action: str, reason: str) -> None:
+        self.action, self.reason = action, reason
+        super().__init__(f"{action}: {reason}")
 
 
 class RunPaused(RunError):

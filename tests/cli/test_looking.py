@@ -94,3 +94,17 @@ def test_text_of_a_run_cant_command_the_terminal(runs: Command) -> None:
     runs("run", "flows:graph", "-i", "topic=\x1b[31mred", "--id", "red")
     assert "\x1b" not in runs("runs", "list").out
     assert "\x1b" not in runs("runs", "show", "red").out
+
+
+def test_what_is_secret_is_shown_only_if_asked_for(runs: Command) -> None:
+    """Also to somebody who hasn't the graph's code."""
+    done = runs("run", "flows:vault", "-i", "token=sesame", "--id", "v", "--json")
+    assert (done.code, done.data["state"]["token"]) == (0, "‹secret›")
+    for verb in (
+        ["state", "v"],
+        ["state", "v", "--json"],
+        ["state", "v", "--key", "token"],
+        ["diff", "v", "0", "1"],
+    ):
+        assert "sesame" not in "".join(runs("runs", *verb)[1:])
+    assert runs("runs", "state", "v", "--key", "token", "--reveal").out == "sesame\n"

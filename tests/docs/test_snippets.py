@@ -2,7 +2,8 @@
 
 The python blocks of a page run in order, in one namespace and one empty directory. A comment right
 before a block says otherwise: `<!-- not run -->` only compiles it, `<!-- file: name.py -->` saves it, and
-`<!-- output -->` before a text block compares that with what the block above printed. A console block after
+`<!-- output -->` before a text block compares that with what the block above printed. A yaml block is saved as well,
+or else is at least YAML. A console block after
 `<!-- run -->` is carried out, line by line after each `$`. An … in an output stands for anything.
 """
 
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -41,6 +43,21 @@ from holdfast import (
     pause,
     sleep,
 )
+from holdfast.declared.builtin import BUILT_IN
+from holdfast.declared.document import read_document
+from holdfast.declared.grammar import (
+    EDGE,
+    GRAPH,
+    GRAPH_CONFIG,
+    NODE,
+    RETRY,
+    STATE_KEY,
+    TASK,
+    WORKFLOW,
+    WORKFLOW_CONFIG,
+)
+from holdfast.declared.loading import check_text
+from holdfast.declared.records import Record
 from holdfast.observe.events import EVENT_TYPES, Event
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +94,8 @@ def test_the_examples_of_a_page_run_and_print_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    module = ModuleType(re.sub(r"\W", "_", page.stem))
+    name = re.sub(r"\W", "_", page.stem)
+    module = ModuleType(name if find_spec(name) is None else f"{name}_page")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     printed = ""
     for block in blocks_of(page):
@@ -86,6 +104,11 @@ def test_the_examples_of_a_page_run_and_print_what_it_says(
             case "python", ("file", name):
                 Path(name.strip()).write_text(block.text, encoding="utf-8")
                 compile(block.text, where, "exec")
+            case "yaml", ("file", name):
+                Path(name.strip()).write_text(block.text, encoding="utf-8")
+                check_text(block.text, where)
+            case "yaml", _:
+                read_document(block.text, where)
             case "python", ("not run", _):
                 compile(block.text, where, "exec")
             case "python", _:
@@ -208,6 +231,27 @@ def every_error(cls: type[HoldfastError] = HoldfastError) -> Iterable[type[Holdf
 def test_every_error_is_in_the_reference_with_its_code() -> None:
     rows = rows_of(REFERENCE / "errors.md")
     assert [each for each in every_error() if f"`{each.code}`" not in rows.get(each.__name__, "")] == []
+
+
+RECORDS: dict[str, Record] = {
+    "A graph": GRAPH, "A node": NODE, "An edge": EDGE, "Retry": RETRY, "A key of the state": STATE_KEY,
+    "The config of a graph": GRAPH_CONFIG, "A workflow": WORKFLOW, "A task": TASK,
+    "The config of a workflow": WORKFLOW_CONFIG,
+    **{name: action.parameters for name, action in BUILT_IN.items() if action.parameters is not None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("title", RECORDS)
+def test_every_key_of_a_yaml_file_is_in_the_reference_as_the_loader_knows_it(title: str) -> None:
+    """F13: these rows, and no others."""
+    text = (REFERENCE / "yaml.md").read_text(encoding="utf-8")
+    section = re.split(r"^#", text.partition(f"# {title}\n")[2], flags=re.M)[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    expected = [
+        f"| `{key}`{' (needed)' if field.required else ''} | {field.kind.says} | {field.doc} |"
+        for key, field in RECORDS[title].fields.items()
+    ]
+    assert rows == expected
 
 
 def test_every_observer_event_is_in_the_reference() -> None:

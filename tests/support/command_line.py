@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 FLOWS = """
-from holdfast import StateGraph, Workflow, pause, sleep
+from typing import Annotated
+
+from holdfast import StateGraph, Workflow, pause, secret
 
 
 def draft(state):
@@ -80,6 +82,12 @@ def words(page):
 def make():
     return plain
 
+
+vault = StateGraph({"token": Annotated[str, secret], "seen": int}, name="vault")
+vault.add_node("look", lambda state: {"seen": len(state["token"])})
+vault.set_entry_point("look")
+vault.set_finish_point("look")
+vault.compile(preserve=True, secrets_in_clear=True)
 
 not_a_graph = 5
 """

@@ -81,9 +81,11 @@ def _runs(verbs: Verbs) -> None:
     state = _of_run(verbs, "state", "looking:state", "the state of a run, now or after a step")
     state.add_argument("--step", type=int)
     state.add_argument("--key", help="only the value of this key")
+    state.add_argument("--reveal", action="store_true", help="show what is secret")
     diff = _of_run(verbs, "diff", "looking:diff", "what changed between two steps")
     diff.add_argument("a", type=int, metavar="STEP")
     diff.add_argument("b", type=int, metavar="STEP")
+    diff.add_argument("--reveal", action="store_true", help="show what is secret")
     watch = _of_run(verbs, "watch", "looking:watch", "follow a run until it stops")
     watch.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="how often to look (0.5)")
     fork = _of_run(verbs, "fork", "changing:fork", "a new run that begins where this one stood after a step")
@@ -127,9 +129,13 @@ def _stores(verbs: Verbs) -> None:
     verify = _verb(verbs, "verify", "stores:verify", "look for damage, in one run or all")
     verify.add_argument("run", metavar="RUN", nargs="?")
     prune = _verb(verbs, "prune", "stores:prune", "delete runs that ended long ago")
-    prune.add_argument("--older", default="24h", metavar="AGE", help="30m, 24h or 7d (24h)")
+    prune.add_argument(
+        "--older", metavar="AGE", help="unchanged for so long: 30m, 24h, 7d (24h, unless --newest)"
+    )
     prune.add_argument("--status", action="append", help="of this status; the ended ones, unless you say so")
-    prune.add_argument("--keep", type=int, metavar="N", help="but keep the newest N of each graph")
+    prune.add_argument(
+        "--newest", type=int, metavar="N", help="keep at most the newest N that ended, of each graph"
+    )
     prune.add_argument("--dry-run", action="store_true", help="only say what would go")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.cli.exits import OK, USAGE
 from holdfast.cli.output import Output
 from holdfast.cli.project import store_of
-from holdfast.cli.targets import OnStore, load_target
+from holdfast.cli.targets import Graph, OnStore, load_target
 from holdfast.errors import DefinitionError, UsageError
 from holdfast.graphs.plan import END, PLANNER, Plan, PlanNode
 from holdfast.graphs.sections import Section
@@ -19,7 +19,7 @@ _BY_ENDING = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".txt": "
 
 def show(given: Namespace, output: Output) -> int:
     """The nodes of a graph, and what follows each; of a workflow, its tasks by layer."""
-    plan = load_target(given.target).compiled().plan
+    plan = _seen(given.target).compiled().plan
     rows = _tasks(plan) if plan.layers is not None else [_node(plan, node) for node in plan.nodes.values()]
     columns = (
         ("layer", "task", "after", "policy")
@@ -42,7 +42,7 @@ def show(given: Namespace, output: Output) -> int:
 def check(given: Namespace, output: Output) -> int:
     """Whether a graph is in order."""
     try:
-        plan = load_target(given.target).compiled().plan
+        plan = _seen(given.target).compiled().plan
     except DefinitionError as problem:
         if output.json:
             output.result({"ok": False, "mistakes": problem.mistakes})
@@ -57,9 +57,18 @@ def check(given: Namespace, output: Output) -> int:
     return OK
 
 
+def _seen(target: str) -> Graph:
+    """A graph to be looked at: of a YAML file nothing is imported for that."""
+    if not target.endswith((".yaml", ".yml")):
+        return load_target(target)
+    from holdfast.declared.loading import check as look_at
+
+    return look_at(target)
+
+
 def draw(given: Namespace, output: Output) -> int:
     """A picture of a graph, coloured by a run if one is named."""
-    graph = load_target(given.target)
+    graph = _seen(given.target)
     wanted = given.format or _BY_ENDING.get(Path(given.out).suffix if given.out else ".txt")
     if wanted is None:
         raise UsageError(f"--out {given.out}: end it in {', '.join(_BY_ENDING)}, or say --format")

@@ -13,8 +13,10 @@ from holdfast.cli.project import command, link_of
 from holdfast.cli.running import what_next
 from holdfast.engine import records
 from holdfast.engine.holder import describe_holder
-from holdfast.engine.records import RunInfo, run_info
+from holdfast.engine.records import Difference, RunInfo, run_info
 from holdfast.errors import UsageError
+from holdfast.graphs.secrets import masked
+from holdfast.journal.progress import Progress
 from holdfast.journal.store import RUNNING
 
 
@@ -75,7 +77,8 @@ def history(given: Namespace, output: Output) -> int:
 
 def state(given: Namespace, output: Output) -> int:
     """The state of a run."""
-    found = dict(records.progress_of(link_of(given), given.run, given.step).so_far())
+    progress = records.progress_of(link_of(given), given.run, given.step)
+    found = masked(dict(progress.so_far()), () if given.reveal else _secrets(progress))
     if given.key is not None:
         if given.key not in found:
             raise UsageError(
@@ -97,7 +100,10 @@ def state(given: Namespace, output: Output) -> int:
 
 def diff(given: Namespace, output: Output) -> int:
     """What changed between two steps."""
-    found = records.difference(link_of(given), given.run, given.a, given.b)
+    link = link_of(given)
+    hidden = () if given.reveal else _secrets(records.progress_of(link, given.run, None))
+    parts = records.difference(link, given.run, given.a, given.b, frozenset())
+    found = Difference(*(masked(dict(part), hidden) for part in parts))
     if output.json:
         output.result(found._asdict())
         return OK
@@ -135,6 +141,11 @@ def _tell(info: RunInfo, progress: Any, output: Output) -> None:
     holder = f", {describe_holder(info.holder)}" if info.holder else ", nobody has it"
     what = f"step {step}, at {node}{holder}" if info.status == RUNNING else info.reason or f"step {step}"
     output.text(f"{time.strftime('%H:%M:%S')}  {info.status:9}  {what}")
+
+
+def _secrets(progress: Progress) -> list[str]:
+    """The keys that the graph of a run has marked as secret, as they were when it began."""
+    return [str(key) for key in progress.meta.get("secrets", ())]
 
 
 def _gist(info: RunInfo) -> str:

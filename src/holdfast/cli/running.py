@@ -15,6 +15,7 @@ from holdfast.engine.given import Given
 from holdfast.engine.records import RunInfo, run_info
 from holdfast.engine.run import Run
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.graphs.secrets import masked
 from holdfast.journal.progress import Question
 
 
@@ -73,7 +74,7 @@ def follow(going: Run[Any], graph: OnStore, given: Namespace, output: Output) ->
         return INTERRUPTED
     link = graph.compiled().need_link("run")
     info = run_info(link.head(going.id))
-    state = dict(going.state)
+    state = masked(dict(going.state), graph.compiled().plan.secrets)
     stopped = {"run_id": going.id, "graph": info.graph, "status": going.status, "state": state}
     if output.json:
         error = going.error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import Counter
-from re import fullmatch
 
 from holdfast.cli.exits import FAILED, OK
 from holdfast.cli.output import Output
@@ -12,9 +11,11 @@ from holdfast.cli.plainly import moment
 from holdfast.cli.project import link_of, store_of
 from holdfast.engine import records
 from holdfast.errors import UsageError
-from holdfast.journal.store import ENDED, STATUSES, RunFilter, RunHead, Store
+from holdfast.journal.store import ENDED, STATUSES, RunFilter
+from holdfast.stores.migration import sql_of
+from holdfast.stores.retention import Retention, expired, let_go
 
-AGES = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+DEFAULT_AGE = "24h"
 
 
 def info(given: Namespace, output: Output) -> int:
@@ -42,10 +43,10 @@ def info(given: Namespace, output: Output) -> int:
 def migrate(given: Namespace, output: Output) -> int:
     """Bring the schema up to date, which opening a store does; or print the SQL of all steps to it."""
     if given.show:
-        from holdfast.stores.migrations import migrations_of
-
-        for number, sql in enumerate(migrations_of(given.store or ""), 1):
-            output.text(f"-- {number}\n{sql.strip()}\n")
+        kind = (given.store or "sqlite").partition(":")[0].partition("+")[0].replace("postgresql", "postgres")
+        if kind not in ("sqlite", "postgres"):
+            raise UsageError(f"a store of the kind {kind!r} has no schema in SQL; sqlite and postgresql have")
+        output.result({"sql": sql_of(kind)}) if output.json else output.text(sql_of(kind))
         return OK
     store = store_of(given)
     store.list(RunFilter(limit=1))
@@ -83,51 +84,21 @@ def verify(given: Namespace, output: Output) -> int:
 
 def prune(given: Namespace, output: Output) -> int:
     """Delete old runs, or say which would go."""
-    store, age = store_of(given), _seconds(given.older)
     statuses = tuple(given.status or ENDED)
     unknown = [status for status in statuses if status not in STATUSES]
     if unknown:
         raise UsageError(f"--status is one of {', '.join(STATUSES)}, not {unknown[0]!r}")
-    if given.keep is not None and given.keep < 0:
-        raise UsageError(f"--keep is a whole number from 0, not {given.keep}")
-    going = _old(store, age, statuses, given.keep)
+    older = given.older or (None if given.newest is not None else DEFAULT_AGE)
+    policy = Retention(**dict.fromkeys(statuses, older), newest=given.newest)
+    store = store_of(given)
+    going = expired(store, policy)
     if not given.dry_run:
-        going = [head for head in going if _deleted(store, head)]
+        going = let_go(store, going)
     if output.json:
-        output.result({"deleted": not given.dry_run, "runs": [head.run_id for head in going]})
+        output.result({"deleted": not given.dry_run, "runs": [each._asdict() for each in going]})
         return OK
-    rows = [(head.run_id, head.graph, head.status, moment(head.updated)) for head in going]
-    output.table(("run", "graph", "status", "updated (UTC)"), rows, "nothing is that old")
+    rows = [(each.run_id, each.graph, each.status, moment(each.updated), each.reason) for each in going]
+    output.table(("run", "graph", "status", "updated (UTC)", "why"), rows, "nothing is to go")
     if rows:
         output.say(f"{len(rows)} runs {'would be' if given.dry_run else 'were'} deleted")
     return OK
-
-
-def _old(store: Store, age: float, statuses: tuple[str, ...], keep: int | None) -> list[RunHead]:
-    """The runs that haven't changed for so long, but for the newest of each graph that are kept."""
-    import time
-
-    ranks: Counter[str] = Counter()
-    found = []
-    for head in store.list(RunFilter(statuses=statuses, unclaimed=True)):
-        ranks[head.graph] += 1
-        if time.time() - head.updated >= age and (keep is None or ranks[head.graph] > keep):
-            found.append(head)
-    return found
-
-
-def _deleted(store: Store, head: RunHead) -> bool:
-    from holdfast.errors import Conflict, RunNotFound
-
-    try:
-        store.delete(head.run_id)
-    except (Conflict, RunNotFound):
-        return False  # somebody has taken it up, or was quicker
-    return True
-
-
-def _seconds(text: str) -> float:
-    found = fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip().lower())
-    if found is None:
-        raise UsageError(f"an age is a number and s, m, h, d or w, such as 24h or 7d, not {text!r}")
-    return float(found[1]) * AGES[found[2]]

@@ -41,7 +41,7 @@ def load_target(target: str) -> Graph:
     function that makes one. Raises `DefinitionError`.
     """
     if target.endswith((".yaml", ".yml")):
-        from holdfast.declared import load
+        from holdfast.declared.loading import load
 
         return cast(Graph, load(target))
     path, _, attribute = target.rpartition(":")

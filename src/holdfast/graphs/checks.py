@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from holdfast.errors import did_you_mean
 from holdfast.graphs.functions import Function
-from holdfast.graphs.plan import END, Choice, Way
+from holdfast.graphs.plan import END, START, Choice, Way
 from holdfast.graphs.policy import Retry
 from holdfast.graphs.sections import Section
 
@@ -70,8 +70,31 @@ class Draft:
         return reached
 
 
+class Mistake(str):
+    """A mistake in words; and for those who know where things were written down, what kind it is and of what.
+
+    `node` is the node that it is about, `name` what is named there wrongly.
+    """
+
+    kind: str
+    node: str
+    name: str
+
+    def __new__(cls, text: str, kind: str, node: str = "", name: str = "") -> Self:
+        made = super().__new__(cls, text)
+        made.kind, made.node, made.name = kind, node, name
+        return made
+
+
+NO_NODE: Final = "no node"
+NO_ENTRY: Final = "no entry"
+NO_EXIT: Final = "no exit"
+DEAD_END: Final = "dead end"
+OTHER: Final = "other"
+
+
 def mistakes_in(draft: Draft) -> list[str]:
-    """Everything that is wrong with it, in words."""
+    """Everything that is wrong with it, in words: each is a `Mistake`."""
     checks = (_wrong_names, _wrong_ends, _wrong_sections, _wrong_delays, _unreachable)
     return [mistake for check in checks for mistake in check(draft)]
 
@@ -84,56 +107,65 @@ def no_node(name: Hashable, draft: Draft) -> str:
 def _wrong_names(draft: Draft) -> Iterator[str]:
     for name in draft.entries:
         if name not in draft.nodes:
-            yield f"the entry point: {no_node(name, draft)}"
+            yield Mistake(f"the entry point: {no_node(name, draft)}", NO_NODE, START, name)
     for name in draft.exits:
         if name not in draft.nodes:
-            yield f"an exit point: {no_node(name, draft)}"
+            yield Mistake(f"an exit point: {no_node(name, draft)}", NO_NODE, name, END)
     for way in draft.ways:
         if way.source not in draft.nodes:
-            yield f"an edge from nowhere: {no_node(way.source, draft)}"
+            yield Mistake(f"an edge from nowhere: {no_node(way.source, draft)}", NO_NODE, way.source)
         for target in way.targets:
             if target not in draft.nodes and (target != END or isinstance(way, Section)):
-                yield f"an edge from {way.source!r}: {no_node(target, draft)}"
+                yield Mistake(
+                    f"an edge from {way.source!r}: {no_node(target, draft)}", NO_NODE, way.source, target
+                )
 
 
 def _wrong_ends(draft: Draft) -> Iterator[str]:
     if not draft.entries:
-        yield "no entry point: say which node runs first with set_entry_point(name)"
+        yield Mistake("no entry point: say which node runs first with set_entry_point(name)", NO_ENTRY)
     elif len(draft.entries) > 1:
-        yield f"several entry points ({', '.join(map(repr, draft.entries))}); a graph has one"
+        several = ", ".join(map(repr, draft.entries))
+        yield Mistake(f"several entry points ({several}); a graph has one", OTHER, START, draft.entries[1])
     if not draft.exits and not draft.open_ended and not any(END in way.targets for way in draft.ways):
-        yield "no exit point: say where the run may end with set_finish_point(name)"
+        yield Mistake("no exit point: say where the run may end with set_finish_point(name)", NO_EXIT)
     in_branches = _in_branches(draft) - draft.reached(draft.entries)
     for name in draft.nodes:
         ways = draft.ways_from(name)
         if not ways and name not in draft.exits and name not in in_branches:
-            yield f"node {name!r} leads nowhere: add an edge from it, or set_finish_point({name!r})"
+            way_out = f"add an edge from it, or set_finish_point({name!r})"
+            yield Mistake(f"node {name!r} leads nowhere: {way_out}", DEAD_END, name)
         if name in draft.exits and any(way.unconditional for way in ways):
-            yield (
-                f"node {name!r} is an exit point, but it has an edge that is always taken, "
-                "so the run would never end there"
-            )
+            always = "but it has an edge that is always taken, so the run would never end there"
+            yield Mistake(f"node {name!r} is an exit point, {always}", OTHER, name)
 
 
 def _wrong_sections(draft: Draft) -> Iterator[str]:
     sources: dict[str, Section] = {}
     for section in draft.sections:
+        what = f"the section after {section.source!r}"
         first = sources.setdefault(section.source, section)
         if first is not section:
             both = "one map, or parallel edges to one fan-in"
-            yield f"node {section.source!r} opens several sections; it can open one: {both}"
+            several = f"node {section.source!r} opens several sections; it can open one: {both}"
+            yield Mistake(several, OTHER, section.source)
         if section.fan_in in section.entries:
-            yield f"the section after {section.source!r}: {section.fan_in!r} can't be a branch and the fan-in"
+            both = f"{what}: {section.fan_in!r} can't be a branch and the fan-in"
+            yield Mistake(both, OTHER, section.source, section.fan_in)
         fan_in = draft.nodes.get(section.fan_in)
         if fan_in is not None and fan_in.sub is not None:
-            yield f"the section after {section.source!r}: {section.fan_in!r} runs a graph, which can't be a fan-in"
+            graph = f"{what}: {section.fan_in!r} runs a graph, which can't be a fan-in"
+            yield Mistake(graph, OTHER, section.source, section.fan_in)
         for start in section.entries:
             inside = draft.reached([start], within=section.fan_in)
             for inner in draft.sections:
                 if inner.source in inside and inner.fan_in == section.fan_in:
-                    yield (
+                    yield Mistake(
                         f"the section after {inner.source!r}, in a branch that ends at {section.fan_in!r}, "
-                        "needs a fan-in of its own"
+                        "needs a fan-in of its own",
+                        OTHER,
+                        inner.source,
+                        section.fan_in,
                     )
 
 
@@ -145,9 +177,12 @@ def _wrong_delays(draft: Draft) -> Iterator[str]:
             continue
         for target in way.targets:
             if way.delay and target in fan_ins:
-                yield f"the edge {way.source!r} → {target!r} ends a branch, so it can't have a delay"
+                text = f"the edge {way.source!r} → {target!r} ends a branch, so it can't have a delay"
+                yield Mistake(text, OTHER, way.source)
             if delays.setdefault((way.source, target), way.delay) != way.delay:
-                yield f"two edges {way.source!r} → {target!r} differ in their delay"
+                yield Mistake(
+                    f"two edges {way.source!r} → {target!r} differ in their delay", OTHER, way.source
+                )
 
 
 def _in_branches(draft: Draft) -> set[str]:
@@ -163,4 +198,4 @@ def _unreachable(draft: Draft) -> Iterator[str]:
     reached = draft.reached(draft.entries) | _in_branches(draft)
     for name in draft.nodes:
         if name not in reached:
-            yield f"node {name!r} can't be reached from the entry point"
+            yield Mistake(f"node {name!r} can't be reached from the entry point", OTHER, name)

@@ -199,8 +199,6 @@ def _bytes_of(place: str) -> bytes:
         ) from error
     except IsADirectoryError as error:
         raise CheckpointNotFound(place, "it is a directory; name a file in it") from error
-    except ValueError as error:  # a null character
-        raise UsageError(f"{place!r} is no path: {error}") from error
     except OSError as error:
         raise explained(error, path, "read") from error
 
@@ -233,14 +231,18 @@ def _checked(place: str, found: Any) -> dict[str, Any]:
 
 def _path(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str) or not text:
+    if not isinstance(text, str) or not text or "\0" in text:
         raise UsageError(f"a checkpoint file is named by its path, not {path!r}")
     return text
 
 
 def _directory(given: str | os.PathLike[str]) -> Path:
     directory = Path(_path(given)).absolute() if not isinstance(given, Path) else given.absolute()
-    if directory.exists() and not directory.is_dir():
+    try:
+        taken = directory.exists() and not directory.is_dir()
+    except OSError as error:
+        raise explained(error, directory) from error
+    if taken:
         raise StoreUnavailable(f"{directory} can't be a checkpoint_dir: it is a file; use another path")
     return directory
 

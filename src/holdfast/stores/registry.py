@@ -184,6 +184,8 @@ def _resolve(text: str) -> Store:
         from holdfast.stores.encryption import encrypted, needed_keys
 
         return encrypted(_resolve(text.removeprefix(ENCRYPTED)), needed_keys())
+    if "\0" in text:
+        raise UsageError("a store's name, URL or path has no null character")
     if "://" in text:
         url = parse_url(text)
         with _lock:

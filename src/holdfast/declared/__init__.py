@@ -1,0 +1,1 @@
+"""Graphs and workflows that are declared in YAML: read, checked with all mistakes at once, and built."""

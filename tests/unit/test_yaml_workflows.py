@@ -1,0 +1,224 @@
+"""Workflows that a file declares."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    DeclarationError,
+    ExecutionError,
+    MemoryStore,
+    RunPaused,
+    TemplateError,
+    Workflow,
+    WorkflowChanged,
+    action,
+    load,
+    loads,
+)
+from holdfast.declared import actions as registry
+from holdfast.declared.loading import check, check_text
+
+FLOW = """\
+name: weather
+tasks:
+  - {name: fetch, run: "flows:fetch"}
+  - {name: text, run: "flows:text", depends_on: [fetch]}
+  - {name: chart, run: "flows:chart", depends_on: {data: fetch}, arguments: {width: 3}}
+  - {name: page, run: "flows:page", depends_on: [text], optional: [chart]}
+"""
+
+
+def fetch(city: str) -> dict[str, Any]:
+    return {"city": city, "degrees": 21}
+
+
+def text(fetch: dict[str, Any]) -> str:
+    return f"{fetch['degrees']} degrees in {fetch['city']}"
+
+
+def chart(data: dict[str, Any], width: int) -> str:
+    return "#" * width
+
+
+async def page(text: str, chart: str | None) -> str:
+    return f"{text} {chart}"
+
+
+def fail() -> None:
+    raise ValueError("no chart today")
+
+
+@pytest.fixture(autouse=True)
+def flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("flows")
+    for each in (fetch, text, chart, page, fail):
+        setattr(module, each.__name__, each)
+    monkeypatch.setitem(sys.modules, "flows", module)
+
+
+def in_python() -> Workflow:
+    flow = Workflow("weather")
+    flow.add_task("fetch", fetch)
+    flow.add_task("text", text, depends_on=["fetch"])
+    flow.add_task("chart", chart, depends_on={"data": "fetch"}, arguments={"width": 3})
+    return flow.add_task("page", page, depends_on=["text"], optional=["chart"])
+
+
+def test_a_workflow_runs_as_the_same_one_in_python_and_has_its_fingerprint(tmp_path: Path) -> None:
+    """F13, D1, H7."""
+    path = tmp_path / "weather.yaml"
+    path.write_text(FLOW)
+    flow = load(path)
+    assert isinstance(flow, Workflow)
+    assert flow.compiled().plan.fingerprint == in_python().compiled().plan.fingerprint
+    assert flow.layers == check(path).layers == [["fetch"], ["text", "chart"], ["page"]]  # type: ignore[union-attr]
+    for state in (flow.execute({"city": "Bergen"}), asyncio.run(flow.aexecute({"city": "Bergen"}))):
+        assert state.results["page"] == "21 degrees in Bergen ###"  # type: ignore[attr-defined]  # a WorkflowState
+
+
+DECIDING = """
+tasks:
+  - name: measure
+    uses: python
+    with: {function: "builtins:dict", arguments: {n: "{{ inputs.n }}"}}
+  - name: big
+    uses: python
+    depends_on: [measure]
+    condition: results.measure.n > 10
+    with: {function: "builtins:dict", arguments: {from: "{{ results.measure.n * 2 }}", by: "{{ node }}"}}
+  - name: ship
+    depends_on: [measure]
+    prompt: {text: "Ship {{ results.measure.n }}?", choices: [yes, no]}
+    condition: "{{ inputs.ask }}"
+"""
+
+
+def test_conditions_prompts_and_templates_see_inputs_and_results() -> None:
+    """F13, D11, P1: a task that is skipped says why, in the words of the file."""
+    flow = loads(DECIDING, store=MemoryStore(), preserve=True)
+    state = flow.execute({"n": 3, "ask": False}, run_id="small")
+    assert state.results == {"measure": {"n": 3}}  # type: ignore[attr-defined]  # a WorkflowState
+    assert state.tasks["big"].reason == "its condition 'results.measure.n > 10' doesn't hold"  # type: ignore[attr-defined]
+    with pytest.raises(RunPaused) as paused:
+        flow.execute({"n": 30, "ask": True}, run_id="large")
+    (question,) = paused.value.questions
+    assert (question.prompt, question.choices) == ("Ship 30?", ["yes", "no"])
+    done = flow.resume("large", "yes").results  # type: ignore[attr-defined]  # a WorkflowState
+    assert done == {"measure": {"n": 30}, "big": {"from": 60, "by": "big"}, "ship": "yes"}
+
+
+def test_a_task_may_be_an_async_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F13, H7: offered what tasks are."""
+    monkeypatch.setattr(registry, "_registered", {})
+
+    @action("later")
+    async def later(n: int, inputs: Any, results: Any, ctx: Any) -> list[Any]:
+        await asyncio.sleep(0)
+        return [n, inputs, results, ctx.node]
+
+    flow = loads("tasks: [{name: a, uses: later, with: {n: '{{ inputs.n }}'}}]")
+    assert flow.execute({"n": 3}).results["a"] == [3, {"n": 3}, {}, "a"]  # type: ignore[attr-defined]
+
+
+def test_a_missing_input_of_a_template_fails_the_task_by_name() -> None:
+    """F13."""
+    with pytest.raises(ExecutionError) as caught:
+        loads(DECIDING).execute({"nn": 3})
+    cause = caught.value.cause
+    assert isinstance(cause, TemplateError)
+    assert (cause.key, cause.node) == ("n", "task 'measure'")
+
+
+def test_a_task_may_fail_be_tried_again_and_be_a_graph() -> None:
+    """F13, D4: with the policies of Python."""
+    flow = loads("""
+tasks:
+  - {name: chart, run: "flows:fail", safe_to_fail: true, retry: {attempts: 2, backoff: 0}, timeout: 60}
+  - name: inner
+    graph:
+      state: {n: int}
+      nodes: [{name: x, uses: python, with: {function: "builtins:dict", arguments: {n: "{{ state.n }}"}}, output: y}]
+    arguments: {n: 4}
+""")
+    state = flow.execute({})
+    assert (state.tasks["chart"].status, state.tasks["chart"].attempts) == ("failed", 2)  # type: ignore[attr-defined]
+    assert state.results["inner"] == {"n": 4, "y": {"n": 4}}  # type: ignore[attr-defined]  # a WorkflowState
+
+
+def test_a_workflow_may_be_a_node_of_a_graph() -> None:
+    """F13."""
+    graph = loads("""
+nodes:
+  - name: weather
+    graph: {tasks: [{name: fetch, run: "flows:fetch"}, {name: text, run: "flows:text", depends_on: [fetch]}]}
+    inputs: {city: place}
+    outputs: {said: text}
+""")
+    assert graph.execute({"place": "Oslo"})["said"] == "21 degrees in Oslo"
+
+
+@pytest.mark.parametrize(
+    ("change", "mistake"),
+    [
+        (
+            ("depends_on: [fetch]", "depends_on: [fetsh]"),
+            "4:12: task 'text' depends on 'fetsh', which is no task; did",
+        ),
+        (("name: fetch, run", "depends_on: [page], name: fetch, run"), "in a circle"),
+        (
+            ("{width: 3}", "{widht: 3}"),
+            "5:12: task 'chart' has the argument 'widht', which its function doesn't take",
+        ),
+        (("name: text", "name: inputs"), "4:12: a task can't be called 'inputs'"),
+        (("name: text", "name: fetch"), "4:12: there is a task 'fetch' already"),
+        (('run: "flows:text"', "uses: checkpoint.save, with: {path: x}"), "is for graphs"),
+        (('run: "flows:text"', "prompt: '{{ state.x }}'"), "asks for 'state'"),
+        (('run: "flows:text"', "condition: 'results.'"), "has none of 'run', 'uses', 'prompt', 'graph'"),
+        (('run: "flows:text"', 'run: "flows:text", condition: "results."'), "can't be understood"),
+        (("optional: [chart]", "optional: 5"), "6:67: optional is a list of the names"),
+    ],
+)
+def test_mistakes_have_their_places(change: tuple[str, str], mistake: str) -> None:
+    """F13, D1."""
+    with pytest.raises(DeclarationError) as caught:
+        loads(FLOW.replace(*change, 1))
+    assert mistake in str(caught.value)
+    if "argument" not in mistake:
+        with pytest.raises(DeclarationError) as caught:
+            check_text(FLOW.replace(*change, 1))
+        assert mistake in str(caught.value)
+
+
+def test_settings_of_the_config_are_those_of_a_workflow(tmp_path: Path) -> None:
+    """F13, D7: and a file that has changed is dealt with as `on_mismatch` says."""
+    config = f"config: {{store: '{tmp_path}/runs.db', keep: 2, preserve: true, max_layers: 9, on_mismatch: MISMATCH}}"
+    paused = FLOW + '  - {name: ask, prompt: "Go on?", depends_on: [page]}\n' + config
+    flow = loads(paused.replace("MISMATCH", "fail"))
+    assert (flow.compiled().keep, flow.compiled().plan.max_iterations) == (2, 10)
+    with pytest.raises(RunPaused):
+        flow.execute({"city": "Bergen"}, run_id="r")
+    changed = paused.replace("optional: [chart]", "optional: []").replace(
+        "tasks:\n", 'tasks:\n  - {name: new, prompt: "New?"}\n'
+    )
+    with pytest.raises(WorkflowChanged):
+        loads(changed.replace("MISMATCH", "fail")).resume("r", "yes")
+    with pytest.raises(RunPaused, match="'new' asks"):
+        loads(changed.replace("MISMATCH", "warn")).resume("r", "yes")
+
+
+def test_a_loaded_workflow_goes_on_from_a_checkpoint() -> None:
+    """F13, D3: by its id."""
+    store = MemoryStore()
+    asking = FLOW + '  - {name: ask, prompt: "Go on?", depends_on: [page]}\n'
+    flow = loads(asking, store=store)
+    run = flow.invoke({"city": "Bergen"}, run_id="r")
+    stopped = [*run][-1]
+    onward = loads(asking, store=store, checkpoint=stopped["checkpoint_id"])
+    assert onward.execute("yes").results["ask"] == "yes"  # type: ignore[attr-defined]  # a WorkflowState
