@@ -7,10 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.testing import plugin
 from support.postgres import Server, serve
+
+pytest_plugins = ["pytester"]
 
 for name in ("HOLDFAST_STORE", "WORKFLOW_CHECKPOINT_BACKEND", "WORKFLOW_CHECKPOINT_DSN"):
     os.environ.pop(name, None)  # for the processes that tests start, too
+
+
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Have the plugin that ships with the library, also where the library isn't installed."""
+    if not pluginmanager.has_plugin("holdfast"):
+        pluginmanager.register(plugin, "holdfast")
 
 
 @pytest.fixture(scope="session")
