@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import demo
+from holdfast import StateGraph, demo
 from holdfast.testing import UNANSWERED, CrashMatrix, in_turn
 from support import kit_graphs
 
@@ -59,11 +59,17 @@ def test_the_demonstration_survives(crash_matrix: CrashMatrix, monkeypatch: pyte
     monkeypatch.setenv("HOLDFAST_DEMO_PACE", "0")
     account = crash_matrix(demo.article_graph, {"topic": "kelp"})
     assert account.commits == demo.PARAGRAPHS + 3
+    assert account.killed == account.points == (8 if not crash_matrix.every else 3 * 9 + 8)
+
+
+def beside_its_test(store: Any) -> StateGraph:
+    graph = StateGraph(name="here").add_node("only", run=kit_graphs.step)
+    return graph.set_entry_point("only").set_finish_point("only").compile(store=store)
 
 
 def test_a_process_may_be_started_anew_for_each_life(crash_matrix: CrashMatrix) -> None:
-    """For libraries that can't bear a fork, and where there is none."""
-    assert crash_matrix(kit_graphs.cycle, point="3:written", fresh=True).killed == 1
+    """For libraries that can't bear a fork, and where there is none. A graph may be defined beside its test."""
+    assert crash_matrix(beside_its_test, point="2:written", fresh=True).killed == 1
 
 
 def test_no_process_is_left_behind(crash_matrix: CrashMatrix) -> None:

@@ -194,7 +194,7 @@ def build(store):
 
 def test_it(crash_matrix):
     account = crash_matrix(build, ignore=["id"], repeatable=["log"])
-    assert account.killed == account.points == int(os.environ["POINTS"]), str(account)
+    assert account.killed == account.points == 21, str(account)
 
 def test_without_it():
     effects.record("nothing happens")
@@ -204,7 +204,7 @@ def test_without_it():
 def test_a_good_graph_passes_beside_other_plugins(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Installed: with xdist, random order and what else is there, warnings as errors; at every point, or a few."""
+    """Installed: with xdist, random order and whatever else is there, and warnings as errors."""
     installed = pytester.mkdir("site") / "holdfast-0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: holdfast\nVersion: 0\n")
@@ -213,10 +213,8 @@ def test_a_good_graph_passes_beside_other_plugins(
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), str(installed.parent)]))
     pytester.makepyfile(test_shop=IMPORTS + GOOD)
-    for points, options in (("21", ["--holdfast-crash-matrix"]), ("8", [])):
-        monkeypatch.setenv("POINTS", points)
-        told = pytester.runpytest_subprocess("-n", "1", "-W", "error", *options)
-        told.assert_outcomes(passed=2)
+    told = pytester.runpytest_subprocess("-n", "1", "-W", "error", "--holdfast-crash-matrix")
+    told.assert_outcomes(passed=2)
 
 
 def test_what_another_process_cannot_get_hold_of_is_refused(crash_matrix: CrashMatrix) -> None:

@@ -171,3 +171,28 @@ def test_a_question_that_nobody_answers_is_answered_by_its_deadline() -> None:
     assert clock() == began + 7 * DAY
     with pytest.raises(RunPaused):
         graph.execute()
+
+
+def test_time_that_is_skipped_while_a_supervisor_looks_is_not_missed() -> None:
+    """H1, H9: what became due after it had looked is found at once, and not when it would look next."""
+    clock, skipped = FakeClock(), threading.Event()
+
+    class Slow(MemoryStore):
+        """A store during whose answer time is skipped, once the run sleeps."""
+
+        def ready(self, graphs: Any, limit: int) -> Any:
+            found = super().ready(graphs, limit)
+            if not skipped.is_set() and self.head("r").due == began + DAY and not found:
+                skipped.set()
+                clock.skip(DAY)
+            return found
+
+    store, began = Slow(clock), clock()
+    graph = sleeper(store, DAY)
+    run = graph.start(run_id="r")
+    with supervise(store, [graph], poll=3600.0) as supervisor:
+        while store.head("r").due != began + DAY or supervisor.running:
+            assert run.status == "running"
+        supervisor.nudge()
+        assert skipped.wait(60)
+        assert run.wait(60).status == "completed"
