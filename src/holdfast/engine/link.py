@@ -102,6 +102,8 @@ class Link:
     def __init__(self, store: Store, ttl: float = 10.0) -> None:
         self.store, self.ttl = store, ttl
         self._clock: Callable[[], float] | None = getattr(store, "clock", None)
+        self.wait: Callable[[float, threading.Event], object] | None = getattr(self._clock, "wait", None)
+        """How time is let pass, where the store's clock has a say in that: see `journal.store`."""
         self.begin()
 
     def begin(self) -> None:
@@ -269,6 +271,8 @@ def watch(store: Store, supervisor: Supervises) -> None:
     """Have a supervisor of this process hear of what this process queues."""
     with _links_lock:
         _watching.setdefault(store, WeakSet()).add(supervisor)
+    if (tell := getattr(getattr(store, "clock", None), "watch", None)) is not None:
+        tell(supervisor)
 
 
 def nudge(store: Store) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from threading import Lock
+from collections.abc import Callable, Generator
+from threading import Event, Lock
 from time import sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from logging import Logger
 
 
+A_GLANCE = 0.02
+"""Seconds for which nodes that run are waited for before a look at a clock which doesn't go by itself."""
 SOONEST = 0.05
 OFTEN, A_WHILE = 16, 1.0
 """After so many failures in a row, a save is tried again after so many seconds, where a run goes on without."""
@@ -126,6 +128,15 @@ class Session:
     def id(self) -> str:
         """The id of the run."""
         return self.progress.run_id
+
+    @property
+    def wait(self) -> Callable[[float, Event], object] | None:
+        """How to let time pass by the store's clock, where that isn't done by just waiting."""
+        return None if self.compiled.link is None else self.compiled.link.wait
+
+    def at_most(self, seconds: float | None) -> float | None:
+        """For how long to wait for nodes that run, where somebody else sleeps for so many seconds."""
+        return seconds if seconds is None or self.wait is None else min(seconds, A_GLANCE)
 
     def loop(self) -> Generator[Command, Any, Verdict]:
         """The loop, to be driven."""

@@ -257,13 +257,13 @@ class Supervisor:
         """Wait for the time to look again, or for a run to end while others waited for room."""
         with self._change:
             full = self._dispatch.room <= 0
-            self._looked = monotonic()
             self._change.wait_for(
                 lambda: self._stopping or not self._looked or (full and self._dispatch.room > 0), seconds
             )
 
     def _ready(self) -> list[RunHead]:
         """What the store has for us, no more than there is room for: of each graph, where there are too many."""
+        self._looked = monotonic()  # before the look, so that a nudge meanwhile leads to another one
         names, skipped = self._catalogue.names, self._skipped()
         room = self._dispatch.room
         if room <= 0 or not names:
