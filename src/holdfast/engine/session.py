@@ -124,8 +124,13 @@ class Session:
         return self.core.run()
 
     def stopped(self, commit: Commit) -> Signalled | None:
-        """The answer to a commit that would go on although this process asked the run to stop."""
-        return Signalled(commit.run_id, "cancel") if commit.heed else None
+        """The answer to a commit that would go on although this process asked the run to stop.
+
+        One that stops the run by itself isn't in the way of leaving it.
+        """
+        if not commit.heed or (self.stop.leaving and commit.status is not None):
+            return None
+        return Signalled(commit.run_id, "cancel")
 
     def write(self, commit: Commit) -> Exception | None:
         """Carry out a commit, and have the ledger know. Returns why it was refused, or None."""
