@@ -195,7 +195,8 @@ class Session:
         ledger.taken(count)
         # What was taken may have been a stop, of which nobody was told: the head is to say what is so now.
         status, note = commit.status or RUNNING, commit.note or summary(self.progress)
-        return self.write(ledger.commit(status, note, commit.purge, commit.heed))
+        due = commit.due if commit.status else 0.0
+        return self.write(ledger.commit(status, note, commit.purge, commit.heed, due))
 
     def written(self, commit: Commit) -> None:
         """A commit is durable, and so is all that couldn't be saved before it."""
