@@ -262,9 +262,11 @@ class Supervisor:
         return [head for head in heads if head.holder is not None and is_dead(head.holder)]
 
     def _skipped(self) -> set[str]:
+        """What isn't to be begun: what is left alone, and what it is at, whose lease may have run out meanwhile."""
         with self._change:
             now = monotonic()
-            return {run_id for run_id, (_, until) in self._left.items() if until > now}
+            left = {run_id for run_id, (_, until) in self._left.items() if until > now}
+            return left.union(self._dispatch.runs)
 
     def _report_unknown(self, names: list[str]) -> None:
         """Say, now and then, which runs wait for a graph that isn't known here."""
