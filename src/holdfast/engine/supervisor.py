@@ -9,7 +9,7 @@ can't go on with, it leaves as it is, and says so.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -83,7 +83,7 @@ class Supervisor:
         self._compiled: dict[str, Compiled] = {}
         self._sessions: dict[str, Session] = {}
         self._left: dict[str, tuple[str, float]] = {}
-        self._looked = 0.0
+        self._nudged = self._more = self._over = False
         self._change = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -131,18 +131,18 @@ class Supervisor:
             thread.join(self.habits.poll + 1)
 
     def drain(self) -> list[str]:
-        """Go on with all that is ready, until nothing is; returns the ids of the runs. One sweep, not for ever."""
+        """Go on with all that is ready, each run once; returns their ids. One sweep, not for ever."""
         done: list[str] = []
         after_crash = self._orphans()
         while True:
-            taken = self._begin([*after_crash, *self._ready()])
+            taken = self._begin([*after_crash, *self._ready(done)])
             after_crash = []
             done += taken
             with self._change:
-                if not self._dispatch.runs:
+                if self._dispatch.runs:
+                    self._change.wait(1.0)
+                elif not taken:
                     return done
-                before = len(self._dispatch.runs)
-                self._change.wait(1.0 if before else 0.0)
 
     def run(self) -> None:
         """Work until the process is told to end (SIGTERM, or Ctrl-C), then stop as `stop` does.
@@ -171,7 +171,7 @@ class Supervisor:
     def nudge(self) -> None:
         """Look now, rather than when it is time: something was queued."""
         with self._change:
-            self._looked = 0.0
+            self._nudged = True
             self._change.notify_all()
 
     def __enter__(self) -> Self:
@@ -230,18 +230,22 @@ class Supervisor:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _rest(self, seconds: float) -> None:
-        """Wait for the time to look again, or for a run to end while others waited for room."""
+        """Wait for the time to look again, for a nudge, or for a run to be over while others wait for room.
+
+        What has happened since the last look counts.
+        """
         with self._change:
-            full = self._dispatch.room <= 0
-            self._looked = monotonic()
             self._change.wait_for(
-                lambda: self._stopping or not self._looked or (full and self._dispatch.room > 0), seconds
+                lambda: self._stopping or self._nudged or (self._more and self._over), seconds
             )
 
-    def _ready(self) -> list[RunHead]:
+    def _ready(self, had: Iterable[str] = ()) -> list[RunHead]:
         """What the store has for us, no more than there is room for: of each graph, where there are too many."""
-        names, skipped = self._catalogue.names, self._skipped()
-        room = self._dispatch.room
+        names, skipped = self._catalogue.names, self._skipped().union(had)
+        with self._change:
+            self._nudged = self._over = False
+            room = self._dispatch.room
+            self._more = room <= 0
         if room <= 0 or not names:
             return []
         self._report_unknown(names)
@@ -283,7 +287,8 @@ class Supervisor:
         with self._change:
             if self._stopping:
                 return []
-            chosen = self._dispatch.choose(ready)
+            room, chosen = self._dispatch.room, self._dispatch.choose(ready)
+            self._more = self._more or len(chosen) < len(ready) or len(chosen) == room
             for head in chosen:
                 self._dispatch.began(head.run_id, head.graph)
             return chosen
@@ -307,7 +312,7 @@ class Supervisor:
                         next(events)
                     except StopIteration as end:
                         verdict = end.value
-        except Exception as problem:
+        except BaseException as problem:  # a node's SystemExit isn't for this process to heed
             self._leave_alone(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             self._ended(head, verdict)
@@ -324,7 +329,9 @@ class Supervisor:
             if session is not None:
                 async for event in aio.drive(session):
                     verdict = event if isinstance(event, Verdict) else None
-        except Exception as problem:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as problem:
             self._leave_alone(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             self._ended(head, verdict)
@@ -370,6 +377,7 @@ class Supervisor:
         with self._change:
             self._sessions.pop(head.run_id, None)
             self._dispatch.ended(head.run_id)
+            self._over = self._over or verdict is not None
             self._change.notify_all()
 
     def _leave_alone(self, run_id: str, reason: str) -> None:
