@@ -115,12 +115,10 @@ class Simulation(World):
     def leave(self) -> None:
         """A worker is asked to stop; sometimes its grace is over at once."""
         worker = self.dice.choice(self.workers)
-        if worker.busy or worker.dead:
-            return
         self.current = worker
         self.note(worker.name, "is asked to leave")
         worker.leave()
-        if self.dice.random() < 0.3:
+        if not worker.busy and self.dice.random() < 0.3:
             worker.drop()
 
     def renew(self) -> None:

@@ -251,6 +251,7 @@ class Supervisor:
         self._report_unknown(names)
         limit = room + len(skipped)
         found = self.store.ready(names, limit)
+        self._more = len(found) == limit
         if len(found) == limit and len(names) > 1:
             rooms = {name: self._dispatch.room_for(name) for name in names}
             found = together(
