@@ -751,3 +751,47 @@ def test_a_supervisor_says_what_it_does_to_its_log_alone(capsys: pytest.CaptureF
     with Supervisor(store, Catalogue([graph]), supervise(store, [graph]).habits._replace(poll=0.02)):
         graph.start().wait(SOON)
     assert capsys.readouterr() == ("", "")
+
+
+class Returning(MemoryStore):
+    """A store that can't be written to until it has been tried once more after a supervisor was stopped."""
+
+    away = False
+    stopped: Callable[[], bool] = bool
+
+    def append(self, commits: Any) -> Any:
+        if self.away:
+            self.away = not self.stopped()
+            raise StoreUnavailable("it is away")
+        return super().append(commits)
+
+
+@pytest.mark.parametrize("sort", ["sync", "async"])
+def test_a_stop_while_a_node_waits_for_the_store_does_not_fail_it(
+    sort: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H1: the run is left to others, with what the node wanted kept if that can be saved by then."""
+    store, effects = Returning(), list[str]()
+
+    def effect() -> str:
+        effects.append("paid")
+        store.away = len(effects) == 1
+        return "paid"
+
+    async def aeffect() -> str:
+        return effect()
+
+    def node(state: State) -> dict[str, Any]:
+        return {"log": [holdfast.once("pay", effect)]}
+
+    async def anode(state: State) -> dict[str, Any]:
+        return {"log": [await holdfast.once("pay", aeffect)]}
+
+    graph = one(node if sort == "sync" else anode).compile(store=store)
+    run = graph.start()
+    supervisor = supervise(store, [graph], poll=0.02).start()
+    store.stopped = lambda: supervisor._stopping
+    until(lambda: any("waits for its store" in record.message for record in caplog.records))
+    supervisor.stop(SOON)
+    assert run.status == "running"
+    assert graph.resume(run.id)["log"] == ["paid"]

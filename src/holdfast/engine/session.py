@@ -12,6 +12,7 @@ from holdfast.engine.commands import Command, Verdict
 from holdfast.engine.core import BESIDE, Core
 from holdfast.engine.handover import hand_over
 from holdfast.engine.link import Held, Link, Stop, in_words
+from holdfast.engine.questions import LetOff
 from holdfast.engine.retention import LARGE, Retention
 from holdfast.engine.task import Guard, Scope
 from holdfast.errors import (
@@ -250,6 +251,8 @@ class Session:
         ledger.memo(self.progress, scope.path, key, value, time())
         refusal = self.write(ledger.commit(heed=None))
         if refusal is not None and not self.core.course.bears(refusal):
+            if self.stop.asked and isinstance(refusal, StoreUnavailable):
+                raise LetOff  # it was waited for, and would be still
             raise refusal
         self.core.course.unsaved = refusal
 
