@@ -79,7 +79,7 @@ class Simulation(World):
                 self.clock.advance(self.dice.choice((0.5, NAP)))
         except Lost:
             self.bury(worker)
-        if worker.leaving and not worker.drives:
+        if worker.leaving and not worker.drives and not worker.dead:
             self.note(worker.name, "has left")
             self.replace(worker)
 
