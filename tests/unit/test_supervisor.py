@@ -795,3 +795,49 @@ def test_a_stop_while_a_node_waits_for_the_store_does_not_fail_it(
     supervisor.stop(SOON)
     assert run.status == "running"
     assert graph.resume(run.id)["log"] == ["paid"]
+
+
+def test_an_async_supervisor_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    """H1: a node that doesn't end is left after the grace, and its run to others."""
+    store = MemoryStore()
+
+    async def main() -> str:
+        begun = asyncio.Event()
+
+        async def node(state: State) -> None:
+            begun.set()
+            await asyncio.sleep(10 * SOON)
+
+        graph = one(node).compile(store=store)
+        run = await graph.astart()
+        async with supervise(store, [graph], poll=0.02, grace=0.01):
+            await asyncio.wait_for(begun.wait(), SOON)
+        return run.id
+
+    run_id = asyncio.run(asyncio.wait_for(main(), SOON))
+    head = store.head(run_id)
+    assert (head.status, head.holder, head.crashes) == ("running", None, 0)
+    assert one(hello).compile(store=store).recover() == [run_id]
+
+
+def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(gate: Gate) -> None:
+    """H1: it looks, claims and stops in threads of its own."""
+    store = MemoryStore()
+
+    async def main() -> None:
+        blocked, free = one(gate, name="blocked").compile(store=store), asyncio.Event()
+
+        async def node(state: State) -> None:
+            free.set()
+
+        anode = one(node, name="free").compile(store=store)
+        runs = [blocked.start() for _ in range(40)]
+        async with supervise(store, [blocked, anode], poll=0.02, concurrency=64, grace=0.05) as supervisor:
+            while len(supervisor.running) < 40 or not gate.begun:
+                await asyncio.sleep(0.01)
+            anode.start()
+            await asyncio.wait_for(free.wait(), SOON)
+        assert all(store.head(run.id).holder is None for run in runs)
+        gate.open.set()
+
+    asyncio.run(main())

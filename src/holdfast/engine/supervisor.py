@@ -9,9 +9,9 @@ can't go on with, it leaves as it is, and says so.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from holdfast.engine import entry
 from holdfast.engine.catalogue import Catalogue
@@ -35,6 +35,7 @@ from holdfast.journal.store import RUNNING, RunFilter, RunHead, Store
 
 if TYPE_CHECKING:
     from asyncio import Task
+    from concurrent.futures import Executor
     from logging import Logger
     from types import TracebackType
 
@@ -43,6 +44,10 @@ A_WHILE = 60.0
 LONGEST_PAUSE = 10.0
 """Seconds between two tries to reach a store that is away."""
 MOST_LISTED = 1000
+HANDS = 4
+"""Threads of a supervisor on an event loop: one rests, one may stop it, and runs are claimed by the others."""
+
+T = TypeVar("T")
 
 
 class Habits(NamedTuple):
@@ -88,6 +93,8 @@ class Supervisor:
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._task: Task[None] | None = None
+        self._walks: set[Task[None]] = set()
+        self._hands: Executor | None = None
         self._unknown_after = 0.0
         watch(store, self)
 
@@ -184,20 +191,24 @@ class Supervisor:
 
     async def __aenter__(self) -> Self:
         import asyncio
+        from concurrent.futures import ThreadPoolExecutor
 
         self._stopping = False
+        self._hands = ThreadPoolExecutor(HANDS, "holdfast-supervisor")
         self._task = asyncio.create_task(self._watch_here(), name="holdfast-supervisor")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        import asyncio
-
-        await asyncio.to_thread(self.stop)
+        await self._by_hand(self.stop)
+        for walk in list(self._walks):
+            walk.cancel()  # its grace is over, and its lease given back
         task, self._task = self._task, None
         if task is not None:
             await task
+        assert self._hands is not None
+        self._hands.shutdown(wait=False)
 
     def _watch(self) -> None:
         """The work of the thread: look, begin, wait, again."""
@@ -215,19 +226,25 @@ class Supervisor:
         """The same on an event loop: runs are tasks of it."""
         import asyncio
 
-        pause, tasks = self.habits.poll, set()
-        after_crash = await asyncio.to_thread(self._careful, self._orphans) or []
+        pause, walks = self.habits.poll, self._walks
+        after_crash = await self._by_hand(self._careful, self._orphans) or []
         while not self._stopping:
-            ready = await asyncio.to_thread(self._careful, self._ready)
+            ready = await self._by_hand(self._careful, self._ready)
             for head in self._chosen([*after_crash, *(ready or [])]):
                 task = asyncio.create_task(self._walk_here(head), name=f"holdfast {head.run_id}")
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
+                walks.add(task)
+                task.add_done_callback(walks.discard)
             if ready is not None:
                 after_crash = []
             pause = min(pause * 2, LONGEST_PAUSE) if ready is None else self.habits.poll
-            await asyncio.to_thread(self._rest, pause)
-        await asyncio.gather(*tasks, return_exceptions=True)
+            await self._by_hand(self._rest, pause)
+        await asyncio.gather(*walks, return_exceptions=True)
+
+    async def _by_hand(self, call: Callable[..., T], *args: Any) -> T:
+        """Call something that waits, in a thread that no node can keep busy."""
+        from asyncio import get_running_loop
+
+        return await get_running_loop().run_in_executor(self._hands, call, *args)
 
     def _rest(self, seconds: float) -> None:
         """Wait for the time to look again, for a nudge, or for a run to be over while others wait for room.
@@ -326,7 +343,7 @@ class Supervisor:
 
         verdict: Verdict | None = None
         try:
-            session = await asyncio.to_thread(self._opened, head)
+            session = await self._by_hand(self._opened, head)
             if session is not None:
                 async for event in aio.drive(session):
                     verdict = event if isinstance(event, Verdict) else None
