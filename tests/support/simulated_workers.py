@@ -12,7 +12,8 @@ from holdfast.engine.session import Session
 from holdfast.engine.supervisor import Habits, Supervisor
 from holdfast.engine.task import CURRENT, Task
 from holdfast.errors import StoreUnavailable
-from holdfast.journal.store import Commit, RunHead
+from holdfast.journal.store import PAUSED, RUNNING, Commit, RunHead
+from holdfast.stores.memory import MemoryStore
 from support.simulated_graphs import BACKOFF
 from support.simulated_world import LEASE, MAX_CRASHES, PATIENCE, World
 
@@ -62,6 +63,7 @@ class Drive:
             self.command = self.loop.send(answer)
         except StopIteration as end:
             self.verdict = end.value
+            self._check_due(end.value)
             self.session.close()
             return
         self.until = 0.0
@@ -69,6 +71,16 @@ class Drive:
             self.until = self.sim.clock.now + self.command.seconds
         elif isinstance(self.command, Report):
             self.command = None
+
+    def _check_due(self, verdict: Verdict) -> None:
+        """A run that was left, or waits for somebody, wants a holder when there is something to do, not before."""
+        if verdict.error is None and verdict.status in (RUNNING, PAUSED) and self.is_current:
+            due = self.session.progress.due()
+            wanted = due if verdict.status == PAUSED else due or 0.0
+            found = MemoryStore.head(self.sim.store, self.head.run_id).due
+            self.sim.check(
+                found == wanted, f"{self.head.run_id} is due at {found}, and should be at {wanted}"
+            )
 
     def _call(self, task: Task) -> Any:
         if self.session.stop.asked:
