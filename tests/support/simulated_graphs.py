@@ -109,7 +109,7 @@ def _line() -> Case:
 
 
 def _fan() -> Case:
-    """Branches of which one sleeps, one asks until a deadline, and one asks for as long as it takes."""
+    """Branches: one sleeps and wants an approval, one asks until a deadline, one asks for as long as it takes."""
 
     def rest(state: State) -> dict[str, Any]:
         slept(SLEEP)
@@ -131,6 +131,7 @@ def _fan() -> Case:
         graph.add_node(node, run=function).add_parallel_edge("src", node, "join")
     graph.add_node("more", run=lambda state: say("more")).add_edge("rest", "more")
     graph.add_fanin_node("join", run=join).set_entry_point("src").set_finish_point("join")
+    graph.compile(store=MemoryStore(), interrupt_before=["more"])
 
     def model(n: int, answers: Answers) -> list[str]:
         vote = answers.get("vote/vote", "none")

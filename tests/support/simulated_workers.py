@@ -25,6 +25,7 @@ class Drive:
         self.sim, self.head, self.session = sim, head, opened
         self.record = sim.runs[head.run_id]
         self.opened = len(sim.trace)
+        self.clean, self.did = self.record.clean_at_claim, False
         self.loop = opened.loop()
         self.command: Any = None
         self.begun: list[Task] = []
@@ -77,6 +78,9 @@ class Drive:
         if verdict.error is None and verdict.status in (RUNNING, PAUSED) and self.is_current:
             due = self.session.progress.due()
             wanted = due if verdict.status == PAUSED else due or 0.0
+            idle = self.clean and not self.did and verdict.status == RUNNING and not self.session.stop.asked
+            self.sim.check(not idle, f"{self.head.run_id} was taken on for nothing")
+            self.record.clean = True
             found = MemoryStore.head(self.sim.store, self.head.run_id).due
             self.sim.check(
                 found == wanted, f"{self.head.run_id} is due at {found}, and should be at {wanted}"
@@ -85,6 +89,7 @@ class Drive:
     def _call(self, task: Task) -> Any:
         if self.session.stop.asked:
             return Cancelled()
+        self.did = True
         self.sim.begins(self, task)
         outcome = attempt(task)
         CURRENT.set(None)
@@ -138,6 +143,7 @@ class Worker:
         self.sim, self.name = sim, f"worker-{number}"
         self.links: dict[Any, Link] = {}
         self.drives: list[Drive] = []
+        self.chosen: list[RunHead] = []
         self.busy = self.dead = False
         self.frozen_until, self.skew = 0.0, 0.0
         self.limit = sim.dice.choice((1, 2, 2, 4))
@@ -161,12 +167,18 @@ class Worker:
         else:
             found = watcher._careful(watcher._ready)
             self.sim.check_urgency(self, found)
-        for head in watcher._chosen(found or []):
-            self.sim.check(len(watcher.running) <= self.limit, "too many runs at once")
-            opened = watcher._opened(head)
-            if opened is None:
-                watcher._ended(head, None)
-                continue
+        self.chosen += watcher._chosen(found or [])
+        self.sim.check(len(watcher.running) <= self.limit, "too many runs at once")
+        while self.chosen and self.sim.dice.random() < 0.8:
+            self.open(self.chosen.pop())
+
+    def open(self, head: RunHead) -> None:
+        """Claim a run that was chosen, maybe a while ago, unless somebody was quicker."""
+        watcher = self.supervisor
+        opened = watcher._opened(head)
+        if opened is None:
+            watcher._ended(head, None)
+        else:
             record = self.sim.runs[head.run_id]
             slept = (opened.progress.due() or 0.0) > self.sim.clock.now
             self.sim.check(
@@ -177,6 +189,9 @@ class Worker:
 
     def step(self) -> bool:
         """Let one of its runs go on. False if none can."""
+        if self.chosen and self.sim.dice.random() < 0.5:
+            self.open(self.chosen.pop())
+            return True
         able = [drive for drive in self.drives if drive.can_go_on]
         if not able:
             return False
@@ -203,3 +218,4 @@ class Worker:
         for drive in self.drives:
             drive.session.close()
         self.drives.clear()
+        self.chosen.clear()

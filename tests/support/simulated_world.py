@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LEASE, PATIENCE, MAX_CRASHES = 10.0, 5.0, 3
 MANY = 1000
+APPROVALS = {"gate": ["flaky"], "fan": ["more"]}
 DELAYS = {"line": [("pay", "end", DELAY)], "gate": [("draft", "flaky", NAP)]}
 
 
@@ -46,6 +47,10 @@ class Record:
         self.answers: dict[str, Any] = {}
         self.lost = self.lost_at_claim = 0
         """How many holders were replaced since the last record was accepted; and when it was last claimed."""
+        self.approved: set[str] = set()
+        """Which interrupts somebody has seen and gone on from, by the node."""
+        self.clean = self.clean_at_claim = False
+        """Whether the last holder let go in order; and whether the one before had, when it was last claimed."""
         self.cancelled: int | None = None
         """Where in the trace somebody cancelled it, if that is the newest wish."""
 
@@ -244,6 +249,7 @@ class World:
         record.fence = lease.fence
         record.lost += before.holder is not None
         record.lost_at_claim = record.lost
+        record.clean_at_claim, record.clean = record.clean, False
 
     def begins(self, drive: Drive, task: Task) -> None:
         """A node is about to be called."""
@@ -257,6 +263,8 @@ class World:
         self.check(
             record.cancelled is None or drive.opened <= record.cancelled, f"{key} begins after a cancel"
         )
+        approved = task.node not in APPROVALS.get(record.graph, ()) or task.node in record.approved
+        self.check(approved, f"{key} begins, and nobody approved")
         for source, target, seconds in DELAYS.get(record.graph, ()):
             if task.node == target:
                 self.check(record.done_at[source] + seconds <= now, f"{key} begins before its edge is over")

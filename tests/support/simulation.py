@@ -36,7 +36,7 @@ from holdfast.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, 
 from holdfast.stores.memory import MemoryStore
 from support.simulated_graphs import CASES, DELAY, NAP, Lost, Stage
 from support.simulated_workers import Worker
-from support.simulated_world import LEASE, Never, Record, World
+from support.simulated_world import APPROVALS, LEASE, Never, Record, World
 
 
 class Violation(AssertionError):
@@ -73,13 +73,13 @@ class Simulation(World):
             return
         self.current = worker
         try:
-            if not worker.leaving and (not worker.drives or self.dice.random() < 0.15):
+            if not worker.leaving and (not (worker.drives or worker.chosen) or self.dice.random() < 0.15):
                 worker.look()
             elif not worker.step():
                 self.clock.advance(self.dice.choice((0.5, NAP)))
         except Lost:
             self.bury(worker)
-        if worker.leaving and not worker.drives and not worker.dead:
+        if worker.leaving and not (worker.drives or worker.chosen or worker.dead):
             self.note(worker.name, "has left")
             self.replace(worker)
 
@@ -198,6 +198,8 @@ class Simulation(World):
         except (StoreUnavailable, Conflict, UsageError) as problem:
             self.note("not taken:", problem)
         if record.sequence > before:
+            seen = run_info(head).reason or ""
+            record.approved.update(each for each in APPROVALS.get(head.graph, ()) if each in seen)
             self.check(not late, "an answer was accepted after the deadline")
             if question is not None:
                 self.check(question.node not in record.answers, "a question was answered twice")
@@ -243,25 +245,25 @@ class Simulation(World):
         """No more faults: everything has to come to an end."""
         self.faults, self.lossy, self.outage = False, False, 0
         self.note("no more faults")
-        for _ in range(60):
+        for turn in range(60):
             for worker in list(self.workers):
                 worker.frozen_until = worker.skew = 0.0
                 for _ in range(200):
-                    if worker.dead or not (worker.drives or self.ready()):
+                    if worker.dead or not (worker.drives or worker.chosen or self.ready()):
                         break
                     self.work(worker)
             heads = self.heads()
             if all(self.has_ended(head) for head in heads):
                 break
             for head in heads:
-                self.help(head)
+                self.help(head, turn)
             self.clock.advance(5 * LEASE)
         for head in self.heads():
             self.check_end(head)
 
-    def help(self, head: RunHead) -> None:
+    def help(self, head: RunHead, turn: int) -> None:
         """What is set aside is tried again, and what waits for somebody is answered."""
-        if head.status == PAUSED and (head.due is None or self.dice.random() < 0.3):
+        if head.status == PAUSED and (head.due is None or (turn < 3 and self.dice.random() < 0.3)):
             self.answer_to(head)
         elif head.status == FAILED and not CASES[head.graph].poison:
             self.go_outside()
@@ -289,7 +291,7 @@ class Simulation(World):
             self.check(seen == wanted, f"{head.run_id} came to {seen!r}, and an uncut one to {wanted!r}")
 
 
-LENGTH = 45
+LENGTH = 40
 """How many things happen in a schedule before the faults stop."""
 GRAPHS = ("line", "fan", "spread", "inner", "gate", "flow", "poison")
 EVENTS = {
