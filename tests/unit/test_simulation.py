@@ -8,8 +8,8 @@ in one way each, and each must be caught. The engine itself was broken by hand a
 within 500 schedules: a run that is left, paused, queued or brought something is stored without the time when it is
 due, or as due at once; a refused save is taken for a success; a wait isn't waited for, or a sleep not stored; what is
 due doesn't heed timers, or isn't asked again after the claim; a deadline that passed is forgotten; lost holders are
-counted one too many, one too few, or forgotten; a signal isn't looked at when a run is taken on; leaving a run cancels
-it; priorities are ignored; a save that was taken without an answer is repeated without the time when the run is due.
+counted one too few, or forgotten; a signal isn't looked at when a run is taken on; leaving a run cancels it;
+priorities are ignored; a save that was taken without an answer is repeated without the time when the run is due.
 """
 
 from __future__ import annotations
