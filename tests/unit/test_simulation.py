@@ -143,7 +143,7 @@ def test_a_store_that_forgets_when_a_run_is_due_is_caught() -> None:
                 commit.due = None
             return super()._apply(runs, commit)
 
-    caught(on(Timeless), "never ends")
+    caught(on(Timeless), "is due at None, and should be at")
 
 
 def test_a_store_without_an_order_is_caught() -> None:
