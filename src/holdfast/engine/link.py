@@ -43,14 +43,19 @@ class Stop:
 
     def ask(self) -> None:
         """Make the request."""
+        self.leaving = False
+        self._tell()
+
+    def leave(self) -> None:
+        """Make the request for somebody else to go on with the run, unless it is to stop for good."""
+        if not self.asked:
+            self.leaving = True
+            self._tell()
+
+    def _tell(self) -> None:
         self.asked = True
         if self.wake is not None:
             self.wake()
-
-    def leave(self) -> None:
-        """Make the request for somebody else to go on with the run."""
-        self.leaving = True
-        self.ask()
 
 
 class Held:

@@ -13,6 +13,7 @@ from holdfast.engine.core import BESIDE, Core
 from holdfast.engine.discretion import Discretion
 from holdfast.engine.handover import hand_over
 from holdfast.engine.link import Held, Link, Stop, in_words
+from holdfast.engine.questions import LetOff
 from holdfast.engine.retention import LARGE, StepRetention, Upkeep
 from holdfast.engine.task import Guard, Scope
 from holdfast.errors import (
@@ -143,8 +144,13 @@ class Session:
         return self.core.run()
 
     def stopped(self, commit: Commit) -> Signalled | None:
-        """The answer to a commit that would go on although this process asked the run to stop."""
-        return Signalled(commit.run_id, "cancel") if commit.heed else None
+        """The answer to a commit that would go on although this process asked the run to stop.
+
+        One that stops the run by itself isn't in the way of leaving it.
+        """
+        if not commit.heed or (self.stop.leaving and commit.status is not None):
+            return None
+        return Signalled(commit.run_id, "cancel")
 
     def write(self, commit: Commit) -> Exception | None:
         """Carry out a commit, and have the ledger know. Returns why it was refused, or None."""
@@ -209,7 +215,8 @@ class Session:
         ledger.taken(count)
         # What was taken may have been a stop, of which nobody was told: the head is to say what is so now.
         status, note = commit.status or RUNNING, commit.note or summary(self.progress)
-        return self.write(ledger.commit(status, note, commit.purge, commit.heed))
+        due = commit.due if commit.status else 0.0
+        return self.write(ledger.commit(status, note, commit.purge, commit.heed, due))
 
     def written(self, commit: Commit) -> None:
         """A commit is durable, and so is all that couldn't be saved before it."""
@@ -265,6 +272,8 @@ class Session:
         ledger.memo(self.progress, scope.path, key, value, time())
         refusal = self.write(ledger.commit(heed=None))
         if refusal is not None and not self.core.course.bears(refusal):
+            if self.stop.asked and isinstance(refusal, StoreUnavailable):
+                raise LetOff  # it was waited for, and would be still
             raise refusal
         self.core.course.unsaved = refusal
 

@@ -9,9 +9,9 @@ can't go on with, it leaves as it is, and says so.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from holdfast.engine import entry
 from holdfast.engine.catalogue import Catalogue
@@ -37,6 +37,7 @@ from holdfast.observe.hub import both, gather
 
 if TYPE_CHECKING:
     from asyncio import Task
+    from concurrent.futures import Executor
     from logging import Logger
     from types import TracebackType
 
@@ -45,6 +46,10 @@ A_WHILE = 60.0
 LONGEST_PAUSE = 10.0
 """Seconds between two tries to reach a store that is away."""
 MOST_LISTED = 1000
+HANDS = 4
+"""Threads of a supervisor on an event loop: one rests, one may stop it, and runs are claimed by the others."""
+
+T = TypeVar("T")
 
 
 class Habits(NamedTuple):
@@ -87,11 +92,13 @@ class Supervisor:
         self._compiled: dict[str, Compiled] = {}
         self._sessions: dict[str, Session] = {}
         self._left: dict[str, tuple[str, float]] = {}
-        self._looked = 0.0
+        self._nudged = self._more = self._over = False
         self._change = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._task: Task[None] | None = None
+        self._walks: set[Task[None]] = set()
+        self._hands: Executor | None = None
         self._unknown_after = 0.0
         self._emit = gather(observers, time)
         watch(store, self)
@@ -137,18 +144,18 @@ class Supervisor:
             thread.join(self.habits.poll + 1)
 
     def drain(self) -> list[str]:
-        """Go on with all that is ready, until nothing is; returns the ids of the runs. One sweep, not for ever."""
+        """Go on with all that is ready, each run once; returns their ids. One sweep, not for ever."""
         done: list[str] = []
         after_crash = self._orphans()
         while True:
-            taken = self._begin([*after_crash, *self._ready()])
+            taken = self._begin([*after_crash, *self._ready(done)])
             after_crash = []
             done += taken
             with self._change:
-                if not self._dispatch.runs:
+                if self._dispatch.runs:
+                    self._change.wait(1.0)
+                elif not taken:
                     return done
-                before = len(self._dispatch.runs)
-                self._change.wait(1.0 if before else 0.0)
 
     def run(self) -> None:
         """Work until the process is told to end (SIGTERM, or Ctrl-C), then stop as `stop` does.
@@ -177,7 +184,7 @@ class Supervisor:
     def nudge(self) -> None:
         """Look now, rather than when it is time: something was queued."""
         with self._change:
-            self._looked = 0.0
+            self._nudged = True
             self._change.notify_all()
 
     def __enter__(self) -> Self:
@@ -190,21 +197,25 @@ class Supervisor:
 
     async def __aenter__(self) -> Self:
         import asyncio
+        from concurrent.futures import ThreadPoolExecutor
 
         self._stopping = False
         self._listen()
+        self._hands = ThreadPoolExecutor(HANDS, "holdfast-supervisor")
         self._task = asyncio.create_task(self._watch_here(), name="holdfast-supervisor")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        import asyncio
-
-        await asyncio.to_thread(self.stop)
+        await self._by_hand(self.stop)
+        for walk in list(self._walks):
+            walk.cancel()  # its grace is over, and its lease given back
         task, self._task = self._task, None
         if task is not None:
             await task
+        assert self._hands is not None
+        self._hands.shutdown(wait=False)
 
     def _watch(self) -> None:
         """The work of the thread: look, begin, wait, again."""
@@ -222,19 +233,25 @@ class Supervisor:
         """The same on an event loop: runs are tasks of it."""
         import asyncio
 
-        pause, tasks = self.habits.poll, set()
-        after_crash = await asyncio.to_thread(self._careful, self._orphans) or []
+        pause, walks = self.habits.poll, self._walks
+        after_crash = await self._by_hand(self._careful, self._orphans) or []
         while not self._stopping:
-            ready = await asyncio.to_thread(self._careful, self._ready)
+            ready = await self._by_hand(self._careful, self._ready)
             for head in self._chosen([*after_crash, *(ready or [])]):
                 task = asyncio.create_task(self._walk_here(head), name=f"holdfast {head.run_id}")
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
+                walks.add(task)
+                task.add_done_callback(walks.discard)
             if ready is not None:
                 after_crash = []
             pause = min(pause * 2, LONGEST_PAUSE) if ready is None else self.habits.poll
-            await asyncio.to_thread(self._rest, pause)
-        await asyncio.gather(*tasks, return_exceptions=True)
+            await self._by_hand(self._rest, pause)
+        await asyncio.gather(*walks, return_exceptions=True)
+
+    async def _by_hand(self, call: Callable[..., T], *args: Any) -> T:
+        """Call something that waits, in a thread that no node can keep busy."""
+        from asyncio import get_running_loop
+
+        return await get_running_loop().run_in_executor(self._hands, call, *args)
 
     def _listen(self) -> None:
         """Hear of changes, where the store tells of them, in a thread that ends with the work."""
@@ -254,23 +271,28 @@ class Supervisor:
         threading.Thread(target=listen, name="holdfast-listener", daemon=True).start()
 
     def _rest(self, seconds: float) -> None:
-        """Wait for the time to look again, or for a run to end while others waited for room."""
+        """Wait for the time to look again, for a nudge, or for a run to be over while others wait for room.
+
+        What has happened since the last look counts.
+        """
         with self._change:
-            full = self._dispatch.room <= 0
             self._change.wait_for(
-                lambda: self._stopping or not self._looked or (full and self._dispatch.room > 0), seconds
+                lambda: self._stopping or self._nudged or (self._more and self._over), seconds
             )
 
-    def _ready(self) -> list[RunHead]:
+    def _ready(self, had: Iterable[str] = ()) -> list[RunHead]:
         """What the store has for us, no more than there is room for: of each graph, where there are too many."""
-        self._looked = monotonic()  # before the look, so that a nudge meanwhile leads to another one
-        names, skipped = self._catalogue.names, self._skipped()
-        room = self._dispatch.room
+        names, skipped = self._catalogue.names, self._skipped().union(had)
+        with self._change:
+            self._nudged = self._over = False
+            room = self._dispatch.room
+            self._more = room <= 0
         if room <= 0 or not names:
             return []
         self._report_unknown(names)
         limit = room + len(skipped)
         found = self.store.ready(names, limit)
+        self._more = len(found) == limit
         if len(found) == limit and len(names) > 1:
             rooms = {name: self._dispatch.room_for(name) for name in names}
             found = together(
@@ -286,9 +308,11 @@ class Supervisor:
         return [head for head in heads if head.holder is not None and is_dead(head.holder)]
 
     def _skipped(self) -> set[str]:
+        """What isn't to be begun: what is left alone, and what it is at, whose lease may have run out meanwhile."""
         with self._change:
             now = monotonic()
-            return {run_id for run_id, (_, until) in self._left.items() if until > now}
+            left = {run_id for run_id, (_, until) in self._left.items() if until > now}
+            return left.union(self._dispatch.runs)
 
     def _report_unknown(self, names: list[str]) -> None:
         """Say, now and then, which runs wait for a graph that isn't known here."""
@@ -305,7 +329,8 @@ class Supervisor:
         with self._change:
             if self._stopping:
                 return []
-            chosen = self._dispatch.choose(ready)
+            room, chosen = self._dispatch.room, self._dispatch.choose(ready)
+            self._more = self._more or len(chosen) < len(ready) or len(chosen) == room
             for head in chosen:
                 self._dispatch.began(head.run_id, head.graph)
             return chosen
@@ -329,7 +354,7 @@ class Supervisor:
                         next(events)
                     except StopIteration as end:
                         verdict = end.value
-        except Exception as problem:
+        except BaseException as problem:  # a node's SystemExit isn't for this process to heed
             self._leave_alone(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             self._ended(head, verdict)
@@ -342,11 +367,13 @@ class Supervisor:
 
         verdict: Verdict | None = None
         try:
-            session = await asyncio.to_thread(self._opened, head)
+            session = await self._by_hand(self._opened, head)
             if session is not None:
                 async for event in aio.drive(session):
                     verdict = event if isinstance(event, Verdict) else None
-        except Exception as problem:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as problem:
             self._leave_alone(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             self._ended(head, verdict)
@@ -392,6 +419,7 @@ class Supervisor:
         with self._change:
             self._sessions.pop(head.run_id, None)
             self._dispatch.ended(head.run_id)
+            self._over = self._over or verdict is not None
             self._change.notify_all()
 
     def _leave_alone(self, run_id: str, reason: str) -> None:
