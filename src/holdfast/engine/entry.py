@@ -145,16 +145,19 @@ def resume(
     step: int | None = None,
     patience: float | None = None,
     most_crashes: int | None = None,
+    known: RunHead | None = None,
 ) -> Session:
     """Open a stored run where it stands, with what `given` brings, which is durable before this returns.
 
     `step` says where the caller believes the run to be, `patience` for how long it may wait here, `most_crashes` how
-    often in a row it may have taken its process down. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`,
-    `AnswerRefused`, `RunPaused` for a question left open, `DamagedRecord`, `UsageError`, `RunSetAside`.
+    often in a row it may have taken its process down, `known` what the store said of it just now. Raises
+    `RunNotFound`, `AlreadyCompleted`, `Conflict`, `AnswerRefused`, `RunPaused` for a question left open,
+    `DamagedRecord`, `UsageError`, `RunSetAside`.
     """
     link = compiled.need_link("resume")
-    _refuse_completed(link.head(run_id))
-    held = link.claim(run_id, wait)
+    if known is None:
+        _refuse_completed(link.head(run_id))
+    held = link.claim(run_id, wait, known)
     try:
         tail = link.store.read(run_id)
         progress, ledger = _reopen(compiled, tail, held, step, given, most_crashes)
