@@ -385,12 +385,30 @@ class Supervisor:
         except HoldfastError as problem:
             self._leave_alone(head.run_id, str(problem))
             return None
-        with self._change:
-            self._left.pop(head.run_id, None)
-            self._sessions[head.run_id] = session
-            if self._stopping:
-                session.stop.leave()
+        if not self._entered(session):
+            session.close()
+            return None
         return session
+
+    def _entered(self, session: Session) -> bool:
+        """Take a session on. Of the runs that have but one try left, only one has it at a time.
+
+        A process that dies takes all its runs with it, and all but one of them are innocent.
+        """
+        with self._change:
+            others = [each.id for each in self._sessions.values() if self._on_probation(each)]
+            if not others or not self._on_probation(session):
+                self._left.pop(session.id, None)
+                self._sessions[session.id] = session
+                if self._stopping:
+                    session.stop.leave()
+                return True
+        reason = f"its process was lost {session.losses} times in a row, as was that of run {others[0]!r}: one by one"
+        self._leave_alone(session.id, reason, self.habits.poll)
+        return False
+
+    def _on_probation(self, session: Session) -> bool:
+        return session.losses >= max(self.habits.max_crashes - 1, 1)
 
     def _compiled_for(self, name: str) -> Compiled:
         """A graph, as it runs on this store."""
