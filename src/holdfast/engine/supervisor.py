@@ -45,6 +45,8 @@ A_WHILE = 60.0
 """Seconds until a run that couldn't be gone on with is tried again, and until unknown graphs are looked for again."""
 LONGEST_PAUSE = 10.0
 """Seconds between two tries to reach a store that is away."""
+NOW_AND_THEN = 5.0
+"""Seconds between two looks at who holds runs."""
 MOST_LISTED = 1000
 BESIDE = 8
 """Threads that look at the store and open runs, for a supervisor on an event loop."""
@@ -290,15 +292,15 @@ class Supervisor:
     def _orphans(self) -> list[RunHead]:
         """Runs whose holder has died on this host: nobody need wait until their leases run out.
 
-        Whether a process is alive costs no query. So the store is asked who holds runs as often as leases run out,
+        Whether a process is alive costs no query. So the store is asked who holds runs now and then,
         and besides when one of those who did is dead.
         """
-        if monotonic() < self._look_around_at and not any(map(is_dead, self._neighbours)):
+        if monotonic() < self._look_around_at and not any(map(is_dead, list(self._neighbours))):
             return []
         which, known = RunFilter(statuses=(RUNNING,), limit=MOST_LISTED), set(self._catalogue.names)
         held = [head for head in self.store.list(which) if head.holder is not None and head.graph in known]
         self._neighbours = {head.holder for head in held if head.holder is not None} - {this_process()}
-        self._look_around_at = monotonic() + self.habits.lease
+        self._look_around_at = monotonic() + min(self.habits.lease, NOW_AND_THEN)
         return [head for head in held if head.holder is not None and is_dead(head.holder)]
 
     def _skipped(self) -> set[str]:
@@ -374,7 +376,11 @@ class Supervisor:
                 self._compiled_for(head.graph), head.run_id, Given(timed=True), None, False,
                 patience=self.habits.patience, most_crashes=self.habits.max_crashes, known=head,
             )  # fmt: skip
-        except (Conflict, RunNotFound, AlreadyCompleted):
+        except Conflict as quicker:
+            if quicker.holder:
+                self._neighbours.add(quicker.holder)
+            return None
+        except (RunNotFound, AlreadyCompleted):
             return None  # somebody else was quicker
         except RunSetAside as problem:
             log().error("%s", problem)
