@@ -33,17 +33,15 @@ def came_to(workers: Fleet, kind: str, run_id: str) -> Any:
 def test_all_runs_end_well_however_often_workers_are_killed(workers: Fleet, hosts: int) -> None:
     """H1, invariants 1, 2, 5: no acknowledged step is done twice, and no run is in two hands.
 
-    With two hosts, nobody can tell that the other's worker is dead: leases have to run out.
+    With two hosts, nobody can tell that the other's worker is dead: leases have to run out. Workers that live for
+    two seconds, one of which they take to start, lose a run often before it comes further. That is no fault of the
+    run's, so many losses in a row are allowed here.
     """
     count, kills = (200, 60) if FULL else (60, 12)
     seed = int(os.environ.get("HOLDFAST_SEED") or time.time())
     chance, lease = random.Random(seed), 20.0 if hosts == 1 else 3.0
-    habits: dict[str, Any] = {
-        "lease": lease,
-        "concurrency": 8,
-        "max_crashes": int(os.environ.get("HOLDFAST_MAX_CRASHES") or 10),
-    }
-    habits["build"] = {"pace": 0.3, "nap": 2.0} if FULL else {"pace": 0.01, "nap": 1.0}
+    habits: dict[str, Any] = {"lease": lease, "concurrency": 4 if FULL else 8, "max_crashes": 50}
+    habits["build"] = {"pace": 0.2, "nap": 2.0} if FULL else {"pace": 0.01, "nap": 1.0}
     runs = {f"{kind}-{number}": kind for number in range(count // 4) for kind in fleet.KINDS}
     for run_id, kind in runs.items():
         workers.graphs[kind].start(
