@@ -276,8 +276,9 @@ class Supervisor:
             if room <= 0 or not names:
                 self._more = bool(names)
                 return self._backlog
+            under_way = self._dispatch.runs
         self._report_unknown(names)
-        skipped = self._skipped()
+        skipped = self._skipped().union(under_way)  # one that ends while we look isn't to be begun again
         limit = room + self.habits.concurrency + len(skipped)
         found = self.store.ready(names, limit)
         self._more = len(found) == limit
