@@ -283,11 +283,7 @@ class Supervisor:
         found = self.store.ready(names, limit)
         self._more = len(found) == limit
         if self._more and len(names) > 1:
-            rooms = {name: self._dispatch.room_for(name) for name in names}
-            more = [
-                self.store.ready([name], 2 * each + len(skipped)) for name, each in rooms.items() if each > 0
-            ]
-            found = together(more)
+            found = together([self.store.ready([name], limit) for name in names])
         return [head for head in [*self._orphans(), *found] if head.run_id not in skipped]
 
     def _orphans(self) -> list[RunHead]:
@@ -307,6 +303,7 @@ class Supervisor:
     def _skipped(self) -> set[str]:
         with self._change:
             now = monotonic()
+            self._left = {run: each for run, each in self._left.items() if each[1] > now - A_WHILE}
             return {run_id for run_id, (_, until) in self._left.items() if until > now}
 
     def _report_unknown(self, names: list[str]) -> None:
@@ -350,7 +347,11 @@ class Supervisor:
                         next(events)
                     except StopIteration as end:
                         verdict = end.value
-        except Exception as problem:
+        except (
+            Exception,
+            SystemExit,
+            KeyboardInterrupt,
+        ) as problem:  # a node that ends its process ends its run's walk
             self._leave_alone(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             self._ended(head, verdict)
@@ -365,7 +366,11 @@ class Supervisor:
             if session is not None:
                 async for event in aio.drive(session):
                     verdict = event if isinstance(event, Verdict) else None
-        except Exception as problem:
+        except (
+            Exception,
+            SystemExit,
+            KeyboardInterrupt,
+        ) as problem:  # a node that ends its process ends its run's walk
             self._leave_alone(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             self._ended(head, verdict)
