@@ -281,6 +281,26 @@ def test_what_came_due_while_nobody_was_there_is_done_once_somebody_is(workers: 
 
 
 @only("sqlite")
+def test_a_run_is_not_to_blame_for_what_happens_while_it_sleeps(workers: Fleet) -> None:
+    """H1, H9: a holder that is lost meanwhile counts neither against the run nor as an attempt of its node."""
+    habits = {"patience": NEVER, "max_crashes": 2}
+    workers.start("napping", "r", seconds=4.0)
+    first = workers.worker(**habits)
+    under_way(workers, "r", first, "napping")
+    workers.wait(lambda: workers.lines("append", run="r", pid=first.pid))
+    first.kill()
+    second = workers.worker(**habits)
+    workers.wait(lambda: workers.lines("append", run="r", pid=second.pid))
+    second.kill()
+    (slept,) = workers.lines("begin", run="r")
+    workers.wait(lambda: time.time() > slept["at"] + 4.5)
+    third = workers.worker(**habits)
+    assert ended(workers, "r") == "completed"
+    assert workers.lines("begin", run="r")[-1]["pid"] == third.pid
+    assert workers.lines("begin", run="r")[-1]["attempt"] == 2, "of the one who was lost when it was over"
+
+
+@only("sqlite")
 def test_a_run_that_takes_its_process_down_is_set_aside_and_its_neighbours_are_not(workers: Fleet) -> None:
     """H1: after three times, although its neighbours were lost as often; `resume` is then an explicit act."""
     deadly = workers.start("deadly", "deadly", beside=["a", "b", "c"])

@@ -53,13 +53,11 @@ def test_all_runs_end_well_however_often_workers_are_killed(workers: Fleet, host
 
     crew, since = [another(0), another(1)], time.monotonic()
     for kill in range(kills):
-        victim, least = crew[kill % 2], chance.randint(1, 20)
-        if FULL:
-            time.sleep(max(0.0, since + kill + 1 - time.monotonic()))
-        else:
-            workers.wait(
-                lambda pid=victim.pid, least=least: begun(workers, pid, least) or not left(workers, runs)
-            )
+        victim, least = crew[kill % 2], 1 if FULL else chance.randint(1, 20)
+        time.sleep(max(0.0, since + kill + 1 - time.monotonic()) if FULL else 0.0)
+        workers.wait(
+            lambda pid=victim.pid, least=least: begun(workers, pid, least) or not left(workers, runs)
+        )
         victim.kill()
         crew[kill % 2] = another(kill + 2)
     took = time.monotonic() - since
