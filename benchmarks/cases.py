@@ -21,6 +21,7 @@ import by_hand
 from layers import layers, thousand_tasks
 from measure import Result, against, folder, ratio, sizes, stored_bytes
 from postgres import postgres_loop, postgres_runs
+from processes import processes
 
 from holdfast import StateGraph, append, open_store
 
@@ -346,4 +347,5 @@ CASES = (
     importing,
     postgres_loop,
     postgres_runs,
+    processes,
 )

@@ -9,7 +9,8 @@ import pytest
 
 from support.postgres import Server, serve
 
-for name in ("HOLDFAST_STORE", "WORKFLOW_CHECKPOINT_BACKEND", "WORKFLOW_CHECKPOINT_DSN"):
+NAMES = ("HOLDFAST_STORE", "HOLDFAST_ENCRYPTION_KEY", "HOLDFAST_ENCRYPTION_OLD_KEYS")
+for name in (*NAMES, "WORKFLOW_CHECKPOINT_BACKEND", "WORKFLOW_CHECKPOINT_DSN"):
     os.environ.pop(name, None)  # for the processes that tests start, too
 
 

@@ -40,6 +40,7 @@ from holdfast.graphs.plan import END, START
 from holdfast.graphs.policy import Retry
 from holdfast.graphs.predicates import always, and_, key_equals, key_exists, not_, or_
 from holdfast.graphs.reducers import append, merge
+from holdfast.graphs.secrets import secret
 from holdfast.graphs.state import State
 from holdfast.journal.progress import Question
 from holdfast.journal.reading import Checkpoint
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from holdfast.journal.verification import Damage, Verification
     from holdfast.stores.checkpoint_store import CheckpointState, CheckpointStore, PauseMetadata
     from holdfast.stores.cleaner import Cleaner
+    from holdfast.stores.retention import Expired, Retention
     from holdfast.supervision import supervise
     from holdfast.workflow import Workflow
 
@@ -70,10 +72,12 @@ _LATER = {
     "CheckpointStore": "stores.checkpoint_store",
     "Cleaner": "stores.cleaner",
     "Damage": "journal.verification",
+    "Expired": "stores.retention",
     "PauseInfo": "engine.checkpoints",
     "PauseMetadata": "stores.checkpoint_store",
     "QueuedRun": "engine.queued",
     "ResumePlan": "graphs.refit",
+    "Retention": "stores.retention",
     "Supervisor": "engine.supervisor",
     "TaskRecord": "graphs.flowstate",
     "TaskResult": "graphs.flowstate",
@@ -124,6 +128,7 @@ __all__ = [
     "Difference",
     "Event",
     "ExecutionError",
+    "Expired",
     "ForbiddenType",
     "GraphConfig",
     "HoldfastError",
@@ -135,6 +140,7 @@ __all__ = [
     "Question",
     "QueuedRun",
     "ResumePlan",
+    "Retention",
     "Retry",
     "Run",
     "RunCancelled",
@@ -178,6 +184,7 @@ __all__ = [
     "register_observer",
     "register_store",
     "register_type",
+    "secret",
     "sleep",
     "supervise",
 ]

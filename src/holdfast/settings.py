@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.engine.core import BESIDE
 from holdfast.engine.link import link_to
+from holdfast.engine.retention import Upkeep
 from holdfast.engine.session import Compiled
 from holdfast.errors import DefinitionError
 from holdfast.graphs.config import CheckpointConfig
@@ -16,15 +17,26 @@ from holdfast.graphs.plan import Plan
 from holdfast.journal.store import Store
 from holdfast.observe.events import ObserverLike
 from holdfast.observe.hub import gather
-from holdfast.stores.checkpointer import Checkpointer
+from holdfast.stores.checkpointer import Checkpointer, MemoryCheckpointer
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.registry import open_default_store, open_store
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from holdfast.stores.retention import Retention
+
 OnSaveError = Literal["fail", "continue", "wait"]
 LEASE = 10.0
+
+
+def keys_given(encryption: Any) -> Any:
+    """What `compile(encryption=…)` was given, as `Keys` if it is a key: nothing else is to hold it."""
+    if encryption is None or encryption is False:
+        return encryption
+    from holdfast.stores.encryption import read_keys
+
+    return read_keys(encryption)
 
 
 class Settings(NamedTuple):
@@ -41,6 +53,9 @@ class Settings(NamedTuple):
     keep: int | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     checkpoint_dir: str | os.PathLike[str] | None = None
+    encryption: Any = None
+    secrets_in_clear: bool = False
+    retention: Retention | None = None
 
     def compiled(self, plan: Plan, observers: Iterable[ObserverLike]) -> Compiled:
         """The plan and all that a run of it needs. Raises `DefinitionError` for settings that can't be."""
@@ -54,8 +69,16 @@ class Settings(NamedTuple):
                 "or compile(checkpointer=…)",
                 plan.name,
             )
-        if opened is None and self.interval:
-            raise DefinitionError("an interval needs a store: compile(store=…)", plan.name)
+        for what, given in (
+            ("an interval", self.interval),
+            ("retention", self.retention),
+            ("encryption", self.encryption),
+        ):
+            if opened is None and given:
+                raise DefinitionError(f"{what} needs a store: compile(store=…)", plan.name)
+        in_clear = None if self.secrets_in_clear else self._in_clear(opened)
+        if in_clear and plan.holds_secrets:
+            raise DefinitionError(_secrets_in_clear(plan, in_clear), plan.name)
         return Compiled(
             plan=plan,
             link=None if opened is None else link_to(opened, self.lease),
@@ -69,6 +92,9 @@ class Settings(NamedTuple):
             tolerant=self.on_save_error == "continue",
             patient=self.on_save_error == "wait",
             keep=self.keep,
+            upkeep=None if self.retention is None else Upkeep(self.retention, plan.name),
+            secretive=plan.holds_secrets,
+            in_clear=bool(in_clear),
         )
 
     def _checkpointer(self) -> Checkpointer | None:
@@ -82,13 +108,23 @@ class Settings(NamedTuple):
         """The store, if there is one, and after how many steps it is saved to."""
         every = self.checkpoint.interval
         if self.store is not None:
-            return open_store(self.store), every or 1
+            return open_store(self.store, self.encryption), every or 1
         if self.checkpointer is not None or self.checkpoint_dir is not None:
             return MemoryStore(), 0
         if every:
-            return open_store(self.checkpoint.store), every
-        opened = open_default_store()
+            return open_store(self.checkpoint.store, self.encryption), every
+        opened = open_default_store(self.encryption)
         return opened, int(opened is not None)
+
+    def _in_clear(self, opened: Store | None) -> str:
+        """Where runs would be kept for all to read, in words; empty if nowhere."""
+        if self.checkpoint_dir is not None:
+            return f"checkpoint files in {os.fspath(self.checkpoint_dir)!r}"
+        if self.checkpointer is not None:
+            return "" if isinstance(self.checkpointer, MemoryCheckpointer) else f"{self.checkpointer!r}"
+        if opened is None or isinstance(opened, MemoryStore) or getattr(opened, "encrypted", False):
+            return ""
+        return f"{opened!r}"
 
     def _mistakes(self) -> Iterable[str]:
         if self.store is not None and self.checkpointer is not None:
@@ -115,3 +151,18 @@ class Settings(NamedTuple):
             yield f"on_save_error is 'fail', 'continue' or 'wait', not {self.on_save_error!r}"
         if self.keep is not None and (type(self.keep) is not int or self.keep < 1):
             yield f"keep is a whole number from 1, or None for all, not {self.keep!r}"
+        if self.retention is not None and not hasattr(self.retention, "statuses"):
+            yield f"retention is a Retention, such as Retention(completed='7d'), not {self.retention!r}"
+        elsewhere = self.checkpointer is not None or self.checkpoint_dir is not None
+        if self.encryption not in (None, False) and elsewhere:
+            yield "encryption is for a store; what a checkpointer or checkpoint_dir keeps isn't encrypted"
+        if self.retention is not None and elsewhere and self.store is None:
+            yield "retention is for a store; clean_checkpoints() is for the files of a checkpoint_dir"
+
+
+def _secrets_in_clear(plan: Plan, where: str) -> str:
+    named = ", ".join(map(repr, sorted(plan.secrets))) or "the results of tasks"
+    return (
+        f"it has secrets ({named}), and {where} would keep them in clear: encrypt them with "
+        "compile(store=…, encryption=key) or HOLDFAST_ENCRYPTION_KEY, or allow it with compile(secrets_in_clear=True)"
+    )

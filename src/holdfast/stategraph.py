@@ -18,12 +18,14 @@ from holdfast.graphs.definition import Definition, stop_names
 from holdfast.graphs.plan import Plan
 from holdfast.graphs.state import State
 from holdfast.observe.registry import resolve_observer
-from holdfast.settings import LEASE, OnSaveError, Settings
+from holdfast.settings import LEASE, OnSaveError, Settings, keys_given
 from holdfast.stores.checkpointer import Checkpointer
 from holdfast.stores.registry import open_store
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+    from holdfast.stores.retention import Retention
 
 
 class StateGraph(Definition, Runnable[State]):
@@ -49,7 +51,7 @@ class StateGraph(Definition, Runnable[State]):
         self._observers = [resolve_observer(each) for each in watching]
         self._checkpoint = _checkpoint_config(checkpoint)
         if self._checkpoint.interval:
-            opened = open_store(self._checkpoint.store)
+            opened = open_store(self._checkpoint.store, encryption=False)  # that is for compile() to say
             self._checkpoint = CheckpointConfig(opened, self._checkpoint.interval, self._checkpoint.preserve)
         self._settings = Settings(checkpoint=self._checkpoint)
         self._stops: tuple[list[str], list[str]] = ([], [])
@@ -82,6 +84,9 @@ class StateGraph(Definition, Runnable[State]):
         max_concurrency: int = BESIDE,
         on_save_error: OnSaveError = "fail",
         keep: int | None = None,
+        encryption: Any = None,
+        secrets_in_clear: bool = False,
+        retention: Retention | None = None,
     ) -> StateGraph:
         """Check the graph, fix how it runs, and return it.
 
@@ -99,11 +104,16 @@ class StateGraph(Definition, Runnable[State]):
 
         Nodes of parallel branches run at once, at most `max_concurrency` of a run: sync ones in threads, or by the
         `executor` (any of `concurrent.futures`; you end it yourself), async ones on the event loop.
+
+        `encryption` is the key, or `Keys`, that all in the store is encrypted with; without, that of the environment,
+        if there is one, unless this is False. A graph with secrets needs it where the store isn't in memory, unless
+        `secrets_in_clear` allows them to be stored as they are. `retention` says how long runs of this graph are kept
+        that have stopped: old ones go in the background now and then, when one stops; `cleanup()` does it at once.
         Raises `DefinitionError` that lists all mistakes.
         """
         self._settings = Settings(
             store, checkpointer, interval, preserve, lease, executor, max_concurrency, on_save_error, keep,
-            self._checkpoint, checkpoint_dir,
+            self._checkpoint, checkpoint_dir, keys_given(encryption), secrets_in_clear, retention,
         )  # fmt: skip
         self._stops = (
             stop_names("interrupt_before", interrupt_before),
@@ -122,8 +132,15 @@ class StateGraph(Definition, Runnable[State]):
         """Write a checkpoint file by hand, whole or not at all; a resume from it runs `node` with this state.
 
         Directories on the way are made. Returns the path. Raises `UnstorableValue` with the way to a value that
-        can't be kept, and `StoreUnavailable` where nothing can be written.
+        can't be kept, and `StoreUnavailable` where nothing can be written. The file isn't encrypted: a state with
+        secrets is a `UsageError`, unless `compile(secrets_in_clear=True)` allows it.
         """
+        secrets = [key for key in self.schema.secrets if key in state]
+        if secrets and not self._settings.secrets_in_clear:
+            raise UsageError(
+                f"a checkpoint file would keep {', '.join(map(repr, sorted(secrets)))} in clear, which is secret; "
+                "leave it out, or allow it with compile(secrets_in_clear=True)"
+            )
         from holdfast.stores.checkpoint_files import write_checkpoint
 
         return write_checkpoint(path, state, node, config)

@@ -21,10 +21,12 @@ from holdfast.graphs.refit import ResumePlan, plan_resume
 from holdfast.journal.reading import Checkpoint
 from holdfast.journal.store import COMPLETED
 from holdfast.observe.registry import resolve_observer
-from holdfast.settings import OnSaveError, Settings
+from holdfast.settings import OnSaveError, Settings, keys_given
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+    from holdfast.stores.retention import Retention
 
 KEPT = 5
 """How many checkpoints of a run are kept, unless it is said otherwise."""
@@ -40,14 +42,17 @@ class FlowSettings(TypedDict, total=False):
     on_save_error: OnSaveError
     on_mismatch: OnMismatch
     keep: int | None
+    encryption: Any
+    secrets_in_clear: bool
+    retention: Retention | None
 
 
 class Workflow(FlowDefinition, Runnable[WorkflowState]):
     """Tasks with dependencies, run in layers: those of a layer beside each other, each with what it depends on.
 
     `store` saves every run after each layer and each task of it. `observer` and `observers` watch all runs, by name
-    or as objects. `max_layers` is a budget for runs that add tasks to themselves. See `compile` for the other
-    settings.
+    or as objects. `max_layers` is a budget for runs that add tasks to themselves. `secrets` names inputs and keys of
+    the context that are never in events, logs or summaries. See `compile` for the other settings.
     """
 
     def __init__(
@@ -58,9 +63,10 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         max_layers: int = 10_000,
         observer: Any = None,
         observers: Iterable[Any] = (),
+        secrets: Iterable[str] = (),
         **settings: Unpack[FlowSettings],
     ) -> None:
-        super().__init__(name, max_layers=max_layers)
+        super().__init__(name, max_layers=max_layers, secrets=secrets)
         watching = [*([] if observer is None else [observer]), *observers]
         self._observers = [resolve_observer(each) for each in watching]
         self._given = self._known({"store": store, **settings})
@@ -77,7 +83,10 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
 
         `on_save_error` says what a save that fails does: "fail" the run before anything more is done, or let it
         "continue", degraded. `on_mismatch` says what becomes of a run whose tasks aren't those in the code any more:
-        "fail" with an account of it, or "warn" and go on with what is kept. Raises `DefinitionError`.
+        "fail" with an account of it, or "warn" and go on with what is kept. `encryption` is the key, or `Keys`, that
+        all in the store is encrypted with; a workflow with secrets needs one where the store isn't in memory, unless
+        `secrets_in_clear` allows them to be stored as they are. `retention` says how long runs of this workflow are
+        kept that have stopped. Raises `DefinitionError`.
         """
         before, more = self._given, {} if store is None else {"store": store}
         self._given, self._compiled = {**before, **self._known({**more, **settings})}, None
@@ -199,6 +208,8 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         ]
         if unknown:
             raise DefinitionError(unknown, self.name, "workflow")
+        if "encryption" in settings:
+            settings = {**settings, "encryption": keys_given(settings["encryption"])}
         return settings
 
     def _changed(self) -> Self:

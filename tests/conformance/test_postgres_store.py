@@ -362,7 +362,7 @@ def query(store: Any, statement: str, values: Any = None) -> Any:
 @contextmanager
 def connected(store: Any) -> Iterator[Any]:
     """A connection like the store's, beside them."""
-    cursor = store._connections._open()
+    cursor = store._connections.open()
     with closing(cursor.connection):
         yield cursor.connection
 

@@ -28,15 +28,18 @@ from holdfast import (
     AsyncRun,
     HoldfastError,
     MemoryStore,
+    QueuedRun,
     Retry,
     Run,
     State,
     StateGraph,
     StoreUnavailable,
+    Supervisor,
     Task,
     Workflow,
     errors,
     pause,
+    sleep,
 )
 from holdfast.observe.events import EVENT_TYPES, Event
 
@@ -161,7 +164,7 @@ def test_every_page_is_on_the_map() -> None:
 
 
 API = (REFERENCE / "api.md").read_text(encoding="utf-8")
-CLASSES = (StateGraph, Workflow, Run, AsyncRun, State, Task)
+CLASSES = (StateGraph, Workflow, Run, AsyncRun, QueuedRun, Supervisor, State, Task)
 INTERNAL = {"compiled", "freeze", "at", "call", "offer", (Task, "close")}
 
 
@@ -301,6 +304,10 @@ def provoke_everything(observer: Any) -> list[dict[str, Any]]:
     unsaved = StateGraph(name="unsaved", observer=observer)
     unsaved.add_node("only").set_entry_point("only").set_finish_point("only")
     events += unsaved.compile(store=Full(), on_save_error="continue").stream({})
+    sleeper = StateGraph(name="sleeper", observer=observer)
+    sleeper.add_node("nap", run=lambda state: sleep(3600)).set_entry_point("nap").set_finish_point("nap")
+    sleeper.compile(store=MemoryStore()).start({})
+    sleeper.recover()
     return events + provoke_branches(observer)
 
 

@@ -135,7 +135,7 @@ def test_four_processes_lose_nothing(start: Start, database: str) -> None:
     graph.add_edge("step", "step", lambda state: state["n"] < 5)
     graph.set_finish_point("step")
     graph.compile(store=url, preserve=True)
-    with ThreadPoolExecutor(5) as pool:
+    with ThreadPoolExecutor(50) as pool:
         states = list(pool.map(lambda n: graph.execute({"n": 0}, run_id=f"{sys.argv[2]}-{n}"), range(50)))
     assert [state["n"] for state in states] == [5] * 50
     """
@@ -146,6 +146,7 @@ def test_four_processes_lose_nothing(start: Start, database: str) -> None:
         for head in heads:
             tail = store.read(head.run_id, first=1)
             assert (head.fence, head.crashes, len(tail.records)) == (1, 0, head.sequence)
+            assert head.sequence == heads[0].sequence >= 6
 
 
 @needs_fork
@@ -220,7 +221,7 @@ class Break:
         return outcome
 
     def _end(self, cursor: Any) -> None:
-        with closing(self.store._connections._open().connection) as other:
+        with closing(self.store._connections.open().connection) as other:
             other.execute("SELECT pg_terminate_backend(%s, 10000)", (cursor.connection.info.backend_pid,))
         cursor.execute("SELECT 1")
 
@@ -346,3 +347,98 @@ def test_a_server_killed_ten_times_costs_nothing(postgres: Server, database: str
         assert tail.head.status == COMPLETED
         assert len(tail.records) == tail.head.sequence
     store.close()
+
+
+WAITING = """
+from holdfast.engine import link
+link.LONGEST_PAUSE = 1000.0  # so that it goes on because it is told, not because it looks
+graph = StateGraph({"n": int}, name="wait")
+graph.add_node("step", run=lambda state: {"n": state["n"] + 1})
+graph.set_entry_point("step")
+graph.set_finish_point("step")
+graph.compile(store=url, preserve=True)
+print(graph.resume("r", wait=90)["n"])
+"""
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["undisturbed", "the server restarts"])
+def test_whoever_waits_for_a_run_is_told_when_it_is_free(
+    start: Start, postgres: Server, database: str, restart: bool
+) -> None:
+    """P8: resume(…, wait=…) goes on as soon as the holder in another process lets go, over a restart too."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def step(state: Any) -> None:
+        begun.set()
+        assert go_on.wait(90)
+        raise ValueError("let another try")
+
+    graph = StateGraph({"n": int}, name="wait")
+    graph.add_node("step", run=step)
+    graph.set_entry_point("step")
+    graph.set_finish_point("step")
+    graph.compile(store=database, preserve=True)
+    with closing(open_store(database)), ThreadPoolExecutor(2) as pool:
+        running = pool.submit(graph.execute, {"n": 1}, run_id="r")
+        assert begun.wait(30)
+        waiting = start(WAITING, database)
+        printed = pool.submit(all_at_once, [waiting])
+        wait_for_a_listener(postgres)
+        if restart:
+            postgres.kill()
+            postgres.start()
+            wait_for_a_listener(postgres)
+        assert not printed.done()
+        go_on.set()
+        with pytest.raises(HoldfastError, match="let another try"):
+            running.result(90)
+        assert printed.result(90) == [["2"]]
+
+
+def wait_for_a_listener(postgres: Server) -> None:
+    """Until a session of the server listens, and waits for nothing else."""
+    listening = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN holdfast%' AND state = 'idle'"
+    deadline = time.monotonic() + 60
+    while not postgres.sql(listening):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_listens_for_itself(database: str) -> None:
+    """P6: what its parent hears is the parent's, and neither disturbs the other."""
+    with closing(open_store(database)) as store:
+        while store.wait_for_change(0.05):
+            pass
+        child = os.fork()
+        if child == 0:
+            try:
+                heard = store.wait_for_change(30)  # it has begun to listen
+                while store.wait_for_change(0.05):
+                    pass
+                store.create(NewRun("r", "g", [b"1"]))
+                os._exit(0 if heard and store.wait_for_change(30) else 1)
+            finally:
+                os._exit(2)
+        assert store.wait_for_change(30)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert store.head("r").sequence == 1
+        store.delete("r")
+        assert store.wait_for_change(30)
+
+
+def test_a_run_that_waits_in_a_store_that_tells_nothing_is_found_all_the_same(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: a pooler may keep notifications back; then one looks now and then."""
+    from holdfast.engine.link import link_to
+
+    with closing(open_store(database)) as store, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(store, "wait_for_change", lambda timeout: bool(time.sleep(timeout)))
+        lease = store.create(NewRun("r", "g", [b"1"], holder="somebody", ttl=1000.0))
+        claimed = pool.submit(link_to(store, 60.0).claim, "r", 60.0)
+        store.release(lease)
+        held = claimed.result(60)
+        assert held.lease.fence == 2
+        store.release(held.lease)

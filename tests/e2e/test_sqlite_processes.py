@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import pytest
 
 import holdfast.stores
 from holdfast.errors import StoreUnavailable
-from holdfast.journal.store import Commit, NewRun, RunFilter
+from holdfast.journal.store import COMPLETED, Commit, NewRun, RunFilter
 from holdfast.stores.sqlite import SQLiteStore
 
 PREAMBLE = """
@@ -203,6 +204,49 @@ def test_processes_may_create_the_file_at_the_same_moment(start: Start, tmp_path
     for number in range(10):
         with closing(SQLiteStore(f"{path}-{number}.db")) as store:
             assert {head.run_id for head in store.list(RunFilter())} == {"0", "1", "2", "3"}
+
+
+def test_a_new_file_is_looked_at_as_of_one_moment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D10: else one that another process is about to create is half ours, and taken for another program's."""
+    from holdfast.stores import sqlite_connections
+
+    looked: list[bool] = []
+    is_current = sqlite_connections.is_current
+
+    def looking(cursor: sqlite3.Cursor, name: str) -> bool:
+        looked.append(cursor.connection.in_transaction)
+        return is_current(cursor, name)
+
+    monkeypatch.setattr(sqlite_connections, "is_current", looking)
+    SQLiteStore(path).close()
+    SQLiteStore(path).close()
+    assert looked == [True, True]
+
+
+def test_four_processes_with_many_runs_lose_nothing(start: Start, path: Path) -> None:
+    """P6, P8: 4 processes × 50 runs on one file; no error, and all of each run is there at the end."""
+    code = """
+    from concurrent.futures import ThreadPoolExecutor
+    from holdfast import StateGraph
+    graph = StateGraph({"n": int}, name="count")
+    graph.add_node("step", run=lambda state: {"n": state["n"] + 1})
+    graph.set_entry_point("step")
+    graph.add_edge("step", "step", lambda state: state["n"] < 5)
+    graph.set_finish_point("step")
+    graph.compile(store=f"sqlite:///{path}?level=process", preserve=True)
+    together()
+    with ThreadPoolExecutor(50) as pool:
+        states = list(pool.map(lambda n: graph.execute({"n": 0}, run_id=f"{sys.argv[2]}-{n}"), range(50)))
+    assert [state["n"] for state in states] == [5] * 50
+    """
+    all_at_once([start(code, path, number) for number in range(4)])
+    with closing(SQLiteStore(path)) as store:
+        heads = store.list(RunFilter(statuses=(COMPLETED,)))
+        assert {head.run_id for head in heads} == {f"{p}-{n}" for p in range(4) for n in range(50)}
+        for head in heads:
+            tail = store.read(head.run_id, first=1)
+            assert (head.fence, head.crashes, len(tail.records)) == (1, 0, head.sequence)
+            assert head.sequence == heads[0].sequence >= 6
 
 
 @needs_fork

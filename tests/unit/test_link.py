@@ -208,3 +208,65 @@ def test_a_run_whose_lease_is_lost_stops_before_its_next_node() -> None:
     assert ran == []
     assert store.head("r").holder == "somebody else"
     assert store.head("r").sequence == 1
+
+
+def test_whoever_waits_for_a_run_is_told_when_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: by the store, where it can tell; also where it is wrapped in another."""
+    from holdfast.stores.tiered import TieredStore
+
+    monkeypatch.setattr("holdfast.engine.link.LONGEST_PAUSE", 1000.0)
+    for store in (MemoryStore(), TieredStore(MemoryStore(), MemoryStore())):
+        lease = store.create(NewRun("r", "g", [b"1"], holder="somebody", ttl=1000.0))
+        assert lease is not None
+        asked = threading.Event()
+        claim = store.claim
+
+        def claiming(*given: Any, claim: Any = claim, asked: Any = asked) -> Any:
+            try:
+                return claim(*given)
+            finally:
+                asked.set()
+
+        monkeypatch.setattr(store, "claim", claiming)
+        with ThreadPoolExecutor(1) as pool:
+            claimed = pool.submit(link_to(store, 60.0).claim, "r", 60.0)
+            assert asked.wait(30)
+            store.release(lease)
+            assert claimed.result(30).lease.fence == 2
+
+
+def test_waiting_for_a_run_that_is_never_free_has_an_end() -> None:
+    """P8: with the conflict that names the holder, whatever else changes in the store meanwhile."""
+    store, stop = MemoryStore(), threading.Event()
+    store.create(NewRun("r", "g", [b"1"], holder="somebody", ttl=1000.0))
+
+    def others() -> int:
+        number = 0
+        while not stop.is_set():
+            store.create(NewRun(f"other{number}", "g", [b"1"]))
+            number += 1
+        return number
+
+    with ThreadPoolExecutor(1) as pool:
+        changes = pool.submit(others)
+        try:
+            with pytest.raises(Conflict, match="somebody"):
+                link_to(store, 60.0).claim("r", 0.3)
+        finally:
+            stop.set()
+        assert changes.result(30) > 0
+
+
+def test_a_store_around_one_that_tells_nothing_says_so(tmp_path: Any) -> None:
+    """Abilities are declared; whoever waits all the same is told."""
+    from holdfast.stores.encrypted import EncryptedStore, Keys
+    from holdfast.stores.sqlite import SQLiteStore
+    from holdfast.stores.tiered import TieredStore
+
+    pytest.importorskip("cryptography")
+    silent = SQLiteStore(tmp_path / "runs.db")
+    for store in (TieredStore(MemoryStore(), silent), EncryptedStore(silent, Keys({"k": b"k" * 32}))):
+        assert not store.abilities.notifies
+        with pytest.raises(UsageError, match="notifies"):
+            store.wait_for_change(0.0)
+    silent.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import MemoryStore, StateGraph, UsageError, Workflow
-from holdfast.engine.retention import Retention
+from holdfast.engine.retention import StepRetention
 from holdfast.journal.store import Commit
 
 
@@ -156,7 +156,7 @@ def test_a_large_checkpoint_is_warned_of(caplog: pytest.LogCaptureFixture) -> No
 
 def test_retention_says_what_may_go_by_sequence_number() -> None:
     """D5: the newest whole record up to the oldest checkpoint that is kept, and nothing after it."""
-    retention = Retention(2, first=1)
+    retention = StepRetention(2, first=1)
     told = []
     for sequence in range(2, 12):
         whole = sequence if sequence in (4, 5, 9) else 0

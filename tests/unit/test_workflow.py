@@ -869,7 +869,7 @@ def test_a_record_says_when_how_long_and_how_often(place: dict[str, Any]) -> Non
     assert 0 < first.timestamp <= second.timestamp
     assert first.duration >= 0
     assert state["tasks"]["t0"] == {
-        key: value for key, value in first._asdict().items() if key not in ("reason", "error")
+        key: value for key, value in first._asdict().items() if key not in ("reason", "error", "secret")
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.journal.codec import encode
@@ -25,15 +26,15 @@ def summary(progress: Progress) -> bytes:
     )
 
 
-def error_data(error: BaseException, node: str) -> dict[str, Any]:
-    """An error as plain data: its type, message and traceback, and the node it came from."""
+def error_data(error: BaseException, node: str, hide: Callable[[str], str] = str) -> dict[str, Any]:
+    """An error as plain data: its type, message and traceback, through `hide`, and the node it came from."""
     from traceback import format_exception
 
-    text = "".join(format_exception(error))
+    text = hide("".join(format_exception(error)))
     name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
     return {
         "type": name,
-        "message": _plain(_text(error)),
+        "message": _plain(hide(_text(error))),
         "node": node,
         "traceback": _plain(text[-TRACEBACK_KEPT:]),
     }

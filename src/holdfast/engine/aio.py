@@ -7,10 +7,12 @@ loop gather while one is being written, and go to the store together.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
 
 from holdfast.engine.calling import (
     attempt,
@@ -23,7 +25,8 @@ from holdfast.engine.calling import (
     timed_out,
 )
 from holdfast.engine.commands import Begin, Cancelled, Command, Failed, Gather, Report, Verdict, Wait
-from holdfast.engine.link import Link, Slot, Stop
+from holdfast.engine.gate import Slot
+from holdfast.engine.link import Link, Stop
 from holdfast.engine.session import Session
 from holdfast.engine.task import CURRENT, Task
 from holdfast.journal.store import Commit
@@ -80,6 +83,7 @@ class Crew:
         self._done: list[tuple[Task | None, Any]] = []
         self._some = asyncio.Event()
         self._own: Executor | None = None
+        self.answers = Answers.here()
 
     @property
     def busy(self) -> bool:
@@ -176,6 +180,43 @@ class Crew:
         self._some.set()
 
 
+class Answers:
+    """What became of commits, on its way from the thread that wrote them to an event loop, woken once for all."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)
+        self._come: deque[tuple[asyncio.Future[Exception | None], Exception | None]] = deque()
+        self._called = False
+
+    @staticmethod
+    def here() -> Answers:
+        """Those for the running event loop."""
+        loop = asyncio.get_running_loop()
+        found = _answers.get(loop)
+        if found is None:
+            found = _answers[loop] = Answers(loop)
+        return found
+
+    def put(self, written: asyncio.Future[Exception | None], outcome: Exception | None) -> None:
+        """Have the event loop resolve this future. May be called by any thread."""
+        self._come.append((written, outcome))
+        loop = self._loop()
+        if not self._called and loop is not None:
+            self._called = True
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._give)
+
+    def _give(self) -> None:
+        self._called = False  # before looking, so that whoever comes later calls again
+        while self._come:
+            written, outcome = self._come.popleft()
+            if not written.done():
+                written.set_result(outcome)
+
+
+_answers: WeakKeyDictionary[asyncio.AbstractEventLoop, Answers] = WeakKeyDictionary()
+
+
 async def call(stop: Stop, task: Task, crew: Crew | None = None) -> Any:
     """The outcome of a task; a sync one runs in a thread of the crew, where there is one."""
     if stop.asked:
@@ -218,19 +259,17 @@ async def _carried_out(session: Session, link: Link, commit: Commit, crew: Crew)
     """While nodes run beside the loop, the thread that has written the commit lets them keep things again: the event
     loop may be busy with a node that waits for just that.
     """
-    loop, beside = asyncio.get_running_loop(), crew.busy
-    written: asyncio.Future[Exception | None] = loop.create_future()
+    beside = crew.busy
+    written: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
     def ready(slot: Slot) -> None:
         if slot.outcome is None:
             session.written(commit)
         if beside:
             session.guard.give()
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_resolve, written, slot.outcome)
+        crew.answers.put(written, slot.outcome)
 
-    if link.commit_later(commit, ready):
-        loop.run_in_executor(link.flusher, link.flush)
+    link.commit_later(commit, ready)
     if not beside:
         return await written
     try:
@@ -262,8 +301,3 @@ def _in_thread(task: Task) -> asyncio.Future[Any]:
     if timeout is None:
         return loop.run_in_executor(None, context.run, attempt, task)
     return loop.run_in_executor(None, context.run, attempt_within, timeout, task)
-
-
-def _resolve(written: asyncio.Future[Exception | None], outcome: Exception | None) -> None:
-    if not written.done():
-        written.set_result(outcome)

@@ -149,8 +149,6 @@ def _looks(value: Any) -> bytes | None:
 
 async def awaited(task: Task, result: Awaitable[Any]) -> Any:
     """Await what an async node returned, for the same outcomes."""
-    from asyncio import CancelledError, current_task
-
     CURRENT.set(task)
     try:
         return await result
@@ -160,9 +158,11 @@ async def awaited(task: Task, result: Awaitable[Any]) -> Any:
         return Asleep(asleep.timer, asleep.until)
     except Exception as error:
         return Failed(error)
-    except CancelledError as error:
+    except BaseException as error:
+        from asyncio import CancelledError, current_task
+
         driver = current_task()
-        if driver is not None and driver.cancelling():
+        if not isinstance(error, CancelledError) or (driver is not None and driver.cancelling()):
             raise
         return Failed(error)
 

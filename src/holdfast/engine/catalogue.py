@@ -70,8 +70,9 @@ class Catalogue:
 
 
 def find(reference: str) -> Graph:
-    """The graph at `"package.module:attribute"`. Raises `DefinitionError` that says what is missing."""
+    """The graph at `"package.module:attribute"`, or what a function there makes. Raises `DefinitionError`."""
     from importlib import import_module
+    from inspect import isfunction
 
     module, _, path = reference.partition(":")
     if not module or not path:
@@ -85,7 +86,7 @@ def find(reference: str) -> Graph:
             near = did_you_mean(part, [name for name in vars(found) if not name.startswith("_")])
             raise DefinitionError(f"{reference!r}: {module!r} has no {part!r}{near}")
         found = getattr(found, part)
-    return _checked(found, reference)
+    return _checked(found() if isfunction(found) else found, reference)
 
 
 REGISTERED = Catalogue()

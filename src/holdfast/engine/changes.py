@@ -298,9 +298,8 @@ def as_update(returned: Any, private: NodeState) -> dict[str, Any]:
         return dict(returned)
     if is_dataclass(returned) and not isinstance(returned, type):
         return {each.name: getattr(returned, each.name) for each in fields(returned)}
-    raise UsageError(
-        f"a node returns a dict of updates or None, not {type(returned).__name__}: {_short(returned)}"
-    )
+    shown = "" if getattr(private.notes.live, "_secrets", None) else f": {_short(returned)}"
+    raise UsageError(f"a node returns a dict of updates or None, not {type(returned).__name__}{shown}")
 
 
 def detached(state: State) -> State:

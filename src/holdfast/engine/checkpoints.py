@@ -11,6 +11,7 @@ from holdfast.graphs.flowstate import WorkflowState
 from holdfast.graphs.plan import PLANNER
 from holdfast.graphs.refit import completed_layers
 from holdfast.graphs.said import ANSWER
+from holdfast.graphs.secrets import MASK, masked
 from holdfast.journal.opened import Key
 from holdfast.journal.progress import Progress
 from holdfast.journal.reading import Checkpoint, history
@@ -26,6 +27,8 @@ class PauseInfo(NamedTuple):
     answered: bool = False
     choices: list[Any] | None = None
     schema: dict[str, Any] | None = None
+    secret: bool = False
+    """Whether the response is kept to the task that asked: then a mask stands here for it."""
 
 
 class WorkflowCheckpoint(NamedTuple):
@@ -49,6 +52,16 @@ class WorkflowCheckpoint(NamedTuple):
     settings: dict[str, Any]
     created: float
     pauses: list[PauseInfo]
+
+    def __repr__(self) -> str:
+        secrets: frozenset[str] = getattr(self.state, "_secrets", frozenset())
+        told = {
+            **self._asdict(),
+            "inputs": masked(self.inputs, secrets),
+            "config": masked(self.config, secrets),
+        }
+        told["dag"] = {name: masked(data, secrets) for name, data in self.dag.items()}
+        return f"WorkflowCheckpoint({', '.join(f'{name}={value!r}' for name, value in told.items())})"
 
 
 def load(compiled: Compiled, run_id: str, step: int | None) -> WorkflowCheckpoint:
@@ -104,12 +117,21 @@ def _pauses(progress: Progress, state: WorkflowState) -> list[PauseInfo]:
         if isinstance(each, dict) and each.get("kind") == ANSWER
     ]
     given = [
-        PauseInfo(_place(progress, path, branch), question, branch.asked.get(question, ""), answer, True)
+        PauseInfo(
+            _place(progress, path, branch),
+            question,
+            branch.asked.get(question, ""),
+            MASK if question in branch.hidden else answer,
+            True,
+            secret=question in branch.hidden,
+        )
         for path, branch in [((), progress), *progress.under_way()]
         for question, answer in branch.answers.items()
     ]
     still_open = [
-        PauseInfo(each.node, each.id, each.prompt, choices=each.choices, schema=each.schema)
+        PauseInfo(
+            each.node, each.id, each.prompt, choices=each.choices, schema=each.schema, secret=each.secret
+        )
         for each in progress.open_questions()
     ]
     return [*answered, *given, *still_open]

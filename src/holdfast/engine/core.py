@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from holdfast.engine.accounts import summary, told
+from holdfast.engine.accounts import summary
 from holdfast.engine.changes import detached
 from holdfast.engine.commands import Command, Ending, Report, Verdict
 from holdfast.engine.course import Course, Halt, stop_changes
+from holdfast.engine.discretion import Discretion
 from holdfast.engine.task import Guard, Keep
 from holdfast.engine.walk import Walk
 from holdfast.engine.weave import Weave
@@ -53,6 +54,7 @@ class Core:
         alone: bool = True,
         tolerant: bool = False,
         mark: Callable[[], None] | None = None,
+        discretion: Discretion | None = None,
         timer: Callable[[], float] | None = None,
         patience: float | None = None,
         leaving: Callable[[], bool] = bool,
@@ -62,7 +64,7 @@ class Core:
         guard = guard or Guard()
         self.course = Course(
             progress, ledger, clock, chance, emit, interval, stream, keep, guard, limit, alone, resumed, tolerant,
-            mark, timer or clock, patience, leaving, self._weave,
+            mark, timer or clock, patience, leaving, self._weave, discretion or Discretion(plan.secrets),
         )  # fmt: skip
         self.walk = Walk(self.course, plan, progress)
 
@@ -133,6 +135,8 @@ class Core:
             yield from self._report(self.walk.words.stops(event, p))
         for path, branch in p.stops():
             state = State(branch.state, run_id=p.run_id, checkpoint_node=branch.made_by, timestamp=branch.at)
+            if secrets := self.course.discretion.names:
+                state._secrets = secrets
             event = {"node": branch.node, "branch": p.way_to(path), "state": detached(state), **common}
             yield from self._report(self.walk.words.stops(event, branch))
         return Verdict(PAUSED, questions=p.open_questions())
@@ -223,7 +227,7 @@ class Core:
         if isinstance(refusal, (Conflict, RunNotFound)):
             return Verdict(RUNNING, refusal)
         p = self.progress
-        reason = f"checkpoint save failed: {told(refusal)}"
+        reason = f"checkpoint save failed: {self.walk.told(refusal)}"
         node = p.made_by or p.node
         if p.section is not None and self.ledger is not None:
             node = p.node

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from holdfast.engine.discretion import Discretion
 from holdfast.engine.task import Guard, Keep
 from holdfast.errors import Conflict, RunNotFound
 from holdfast.journal.ledger import Ledger
@@ -23,12 +24,12 @@ class Course:
     here; None is for however long. `leaving` says whether a stop means that somebody else goes on with the run.
     `limit` is how many nodes run at once; one that is `alone` may be called as a node outside of branches is.
     `unsaved` is why the last save failed, where the run goes on without it, as one that is `tolerant` does. `mark` is
-    called when a checkpoint is durable, where somebody keeps account of them.
+    called when a checkpoint is durable, where somebody keeps account of them. `discretion` knows what is secret.
     """
 
     __slots__ = (
-        "alone", "chance", "clock", "emit", "guard", "interval", "keep", "leaving", "ledger", "limit", "mark",
-        "patience", "resumed", "root", "stopping", "stream", "timer", "tolerant", "unsaved", "weave",
+        "alone", "chance", "clock", "discretion", "emit", "guard", "interval", "keep", "leaving", "ledger", "limit",
+        "mark", "patience", "resumed", "root", "stopping", "stream", "timer", "tolerant", "unsaved", "weave",
     )  # fmt: skip
 
     def __init__(
@@ -51,7 +52,9 @@ class Course:
         patience: float | None,
         leaving: Callable[[], bool],
         weave: Callable[[Walk], Generator[Any, Any, Exception | None]],
+        discretion: Discretion,
     ) -> None:
+        self.discretion = discretion
         self.root, self.ledger, self.clock, self.chance, self.emit = root, ledger, clock, chance, emit
         self.interval, self.stream, self.keep, self.guard, self.limit = interval, stream, keep, guard, limit
         self.alone, self.resumed, self.tolerant, self.weave = alone, resumed, tolerant, weave

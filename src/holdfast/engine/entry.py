@@ -28,9 +28,11 @@ from holdfast.errors import (
     RunExists,
     RunNotFound,
     RunSetAside,
+    UnstorableValue,
     UsageError,
 )
 from holdfast.graphs.plan import PLANNER, Plan
+from holdfast.graphs.secrets import refused_discreetly
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.copies import detached_value
@@ -69,7 +71,11 @@ def start(
     if link is not None:
         encode(progress.config, "config")
         progress.meta = made_with(compiled, tags)
-        held = link.create(new_run(progress, tags, this_process(), link.ttl, due=0.0))
+        try:
+            made = new_run(progress, tags, this_process(), link.ttl, due=0.0)
+        except UnstorableValue as problem:
+            raise refused_discreetly(problem, compiled.plan.secrets) from None
+        held = link.create(made)
         ledger = Ledger(run_id, held.lease.fence, 1)
     _tell_start(compiled, run_id)
     return Session(compiled, progress, ledger, held, stream=stream, resumed=False)
@@ -93,7 +99,10 @@ def enqueue(
     encode(progress.config, "config")
     progress.meta = {**made_with(compiled, tags), "queued": True}
     holder = this_process() if delay else None
-    run = new_run(progress, tags, holder, link.ttl, due=0.0, priority=priority)
+    try:
+        run = new_run(progress, tags, holder, link.ttl, due=0.0, priority=priority)
+    except UnstorableValue as problem:
+        raise refused_discreetly(problem, compiled.plan.secrets) from None
     try:
         if not delay:
             link.store.create(run)
@@ -533,6 +542,9 @@ def _bring_in(
 def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> bytes:
     """Change the state as if a node had returned `update`; returns the delta. Raises `UnstorableValue`."""
     changes = Changes(State(progress.state), plan.schema.reducers, durable=True, base=progress.state)
-    delta = changes.collect(changes.private(tracked=False), dict(update))
+    try:
+        delta = changes.collect(changes.private(tracked=False), dict(update))
+    except UnstorableValue as problem:
+        raise refused_discreetly(problem, plan.secrets) from None
     progress.change(decode(delta))
     return delta

@@ -1,29 +1,30 @@
 """This process's link to one store: commits of many runs put together, leases kept alive, runs found by id.
 
-All graphs that use the same store object share one link. That is what lets concurrent runs share commits
-instead of queueing for the store: whoever comes first carries out what has gathered while the one before
-was busy, and the others find their work done.
+All graphs that use the same store object share one link, and so one gate to the store, where their commits are
+put together instead of queueing.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
+from holdfast.engine.gate import Gate
 from holdfast.engine.holder import describe_holder, is_dead, this_process
-from holdfast.errors import Conflict, RunNotFound, StoreUnavailable
-from holdfast.journal.store import Commit, Lease, NewRun, RunHead, Store
+from holdfast.errors import Conflict, RunNotFound
+from holdfast.journal.store import Lease, NewRun, Notifying, RunHead, Store
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-LARGEST_BATCH = 256
+FIRST_PAUSE, SHORT_PAUSE, LONGEST_PAUSE = 0.02, 0.1, 0.5
+"""Seconds between two attempts to claim a run that somebody holds: the first, where changes are told, and at most."""
+
 IDLE = 30.0
 """Seconds after which the renewing thread ends when there is nothing to renew."""
 
@@ -66,15 +67,33 @@ class Held:
         """The time by the store's clock, as far as can be told without asking it again."""
 
 
-class Slot:
-    """A commit on its way, and what came of it."""
+class Patience:
+    """Waiting for a store to change, `seconds` in all: until it tells of a change, where it can, or for a while.
 
-    __slots__ = ("commit", "done", "outcome", "ready")
+    Nobody tells that a lease has run out or that a holder died. So one looks again now and then in any case; and not
+    at once after every change, since in a busy store most are of other runs.
+    """
 
-    def __init__(self, commit: Commit, ready: Callable[[Slot], None] | None = None) -> None:
-        self.commit, self.ready = commit, ready
-        self.done = False
-        self.outcome: Exception | None = None
+    def __init__(self, store: Store, seconds: float) -> None:
+        self._deadline = monotonic() + seconds
+        self._pause = FIRST_PAUSE
+        self._notifying: Notifying | None = None
+        if seconds > 0 and store.abilities.notifies and isinstance(store, Notifying):
+            self._notifying = store
+            store.wait_for_change(0.0)  # what changes from now on won't be missed
+
+    def wait(self) -> bool:
+        """Wait until it is worth looking again; False, at once, when the time is over."""
+        began = monotonic()
+        if began >= self._deadline:
+            return False
+        rest = self._deadline - began
+        if self._notifying is None:
+            sleep(min(self._pause, rest))
+        elif self._notifying.wait_for_change(min(LONGEST_PAUSE, rest)):
+            sleep(max(0.0, min(began + min(self._pause, SHORT_PAUSE), self._deadline) - monotonic()))
+        self._pause = min(self._pause * 1.5, LONGEST_PAUSE)
+        return True
 
 
 class Link:
@@ -88,24 +107,12 @@ class Link:
     def begin(self) -> None:
         """Hold nothing and wait for nothing: at first, and in a child that was forked off."""
         self.held: WeakValueDictionary[str, Held] = WeakValueDictionary()
-        self._queue: deque[Slot] = deque()
-        self._gate = threading.Lock()
-        self._flush_lock = threading.Lock()
-        self._flushing = False
+        self.gate = Gate(self.store)
+        self.commit, self.commit_later = self.gate.commit, self.gate.commit_later
         self._keeper_lock = threading.Lock()
         self._keeper: threading.Thread | None = None
         self._on_the_way: list[str] = []
-        self._flusher: Executor | None = None
         self._tidier: Executor | None = None
-
-    @property
-    def flusher(self) -> Executor:
-        """The thread that carries out what event loops want saved. No node can keep it busy."""
-        if self._flusher is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._flusher = ThreadPoolExecutor(1, "holdfast-flush")
-        return self._flusher
 
     @property
     def tidier(self) -> Executor:
@@ -128,17 +135,14 @@ class Link:
 
         `known` is what the store said of the run a moment ago. Raises `Conflict` naming the holder.
         """
-        deadline = monotonic() + (wait or 0.0)
-        pause = 0.02
+        patience = Patience(self.store, wait or 0.0)
         while True:
             try:
                 with self._claiming(run_id):
                     return self._hold(self._claim_once(run_id, known))
             except Conflict:
-                if monotonic() >= deadline:
+                if not patience.wait():
                     raise
-                sleep(min(pause, max(0.0, deadline - monotonic())))
-                pause = min(pause * 1.5, 0.5)
 
     def head(self, run_id: str) -> RunHead:
         """What the store knows of a run. Raises `RunNotFound`, which says where it was looked for."""
@@ -146,44 +150,6 @@ class Link:
             return self.store.head(run_id)
         except RunNotFound:
             raise RunNotFound(run_id, f"looked in {self.store!r}") from None
-
-    def commit(self, commit: Commit) -> Exception | None:
-        """Carry out a commit, together with whatever others wait. Returns why it was refused, or None."""
-        if not self._queue and self._gate.acquire(False):
-            try:
-                return self.store.append((commit,))[0]
-            except Exception as error:
-                return error
-            finally:
-                self._gate.release()
-        slot = Slot(commit)
-        self._queue.append(slot)
-        while not slot.done:
-            with self._gate:
-                if not slot.done:
-                    self._carry_out()
-        return slot.outcome
-
-    def commit_later(self, commit: Commit, ready: Callable[[Slot], None]) -> bool:
-        """Queue a commit; `ready` is called with its slot in the flushing thread.
-
-        True means that nobody is flushing and the caller has to see to it that `flush` runs.
-        """
-        with self._flush_lock:
-            self._queue.append(Slot(commit, ready))
-            idle, self._flushing = not self._flushing, True
-            return idle
-
-    def flush(self) -> None:
-        """Carry out all that is queued, until there is nothing more."""
-        while True:
-            with self._gate:
-                if self._queue:
-                    self._carry_out()
-            with self._flush_lock:
-                if not self._queue:
-                    self._flushing = False
-                    return
 
     def prune_later(self, run_id: str, before: int) -> None:
         """Drop records of a run that aren't needed any more, while it goes on. That this fails harms nobody."""
@@ -259,26 +225,6 @@ class Link:
                 return False
             self._keeper = None
             return True
-
-    def _carry_out(self) -> None:
-        batch: list[Slot] = []
-        while self._queue and len(batch) < LARGEST_BATCH:
-            batch.append(self._queue.popleft())
-        cut_off = StoreUnavailable("the process was interrupted while it saved")
-        outcomes: Sequence[Exception | None] = [cut_off] * len(batch)
-        try:
-            outcomes = self._append([slot.commit for slot in batch])
-        finally:
-            for slot, outcome in zip(batch, outcomes, strict=True):
-                slot.outcome, slot.done = outcome, True
-                if slot.ready is not None:
-                    slot.ready(slot)
-
-    def _append(self, commits: list[Commit]) -> list[Exception | None]:
-        try:
-            return self.store.append(commits)
-        except Exception as error:
-            return [error] * len(commits)
 
     def renew(self) -> None:
         """Prolong all leases that are held here; note the ones that are lost and the signals that wait."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.errors import AnswerRefused, UsageError
+from holdfast.graphs.secrets import MASK
 from holdfast.journal.progress import Question
 
 _TYPES: dict[str, Any] = {
@@ -53,27 +54,26 @@ def question_for(
     choices: Iterable[Any] | None,
     schema: Any,
     deadline: float | None = None,
+    secret: bool = False,
 ) -> Question:
     """The question as data. Raises `UsageError` for choices or a schema that aren't any."""
     if isinstance(choices, str) or (choices is not None and not (choices := list(choices))):
         raise UsageError(f"choices is a list of at least one answer, not {choices!r}")
-    return Question(
-        question_id,
-        str(prompt),
-        node,
-        None if choices is None else list(choices),
-        _as_schema(schema),
-        deadline,
-    )
+    listed = None if choices is None else list(choices)
+    return Question(question_id, str(prompt), node, listed, _as_schema(schema), deadline, bool(secret))
 
 
 def check_answer(question: Question, answer: Any) -> None:
-    """Raise `AnswerRefused` unless `answer` is one that the question takes."""
+    """Raise `AnswerRefused` unless `answer` is one that the question takes. One that is secret isn't quoted."""
     if question.choices is not None and not any(_equal(answer, choice) for choice in question.choices):
         listed = ", ".join(map(repr, question.choices))
-        raise AnswerRefused(question.id, f"{answer!r} is not one of {listed}")
+        raise AnswerRefused(
+            question.id, f"{MASK if question.secret else repr(answer)} is not one of {listed}"
+        )
     if question.schema is not None:
         problem = _mismatch(answer, question.schema, question.schema.get("$defs", {}), "the answer")
+        if problem and question.secret:
+            problem = "it doesn't fit the question's schema; as it is secret, it isn't shown"
         if problem:
             raise AnswerRefused(question.id, problem)
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import monotonic, sleep
+from math import inf
 from typing import Generic, TypeVar
 
-from holdfast.engine.link import Link
+from holdfast.engine.link import Link, Patience
 from holdfast.engine.records import RunInfo, run_info
 from holdfast.errors import ExecutionError, HoldfastError, RunCancelled, RunPaused, UsageError
 from holdfast.graphs.state import State
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 
 S = TypeVar("S", bound=State)
-
-SHORTEST, LONGEST = 0.02, 1.0
-"""Seconds between two looks at a run that is waited for."""
 
 
 class QueuedRun(Generic[S]):
@@ -42,15 +39,12 @@ class QueuedRun(Generic[S]):
 
     def wait(self, timeout: float | None = None) -> RunInfo:
         """Wait until it ends or asks something, and say what is known of it then. Raises `TimeoutError`."""
-        began, pause = monotonic(), SHORTEST
+        patience = Patience(self._link.store, inf if timeout is None else timeout)
         while (info := self.info).status == RUNNING:
-            left = None if timeout is None else began + timeout - monotonic()
-            if left is not None and left <= 0:
+            if not patience.wait():
                 raise TimeoutError(
-                    f"run {self.id!r} is still running after {timeout} s; somebody supervises it?"
+                    f"run {self.id!r} is still running after {timeout} s; does anybody supervise it?"
                 )
-            sleep(pause if left is None else min(pause, left))
-            pause = min(pause * 1.5, LONGEST)
         return info
 
     def result(self, timeout: float | None = None) -> S:

@@ -17,6 +17,7 @@ from holdfast.engine.session import Compiled
 from holdfast.engine.ways import update_inside
 from holdfast.errors import Conflict, DamagedRecord, UsageError
 from holdfast.graphs.plan import Plan
+from holdfast.graphs.secrets import Veiled
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.ledger import Ledger
@@ -102,11 +103,11 @@ def state_at(compiled: Compiled, run_id: str, step: int | None) -> State:
     return as_state(progress_of(compiled.need_link("state_at"), run_id, step), compiled.plan)
 
 
-def difference(link: Link, run_id: str, a: int, b: int) -> Difference:
-    """What is different after step `b` from what was after step `a`."""
-    tail = link.store.read(run_id, first=1)
+def difference(compiled: Compiled, run_id: str, a: int, b: int) -> Difference:
+    """What is different after step `b` from what was after step `a`. What is secret of it isn't printed."""
+    tail = compiled.need_link("diff").store.read(run_id, first=1)
     old, new = progress_at(tail, a).so_far(), progress_at(tail, b).so_far()
-    return Difference(
+    found = Difference(
         added={key: value for key, value in new.items() if key not in old},
         removed={key: value for key, value in old.items() if key not in new},
         changed={
@@ -115,6 +116,8 @@ def difference(link: Link, run_id: str, a: int, b: int) -> Difference:
             if key in old and encode(old[key]) != encode(value)
         },
     )
+    secrets = compiled.plan.secrets
+    return Difference(*(Veiled(part, secrets) for part in found)) if secrets else found
 
 
 def verify(link: Link, run_id: str) -> Verification:
@@ -231,6 +234,8 @@ def as_state(progress: Progress, plan: Plan) -> State:
         None,
     )
     live._saved = f"{progress.run_id}@{progress.step}"
+    if plan.secrets:
+        live._secrets = plan.secrets
     return live._copy()
 
 
@@ -240,6 +245,7 @@ def _forget_stop(progress: Progress) -> None:
         progress.phase = BEFORE
     progress.questions, progress.answers, progress.asked, progress.memos = [], {}, {}, {}
     progress.attempts, progress.error, progress.cleared, progress.timers = 0, None, False, {}
+    progress.hidden = []
     for branch in progress.section.children.values() if progress.section is not None else ():
         if not branch.done:
             branch.status, branch.reason = RUNNING, None

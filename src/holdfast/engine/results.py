@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from holdfast.graphs.secrets import masked
 from holdfast.graphs.state import Notes, State, TrackedState
 from holdfast.journal.copies import detached_value
 from holdfast.journal.types import register_type
@@ -33,10 +34,13 @@ class BranchResult(TrackedState):
         run_id: str | None = None,
         checkpoint_node: str | None = None,
         changed: Iterable[str] | None = None,
+        secrets: Iterable[str] = (),
     ) -> None:
         dict.__init__(self, data)
         made = State.__new__(State)
         made.run_id, made.checkpoint_node, made._at, made._emit = run_id or "", checkpoint_node, ended, None
+        if secrets:
+            made._secrets = frozenset(secrets)
         self.notes = Notes(made, {}, _own)
         self.branch, self.index, self.error = branch, index, error
         self.started, self.ended = started, ended
@@ -50,9 +54,12 @@ class BranchResult(TrackedState):
     @property
     def state(self) -> State:
         """The same, as a plain State."""
-        return State(
+        made = State(
             dict(self), run_id=self.run_id, checkpoint_node=self.checkpoint_node, timestamp=self.ended
         )
+        if secrets := getattr(self, "_secrets", None):
+            made._secrets = secrets
+        return made
 
     @property
     def duration(self) -> float:
@@ -67,7 +74,9 @@ class BranchResult(TrackedState):
 
     def __repr__(self) -> str:
         failed = f" failed: {self.error['message']}" if self.error else ""
-        return f"<BranchResult {self.branch}{failed} {dict.__repr__(self)}>"
+        secrets = getattr(self, "_secrets", None)
+        shown = repr(masked(dict(dict.items(self)), secrets)) if secrets else dict.__repr__(self)
+        return f"<BranchResult {self.branch}{failed} {shown}>"
 
 
 def _own(key: str, value: Any) -> Any:
@@ -77,14 +86,16 @@ def _own(key: str, value: Any) -> Any:
 
 def _to(result: BranchResult) -> list[Any]:
     told = (result.branch, result.index, result.error, result.started, result.ended)
-    return [dict(dict.items(result)), *told, result.run_id, result.checkpoint_node, result._changed]
+    data = [dict(dict.items(result)), *told, result.run_id, result.checkpoint_node, result._changed]
+    secrets = getattr(result, "_secrets", None)
+    return [*data, sorted(secrets)] if secrets else data
 
 
 def _restore(stored: Any) -> BranchResult:
-    data, branch, index, error, started, ended, run_id, node, changed = stored
+    data, branch, index, error, started, ended, run_id, node, changed, *more = stored
     return BranchResult(
         data, branch=branch, index=index, error=error, started=started, ended=ended, run_id=run_id,
-        checkpoint_node=node, changed=changed,
+        checkpoint_node=node, changed=changed, secrets=more[0] if more else (),
     )  # fmt: skip
 
 

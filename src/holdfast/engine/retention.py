@@ -3,15 +3,59 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Final
 
 from holdfast.journal.store import Commit
+
+if TYPE_CHECKING:
+    from holdfast.engine.link import Link
+    from holdfast.stores.retention import Retention
 
 LARGE: Final = 500_000
 """How many bytes one checkpoint may add to the journal before it is worth a warning."""
 
+SELDOM, OFTEN = 3600.0, 60.0
+"""How many seconds pass before old runs of a graph are looked for again, at most and at least."""
 
-class Retention:
+
+class Upkeep:
+    """Has old runs of one graph go by its policy: when a run stops, now and then, while nobody waits for it."""
+
+    __slots__ = ("_lock", "_next", "every", "graph", "policy")
+
+    def __init__(self, policy: Retention, graph: str) -> None:
+        self.policy, self.graph = policy, graph
+        ages = [age for status in policy.statuses if (age := policy.age(status)) is not None]
+        self.every = min(SELDOM, max(OFTEN, min(ages, default=0.0) / 10))
+        self._next = 0.0
+        self._lock = Lock()
+
+    def consider(self, link: Link) -> None:
+        """Look for old runs, unless that was done a short while ago."""
+        with self._lock:
+            now = monotonic()
+            if now < self._next:
+                return
+            self._next = now + self.every
+        link.tidier.submit(self._clean, link)
+
+    def _clean(self, link: Link) -> None:
+        import logging
+
+        from holdfast.stores.retention import expired, let_go
+
+        log = logging.getLogger("holdfast.upkeep")
+        try:
+            gone = let_go(link.store, expired(link.store, self.policy, self.graph))
+            if gone:
+                log.info("graph %s: %d old runs went", self.graph, len(gone))
+        except Exception:
+            log.warning("graph %s: couldn't let old runs go; will try again", self.graph, exc_info=True)
+
+
+class StepRetention:
     """Keeps account of one run's checkpoints, by the numbers of their records: the newest `keep` are to stay.
 
     A checkpoint needs the newest whole record up to it and all that follows, so what is before that can go once there

@@ -23,6 +23,7 @@ from holdfast.journal.store import ENDED, STATUSES
 if TYPE_CHECKING:
     from holdfast.engine.queued import QueuedRun
     from holdfast.journal.verification import Verification
+    from holdfast.stores.retention import Expired, Retention
 
 Config = Mapping[str, Any] | None
 S = TypeVar("S", bound=State)
@@ -276,7 +277,7 @@ class Runnable(ABC, Generic[S]):
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """What is different after step `b` from what was after step `a`."""
-        return records.difference(self.compiled().need_link("diff"), run_id, a, b)
+        return records.difference(self.compiled(), run_id, a, b)
 
     def verify(self, run_id: str) -> Verification:
         """What of a stored run is damaged, and what can still be had. Changes nothing; damage doesn't raise."""
@@ -324,6 +325,23 @@ class Runnable(ABC, Generic[S]):
         if unknown or not max_age_hours >= 0:
             raise UsageError(f"cleanup_expired() takes hours from 0 and statuses of {', '.join(STATUSES)}")
         return self.compiled().need_link("cleanup_expired").store.expire(max_age_hours * 3600, wanted)
+
+    def cleanup(self, retention: Retention | None = None, *, dry_run: bool = False) -> list[Expired]:
+        """Delete the runs of this graph that a policy lets go: that of `compile(retention=…)`, or another.
+
+        Returns what went and why; with `dry_run`, what would go. Raises `UsageError` where there is no policy.
+        """
+        from holdfast.stores.retention import Retention, expired, let_go
+
+        compiled = self.compiled()
+        policy = retention or (compiled.upkeep.policy if compiled.upkeep is not None else None)
+        if not isinstance(policy, Retention):
+            raise UsageError(
+                "cleanup() needs a policy: cleanup(Retention(completed='7d')), or compile(retention=…)"
+            )
+        store = compiled.need_link("cleanup").store
+        found = expired(store, policy, compiled.plan.name)
+        return found if dry_run else let_go(store, found)
 
     def _prepare(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from holdfast.engine.accounts import error_data, told
 from holdfast.engine.course import SAVE, Halt, refused
 from holdfast.engine.telling import Telling
 from holdfast.observe import events
@@ -33,7 +32,9 @@ class Saving(Telling):
         at = halt.at or self
         node = at.scope.place(at.progress.node)
         return (
-            error_data(halt.cause, node) if halt.cause else {"type": "", "message": halt.reason, "node": node}
+            self.error_data(halt.cause, node)
+            if halt.cause
+            else {"type": "", "message": halt.reason, "node": node}
         )
 
     def saved(self, told: bool = False) -> None:
@@ -67,10 +68,8 @@ class Saving(Telling):
                 from logging import getLogger
 
                 what = "run %s goes on although it can't be saved: %s"
-                getLogger("holdfast.run").warning(what, course.root.run_id, told(refusal))
-            course.unsaved = refusal
-            self.tell(
-                events.CHECKPOINT_FAIL, node=self.progress.made_by, step=course.root.step, error=told(refusal)
-            )
-            yield from self.report(self.words.unsaved(refusal))
+                getLogger("holdfast.run").warning(what, course.root.run_id, self.told(refusal))
+            course.unsaved, error = refusal, self.told(refusal)
+            self.tell(events.CHECKPOINT_FAIL, node=self.progress.made_by, step=course.root.step, error=error)
+            yield from self.report(self.words.unsaved(error))
         return None

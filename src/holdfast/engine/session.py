@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.engine.accounts import summary
 from holdfast.engine.commands import Command, Verdict
 from holdfast.engine.core import BESIDE, Core
+from holdfast.engine.discretion import Discretion
 from holdfast.engine.handover import hand_over
 from holdfast.engine.link import Held, Link, Stop, in_words
-from holdfast.engine.retention import LARGE, Retention
+from holdfast.engine.retention import LARGE, StepRetention, Upkeep
 from holdfast.engine.task import Guard, Scope
 from holdfast.errors import (
     Conflict,
@@ -64,6 +65,12 @@ class Compiled(NamedTuple):
     """Whether it waits, for as long as it takes, for a store that can't be reached."""
     keep: int | None = None
     """How many of a run's newest checkpoints are kept; None keeps all."""
+    upkeep: Upkeep | None = None
+    """What lets old runs of this graph go."""
+    secretive: bool = False
+    """Whether anything in the plan is secret."""
+    in_clear: bool = False
+    """Whether what is secret would be stored for all to read, which nobody has allowed."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -105,7 +112,7 @@ class Session:
         self.failures, self.tried = 0, 0.0
         self._losses, self._opened_at = losses, 0 if ledger is None else ledger.sequence
         watched = ledger is not None and (compiled.keep is not None or compiled.plan.layers is not None)
-        self.retention = Retention(compiled.keep, whole) if watched else None
+        self.retention = StepRetention(compiled.keep, whole) if watched else None
         self.core = Core(
             compiled.plan, progress, ledger, clock=time, chance=_chance, emit=compiled.emit,
             interval=compiled.interval, preserve=compiled.preserve or bool(progress.meta.get("queued")),
@@ -114,6 +121,7 @@ class Session:
             resumed=resumed, keep=self._keep if ledger is not None else None, guard=self.guard,
             limit=compiled.max_concurrency, alone=compiled.executor is None, tolerant=compiled.tolerant,
             mark=self._mark if self.retention is not None else None,
+            discretion=Discretion(compiled.plan.secrets, compiled.secretive, compiled.in_clear),
         )  # fmt: skip
 
     @property
@@ -216,6 +224,8 @@ class Session:
         if self.held is not None and self.compiled.link is not None:
             self.compiled.link.let_go(self.held)
             self.held = None
+            if self.compiled.upkeep is not None:
+                self.compiled.upkeep.consider(self.compiled.link)
         if self.compiled.checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
             return None
         try:

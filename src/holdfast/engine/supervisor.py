@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from time import monotonic, time
+from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from holdfast.engine import entry
@@ -31,7 +31,7 @@ from holdfast.errors import (
     StoreUnavailable,
     UsageError,
 )
-from holdfast.journal.store import RUNNING, RunFilter, RunHead, Store
+from holdfast.journal.store import RUNNING, Notifying, RunFilter, RunHead, Store
 from holdfast.observe.events import ObserverLike
 from holdfast.observe.hub import both, gather
 
@@ -45,6 +45,8 @@ A_WHILE = 60.0
 """Seconds until a run that couldn't be gone on with is tried again, and until unknown graphs are looked for again."""
 LONGEST_PAUSE = 10.0
 """Seconds between two tries to reach a store that is away."""
+A_MOMENT = 0.05
+"""Seconds in which changes gather that the store tells of: each run that ends is one."""
 NOW_AND_THEN = 5.0
 """Seconds between two looks at who holds runs."""
 MOST_LISTED = 1000
@@ -127,6 +129,7 @@ class Supervisor:
                 self._stopping = False
                 self._thread = threading.Thread(target=self._watch, name="holdfast-supervisor", daemon=True)
                 self._thread.start()
+                self._listen()
         return self
 
     def stop(self, grace: float | None = None) -> None:
@@ -183,10 +186,11 @@ class Supervisor:
                 signal.signal(each, handler)
 
     def nudge(self) -> None:
-        """Look now, rather than when it is time: something was queued."""
+        """Look now, rather than when it is time: something was queued. Who has enough to do looks after that."""
         with self._change:
-            self._look_at = 0.0
-            self._change.notify_all()
+            if not self._backlog:
+                self._look_at = 0.0
+                self._change.notify_all()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -202,6 +206,7 @@ class Supervisor:
 
         self._stopping = False
         self._helpers = ThreadPoolExecutor(BESIDE, "holdfast-supervisor")
+        self._listen()
         self._task = asyncio.create_task(self._watch_here(), name="holdfast-supervisor")
         return self
 
@@ -248,6 +253,25 @@ class Supervisor:
             pause = min(pause * 2, LONGEST_PAUSE) if ready is None else self.habits.poll
             await self._aside(self._rest, pause if ready is None else None)
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _listen(self) -> None:
+        """Hear of changes, where the store tells of them, in a thread that ends with the work."""
+        store = self.store
+        if not (store.abilities.notifies and isinstance(store, Notifying)):
+            return
+
+        def listen() -> None:
+            while not self._stopping:
+                try:
+                    if store.wait_for_change(self.habits.poll):
+                        self.nudge()
+                        sleep(A_MOMENT)
+                except Exception as problem:
+                    log().warning("couldn't listen for changes: %s; will try again", problem)
+                    with self._change:
+                        self._change.wait_for(lambda: self._stopping, self.habits.poll)
+
+        threading.Thread(target=listen, name="holdfast-listener", daemon=True).start()
 
     def _rest(self, pause: float | None) -> None:
         """Wait for the time to look again, or for a run to end while others wait for room."""

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from holdfast.engine.discretion import Discretion
 from holdfast.engine.moments import Moment, Span, moment_of
 from holdfast.engine.questions import NOT_GIVEN, Pause, Sleep, question_for, read_answer
 from holdfast.engine.results import BranchResult
 from holdfast.engine.speaking import Speaking
 from holdfast.errors import DeadlinePassed, UsageError
 from holdfast.graphs.plan import Plan, PlanNode
+from holdfast.graphs.secrets import MASK
 from holdfast.graphs.state import NodeState, unshared
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
@@ -87,11 +89,13 @@ class Scope:
     `path` leads from the `root` of the run to this branch, `branch` names it and `prefix` makes the numbers of its
     steps different from those of all others. `task` is the call that is under way. `outer` is the progress that a
     branch was opened by, and `kept` what the planner of a workflow wants to remember. `in_layer` says that this is a
-    task of a workflow: a branch of one node, which has its name. `timer` is the store's clock.
+    task of a workflow: a branch of one node, which has its name. `timer` is the store's clock, and `discretion`
+    knows what is secret.
     """
 
     __slots__ = (
         "branch",
+        "discretion",
         "guard",
         "in_layer",
         "keep",
@@ -118,8 +122,9 @@ class Scope:
         prefix: str = "",
         outer: Progress | None = None,
         timer: Callable[[], float] = float,
+        discretion: Discretion | None = None,
     ) -> None:
-        self.timer = timer
+        self.timer, self.discretion = timer, discretion or Discretion()
         self.plan, self.progress, self.keep, self.guard = plan, progress, keep, guard
         self.root, self.path, self.branch, self.prefix = root, path, branch, prefix
         self.outer = outer
@@ -153,7 +158,7 @@ class Scope:
             made = BranchResult(
                 data, branch=section.label(key), index=index, error=detached_value(child.error), started=child.began,
                 ended=child.at, run_id=child.run_id, checkpoint_node=child.made_by,
-                changed=child.changed if child.base is not None else None,
+                changed=child.changed if child.base is not None else None, secrets=self.discretion.names,
             )  # fmt: skip
             found.append(made)
         return found
@@ -255,6 +260,7 @@ class Task(Speaking):
         deadline: Moment | None = None,
         default: Any = NOT_GIVEN,
         on_timeout: Callable[[], Any] | None = None,
+        secret: bool = False,
     ) -> Any:
         """See `holdfast.pause`."""
         if deadline is None and (default is not NOT_GIVEN or on_timeout is not None):
@@ -272,21 +278,32 @@ class Task(Speaking):
             raise UsageError(
                 "pause() needs a store to keep the run in: compile(store=…), or a CheckpointConfig with an interval"
             )
+        if secret and self.scope.discretion.clear:
+            raise UsageError(
+                "pause(secret=True): the store would keep the answer in clear; give compile(encryption=…), set "
+                "HOLDFAST_ENCRYPTION_KEY, or allow it with compile(secrets_in_clear=True)"
+            )
         limit = None if deadline is None else self._limit(question_id, deadline)
-        question = question_for(question_id, prompt, place, choices, schema, limit)
+        question = question_for(
+            question_id, self._discreet(str(prompt)), place, choices, schema, limit, secret
+        )
         if question_id in self.scope.progress.answers:
             answer = self.scope.progress.answers[question_id]
+            if secret:
+                self.scope.discretion.hear(answer)
             try:
                 found = read_answer(detached_value(answer), schema)
             except ValueError as problem:
-                raise Pause(question, f" (the last answer was refused: {problem})") from problem
+                why = "" if secret else f": {problem}"
+                raise Pause(question, f" (the last answer was refused{why})") from problem
         elif limit is not None and question_id in self.scope.progress.timers and limit <= self.scope.timer():
             answer = found = self._unanswered(question, default, on_timeout)
         else:
             encode(question.to_data(), "question")
             raise Pause(question)
         if self.scope.plan.layers is not None:
-            self._saying("pause").answered(question_id, question.prompt, detached_value(answer))
+            told = MASK if secret else detached_value(answer)
+            self._saying("pause").answered(question_id, question.prompt, told)
         return found
 
     def sleep(
@@ -316,6 +333,14 @@ class Task(Speaking):
         if on_timeout is not None:
             return on_timeout()
         raise DeadlinePassed(f"nobody answered {question.prompt!r} in time", self.run_id)
+
+    def _discreet(self, text: str) -> str:
+        """The text without what is secret in the states around here."""
+        scope = self.scope
+        outer = [] if scope.outer is None else [scope.outer.state]
+        return scope.discretion.hide(
+            text, [scope.progress.state, *outer, scope.root.state, scope.root.config]
+        )
 
     def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """See `holdfast.once`."""
@@ -384,13 +409,14 @@ def pause(
     deadline: Moment | None = None,
     default: Any = NOT_GIVEN,
     on_timeout: Callable[[], Any] | None = None,
+    secret: bool = False,
 ) -> Any:
     """Stop the run until somebody answers, and return the answer.
 
     Inside a node. The run is saved with status `paused`, and the process may end. `resume(run_id, answer)`
     runs the node again from its first line, and this call then returns the answer. An answer must be one
     of `choices`, if given, and fit `schema`: a type, a JSON Schema dict or a pydantic model. Questions are
-    told apart by their order in the node, or by `key`.
+    told apart by their order in the node, or by `key`. A `secret` answer is never in events, logs or summaries.
 
     `deadline` is until when it can be answered: seconds, a `timedelta`, or a `datetime`. If nobody has by then, the
     node runs again and this call returns `default`, or what `on_timeout()` returns, or raises `DeadlinePassed`. A
@@ -404,6 +430,7 @@ def pause(
         deadline=deadline,
         default=default,
         on_timeout=on_timeout,
+        secret=secret,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any
 
+from holdfast.engine.accounts import error_data, told
 from holdfast.engine.changes import detached
 from holdfast.engine.commands import Asked, Asleep, Cancelled, Failed, Report
 from holdfast.engine.course import Course, Halt
@@ -76,6 +77,24 @@ class Telling:
             error=failed, duration=self.course.clock() - task.began,
         )  # fmt: skip
 
+    def hide(self, text: str) -> str:
+        """The text with what is secret in the states around here covered."""
+        discretion, p = self.course.discretion, self.progress
+        if discretion.idle:
+            return text
+        root, path = self.course.root, self.scope.path
+        around = [root.descend(path[:depth]).state for depth in range(len(path))]
+        below = [child.state for child in p.section.children.values()] if p.section is not None else []
+        return discretion.hide(text, [root.config, self.state, *around, *below])
+
+    def told(self, error: BaseException) -> str:
+        """An error in one line, without secrets."""
+        return self.hide(told(error))
+
+    def error_data(self, error: BaseException, node: str) -> dict[str, Any]:
+        """An error as plain data, without secrets."""
+        return error_data(error, node, self.hide)
+
     def report(self, told: Iterable[dict[str, Any]]) -> Generator[Report, Any, None]:
         """Hand events to whoever iterates the run, if they are to hear of each step."""
         if self.course.stream:
@@ -96,6 +115,8 @@ class Telling:
         live = self.plan.schema.live.alive(data)
         live.run_id, live.checkpoint_node = self.state.run_id, self.state.checkpoint_node
         live._at, live._emit, live._saved = self.state._at, None, getattr(self.state, "_saved", None)
+        if secrets := self.course.discretion.names:
+            live._secrets = secrets
         return live
 
     def seen(self) -> State:

@@ -6,22 +6,22 @@ rest of it and no longer, and where nobody does, the run lies in the store until
 
 from __future__ import annotations
 
-from holdfast.engine.accounts import error_data, told
 from holdfast.engine.commands import Asleep, Cancelled, LetGo, Wait
 from holdfast.engine.course import ASLEEP, Halt
 from holdfast.engine.saving import Saving, Steps
 from holdfast.engine.task import Task
 from holdfast.graphs.plan import END, PlanNode
+from holdfast.journal.progress import ARRIVAL, NEXT_ATTEMPT
 from holdfast.journal.store import CANCELLED
 from holdfast.observe import events
 
 
 class Timing(Saving):
-    """The part of a walk that lets time pass. The timer without a name is that of the position itself."""
+    """The part of a walk that lets time pass."""
 
     def rest(self) -> Steps:
         """Wait until the position may be gone on with. A Halt if the run is left, or stops, before."""
-        course, until = self.course, self.progress.timers.get("", 0.0)
+        course, until = self.course, self.progress.rests_until
         while (left := until - course.timer()) > 0:
             if not self.nested and course.patience is not None and left > course.patience:
                 return Halt(ASLEEP)
@@ -35,23 +35,25 @@ class Timing(Saving):
     def sleep(self, task: Task, asleep: Asleep) -> Steps:
         """A node sleeps: it is called again when that is over. None when that is stored."""
         self.tell(events.NODE_SLEEP, node=task.node, until=asleep.until)
-        return (yield from self._until(asleep.until, {}, asleep.timer))
+        return (yield from self._until(asleep.until, {}, asleep.timer, ARRIVAL))
 
     def again(self, task: Task, error: BaseException, delay: float) -> Steps:
         """Count a failed attempt, durably; the next comes after the delay. None when that is stored."""
-        self.tell(events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=told(error))
-        changes = {"attempts": task.attempt, "error": error_data(error, self.scope.place(task.node))}
+        self.tell(
+            events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=self.told(error)
+        )
+        changes = {"attempts": task.attempt, "error": self.error_data(error, self.scope.place(task.node))}
         if self.progress.section is not None:
             changes["section_again"] = True
-        return (yield from self._until(self.course.timer() + delay, changes))
+        return (yield from self._until(self.course.timer() + delay, changes, NEXT_ATTEMPT))
 
     def linger(self, node: PlanNode, target: str | None) -> None:
         """The edge to `target` takes its time, if it does."""
         delay = node.delays.get(target, 0.0) if node.delays is not None and target not in (None, END) else 0.0
         if delay:
-            self.note({"timers": {"": self.course.timer() + delay}})
+            self.note({"timers": {ARRIVAL: self.course.timer() + delay}})
 
-    def _until(self, until: float, changes: dict[str, object], timer: str = "") -> Steps:
+    def _until(self, until: float, changes: dict[str, object], *timers: str) -> Steps:
         """Store that nothing comes before `until`."""
-        self.note({**changes, "timers": {**self.progress.timers, timer: until, "": until}})
+        self.note({**changes, "timers": {**self.progress.timers, **dict.fromkeys(timers, until)}})
         return (yield from self.save())

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final
 
-from holdfast.engine.accounts import error_data, told
 from holdfast.engine.changes import Changes, TaskChanges
 from holdfast.engine.commands import Asked, Asleep, Cancelled, Failed
 from holdfast.engine.course import (
@@ -41,7 +40,9 @@ from holdfast.engine.saving import Steps
 from holdfast.engine.task import Scope, Task
 from holdfast.engine.timing import Timing
 from holdfast.engine.ways import Opening, following, opening_inside
+from holdfast.errors import UnstorableValue
 from holdfast.graphs.plan import END, Plan, PlanNode
+from holdfast.graphs.secrets import refused_discreetly
 from holdfast.graphs.sections import COLLECT, SubPlan
 from holdfast.graphs.state import State
 from holdfast.journal.codec import decode
@@ -75,7 +76,17 @@ class Walk(Timing):
         self.nested = bool(path)
         self.state = state = self._enlivened()
         self.scope = scope = Scope(
-            plan, progress, course.keep, course.guard, course.root, path, branch, prefix, outer, course.timer
+            plan,
+            progress,
+            course.keep,
+            course.guard,
+            course.root,
+            path,
+            branch,
+            prefix,
+            outer,
+            course.timer,
+            course.discretion,
         )
         durable = course.ledger is not None
         self.changes: Changes | TaskChanges
@@ -130,7 +141,7 @@ class Walk(Timing):
                 try:
                     outcome = collect(private, outcome) if not nested else self._collected(task, outcome)
                 except Exception as error:
-                    outcome = Failed(error, again=False)
+                    outcome = Failed(self._discreet(error, outcome), again=False)
             if node.work is not None and type(outcome) in (Failed, Halt):
                 failed, outcome = yield from self._forgiven(task, outcome)
             if type(outcome) is not bytes:
@@ -222,6 +233,8 @@ class Walk(Timing):
         if not isinstance(state, kind):
             p.state = state = kind.alive(state)
         state.run_id, state.checkpoint_node, state._emit = p.run_id, p.made_by, course.emit
+        if secrets := course.discretion.names:
+            state._secrets = secrets
         state._at = p.at or course.clock()
         return state
 
@@ -256,6 +269,14 @@ class Walk(Timing):
             return self.changes.collect(task.state, work.update(task, returned, self.course.clock()))
         return self.course.guard.aside(self.changes.collect, task.state, returned)
 
+    def _discreet(self, error: Exception, returned: Any) -> Exception:
+        """Why what a node returned can't be taken over, without what it returned under secret keys."""
+        discretion = self.course.discretion
+        if discretion.idle:
+            return error
+        discretion.look(returned)
+        return refused_discreetly(error, discretion.names) if isinstance(error, UnstorableValue) else error
+
     def _forgiven(self, task: Task, outcome: Failed | Halt) -> Generator[Any, Any, tuple[Failed | None, Any]]:
         """A task failed: what comes of that where it is for good and does no harm; else the same as before."""
         work = task.plan_node.work
@@ -270,7 +291,7 @@ class Walk(Timing):
             return None, outcome
         yield from self.report(self.words.fails(self, task, failed.error, None))
         place = self.scope.place(task.node)
-        error = self.described(outcome) if isinstance(outcome, Halt) else error_data(failed.error, place)
+        error = self.described(outcome) if isinstance(outcome, Halt) else self.error_data(failed.error, place)
         return failed, self.changes.collect(task.state, work.failed(task, error, self.course.clock()))
 
     def _target(self, chosen: str | Opening | Failed | None) -> str | None:
@@ -342,14 +363,19 @@ class Walk(Timing):
 
     def _unfinished(self, task: Task, outcome: Failed | Asked | Asleep | Cancelled | Halt) -> Steps:
         """A node didn't complete: try again (None), or stop (a Halt)."""
+        self.course.discretion.look(task.state)
         task.close()
         self.changes.undo(task.state)
         if self.course.emit is not None:
             self.conclude(task, outcome)
         match outcome:
             case Asked(question, note):
-                place = self.scope.place(task.node)
-                return Halt(PAUSED, self, f"{place!r} asks: {question.prompt}{note}", questions=[question])
+                place, asked = (
+                    self.scope.place(task.node),
+                    question._replace(prompt=self.hide(question.prompt)),
+                )
+                reason = f"{place!r} asks: {asked.prompt}{self.hide(note)}"
+                return Halt(PAUSED, self, reason, questions=[asked])
             case Asleep():
                 return (yield from self.sleep(task, outcome))
             case Cancelled():
@@ -359,7 +385,7 @@ class Walk(Timing):
                 yield from self.report(self.words.fails(self, task, error, delay))
                 if delay is not None:
                     return (yield from self.again(task, error, delay))
-                return Halt(FAILED, self, told(error), error, FAILED_PHASE)
+                return Halt(FAILED, self, self.told(error), error, FAILED_PHASE)
             case Halt(status, cause=cause):
                 if status != FAILED:
                     return outcome
@@ -398,7 +424,7 @@ class Walk(Timing):
     def _halt_after(self, following: object) -> Halt:
         """The node completed, but what follows isn't decided: it is to be, at the resume."""
         if isinstance(following, Failed):
-            reason = f"choosing what follows failed: {told(following.error)}"
+            reason = f"choosing what follows failed: {self.told(following.error)}"
             return Halt(FAILED, self, reason, following.error, AFTER)
         place = self.scope.place(self.progress.node)
         return Halt(PAUSED, self, f"interrupted after {place!r}", phase=AFTER)

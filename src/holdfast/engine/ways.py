@@ -105,7 +105,12 @@ def _tried(walk: Walk, way: Edge | Choice) -> str | None:
         config = detached_value(walk.course.root.config)
         offered = {"state": walk.state, "config": config, "node": way.source, "graph": walk.plan.graph}
         result = asked.call(**asked.arguments(offered.get))
-    target = way.leads(result, walk.plan.nodes)
+    try:
+        target = way.leads(result, walk.plan.nodes)
+    except LookupError as problem:
+        if walk.course.discretion.idle:
+            raise
+        raise LookupError(walk.hide(str(problem.args[0]))) from None
     tried = {"from": way.source, "to": target or way.targets[0], "result": target is not None}
     walk.tell(events.EDGE_EVALUATE, **tried)
     return target

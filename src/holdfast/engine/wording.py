@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.accounts import told
 from holdfast.graphs.plan import Plan
+from holdfast.graphs.secrets import MASK
 from holdfast.journal.copies import detached_value
 from holdfast.journal.opened import Key
 from holdfast.journal.progress import Progress
@@ -46,9 +46,9 @@ class Words:
         failed = {} if error is None else {"error": error}
         return ({"type": "branch", "branch": walk.scope.branch, "status": status, **failed},)
 
-    def unsaved(self, error: BaseException) -> Sequence[Event]:
+    def unsaved(self, error: str) -> Sequence[Event]:
         """A checkpoint couldn't be saved, and the run goes on all the same."""
-        return ({"type": "checkpoint_failed", "error": told(error)},)
+        return ({"type": "checkpoint_failed", "error": error},)
 
     def stops(self, event: Event, stopped: Progress) -> Sequence[Event]:
         """The run, or a branch of it, waits for somebody; `event` says where."""
@@ -83,7 +83,7 @@ class WorkflowWords(Words):
         event = {
             "type": "task_error",
             **self._which(walk, task.node),
-            "error": told(error),
+            "error": walk.told(error),
             "attempt": task.attempt,
         }
         return ({**event, "retry_in": delay},)
@@ -93,6 +93,8 @@ class WorkflowWords(Words):
             return self._layer_done(walk)
         name = walk.progress.made_by
         record = detached_value(walk.state["tasks"][name])
+        if record.get("secret"):
+            record["result"] = MASK
         return ({"type": "task_complete", **self._which(walk, str(name)), **_but(record, "id", "layer")},)
 
     def branch(self, walk: Telling, status: str, error: str | None) -> Sequence[Event]:

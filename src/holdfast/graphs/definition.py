@@ -8,7 +8,17 @@ from typing import Any, Self
 from holdfast.errors import DefinitionError
 from holdfast.graphs.checks import Draft, NodeSpec, SubSpec, mistakes_in, no_node
 from holdfast.graphs.functions import Function, examine, examine_choice
-from holdfast.graphs.plan import END, START, Choice, Edge, Plan, PlanNode, fingerprint, plan_node
+from holdfast.graphs.plan import (
+    END,
+    START,
+    Choice,
+    Edge,
+    Plan,
+    PlanNode,
+    fingerprint,
+    plan_node,
+    secrets_among,
+)
 from holdfast.graphs.policy import Retry, read_delay, read_retry, read_timeout
 from holdfast.graphs.predicates import Predicate
 from holdfast.graphs.schema import read_schema
@@ -250,6 +260,7 @@ class Definition:
             interrupt_after=frozenset(name for name in after if "/" not in name),
             fingerprint=fingerprint("state", entry, nodes, self.schema),
             graph=self,
+            secrets=secrets_among(self.schema.secrets, nodes),
         )
 
     def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:

@@ -10,7 +10,7 @@ from holdfast.errors import DefinitionError, UsageError, did_you_mean
 from holdfast.graphs.dag import layers_of
 from holdfast.graphs.flowstate import REDUCERS, LiveWorkflowState
 from holdfast.graphs.layers import Layers
-from holdfast.graphs.plan import PLANNER, Plan, digest, plan_node
+from holdfast.graphs.plan import PLANNER, Plan, digest, plan_node, secrets_among
 from holdfast.graphs.policy import Retry, read_retry, read_timeout
 from holdfast.graphs.schema import Schema
 from holdfast.graphs.sections import Section, SubPlan
@@ -45,12 +45,17 @@ class FlowDefinition:
     The order of the calls is free, as for a graph; `validate()` says everything that is wrong at once.
     """
 
-    def __init__(self, name: str = "workflow", *, max_layers: int = 10_000) -> None:
+    def __init__(
+        self, name: str = "workflow", *, max_layers: int = 10_000, secrets: Iterable[str] = ()
+    ) -> None:
         if not isinstance(name, str) or not name:
             raise DefinitionError(f"a workflow's name is a non-empty str, not {name!r}")
         if type(max_layers) is not int or max_layers < 1:
             raise DefinitionError(f"max_layers is a whole number from 1, not {max_layers!r}", name)
-        self.name, self.max_layers = name, max_layers
+        names = None if isinstance(secrets, str) else list(secrets)
+        if names is None or not all(isinstance(each, str) for each in names):
+            raise DefinitionError("secrets is a list of names of inputs and context keys", name, "workflow")
+        self.name, self.max_layers, self.secrets = name, max_layers, frozenset(names)
         self._specs: dict[str, TaskSpec] = {}
         self._codes: dict[str, TaskCode] = {}
         self._graphs: dict[str, Any] = {}
@@ -69,6 +74,7 @@ class FlowDefinition:
         timeout: float | None = None,
         safe_to_fail: bool = False,
         arguments: Mapping[str, Any] | None = None,
+        secret: bool = False,
     ) -> Self:
         """Add a task that calls `run` with the results of the tasks that it depends on, by their names.
 
@@ -80,7 +86,7 @@ class FlowDefinition:
         Of `optional` dependencies, one that failed or was skipped gives None; without any other that it needs, the
         task is skipped. It is skipped as well where `condition`, which takes what `run` may, doesn't hold. When it
         has failed for good, `retry` included, the run fails; unless it is `safe_to_fail`: then its record says so.
-        Raises `DefinitionError`.
+        A `secret` result is never in events, logs or summaries. Raises `DefinitionError`.
         """
         if not isinstance(name, str) and callable(name):
             run, name = name, str(getattr(name, "__name__", ""))
@@ -88,7 +94,7 @@ class FlowDefinition:
             spec = make_spec(name, self._named(depends_on), self._named(optional), arguments)
         except DefinitionError as problem:
             raise DefinitionError(problem.mistakes, self.name, "workflow") from None
-        self._add_code(spec.name, run, condition, retry, timeout, safe_to_fail)
+        self._add_code(spec.name, run, condition, retry, timeout, safe_to_fail, secret)
         self._specs[spec.name] = spec
         return self._changed()
 
@@ -107,6 +113,7 @@ class FlowDefinition:
         timeout: float | None = None,
         safe_to_fail: bool = False,
         arguments: Mapping[str, Any] | None = None,
+        secret: bool = False,
     ) -> Callable[[F], F]: ...
 
     def task(self, run: Any = None, **options: Any) -> Any:
@@ -127,6 +134,7 @@ class FlowDefinition:
         retry: Retry | int | None = None,
         timeout: float | None = None,
         safe_to_fail: bool = False,
+        secret: bool = False,
     ) -> Self:
         """Add the code of tasks that don't exist until `ctx.add_task(…, run=name)` adds one, while a run is under
         way.
@@ -135,7 +143,7 @@ class FlowDefinition:
             make_spec(name)
         except DefinitionError as problem:
             raise DefinitionError(problem.mistakes, self.name, "workflow") from None
-        self._add_code(name, run, condition, retry, timeout, safe_to_fail)
+        self._add_code(name, run, condition, retry, timeout, safe_to_fail, secret)
         return self._changed()
 
     @overload
@@ -150,6 +158,7 @@ class FlowDefinition:
         retry: Retry | int | None = None,
         timeout: float | None = None,
         safe_to_fail: bool = False,
+        secret: bool = False,
     ) -> Callable[[F], F]: ...
 
     def template(self, run: Any = None, **options: Any) -> Any:
@@ -200,6 +209,8 @@ class FlowDefinition:
         section = Section(PLANNER, PLANNER, layered=True)
         planner = plan_node(PLANNER, layers.planner, None, None, [section], False)
         subs = {name: sub.plan.fingerprint for name, sub in inside.items()}
+        kept = {name for name, spec in self._specs.items() if codes[spec.code].keeps_secret}
+        kept |= {name for sub in inside.values() for name in sub.plan.secrets}
         templates = sorted((name, *(code.wants[1:4] if code.wants else ())) for name, code in codes.items())
         return Plan(
             name=self.name,
@@ -212,6 +223,7 @@ class FlowDefinition:
             fingerprint=digest(["workflow", sorted(layers.dag.items()), templates, sorted(subs.items())]),
             graph=self,
             layers=layers,
+            secrets=secrets_among(self.secrets | kept, layers.nodes),
         )
 
     def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:
@@ -244,6 +256,7 @@ class FlowDefinition:
         retry: Retry | int | None,
         timeout: float | None,
         safe_to_fail: bool,
+        secret: bool,
     ) -> None:
         what = f"task {name!r}"
         if name in self._codes:
@@ -257,7 +270,9 @@ class FlowDefinition:
                 f"the condition of {what} is async; let a task before it find out", self.name
             )
         taken = None if inside else wants(run, what)
-        self._codes[name] = TaskCode(name, taken, tried, timeout, bool(safe_to_fail), condition)
+        self._codes[name] = TaskCode(
+            name, taken, tried, timeout, bool(safe_to_fail), condition, secret=bool(secret)
+        )
         if inside:
             self._graphs[name] = run
 

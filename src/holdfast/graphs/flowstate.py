@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from holdfast.errors import UsageError
 from holdfast.graphs.reducers import Reducer, append, merge
+from holdfast.graphs.secrets import COVERED
 from holdfast.graphs.state import LiveState, State, TrackedState
 
 TASK_COMPLETED: Final = "completed"
@@ -34,7 +35,7 @@ class TaskRecord(NamedTuple):
 
     `status` is `completed`, `failed` (where the task is safe to fail) or `skipped`, with the `reason`. `timestamp` is
     when that was, in seconds since the epoch, `duration` how many seconds the last attempt took. A task that hasn't
-    come to anything yet has no record.
+    come to anything yet has no record. The result of one that is `secret` isn't printed with it.
     """
 
     id: str
@@ -46,6 +47,12 @@ class TaskRecord(NamedTuple):
     layer: int = 0
     reason: str | None = None
     error: dict[str, Any] | None = None
+    secret: bool = False
+
+    def __repr__(self) -> str:
+        shown = self._replace(result=COVERED, secret=False) if self.secret else self
+        told = (f"{name}={value!r}" for name, value in zip(self._fields[:-1], shown, strict=False))
+        return f"TaskRecord({', '.join(told)}{', secret=True' if self.secret else ''})"
 
 
 class TaskResult:
@@ -127,7 +134,8 @@ class WorkflowState(State):
         return WorkflowState.__new__(WorkflowState)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (dict(self), self.run_id, self.checkpoint_node, self._at, self.checkpoint_id)
+        told = (self.run_id, self.checkpoint_node, self._at, self.checkpoint_id)
+        return _restore, (dict(self), *told, getattr(self, "_secrets", None))
 
     def __repr__(self) -> str:
         done = ", ".join(f"{name} {data['status']}" for name, data in (self.get("tasks") or {}).items())
@@ -153,10 +161,17 @@ class SeenWorkflowState(TrackedState, WorkflowState):
 
 
 def _restore(
-    data: dict[str, Any], run_id: str, node: str | None, at: float, saved: str | None
+    data: dict[str, Any],
+    run_id: str,
+    node: str | None,
+    at: float,
+    saved: str | None,
+    secrets: frozenset[str] | None = None,
 ) -> WorkflowState:
     made = WorkflowState(data, run_id=run_id, checkpoint_node=node, timestamp=at)
     made._saved = saved
+    if secrets:
+        made._secrets = secrets
     return made
 
 

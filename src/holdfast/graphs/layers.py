@@ -101,7 +101,7 @@ class Layers:
         code = self.codes[spec.code]
         function = code.wants and code.wants.bind(spec, f"task {spec.name!r}")
         made = plan_node(spec.name, function, code.retry, code.timeout, (), True, code.sub)
-        return made._replace(work=Work(spec, code.safe_to_fail))
+        return made._replace(work=Work(spec, code.safe_to_fail, code.keeps_secret))
 
     def nodes_in(self, progress: Progress) -> Mapping[str, PlanNode]:
         """The nodes of the layer that is open: those of the code, and those of tasks that were added or changed."""

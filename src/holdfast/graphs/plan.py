@@ -142,17 +142,41 @@ class Plan(NamedTuple):
     fingerprint: str
     graph: Any = None
     layers: Layers | None = None
+    secrets: frozenset[str] = frozenset()
+    """The keys, of its state and of those of all graphs inside of it, whose values are never shown."""
 
     @property
     def interrupts(self) -> bool:
         """Whether a run may stop at one of its nodes, or of a graph inside of one."""
-        sections = [node.section for node in self.nodes.values()]
-        subs = [
-            *(node.sub for node in self.nodes.values()),
-            *(each.sub for each in sections if each is not None),
-        ]
-        inner = any(sub.plan.interrupts for sub in subs if sub is not None)
+        inner = any(sub.plan.interrupts for sub in subs_of(self.nodes))
         return bool(self.interrupt_before or self.interrupt_after) or inner
+
+    @property
+    def holds_secrets(self) -> bool:
+        """Whether anything in it is marked as secret, the results of tasks included."""
+        codes = self.layers.codes.values() if self.layers is not None else ()
+        inner = any(sub.plan.holds_secrets for sub in subs_of(self.nodes))
+        return bool(self.secrets) or any(code.keeps_secret for code in codes) or inner
+
+
+def subs_of(nodes: Mapping[str, PlanNode]) -> list[SubPlan]:
+    """The graphs inside of nodes, and those that sections run."""
+    sections = [node.section for node in nodes.values()]
+    subs = [*(node.sub for node in nodes.values()), *(each.sub for each in sections if each is not None)]
+    return [sub for sub in subs if sub is not None]
+
+
+def secrets_among(own: Iterable[str], nodes: Mapping[str, PlanNode]) -> frozenset[str]:
+    """The secret keys of a graph: its own, those inside of it, and what they pass as under another name."""
+    found = {*own, *(name for sub in subs_of(nodes) for name in sub.plan.secrets)}
+    named = [how for sub in subs_of(nodes) for how in (sub.inputs, sub.outputs) if isinstance(how, Mapping)]
+    pairs = {pair for how in named for pair in how.items()}
+    for node in nodes.values():
+        if node.section is not None and isinstance(node.section.over, str):
+            pairs.add((node.section.item, node.section.over))
+    while more := {name for pair in pairs if found & {*pair} for name in pair} - found:
+        found |= more
+    return frozenset(found)
 
 
 def plan_node(

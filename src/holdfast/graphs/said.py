@@ -57,7 +57,7 @@ class Said:
         self.context.update(values)
 
     def answered(self, question_id: str, prompt: str, answer: Any) -> None:
-        """Somebody has answered a question."""
+        """Somebody has answered a question; an answer that is secret is given as a mask."""
         told = {"kind": ANSWER, "by": self.by, "question": question_id, "prompt": prompt, "answer": answer}
         self.decisions.append(told)
 
@@ -110,7 +110,10 @@ def task_to_add(given: Any) -> dict[str, Any]:
     unknown = [key for key in given if key not in _TAKES]
     if unknown or not isinstance(given.get("name"), str):
         takes = ", ".join(_TAKES)
-        raise UsageError(f"a task to be added is described by {takes}, with a name, not by {dict(given)!r}")
+        has = ", ".join(map(repr, given)) or "nothing"
+        raise UsageError(
+            f"a task to be added is described by {takes}, with a name that is a str, not by {has}"
+        )
     return {key: value for key, value in given.items() if value}
 
 

@@ -1,8 +1,8 @@
 """What a graph's state holds: the keys, where each starts, and how each is combined.
 
 A schema is a dict of types, a TypedDict, a dataclass or a pydantic model. `Annotated[list, append]`, or
-any other `(old, new) -> merged` function in the annotation, gives a key its reducer. A schema describes;
-it doesn't fence in: nodes may return keys that it doesn't name.
+any other `(old, new) -> merged` function in the annotation, gives a key its reducer; `secret` keeps its value
+from being shown. A schema describes; it doesn't fence in: nodes may return keys that it doesn't name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 
 from holdfast.errors import DefinitionError, UsageError
 from holdfast.graphs.reducers import Reducer
+from holdfast.graphs.secrets import forms_of, hidden, secrets_of
 from holdfast.graphs.state import LiveState
 
 
@@ -26,6 +27,8 @@ class Schema(NamedTuple):
     source: Any = None
     live: type[LiveState] = LiveState
     """What a run's state is made into while it runs."""
+    secrets: frozenset[str] = frozenset()
+    """The keys whose values are never shown."""
 
     def initial(self, given: Any) -> dict[str, Any]:
         """The first state of a run: the defaults, with `given` over them.
@@ -35,7 +38,8 @@ class Schema(NamedTuple):
         """
         values = _as_dict(given)
         if _is_model(self.source):
-            values = {**_validated(self.source, values), **_unknown(values, self.keys)}
+            made = _validated(self.source, values, self.secrets)
+            values = {**made, **_unknown(values, self.keys)}
         for key, make in self.defaults.items():
             if key not in values:
                 values[key] = make()
@@ -62,7 +66,8 @@ def read_schema(source: Any) -> Schema:
             f"a schema is a dict of types, a TypedDict, a dataclass or a pydantic model, not {source!r}"
         )
     reducers = {key: found for key, hint in keys.items() if (found := _reducer(hint)) is not None}
-    return Schema(keys, reducers, _defaults(source, keys, reducers), source)
+    defaults = _defaults(source, keys, reducers)
+    return Schema(keys, reducers, defaults, source, secrets=secrets_of(keys))
 
 
 def _reducer(hint: Any) -> Reducer | None:
@@ -105,13 +110,24 @@ def _as_dict(given: Any) -> dict[str, Any]:
     raise UsageError(f"the input of a run is a dict of state values, not {type(given).__name__}")
 
 
-def _validated(model: Any, values: dict[str, Any]) -> dict[str, Any]:
+def _validated(model: Any, values: dict[str, Any], secrets: frozenset[str]) -> dict[str, Any]:
     known = {key: value for key, value in values.items() if key in model.model_fields}
     try:
         made = model.model_validate(known)
     except ValueError as problem:
+        if secrets:
+            told = hidden(_complaints(problem), forms_of(known[key] for key in secrets if key in known))
+            raise UsageError(f"the input doesn't fit {model.__name__}: {told}") from None
         raise UsageError(f"the input doesn't fit {model.__name__}: {problem}") from problem
     return {name: getattr(made, name) for name in model.model_fields}
+
+
+def _complaints(problem: Any) -> str:
+    """What pydantic has to say about values, without the values."""
+    if not hasattr(problem, "errors"):
+        return str(problem)
+    found = problem.errors(include_input=False, include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
 
 
 def _unknown(values: dict[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:

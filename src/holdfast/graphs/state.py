@@ -15,6 +15,7 @@ from time import time
 from typing import Any, NoReturn
 
 from holdfast.errors import UsageError
+from holdfast.graphs.secrets import masked
 from holdfast.journal.copies import ATOMS, detached_value
 from holdfast.observe.events import STATE_CLONE, STATE_CREATE, STATE_MERGE, STATE_SET
 from holdfast.observe.hub import Emit, gather
@@ -28,10 +29,12 @@ class State(dict[str, Any]):
     as it is; values are shared with it, not copied.
     """
 
-    __slots__ = ("_at", "_emit", "_saved", "checkpoint_node", "run_id")
+    __slots__ = ("_at", "_emit", "_saved", "_secrets", "checkpoint_node", "run_id")
 
     _saved: str | None
     """The id of the checkpoint that it was saved as; unset where nobody asks."""
+    _secrets: frozenset[str]
+    """The keys that are covered when it is printed; unset where there are none."""
 
     def __init__(
         self,
@@ -80,10 +83,17 @@ class State(dict[str, Any]):
         return self.clone()
 
     def __repr__(self) -> str:
-        return f"State({dict(self)!r})"
+        return f"State({self._shown()!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (dict(self), self.run_id, self.checkpoint_node, self._at)
+        secrets = getattr(self, "_secrets", None)
+        more = (secrets,) if secrets else ()
+        return _restore, (dict(self), self.run_id, self.checkpoint_node, self._at, *more)
+
+    def _shown(self) -> dict[str, Any]:
+        """Its data as it may be printed."""
+        secrets, data = getattr(self, "_secrets", None), dict(self)
+        return masked(data, secrets) if secrets else data
 
     def _copy(self) -> State:
         """A plain State of the same content and provenance, whatever kind this one is."""
@@ -93,6 +103,8 @@ class State(dict[str, Any]):
         made._at, made._emit = self._at, self._emit
         if hasattr(self, "_saved"):
             made._saved = self._saved
+        if hasattr(self, "_secrets"):
+            made._secrets = self._secrets
         return made
 
     def _blank(self) -> State:
@@ -157,6 +169,7 @@ class NodeState(State):
     checkpoint_node = property(lambda self: self.notes.live.checkpoint_node)
     _at = property(lambda self: self.notes.live._at)
     _emit = property(lambda self: self.notes.live._emit)
+    _secrets = property(lambda self: self.notes.live._secrets)
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key in self.notes.reducers:
@@ -294,6 +307,8 @@ def glance(state: Mapping[str, Any], origin: Any = None, kind: type[TrackedState
         getattr(origin, "checkpoint_node", None),
     )
     made._at, made._emit = getattr(origin, "_at", 0.0), None
+    if secrets := getattr(origin, "_secrets", None):
+        made._secrets = secrets
     seen.notes = Notes(made, {}, lambda key, value: detached_value(value))  # type: ignore[attr-defined]  # it is one
     return seen
 
@@ -307,8 +322,13 @@ def _seconds(timestamp: datetime | float) -> float:
     return timestamp.timestamp() if isinstance(timestamp, datetime) else float(timestamp)
 
 
-def _restore(data: dict[str, Any], run_id: str, node: str | None, at: float) -> State:
-    return State(data, run_id=run_id, checkpoint_node=node, timestamp=at)
+def _restore(
+    data: dict[str, Any], run_id: str, node: str | None, at: float, secrets: frozenset[str] | None = None
+) -> State:
+    made = State(data, run_id=run_id, checkpoint_node=node, timestamp=at)
+    if secrets:
+        made._secrets = secrets
+    return made
 
 
 def _refuse_assignment(key: str) -> NoReturn:

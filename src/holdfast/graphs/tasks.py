@@ -228,6 +228,12 @@ class TaskCode(NamedTuple):
     safe_to_fail: bool = False
     condition: Wants | None = None
     sub: SubPlan | None = None
+    secret: bool = False
+
+    @property
+    def keeps_secret(self) -> bool:
+        """Whether its result is secret: it was said so, or it is the final state of a graph with secrets."""
+        return self.secret or (self.sub is not None and self.sub.plan.holds_secrets)
 
 
 def offered(state: Mapping[str, Any], spec: TaskSpec, thing: str) -> Any:
@@ -279,6 +285,7 @@ class Work(NamedTuple):
 
     spec: TaskSpec
     safe_to_fail: bool
+    secret: bool = False
 
     def offer(self, task: Any, thing: str) -> Any:
         """What a parameter of the function is given, in the state that the layer began with."""
@@ -296,6 +303,8 @@ class Work(NamedTuple):
             task._take(returned)
             returned = returned.value
         record = {**self._record(task, TASK_COMPLETED, at), "result": returned}
+        if self.secret:
+            record["secret"] = True
         update = {"tasks": {self.spec.name: record}}
         return update if task.said is None else {**update, **task.said.update()}
 

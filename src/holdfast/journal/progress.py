@@ -37,6 +37,9 @@ FAILED_PHASE = "failed"
 PATH_KEPT = 256
 """How many of the newest node names `path` keeps. `iterations` counts them all."""
 
+ARRIVAL = ""
+NEXT_ATTEMPT = "again"
+
 
 class Question(NamedTuple):
     """What a paused run waits to be told: the id that an answer names, and what the answer must be like."""
@@ -48,12 +51,16 @@ class Question(NamedTuple):
     schema: dict[str, Any] | None = None
     deadline: float | None = None
     """Until when it can be answered, by the store's clock; then it is taken back."""
+    secret: bool = False
+    """Whether the answer is to be shown nowhere."""
 
     def to_data(self) -> dict[str, Any]:
         """It as plain data."""
         data = self._asdict()
         if self.deadline is None:
             del data["deadline"]
+        if not self.secret:
+            del data["secret"]
         return data
 
 
@@ -64,10 +71,11 @@ class Progress:
     `node` and `phase` are the position: the node that runs next (`before`), has run and waits for the choice of
     what follows (`after`), or failed and will be tried again (`failed`). `cleared` says that the interrupts at this
     position have been taken. `made_by` is the node that completed last, `step` its number. `attempts` counts the
-    ended attempts of the node at this position, and `answers`, what was `asked` for them, and `memos` belong to it.
-    `timers` say until when it sleeps, and until when its questions could be answered: the one without a name is that
-    of the position, before which nothing happens there.
-    `crashes` is how many holders had been lost when the last record was written.
+    ended attempts of the node at this position, and `answers`, what was `asked` for them, which of them are
+    `hidden`, and `memos` belong to it. `timers` say until when it sleeps, and until when its questions could be
+    answered; nothing happens at the position before that of the `ARRIVAL` there, nor before that of the
+    `NEXT_ATTEMPT`, which a resume doesn't wait for. `crashes` is how many holders had been lost when the last
+    record was written.
 
     `section` has the branches that are under way, or done, at this position. Before a branch begins, `start` is what
     it will start with: its whole state, or what is put over a copy of its `base`, the state of which it is a branch.
@@ -95,6 +103,7 @@ class Progress:
     questions: list[Question] = field(default_factory=list)
     answers: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
+    hidden: list[str] = field(default_factory=list)
     memos: dict[str, Any] = field(default_factory=dict)
     timers: dict[str, float] = field(default_factory=dict)
     error: dict[str, Any] | None = None
@@ -130,7 +139,7 @@ class Progress:
         self.cleared = False
         if self.attempts or self.answers or self.memos or self.error or self.section or self.timers:
             self.attempts, self.answers, self.memos, self.error, self.section = 0, {}, {}, None, None
-            self.asked, self.timers = {}, {}
+            self.asked, self.timers, self.hidden = {}, {}, []
 
     def move(self, changes: Mapping[str, Any]) -> None:
         """Anything else happened: take over the named fields. `going_on` brings answers, see `go_on`;
@@ -178,7 +187,12 @@ class Progress:
         else:
             moments = [question.deadline for question in self.questions]
         known = [moment for moment in moments if moment is not None]
-        return max(min(known), self.timers.get("", 0.0)) if known else None
+        return max(min(known), self.rests_until) if known else None
+
+    @property
+    def rests_until(self) -> float:
+        """Until when nothing happens at this position, by the store's clock."""
+        return max(self.timers.get(ARRIVAL, 0.0), self.timers.get(NEXT_ATTEMPT, 0.0))
 
     def overdue(self, now: float) -> list[str]:
         """The questions that nobody can answer any more."""
@@ -200,8 +214,13 @@ class Progress:
             limits = {each.id: each.deadline for each in over if each.deadline is not None}
             self.timers = {**self.timers, **limits} if limits else self.timers
             self.asked |= {question.id: question.prompt for question in self.questions if question.id in mine}
+            self.hidden = [
+                *self.hidden,
+                *(each.id for each in self.questions if each.secret and each.id in mine),
+            ]
             if self.status != RUNNING:
                 self.status, self.reason, self.questions = RUNNING, None, []
+                self.timers = {name: until for name, until in self.timers.items() if name != NEXT_ATTEMPT}
             if self.phase == FAILED_PHASE:
                 self.phase, self.attempts = BEFORE, 0
             self.answers = {**self.answers, **mine}
@@ -270,7 +289,7 @@ class Progress:
         if self.base is not None:
             self.state = self._different()
         self.visits, self.memos, self.answers, self.asked, self.section = {}, {}, {}, {}, None
-        self.timers = {}
+        self.timers, self.hidden = {}, []
         self.path.clear()
 
     def result(self, base: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -41,12 +41,14 @@ class Abilities(NamedTuple):
 
     `level`: what an acknowledged save survives. `shared`: other processes can open the same store.
     `leases`: it can keep two holders apart. `deltas`: it can append; without it every save is whole.
+    `notifies`: it can be waited for until something changes, and is a `Notifying` store.
     """
 
     level: Level
     shared: bool
     leases: bool = True
     deltas: bool = True
+    notifies: bool = False
 
 
 class RunHead(NamedTuple):
@@ -294,4 +296,19 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of files and connections. Closing twice is harmless; any other call then fails."""
+        ...
+
+
+@runtime_checkable
+class Notifying(Store, Protocol):
+    """A store that declares `abilities.notifies`: whoever waits for a run need not ask again and again."""
+
+    def wait_for_change(self, timeout: float) -> bool:
+        """Wait until something changes, for so many seconds at most; False if nothing did.
+
+        A change is that a run is created without a holder, released, given another status, signalled, deleted or
+        expired, by whomever, in whatever process. True also if there was one since this thread called last, so
+        that none is missed between two calls; and now and then for no reason. Any number of threads may wait. That
+        a lease runs out is no change. A store that can't be reached is not an error here: that counts as a change.
+        """
         ...

@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.journal.codec import decode, encode
+from holdfast.journal.store import PAUSED
 from holdfast.stores.checkpointer import KEY
 from holdfast.stores.durable import explained, make_directory, put, put_new
+from holdfast.stores.retention import Retention
 
 VERSION = "1.0"
 NEEDED = ("state", "node", "config", "version")
@@ -81,6 +84,45 @@ class CheckpointFiles:
         found = read_checkpoint(ref)
         rest = {KEY: found[KEY]} if KEY in found else {}
         return {**found, "config": {**found["config"], **rest}}
+
+
+def clean_checkpoints(
+    directory: str | os.PathLike[str],
+    *,
+    older_than: float | timedelta | str | None = None,
+    newest: int | None = None,
+    dry_run: bool = False,
+) -> list[str]:
+    """Delete checkpoint files of a directory that are so old, or aren't among the newest; returns their paths.
+
+    Goes by the time in the name that a run gave the file: files that were named by somebody else stay. `older_than`
+    is in seconds, a timedelta, or a text such as "7d". With `dry_run`, nothing is deleted. Raises `UsageError`, and
+    `StoreUnavailable` where a file can't be deleted.
+    """
+    policy = Retention(paused=older_than, newest=newest)
+    place, gone = _directory(directory), []
+    now, age = time.time() * 1000, policy.age(PAUSED)
+    found = sorted(((_written(path), path) for path in place.glob("*.pkl")), reverse=True)
+    for number, (written, path) in enumerate(each for each in found if each[0] != NOT_OURS):
+        aged = age is not None and now - written[0] >= age * 1000
+        if not aged and (newest is None or number < newest):
+            continue
+        try:
+            if not dry_run:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise explained(error, path) from error
+        gone.append(str(path))
+    return gone
+
+
+NOT_OURS = (-1, -1)
+
+
+def _written(path: Path) -> tuple[int, int]:
+    """When a run wrote this file, by its name: the millisecond, and the number within that."""
+    found = re.fullmatch(r".+_(\d{13})(?:_(\d+))?\.pkl", path.name)
+    return NOT_OURS if found is None else (int(found[1]), int(found[2] or 0))
 
 
 def write_checkpoint(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.errors import Conflict, RunNotFound, UsageError
 from holdfast.journal.store import ENDED, STATUSES, RunFilter
 from holdfast.stores.registry import open_store
+from holdfast.stores.retention import Retention, bare, expired, let_go
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -21,7 +22,8 @@ class Cleaner:
 
     A run goes if it has one of the `statuses`, nobody holds it, and it has not changed for `max_age_hours` (None: its
     age doesn't matter) or isn't among the `keep_runs` newest (None: their number doesn't). Those that are paused or
-    running stay, unless you name these statuses as well. `store` is whatever `open_store` takes.
+    running stay, unless you name these statuses as well. Instead of these, `retention` is a policy that tells
+    statuses and graphs apart, for the runs of `graph` or of all. `store` is whatever `open_store` takes.
 
     Use it with `with`, or `start` and `stop` it. It works in a daemon thread, which ends with the process. What goes
     wrong is logged in `holdfast.upkeep`, and tried again the next time. Raises `UsageError` for a senseless policy.
@@ -35,7 +37,10 @@ class Cleaner:
         max_age_hours: float | None = 24.0,
         statuses: Iterable[str] = ENDED,
         keep_runs: int | None = None,
+        retention: Retention | None = None,
+        graph: str | None = None,
     ) -> None:
+        self.retention, self.graph = retention, graph
         self.statuses = (statuses,) if isinstance(statuses, str) else tuple(statuses)
         self.every, self.max_age_hours, self.keep_runs = every, max_age_hours, keep_runs
         mistakes = list(self._mistakes())
@@ -53,6 +58,8 @@ class Cleaner:
 
     def clean(self) -> int:
         """Delete what is to go, here and now; returns how many runs went. Raises what the store does."""
+        if self.retention is not None:
+            return len(let_go(self.store, expired(self.store, self.retention, self.graph)))
         gone = 0
         if self.max_age_hours is not None:
             gone += self.store.expire(self.max_age_hours * 3600, self.statuses)
@@ -100,10 +107,11 @@ class Cleaner:
 
     def _delete_beyond(self, newest: int) -> int:
         gone = 0
-        for head in self.store.list(RunFilter(statuses=self.statuses, unclaimed=True, offset=newest)):
+        store = bare(self.store)
+        for head in store.list(RunFilter(statuses=self.statuses, unclaimed=True, offset=newest)):
             try:
-                if self.store.head(head.run_id).updated == head.updated:
-                    self.store.delete(head.run_id)
+                if store.head(head.run_id).updated == head.updated:
+                    store.delete(head.run_id)
                     gone += 1
             except (RunNotFound, Conflict):
                 pass  # somebody else has deleted it, or goes on with it
@@ -121,6 +129,13 @@ class Cleaner:
             yield f"max_age_hours is a number from 0, or None, not {self.max_age_hours!r}"
         if self.keep_runs is not None and (type(self.keep_runs) is not int or self.keep_runs < 0):
             yield f"keep_runs is a whole number from 0, or None, not {self.keep_runs!r}"
+        if self.retention is not None:
+            if (self.max_age_hours, self.statuses, self.keep_runs) != (24.0, ENDED, None):
+                yield "give retention, or max_age_hours, statuses and keep_runs"
+            if not isinstance(self.retention, Retention):
+                yield f"retention is a Retention, such as Retention(completed='7d'), not {self.retention!r}"
+        elif self.graph is not None:
+            yield "graph goes with retention"
         if self.max_age_hours is None and self.keep_runs is None:
             yield "give max_age_hours or keep_runs, else nothing would ever go"
 

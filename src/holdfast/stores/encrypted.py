@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from holdfast.errors import DamagedRecord, StoreUnavailable, UsageError
+from holdfast.errors import DamagedRecord, StoreUnavailable, TooLarge, UsageError
 from holdfast.journal.store import (
     ENDED,
     Abilities,
@@ -33,6 +33,7 @@ from holdfast.journal.store import (
     Heads,
     Lease,
     NewRun,
+    Notifying,
     RunFilter,
     RunHead,
     Store,
@@ -68,17 +69,19 @@ class Keys:
             )
         self._keys = {key_id: _made(key_id, key) for key_id, key in keys.items()}
         self._writing = self._keys[self.current]
+        self.mark = (self.current, tuple(sorted((key_id, _digest(key)) for key_id, key in keys.items())))
+        """What tells these keys from others. No key can be had from it."""
 
     def __repr__(self) -> str:
         return f"<Keys {', '.join(map(repr, self._keys))}; current={self.current!r}>"
 
     def encrypted(self, place: Place, text: bytes) -> bytes:
-        """What to store at this place. Raises `StoreUnavailable` for what is too large."""
+        """What to store at this place. Raises `TooLarge`."""
         key, nonce = self._writing, os.urandom(NONCE)
         try:
             return key.start + nonce + key.cipher.encrypt(nonce, text, key.start + place.data)
         except OverflowError as error:
-            raise StoreUnavailable(
+            raise TooLarge(
                 f"{place} has {len(text)} bytes, which is more than can be encrypted at once"
             ) from error
 
@@ -142,6 +145,9 @@ class EncryptedStore:
 
     def __repr__(self) -> str:
         return f"EncryptedStore({self.inner!r}, {self.keys!r})"
+
+    encrypted = True
+    """That what is secret may be kept in it."""
 
     @property
     def abilities(self) -> Abilities:
@@ -215,6 +221,12 @@ class EncryptedStore:
 
     def delete(self, run_id: str) -> None:
         self.inner.delete(run_id)
+
+    def wait_for_change(self, timeout: float) -> bool:
+        """For a store of which `abilities.notifies` is said. Raises `UsageError` for another."""
+        if not isinstance(self.inner, Notifying):
+            raise UsageError(f"{self.inner!r} can't be waited for: its abilities.notifies is False")
+        return self.inner.wait_for_change(timeout)
 
     def close(self) -> None:
         self.inner.close()
@@ -304,5 +316,9 @@ def _made(key_id: str, key: bytes) -> _Key:
             f"the key {key_id!r} must be 32 random bytes, as secrets.token_bytes(32) gives; {size}"
         )
     named = key_id.encode()
-    start = bytes([FORMAT, len(named)]) + named + hmac.digest(key, b"holdfast key", "sha256")[:4]
+    start = bytes([FORMAT, len(named)]) + named + _digest(key)[:4]
     return _Key(AESGCM(key), start + crc32(start).to_bytes(4, "big"))
+
+
+def _digest(key: bytes) -> bytes:
+    return hmac.digest(key, b"holdfast key", "sha256")

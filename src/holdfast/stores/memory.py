@@ -20,17 +20,19 @@ from holdfast.journal.store import (
     RunHead,
     Tail,
 )
+from holdfast.stores.bell import Bell
 from holdfast.stores.refusals import fits, held, is_held, refusal, urgency, wants
 
 
 class MemoryStore:
     """Keeps runs in this process. Each store is its own world; nothing is shared between two of them."""
 
-    abilities = Abilities(level="memory", shared=False)
+    abilities = Abilities(level="memory", shared=False, notifies=True)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self._lock = threading.Lock()
+        self._bell = Bell()
         self._runs: dict[str, _Run] | None = {}
 
     def __repr__(self) -> str:
@@ -65,6 +67,8 @@ class MemoryStore:
                 priority=run.priority,
             )
             runs[run.run_id] = _Run(head, 0, list(run.records))
+            if run.holder is None:
+                self._bell.ring()
             return None if until is None else Lease(run.run_id, 1, until)
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
@@ -109,11 +113,13 @@ class MemoryStore:
             run = self._open().get(lease.run_id)
             if run is not None and run.head.fence == lease.fence:
                 run.head = run.head._replace(holder=None, lease_until=None)
+                self._bell.ring()
 
     def signal(self, run_id: str, signal: str) -> None:
         with self._lock:
             run = self._run(run_id)
             run.head = run.head._replace(signal=signal)
+            self._bell.ring()
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         with self._lock:
@@ -147,6 +153,8 @@ class MemoryStore:
             ]
             for run_id in old:
                 del runs[run_id]
+            if old:
+                self._bell.ring()
             return len(old)
 
     def delete(self, run_id: str) -> None:
@@ -155,10 +163,18 @@ class MemoryStore:
             if is_held(run.head, now):
                 raise held(run.head, now)
             del self._open()[run_id]
+            self._bell.ring()
+
+    def wait_for_change(self, timeout: float) -> bool:
+        self._open()
+        changed = self._bell.wait(timeout)
+        self._open()
+        return changed
 
     def close(self) -> None:
         with self._lock:
             self._runs = None
+            self._bell.ring()
 
     def _open(self) -> dict[str, _Run]:
         if self._runs is None:
@@ -191,6 +207,8 @@ class MemoryStore:
             or commit.heed is False
         ):
             run.head = self._changed(head, commit)
+            if commit.status:
+                self._bell.ring()
         return None
 
     def _changed(self, head: RunHead, commit: Commit) -> RunHead:

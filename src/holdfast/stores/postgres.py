@@ -34,6 +34,7 @@ from holdfast.stores import postgres_queries as queries
 from holdfast.stores.postgres_address import Address
 from holdfast.stores.postgres_commits import Batch, is_plain, outcome, too_large
 from holdfast.stores.postgres_connections import Connections, Cursor
+from holdfast.stores.postgres_listener import Listener
 from holdfast.stores.postgres_schema import migrate
 from holdfast.stores.postgres_statements import append_one
 from holdfast.stores.refusals import held, is_held, refusal
@@ -57,8 +58,8 @@ class PostgresStore:
 
     `level` is what an acknowledged save survives: "disk" a power loss of the server (a flush for each commit),
     "process" the end of this process, and of the server's if the machine goes on writing for a moment. At most
-    `connections` are open at a time; `timeout` is how many seconds to wait for one, and for a server that went
-    away. Threads may share a store, and a fork may happen at any time.
+    `connections` are open at a time, and one more while somebody waits for a change; `timeout` is how many seconds
+    to wait for one, and for a server that went away. Threads may share a store, and a fork may happen at any time.
     Raises `StoreUnavailable` where the database can't be reached and written to.
     """
 
@@ -80,7 +81,7 @@ class PostgresStore:
         if not schema or len(schema.encode()) > 63 or "\0" in schema or schema.startswith("pg_"):
             raise UsageError(f"{schema!r} can't be the name of a schema")
         self.schema = schema
-        self.abilities = Abilities(level=level, shared=True)
+        self.abilities = Abilities(level=level, shared=True, notifies=True)
         self._address = Address(url)
         settings = {
             "search_path": '"' + schema.replace('"', '""') + '"',
@@ -88,6 +89,7 @@ class PostgresStore:
             **PLANNER,
         }
         self._connections = Connections(self._address, settings, connections, timeout)
+        self._listener = Listener(self._connections.open, str(self._address))
         self._random = SystemRandom()
         self._connections.begin(lambda cursor: migrate(cursor, schema, str(self._address)))
 
@@ -217,7 +219,11 @@ class PostgresStore:
             if is_held(head, now):
                 raise held(head, now)
 
+    def wait_for_change(self, timeout: float) -> bool:
+        return self._listener.wait(timeout)
+
     def close(self) -> None:
+        self._listener.close()
         self._connections.close()
 
     def _append_plain(self, commit: Commit) -> Exception | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.errors import RunNotFound, StoreUnavailable
+from holdfast.errors import RunNotFound, TooLarge
 from holdfast.journal.store import Commit
 from holdfast.stores import postgres_queries as queries
 from holdfast.stores.postgres_connections import Cursor
@@ -80,10 +80,10 @@ def outcome(commit: Commit, row: Sequence[Any] | None) -> Exception | None:
     return None if accepted else refusal(commit, queries.head_of(head), present)
 
 
-def too_large(commit: Commit) -> StoreUnavailable | None:
+def too_large(commit: Commit) -> TooLarge | None:
     """The refusal of a commit whose records are more than the store can take."""
     size = sum(map(len, commit.records))
     if size <= LARGEST:
         return None
     what = f"{size:,} bytes in one commit are more than PostgreSQL can take ({LARGEST:,})"
-    return StoreUnavailable(f"run {commit.run_id!r}: {what}")
+    return TooLarge(f"run {commit.run_id!r}: {what}")

@@ -150,7 +150,7 @@ class Connections:
         pause = FIRST_PAUSE
         while True:
             try:
-                return self._open()
+                return self.open()
             except psycopg.Error as error:
                 meaning, passing = unreachable(error, self.address)
             if not passing or time.monotonic() >= deadline:
@@ -158,7 +158,8 @@ class Connections:
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    def _open(self) -> Cursor:
+    def open(self) -> Cursor:
+        """A new connection, which is the caller's to close. Raises the driver's own errors."""
         connection = psycopg.connect(self.address.conninfo, autocommit=True, prepare_threshold=0)
         try:
             cursor = Cursor(connection)

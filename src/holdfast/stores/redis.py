@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from holdfast.errors import DamagedRecord, RunExists, RunNotFound, StoreUnavailable, UsageError
+from holdfast.errors import DamagedRecord, RunExists, RunNotFound, StoreUnavailable, TooLarge, UsageError
 from holdfast.journal.store import (
     ENDED,
     Abilities,
@@ -329,10 +329,8 @@ def _check_sizes(run_id: str, records: Sequence[bytes]) -> None:
         raise problem
 
 
-def _too_large(run_id: str, records: Sequence[bytes]) -> StoreUnavailable | None:
+def _too_large(run_id: str, records: Sequence[bytes]) -> TooLarge | None:
     size = max(map(len, records), default=0)
     if size <= LARGEST:
         return None
-    return StoreUnavailable(
-        f"run {run_id!r}: a record of {size:,} bytes is more than Redis can hold ({LARGEST:,})"
-    )
+    return TooLarge(f"run {run_id!r}: a record of {size:,} bytes is more than Redis can hold ({LARGEST:,})")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 from weakref import WeakValueDictionary
 
 from holdfast.errors import HoldfastError, UnknownName, UsageError
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from holdfast.stores.environment import Choice
 
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+ENCRYPTED = "encrypted+"
+KEY_VARIABLES = frozenset({"HOLDFAST_ENCRYPTION_KEY", "HOLDFAST_ENCRYPTION_OLD_KEYS"})
+"""The variables without which nothing about encryption need be imported."""
 
 StoreFactory = Callable[[], "Store | CheckpointStore"]
 
@@ -31,7 +34,7 @@ StoreFactory = Callable[[], "Store | CheckpointStore"]
 StoreScheme = Callable[[StoreURL], "Store | CheckpointStore"]
 
 
-def open_store(target: Store | CheckpointStore | str | os.PathLike[str]) -> Store:
+def open_store(target: Store | CheckpointStore | str | os.PathLike[str], encryption: Any = None) -> Store:
     """The store that `target` means: a store itself, a registered name, a URL, or a SQLite file's path.
 
     An object with the five methods of a `CheckpointStore` is one too; you get the same store for the same object.
@@ -50,21 +53,32 @@ def open_store(target: Store | CheckpointStore | str | os.PathLike[str]) -> Stor
     `"env"` is what `HOLDFAST_STORE` names, or `WORKFLOW_CHECKPOINT_BACKEND` and `WORKFLOW_CHECKPOINT_DSN`. Names and
     schemes that aren't known are looked up among the entry points `holdfast.stores` of installed packages.
 
+    With `encryption`, a key or `Keys`, all that is in the store is encrypted. Without, it is if the environment has
+    `HOLDFAST_ENCRYPTION_KEY`, unless it is in memory, or `encryption` is False. A URL that begins with `encrypted+`,
+    as `"encrypted+sqlite:///runs.db"` does, is refused where that variable isn't set.
+
     Raises `UnknownName`, `UsageError` for a URL that makes no sense, or `StoreUnavailable`.
     """
     if isinstance(target, os.PathLike):
         target = os.fspath(target)
-    if isinstance(target, str):
-        return _resolve(target)
-    return _taken(target)
+    return _sealed(_resolve(target) if isinstance(target, str) else _taken(target), encryption)
 
 
-def open_default_store() -> Store | None:
+def open_default_store(encryption: Any = None) -> Store | None:
     """The store for who names none: that of `HOLDFAST_STORE` if it is set, else none. Raises as `open_store` does."""
     from holdfast.stores.environment import chosen_silently
 
     choice = chosen_silently()
-    return None if choice is None else _open_chosen(choice)
+    return None if choice is None else _sealed(_open_chosen(choice), encryption)
+
+
+def _sealed(store: Store, encryption: Any) -> Store:
+    """The store as it is, or encrypted, as somebody or the environment wants it."""
+    if encryption is False or (encryption is None and KEY_VARIABLES.isdisjoint(os.environ)):
+        return store
+    from holdfast.stores.encryption import encrypted, encrypted_if_set, read_keys
+
+    return encrypted_if_set(store) if encryption is None else encrypted(store, read_keys(encryption))
 
 
 def register_store(name: str, store: Store | CheckpointStore | StoreFactory) -> None:
@@ -166,6 +180,10 @@ def _once(factory: StoreFactory) -> Callable[[], Store]:
 
 
 def _resolve(text: str) -> Store:
+    if text.startswith(ENCRYPTED):
+        from holdfast.stores.encryption import encrypted, needed_keys
+
+        return encrypted(_resolve(text.removeprefix(ENCRYPTED)), needed_keys())
     if "://" in text:
         url = parse_url(text)
         with _lock:

@@ -8,6 +8,7 @@ record, looked up when asked for.
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import sqlite3
@@ -96,11 +97,7 @@ class SQLiteStore:
                 return [None]
         elif not commits:
             return []
-        else:
-            plain = [self._as_statement(commit) for commit in commits]
-            if None not in plain and self._connections.write(lambda cursor: self._all_of(cursor, plain)):
-                return [None] * len(plain)
-        return self._connections.write(lambda cursor: [self._apply(cursor, commit) for commit in commits])
+        return self._connections.write(lambda cursor: self._apply_all(cursor, commits))
 
     def head(self, run_id: str) -> RunHead:
         return self._connections.read(lambda cursor: self._find(cursor, run_id))[1]
@@ -211,13 +208,18 @@ class SQLiteStore:
         before = queries.record_id(row, commit.expected)
         return before + 1, records[0], row, commit.fence, before
 
-    def _all_of(self, cursor: sqlite3.Cursor, plain: Sequence[Any]) -> bool:
-        """Carry out commits that are a statement each, if all of them can be; otherwise none."""
-        if cursor.executemany(queries.APPEND, plain).rowcount == len(plain):
-            return True
-        cursor.execute("ROLLBACK")
-        cursor.execute("BEGIN IMMEDIATE")
-        return False
+    def _apply_all(
+        self, cursor: sqlite3.Cursor, commits: Sequence[Commit]
+    ) -> builtins.list[Exception | None]:
+        """Carry out what is plain by one statement, if all of it can be, and the rest one by one."""
+        plain = [self._as_statement(commit) for commit in commits]
+        together = [each for each in plain if each is not None]
+        if len({commit.run_id for commit in commits}) < len(commits):
+            together = []
+        if len(together) < 2 or not queries.append_all(cursor, together):
+            return [self._apply(cursor, commit) for commit in commits]
+        pairs = zip(commits, plain, strict=True)
+        return [self._apply(cursor, commit) if alone is None else None for commit, alone in pairs]
 
     def _apply(self, cursor: sqlite3.Cursor, commit: Commit) -> Exception | None:
         alone = self._as_statement(commit)

@@ -26,8 +26,9 @@ from holdfast.stores.sqlite_schema import is_current, migrate
 
 Outcome = TypeVar("Outcome")
 
-PATIENCE = 0.2
-"""Seconds that SQLite itself waits for a lock before we look at the deadline (and Ctrl-C is heard)."""
+PAUSE = 0.001
+"""Seconds between two attempts to get a lock. SQLite itself would wait up to 100 times as long, and longer the longer
+it has waited: of several processes that write without a break, one then gets hardly a turn."""
 
 FORK_PATIENCE = 5.0
 """Seconds that a fork waits for the calls of other threads to end."""
@@ -150,7 +151,9 @@ class Connections:
         path = str(self.path)
         cursor = self._connect("rwc")
         try:
-            if not is_current(cursor, path):
+            if not _look(
+                cursor, lambda cursor: is_current(cursor, path)
+            ):  # as of one moment: others create too
                 self._transact(cursor, lambda cursor: migrate(cursor, path))
             (mode,) = cursor.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
@@ -171,7 +174,7 @@ class Connections:
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
             uri=True,
-            timeout=min(self._timeout, PATIENCE),
+            timeout=0.0,
             isolation_level=None,
             check_same_thread=False,
         )
@@ -186,7 +189,7 @@ class Connections:
         return cursor
 
     def _persist(self, attempt: Callable[[], Outcome]) -> Outcome:
-        """Try until the file is free. SQLite waits by itself, but not in every case, and not for long."""
+        """Try until the file is free."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -194,7 +197,7 @@ class Connections:
             except _DRIVER_ERRORS as error:
                 if not _is_busy(error) or time.monotonic() >= deadline:
                     raise self._explained(error) from error
-            time.sleep(0.001)
+            time.sleep(PAUSE)
 
     def _transact(self, cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
         try:

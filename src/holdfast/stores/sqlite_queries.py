@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from functools import cache
+from itertools import chain
 from typing import Any
 
 from holdfast.journal.store import RUNNING, Commit, Lease, NewRun, RunFilter, RunHead
@@ -45,6 +47,14 @@ INSERT OR IGNORE INTO records (id, data) VALUES (?, (
 ))
 """
 
+# The same for several, which come as one statement: the interpreter is let go, and must be waited for, once.
+_APPEND_ALL = """
+INSERT OR IGNORE INTO records (id, data) SELECT number, content
+FROM (SELECT 0 AS number, 0 AS content, 0 AS run, 0 AS by_fence, 0 AS before WHERE 0 UNION ALL VALUES {rows})
+WHERE EXISTS (SELECT 1 FROM runs WHERE id = run AND fence = by_fence AND signal IS NULL)
+AND EXISTS (SELECT 1 FROM records WHERE id = before)
+"""
+
 CLAIM = "UPDATE runs SET fence = ?, crashes = ?, holder = ?, lease_until = ?, updated = ? WHERE id = ?"
 
 RENEW = "UPDATE runs SET lease_until = ?, updated = ? WHERE run_id = ? AND fence = ? AND holder IS NOT NULL"
@@ -60,6 +70,9 @@ READY = f"""
 ORDER BY priority DESC, due, created, run_id LIMIT ?
 """
 
+
+LARGEST_STATEMENT = 64
+"""Commits in one statement, of five values each: SQLite takes 999 values at least, and up to 500 rows."""
 
 MOST_RECORDS = 0xFFFFFFFF
 """Of one run: more would run into the ids of the next."""
@@ -133,6 +146,28 @@ def insert(cursor: sqlite3.Cursor, row: int, first: int, records: Sequence[bytes
     cursor.executemany(
         "INSERT INTO records (id, data) VALUES (?, ?)", enumerate(records, record_id(row, first))
     )
+
+
+def append_all(cursor: sqlite3.Cursor, plain: Sequence[tuple[Any, ...]]) -> bool:
+    """Carry out what would be an `APPEND` each, of different runs, if all of it can be; otherwise nothing.
+
+    There is one statement for each power of two, so that they are few; the last of the commits, sent more than
+    once, fills it up and is ignored.
+    """
+    for start in range(0, len(plain), LARGEST_STATEMENT):
+        part = plain[start : start + LARGEST_STATEMENT]
+        size = 1 << (len(part) - 1).bit_length()
+        values = [*chain.from_iterable(part), *part[-1] * (size - len(part))]
+        if cursor.execute(_append_statement(size), values).rowcount != len(part):
+            cursor.execute("ROLLBACK")
+            cursor.execute("BEGIN IMMEDIATE")
+            return False
+    return True
+
+
+@cache
+def _append_statement(size: int) -> str:
+    return _APPEND_ALL.format(rows=", ".join(["(?, ?, ?, ?, ?)"] * size))
 
 
 def change_head(cursor: sqlite3.Cursor, row: int, commit: Commit, now: float) -> None:

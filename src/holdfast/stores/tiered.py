@@ -39,6 +39,7 @@ from holdfast.journal.store import (
     Heads,
     Lease,
     NewRun,
+    Notifying,
     RunFilter,
     RunHead,
     Store,
@@ -176,6 +177,12 @@ class TieredStore:
     def delete(self, run_id: str) -> None:
         self.cold.delete(run_id)
         self._hot.attempt(lambda: self._drop(run_id))
+
+    def wait_for_change(self, timeout: float) -> bool:
+        """For a store of which `abilities.notifies` is said. Raises `UsageError` for another."""
+        if not isinstance(self.cold, Notifying):
+            raise UsageError(f"{self.cold!r} can't be waited for: its abilities.notifies is False")
+        return self.cold.wait_for_change(timeout)
 
     def close(self) -> None:
         self.cold.close()

@@ -24,14 +24,16 @@ pytest.register_assert_rewrite(
     "holdfast.testing.claims_journal",
     "holdfast.testing.claims_leases",
     "holdfast.testing.claims_ready",
+    "holdfast.testing.claims_notice",
     "holdfast.testing.claims_sharing",
     "holdfast.testing.claims_upkeep",
 )
 
-from holdfast.journal.store import Store  # noqa: E402  # the assertions below are to be rewritten first
+from holdfast.journal.store import Notifying, Store  # noqa: E402  # the assertions below are to be rewritten first
 from holdfast.testing.claims import ManualClock  # noqa: E402
 from holdfast.testing.claims_journal import JournalClaims  # noqa: E402
 from holdfast.testing.claims_leases import LeaseClaims  # noqa: E402
+from holdfast.testing.claims_notice import NoticeClaims  # noqa: E402
 from holdfast.testing.claims_ready import ReadyClaims  # noqa: E402
 from holdfast.testing.claims_sharing import SharingClaims  # noqa: E402
 from holdfast.testing.claims_upkeep import UpkeepClaims  # noqa: E402
@@ -39,7 +41,7 @@ from holdfast.testing.claims_upkeep import UpkeepClaims  # noqa: E402
 __all__ = ["ManualClock", "StoreConformance"]
 
 
-class StoreConformance(JournalClaims, LeaseClaims, ReadyClaims, UpkeepClaims, SharingClaims):
+class StoreConformance(JournalClaims, LeaseClaims, ReadyClaims, UpkeepClaims, SharingClaims, NoticeClaims):
     """All claims about a store. Derive from it, and provide the fixture `store`."""
 
     @pytest.fixture
@@ -52,3 +54,4 @@ class StoreConformance(JournalClaims, LeaseClaims, ReadyClaims, UpkeepClaims, Sh
         assert isinstance(store, Store)
         assert store.abilities.level in ("disk", "process", "memory")
         assert not store.abilities.shared or store.abilities.leases
+        assert not store.abilities.notifies or isinstance(store, Notifying)
