@@ -188,7 +188,7 @@ class Supervisor:
     def nudge(self) -> None:
         """Look now, rather than when it is time: something was queued. Who has enough to do looks after that."""
         with self._change:
-            if not self._backlog:
+            if self._dispatch.room > 0 or not self._backlog:
                 self._look_at = 0.0
                 self._change.notify_all()
 
