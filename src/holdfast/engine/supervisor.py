@@ -308,9 +308,9 @@ class Supervisor:
         self._more = len(found) == limit
         if self._more and len(names) > 1:
             found = together([self.store.ready([name], limit) for name in names])
-        return [head for head in [*self._orphans(), *found] if head.run_id not in skipped]
+        return [*self._orphans(skipped), *(head for head in found if head.run_id not in skipped)]
 
-    def _orphans(self) -> list[RunHead]:
+    def _orphans(self, skipped: set[str]) -> list[RunHead]:
         """Runs whose holder has died on this host: nobody need wait until their leases run out.
 
         Whether a process is alive costs no query. So the store is asked who holds runs now and then,
@@ -320,6 +320,7 @@ class Supervisor:
             return []
         which, known = RunFilter(statuses=(RUNNING,), limit=MOST_LISTED), set(self._catalogue.names)
         held = [head for head in self.store.list(which) if head.holder is not None and head.graph in known]
+        held = [head for head in held if head.run_id not in skipped]
         self._neighbours = {head.holder for head in held if head.holder is not None} - {this_process()}
         self._look_around_at = monotonic() + min(self.habits.lease, NOW_AND_THEN)
         return [head for head in held if head.holder is not None and is_dead(head.holder)]
