@@ -18,8 +18,8 @@ from holdfast.engine.catalogue import Catalogue
 from holdfast.engine.commands import Verdict
 from holdfast.engine.dispatch import Dispatch, together
 from holdfast.engine.given import Given
-from holdfast.engine.holder import is_dead, this_process
 from holdfast.engine.link import link_to, watch
+from holdfast.engine.neighbours import MOST_LISTED, Neighbours
 from holdfast.engine.session import Compiled, Session
 from holdfast.engine.threads import drive
 from holdfast.errors import (
@@ -47,9 +47,6 @@ LONGEST_PAUSE = 10.0
 """Seconds between two tries to reach a store that is away."""
 A_MOMENT = 0.05
 """Seconds in which changes gather that the store tells of: each run that ends is one."""
-NOW_AND_THEN = 5.0
-"""Seconds between two looks at who holds runs."""
-MOST_LISTED = 1000
 BESIDE = 8
 """Threads that look at the store and open runs, for a supervisor on an event loop."""
 
@@ -98,8 +95,8 @@ class Supervisor:
         self._left: dict[str, tuple[str, float]] = {}
         self._backlog: list[RunHead] = []
         self._more = False
-        self._look_at = self._look_around_at = 0.0
-        self._neighbours: set[str] = set()
+        self._look_at = 0.0
+        self._neighbours = Neighbours(store, habits.lease)
         self._change = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -308,22 +305,10 @@ class Supervisor:
         self._more = len(found) == limit
         if self._more and len(names) > 1:
             found = together([self.store.ready([name], limit) for name in names])
-        return [*self._orphans(skipped), *(head for head in found if head.run_id not in skipped)]
-
-    def _orphans(self, skipped: set[str]) -> list[RunHead]:
-        """Runs whose holder has died on this host: nobody need wait until their leases run out.
-
-        Whether a process is alive costs no query. So the store is asked who holds runs now and then,
-        and besides when one of those who did is dead.
-        """
-        if monotonic() < self._look_around_at and not any(map(is_dead, list(self._neighbours))):
-            return []
-        which, known = RunFilter(statuses=(RUNNING,), limit=MOST_LISTED), set(self._catalogue.names)
-        held = [head for head in self.store.list(which) if head.holder is not None and head.graph in known]
-        held = [head for head in held if head.run_id not in skipped]
-        self._neighbours = {head.holder for head in held if head.holder is not None} - {this_process()}
-        self._look_around_at = monotonic() + min(self.habits.lease, NOW_AND_THEN)
-        return [head for head in held if head.holder is not None and is_dead(head.holder)]
+        return [
+            *self._neighbours.orphans(names, skipped),
+            *(head for head in found if head.run_id not in skipped),
+        ]
 
     def _skipped(self) -> set[str]:
         with self._change:
@@ -409,7 +394,7 @@ class Supervisor:
             )  # fmt: skip
         except Conflict as quicker:
             if quicker.holder:
-                self._neighbours.add(quicker.holder)
+                self._neighbours.met(quicker.holder)
             return None
         except (RunNotFound, AlreadyCompleted):
             return None  # somebody else was quicker
