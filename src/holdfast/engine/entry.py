@@ -142,7 +142,8 @@ def _tell_start(compiled: Compiled, run_id: str) -> None:
 def made_with(compiled: Compiled, tags: tuple[str, ...]) -> dict[str, Any]:
     """What is stored with a new run of where it was made, and how."""
     settings = {} if compiled.plan.layers is None else {"settings": compiled.settings}
-    return {**environment(), "tags": list(tags), **settings}
+    secrets = {"secrets": sorted(compiled.plan.secrets)} if compiled.plan.secrets else {}
+    return {**environment(), "tags": list(tags), **settings, **secrets}
 
 
 def resume(

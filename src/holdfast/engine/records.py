@@ -103,9 +103,9 @@ def state_at(compiled: Compiled, run_id: str, step: int | None) -> State:
     return as_state(progress_of(compiled.need_link("state_at"), run_id, step), compiled.plan)
 
 
-def difference(compiled: Compiled, run_id: str, a: int, b: int) -> Difference:
+def difference(link: Link, run_id: str, a: int, b: int, secrets: frozenset[str]) -> Difference:
     """What is different after step `b` from what was after step `a`. What is secret of it isn't printed."""
-    tail = compiled.need_link("diff").store.read(run_id, first=1)
+    tail = link.store.read(run_id, first=1)
     old, new = progress_at(tail, a).so_far(), progress_at(tail, b).so_far()
     found = Difference(
         added={key: value for key, value in new.items() if key not in old},
@@ -116,7 +116,6 @@ def difference(compiled: Compiled, run_id: str, a: int, b: int) -> Difference:
             if key in old and encode(old[key]) != encode(value)
         },
     )
-    secrets = compiled.plan.secrets
     return Difference(*(Veiled(part, secrets) for part in found)) if secrets else found
 
 

@@ -277,7 +277,8 @@ class Runnable(ABC, Generic[S]):
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """What is different after step `b` from what was after step `a`."""
-        return records.difference(self.compiled(), run_id, a, b)
+        compiled = self.compiled()
+        return records.difference(compiled.need_link("diff"), run_id, a, b, compiled.plan.secrets)
 
     def verify(self, run_id: str) -> Verification:
         """What of a stored run is damaged, and what can still be had. Changes nothing; damage doesn't raise."""
