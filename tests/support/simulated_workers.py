@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from holdfast.engine.calling import attempt
@@ -162,8 +163,10 @@ class Worker:
     def look(self) -> None:
         """Take on what is ready, as a supervisor does."""
         watcher = self.supervisor
+        watcher._look_at, watcher._neighbours._look_at = 0.0, inf
         if self.sim.dice.random() < 0.1:
-            found = watcher._careful(watcher._orphans)
+            watcher._neighbours._look_at = 0.0
+            found = watcher._careful(self.orphans)
         else:
             found = watcher._careful(watcher._ready)
             self.sim.check_urgency(self, found)
@@ -171,6 +174,13 @@ class Worker:
         self.sim.check(len(watcher.running) <= self.limit, "too many runs at once")
         while self.chosen and self.sim.dice.random() < 0.8:
             self.open(self.chosen.pop())
+
+    def orphans(self) -> list[RunHead]:
+        """What dead neighbours have left behind."""
+        watcher = self.supervisor
+        return watcher._neighbours.orphans(
+            watcher._catalogue.names, watcher._skipped().union(watcher.running)
+        )
 
     def open(self, head: RunHead) -> None:
         """Claim a run that was chosen, maybe a while ago, unless somebody was quicker."""

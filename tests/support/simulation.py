@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from holdfast.engine import entry, link, records, session, supervisor
+from holdfast.engine import entry, link, neighbours, records, session, supervisor
 from holdfast.engine.given import Given
 from holdfast.engine.link import Link
 from holdfast.engine.records import run_info
@@ -332,7 +332,9 @@ def simulated() -> Iterator[None]:
         (link, "this_process", lambda: world().who),
         (link, "is_dead", lambda name: world().known_dead.get(name, False)),
         (link, "_links", Links()),
-        (supervisor, "is_dead", lambda name: world().known_dead.get(name, False)),
+        (neighbours, "is_dead", lambda name: world().known_dead.get(name, False)),
+        (neighbours, "this_process", lambda: world().who),
+        (neighbours, "monotonic", lambda: world().clock.now),
         (supervisor, "monotonic", lambda: world().clock.now),
         (entry, "this_process", lambda: world().who),
         (entry, "time", lambda: world().now_here()),

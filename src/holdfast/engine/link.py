@@ -137,16 +137,16 @@ class Link:
             assert lease is not None
             return self._hold(lease)
 
-    def claim(self, run_id: str, wait: float | None = None) -> Held:
+    def claim(self, run_id: str, wait: float | None = None, known: RunHead | None = None) -> Held:
         """Take the lease, at once from a holder that is dead, else within `wait` seconds or not at all.
 
-        Raises `Conflict` naming the holder.
+        `known` is what the store said of the run a moment ago. Raises `Conflict` naming the holder.
         """
         patience = Patience(self.store, wait or 0.0)
         while True:
             try:
                 with self._claiming(run_id):
-                    return self._hold(self._claim_once(run_id))
+                    return self._hold(self._claim_once(run_id, known))
             except Conflict:
                 if not patience.wait():
                     raise
@@ -188,9 +188,9 @@ class Link:
         if self.held.get(held.lease.run_id) is held:
             del self.held[held.lease.run_id]
 
-    def _claim_once(self, run_id: str) -> Lease:
+    def _claim_once(self, run_id: str, known: RunHead | None) -> Lease:
         try:
-            head = self.store.head(run_id)
+            head = known or self.store.head(run_id)
             dead = head.holder is not None and (is_dead(head.holder) or self._abandoned(head))
             return self.store.claim(run_id, this_process(), self.ttl, head.fence if dead else None)
         except Conflict as conflict:

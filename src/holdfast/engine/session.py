@@ -106,12 +106,14 @@ class Session:
         resumed: bool,
         whole: int = 1,
         patience: float | None = None,
+        losses: int = 0,
     ) -> None:
         way_out = f"resume({progress.run_id!r}) tries it again" if ledger is not None else ""
         self.compiled, self.progress, self.ledger, self.held = compiled, progress, ledger, held
         self.stop = held.stop if held is not None else Stop()
         self.guard = Guard(Lock())
         self.failures, self.tried = 0, 0.0
+        self._losses, self._opened_at = losses, 0 if ledger is None else ledger.sequence
         watched = ledger is not None and (compiled.keep is not None or compiled.plan.layers is not None)
         self.retention = StepRetention(compiled.keep, whole) if watched else None
         self.core = Core(
@@ -138,6 +140,11 @@ class Session:
     def at_most(self, seconds: float | None) -> float | None:
         """For how long to wait for nodes that run, where somebody else sleeps for so many seconds."""
         return seconds if seconds is None or self.wait is None else min(seconds, A_GLANCE)
+
+    @property
+    def losses(self) -> int:
+        """How many processes in a row were lost with this run before it came any further; 0 once it has."""
+        return self._losses if self.ledger is not None and self.ledger.sequence == self._opened_at else 0
 
     def loop(self) -> Generator[Command, Any, Verdict]:
         """The loop, to be driven."""
