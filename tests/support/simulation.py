@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from holdfast.engine import entry, link, neighbours, records, session, supervisor
+from holdfast.engine import creation, entry, link, neighbours, records, session, supervisor
 from holdfast.engine.given import Given
 from holdfast.engine.link import Link
 from holdfast.engine.records import run_info
@@ -160,7 +160,7 @@ class Simulation(World):
         while not made or made[-1] is None:
             try:
                 compiled = self.compiled(case.graph.name)
-                made.append(entry.enqueue(compiled, given, None, run_id, (), priority, delay))
+                made.append(creation.enqueue(compiled, given, None, run_id, (), priority, delay))
             except StoreUnavailable:
                 made.append(None)
                 self.outage = max(0, self.outage - 1)
@@ -336,7 +336,8 @@ def simulated() -> Iterator[None]:
         (neighbours, "this_process", lambda: world().who),
         (neighbours, "monotonic", lambda: world().clock.now),
         (supervisor, "monotonic", lambda: world().clock.now),
-        (entry, "this_process", lambda: world().who),
+        (creation, "this_process", lambda: world().who),
+        (creation, "time", lambda: world().now_here()),
         (entry, "time", lambda: world().now_here()),
         (session, "time", lambda: world().now_here()),
         (session, "sleep", lambda seconds: world().idle(seconds)),

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.errors import AnswerRefused, UsageError
 from holdfast.graphs.secrets import MASK
-from holdfast.journal.progress import Question
+from holdfast.journal.waiting import Question
 
 _TYPES: dict[str, Any] = {
     "string": str, "integer": int, "number": (int, float), "boolean": bool,

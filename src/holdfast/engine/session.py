@@ -15,7 +15,7 @@ from holdfast.engine.handover import hand_over
 from holdfast.engine.link import Held, Link, Stop, in_words
 from holdfast.engine.questions import LetOff
 from holdfast.engine.retention import LARGE, StepRetention, Upkeep
-from holdfast.engine.task import Guard, Scope
+from holdfast.engine.scope import Guard, Scope
 from holdfast.errors import (
     Conflict,
     StoreError,

@@ -12,7 +12,7 @@ from holdfast.engine.questions import NOT_GIVEN
 from holdfast.engine.runnable import Runnable
 from holdfast.errors import RunPaused
 from holdfast.graphs.state import State, new_id
-from holdfast.journal.progress import Question
+from holdfast.journal.waiting import Question
 
 S = TypeVar("S", bound=State)
 
