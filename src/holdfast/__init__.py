@@ -45,9 +45,9 @@ from holdfast.graphs.predicates import always, and_, key_equals, key_exists, not
 from holdfast.graphs.reducers import append, merge
 from holdfast.graphs.secrets import secret
 from holdfast.graphs.state import State
-from holdfast.journal.progress import Question
 from holdfast.journal.reading import Checkpoint
 from holdfast.journal.types import register_type
+from holdfast.journal.waiting import Question
 from holdfast.observe.events import Event
 from holdfast.observe.registry import register_observer
 from holdfast.stategraph import StateGraph

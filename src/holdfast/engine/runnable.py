@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from holdfast.engine import entry, records
+from holdfast.engine import creation, entry, records, references
 from holdfast.engine.aside import twin
 from holdfast.engine.given import Given
 from holdfast.engine.link import nudge
@@ -170,8 +170,8 @@ class Runnable(ABC, Generic[S]):
         compiled, labels = self.compiled(), _tags(tags)
         if type(priority) is not int:
             raise UsageError(f"priority is a whole number, not {priority!r}")
-        named, seconds = entry.check_id(new_id() if run_id is None else run_id), seconds_of(delay, "delay")
-        entry.enqueue(compiled, input, config, named, labels, priority, seconds)
+        named, seconds = creation.check_id(new_id() if run_id is None else run_id), seconds_of(delay, "delay")
+        creation.enqueue(compiled, input, config, named, labels, priority, seconds)
         link = compiled.need_link("start")
         nudge(link.store)
         return QueuedRun(named, link, self.state_at)
@@ -435,12 +435,12 @@ class Runnable(ABC, Generic[S]):
         compiled, labels = self.compiled(), _tags(tags)
         if checkpoint is None:
             fresh = isinstance(input, State) and input.checkpoint_node is None
-            named = entry.check_id(run_id if run_id is not None else input.run_id if fresh else new_id())
-            return named, lambda: entry.start(compiled, input, config, named, labels, stream)
+            named = creation.check_id(run_id if run_id is not None else input.run_id if fresh else new_id())
+            return named, lambda: creation.start(compiled, input, config, named, labels, stream)
         if run_id is not None:
             raise UsageError("a checkpoint belongs to its run: give checkpoint= or run_id=, not both")
         given = Given(NOT_GIVEN if input is None else input, config=config)
-        return entry.run_of(checkpoint), lambda: entry.recall(compiled, checkpoint, given, stream)
+        return references.run_of(checkpoint), lambda: entry.recall(compiled, checkpoint, given, stream)
 
     def _resuming(self, run_id: str, given: Given, wait: float | None) -> Callable[[], Session]:
         compiled = self.compiled()

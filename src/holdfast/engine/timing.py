@@ -11,8 +11,8 @@ from holdfast.engine.course import ASLEEP, Halt
 from holdfast.engine.saving import Saving, Steps
 from holdfast.engine.task import Task
 from holdfast.graphs.plan import END, PlanNode
-from holdfast.journal.progress import ARRIVAL, NEXT_ATTEMPT
 from holdfast.journal.store import CANCELLED
+from holdfast.journal.waiting import ARRIVAL, NEXT_ATTEMPT
 from holdfast.observe import events
 
 
