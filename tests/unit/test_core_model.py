@@ -492,7 +492,7 @@ def drive(
     core: Core,
     call: Callable[[Task], Any],
     commit: Callable[[Commit], Exception | None],
-    wait: Callable[[float], Any] = lambda seconds: None,
+    wait: Callable[[float], Any] = lambda seconds: CLOCK.advance(seconds),
     report: Callable[[dict[str, Any]], None] = lambda event: None,
     point: Callable[[], None] = lambda: None,
 ) -> Verdict:
