@@ -166,21 +166,7 @@ class Runnable(Examined[S]):
 
     enqueue = start
 
-    async def astart(
-        self,
-        input: Any = None,
-        config: Config = None,
-        *,
-        run_id: str | None = None,
-        tags: Iterable[str] = (),
-        priority: int = 0,
-        delay: Span = 0.0,
-    ) -> QueuedRun[S]:
-        """`start` without blocking the event loop."""
-        from asyncio import to_thread
-
-        more: dict[str, Any] = {"run_id": run_id, "tags": tags, "priority": priority, "delay": delay}
-        return await to_thread(self.start, input, config, **more)
+    astart = twin(start)
 
     def answer(
         self,
@@ -197,18 +183,7 @@ class Runnable(Examined[S]):
         """
         entry.answer(self.compiled().need_link("answer"), run_id, Given(value, answers), wait)
 
-    async def aanswer(
-        self,
-        run_id: str,
-        value: Any = NOT_GIVEN,
-        *,
-        answers: Mapping[str, Any] | None = None,
-        wait: float | None = None,
-    ) -> None:
-        """`answer` without blocking the event loop."""
-        from asyncio import to_thread
-
-        await to_thread(self.answer, run_id, value, answers=answers, wait=wait)
+    aanswer = twin(answer)
 
     def recover(self, *, concurrency: int = 16, max_crashes: int = 3) -> list[str]:
         """Go on with all runs of this graph that nobody goes on with, each to its next stop; returns their ids.
@@ -223,11 +198,7 @@ class Runnable(Examined[S]):
         habits = Habits(link.ttl, concurrency, max_crashes=max_crashes)
         return Supervisor(link.store, Catalogue([cast(Any, self)]), habits).drain()
 
-    async def arecover(self, *, concurrency: int = 16, max_crashes: int = 3) -> list[str]:
-        """`recover` without blocking the event loop."""
-        from asyncio import to_thread
-
-        return await to_thread(self.recover, concurrency=concurrency, max_crashes=max_crashes)
+    arecover = twin(recover)
 
     def cancel(self, run_id: str) -> None:
         """Stop a run between two nodes, whichever process it is in. What it saved can be resumed.

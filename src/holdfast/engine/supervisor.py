@@ -51,6 +51,8 @@ BESIDE = 8
 """Threads that look at the store and open runs, for a supervisor on an event loop."""
 
 T = TypeVar("T")
+ENDING = (Exception, SystemExit, KeyboardInterrupt)
+"""What a node may raise: one that would end its process ends its run's walk."""
 
 
 class Habits(NamedTuple):
@@ -357,11 +359,7 @@ class Supervisor:
                         next(events)
                     except StopIteration as end:
                         verdict = end.value
-        except (
-            Exception,
-            SystemExit,
-            KeyboardInterrupt,
-        ) as problem:  # a node that ends its process ends its run's walk
+        except ENDING as problem:
             self._leave_alone(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             self._ended(head, verdict)
@@ -376,11 +374,7 @@ class Supervisor:
             if session is not None:
                 async for event in aio.drive(session):
                     verdict = event if isinstance(event, Verdict) else None
-        except (
-            Exception,
-            SystemExit,
-            KeyboardInterrupt,
-        ) as problem:  # a node that ends its process ends its run's walk
+        except ENDING as problem:
             self._leave_alone(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             self._ended(head, verdict)
