@@ -95,6 +95,10 @@ def enqueue(
     Raises `RunExists` if the id is that of a run of another graph, `UnstorableValue`, `UsageError`.
     """
     link = compiled.need_link("start")
+    if not link.store.abilities.leases:
+        raise UsageError(
+            f"{link.store!r} can't keep two processes apart, so nobody could take the run up: execute() it here"
+        )
     progress = _new(compiled.plan, given, config, run_id)
     encode(progress.config, "config")
     progress.meta = {**made_with(compiled, tags), "queued": True}
