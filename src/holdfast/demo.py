@@ -21,6 +21,7 @@ from holdfast import StateGraph, append
 
 PARAGRAPHS = 6
 FATAL = 4
+PACE = float(os.environ.get("HOLDFAST_DEMO_PACE", "0.15"))
 
 
 def outline(state: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def say(node: str, text: str, colour: str = "32") -> None:
     """Show what a node does, at a pace that can be followed."""
     label = f"\033[{colour}m{node:8}\033[0m" if sys.stdout.isatty() else f"{node:8}"
     print(f"   [process {os.getpid()}] {label} {text}", flush=True)
-    time.sleep(0.15)
+    time.sleep(PACE)
 
 
 def _child(what: str, store: str, *, accident: bool) -> int:

@@ -40,6 +40,7 @@ from holdfast import (
     errors,
     pause,
     sleep,
+    testing,
 )
 from holdfast.observe.events import EVENT_TYPES, Event
 
@@ -109,6 +110,7 @@ def run_commands(block: Block, where: str) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    environment["PYTEST_PLUGINS"] = "holdfast.testing.plugin"
     for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
         command, _, expected = part.partition("\n")
         done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
@@ -170,6 +172,11 @@ INTERNAL = {"compiled", "freeze", "at", "call", "offer", (Task, "close")}
 
 def test_every_public_name_is_in_the_reference() -> None:
     assert [name for name in holdfast.__all__ if not re.search(rf"`{name}\b", API)] == []
+
+
+def test_every_name_of_the_crash_test_kit_is_in_the_reference() -> None:
+    section = API.partition("\n## Testing\n")[2].partition("\n## ")[0]
+    assert [name for name in testing.__all__ if not re.search(rf"`{name}\b", section)] == []
 
 
 @pytest.mark.parametrize("cls", CLASSES)

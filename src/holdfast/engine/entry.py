@@ -159,23 +159,27 @@ def resume(
     step: int | None = None,
     patience: float | None = None,
     most_crashes: int | None = None,
+    known: RunHead | None = None,
 ) -> Session:
     """Open a stored run where it stands, with what `given` brings, which is durable before this returns.
 
     `step` says where the caller believes the run to be, `patience` for how long it may wait here, `most_crashes` how
-    often in a row it may have taken its process down. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`,
-    `AnswerRefused`, `RunPaused` for a question left open, `DamagedRecord`, `UsageError`, `RunSetAside`.
+    often in a row it may have taken its process down, `known` what the store said of it just now. Raises
+    `RunNotFound`, `AlreadyCompleted`, `Conflict`, `AnswerRefused`, `RunPaused` for a question left open,
+    `DamagedRecord`, `UsageError`, `RunSetAside`.
     """
     link = compiled.need_link("resume")
-    _refuse_completed(link.head(run_id))
-    held = link.claim(run_id, wait)
+    if known is None:
+        _refuse_completed(link.head(run_id))
+    held = link.claim(run_id, wait, known)
     try:
         tail = link.store.read(run_id)
-        progress, ledger = _reopen(compiled, tail, held, step, given, most_crashes)
+        progress, ledger, losses = _reopen(compiled, tail, held, step, given, most_crashes)
         _bring_in(compiled, progress, ledger, given, tail.head.signal is not None, held.now())
         fresh = progress.meta.get("queued") and not progress.iterations and progress.section is None
         session = Session(
-            compiled, progress, ledger, held, stream=stream, resumed=not fresh, whole=tail.first, patience=patience
+            compiled, progress, ledger, held, stream=stream, resumed=not fresh, whole=tail.first, patience=patience,
+            losses=losses,
         )  # fmt: skip
     except BaseException:
         link.release(held)
@@ -355,13 +359,15 @@ def check_id(run_id: Any) -> str:
 
 def _reopen(
     compiled: Compiled, tail: Tail, held: Held, step: int | None, given: Given, most_crashes: int | None
-) -> tuple[Progress, Ledger]:
-    """The run's progress, and the ledger to go on with."""
+) -> tuple[Progress, Ledger, int]:
+    """The run's progress, the ledger to go on with, and how many holders were lost since it last came further."""
     _refuse_completed(tail.head)
     if given.timed and (tail.head.due is None or tail.head.due > held.now() + A_MOMENT):
         raise Conflict(tail.head.run_id, "it isn't due any more")
     progress, weight = read_on(tail)
-    if most_crashes is not None and held.lease.crashes - progress.crashes >= most_crashes:
+    losses = held.lease.crashes - progress.crashes
+    waits = (progress.due() or 0.0) > held.now()
+    if most_crashes is not None and losses >= most_crashes and not waits:
         _set_aside(compiled, progress, tail, held)
     asked = {question.id for question in progress.open_questions()}
     refitted = check_fits(compiled.plan, progress)
@@ -376,18 +382,26 @@ def _reopen(
             f"step {step} is not its newest any more, that is {progress.step}; "
             f"fork({progress.run_id!r}, step={step}) goes on from there beside the run",
         )
-    progress.lost(held.lease.crashes)
     ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence, weight)
+    if losses > 0 and waits:
+        _forgive(progress, ledger, held)
+        losses = 0
+    progress.lost(held.lease.crashes)
     if refitted:
         ledger.whole(progress)
-    return progress, ledger
+    return progress, ledger, losses
+
+
+def _forgive(progress: Progress, ledger: Ledger, held: Held) -> None:
+    """A run that only let time pass took nobody down: holders that were lost meanwhile don't count against it."""
+    changes = {"attempts": progress.attempts} if progress.section is None else {}
+    progress.lost(held.lease.crashes)
+    ledger.move(progress, changes, time())
 
 
 def _set_aside(compiled: Compiled, progress: Progress, tail: Tail, held: Held) -> None:
-    """Have a run that takes its process down again and again count as failed: `RunSetAside`. Not if it slept."""
+    """Have a run that takes its process down again and again count as failed: `RunSetAside`."""
     times = held.lease.crashes - progress.crashes
-    if (progress.due() or 0.0) > held.now():
-        return
     link, node = compiled.need_link("supervise"), progress.place()
     reason = f"its process was lost {times} times in a row at {node!r}, so it was set aside"
     error = {"type": RunSetAside.__name__, "message": reason, "node": node}

@@ -47,6 +47,10 @@ class Sleep(BaseException):
         super().__init__(timer)
 
 
+class LetOff(BaseException):
+    """Ends a call of a node whose run is to stop, since what it wants kept can't be. No `Exception` either."""
+
+
 def question_for(
     question_id: str,
     prompt: str,

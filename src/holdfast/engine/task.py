@@ -322,6 +322,8 @@ class Task(Speaking):
         self._check_open("sleep")
         if (duration is None) == (until is None):
             raise UsageError("sleep(seconds) or sleep(until=datetime): give one of them")
+        if until is not None and not hasattr(until, "tzinfo"):
+            raise UsageError(f"sleep(until=…) takes a datetime that knows its zone, not {until!r}")
         self._slept = getattr(self, "_slept", 0) + 1
         timer = f"sleep:{key or self._slept}"
         known, now = self.scope.progress.timers.get(timer), self.scope.timer()
