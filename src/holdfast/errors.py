@@ -55,9 +55,13 @@ class UnknownName(DefinitionError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
+        scheme = name.removesuffix("://")
+        adding = (
+            f"register_{kind}({name!r}, …)" if scheme == name else f"register_{kind}_scheme({scheme!r}, …)"
+        )
         super().__init__(
             f"unknown {kind} {name!r}; registered: {', '.join(self.known) or 'none'}. "
-            f"Pass an object, or add yours with register_{kind}({name!r}, …)"
+            f"Pass an object, or add yours with {adding}"
         )
 
 
@@ -133,6 +137,12 @@ class TooLarge(StoreUnavailable):
     """A record is larger than the store can take. Trying again won't help: keep less in the state, or elsewhere."""
 
     code = "too-large"
+
+
+class KeyMissing(StoreUnavailable):
+    """What is stored was encrypted with a key that isn't given, or not under its id. The message names the id."""
+
+    code = "key-missing"
 
 
 class RunNotFound(StoreError):

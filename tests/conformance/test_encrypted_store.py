@@ -20,6 +20,7 @@ import pytest
 from holdfast import (
     DamagedRecord,
     ExecutionError,
+    KeyMissing,
     RunPaused,
     State,
     StateGraph,
@@ -29,6 +30,7 @@ from holdfast import (
     once,
     open_store,
     pause,
+    supervise,
 )
 from holdfast.journal.store import Commit, NewRun, RunFilter, Store
 from holdfast.stores import MemoryStore
@@ -280,6 +282,46 @@ def test_a_wrong_key_is_told_from_damage(store: EncryptedStore, inner: MemorySto
     for call in (lambda: wrong.read("r"), lambda: wrong.head("r"), lambda: wrong.list(RunFilter())):
         with pytest.raises(StoreUnavailable, match="another key than the one that is given as '2026'"):
             call()
+
+
+def test_a_run_whose_key_is_missing_keeps_no_other_from_being_found(
+    store: EncryptedStore, inner: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H1, P6: it is left out, with a warning that names the key; and told if nothing is left."""
+    for number in range(5):
+        store.create(NewRun(f"lost-{number}", "g", [b"1"], note=b"SecretNote", due=0.0, priority=1))
+    other = EncryptedStore(inner, Keys({"2027": OTHER}))
+    assert other.ready(["g"], 2) == []
+    with pytest.raises(KeyMissing, match="'2026'"):
+        other.list(RunFilter())
+    for number in range(3):
+        other.create(NewRun(f"new-{number}", "g", [b"1"], note=b"note", due=0.0))
+    with caplog.at_level(logging.WARNING, "holdfast.stores"):
+        assert {head.run_id for head in other.list(RunFilter())} == {"new-0", "new-1", "new-2"}
+        assert [head.run_id for head in other.ready(["g"], 2)] == ["new-0", "new-1"]
+    assert "the note of run 'lost-0' was encrypted with the key '2026'" in caplog.text
+    assert "SecretNote" not in caplog.text
+    assert len(store.ready(["g"], 9)) == 5
+
+
+def test_a_supervisor_lets_runs_be_whose_key_is_missing(store: EncryptedStore, inner: MemoryStore) -> None:
+    """H1: it tries each once in a while, and goes on with the others; what is let be isn't harmed."""
+    ran: list[str] = []
+    graph = StateGraph({"n": int}, name="g").add_node("a", run=lambda state: ran.append(state.run_id))
+    graph.set_entry_point("a").set_finish_point("a")
+    graph.compile(store=store, preserve=True).start({"n": 1}, run_id="lost")
+    before = inner.head("lost")
+    other = EncryptedStore(inner, Keys({"2027": OTHER}))
+    graph.compile(store=other, preserve=True).start({"n": 1}, run_id="new")
+    supervisor = supervise(other, [graph])
+    assert sorted(supervisor.drain()) == ["lost", "new"]
+    assert supervisor.drain() == []
+    assert ran == ["new"]
+    after = inner.head("lost")
+    assert (after.crashes, after.status, after.holder) == (before.crashes, before.status, None)
+    graph.compile(store=store, preserve=True)
+    graph.recover()
+    assert ran == ["new", "lost"]
 
 
 def test_no_key_is_shown(store: EncryptedStore) -> None:

@@ -184,6 +184,12 @@ class TestFailures:
         with pytest.raises(StoreUnavailable, match="no database of this number"):
             open_store(server.url.replace("/0", "/99"))
 
+    def test_a_database_that_is_no_number(self, server: RedisServer) -> None:
+        """P5: the driver would take the first one, where another program's keys may be."""
+        for url in (server.url.replace("/0", "/runs"), server.url + "/runs"):
+            with pytest.raises(UsageError, match="can't be read"):
+                open_store(url)
+
     def test_a_read_only_replica(self, own: RedisServer, server: RedisServer) -> None:
         with closing(RedisStore(own.url, timeout=1)) as store:
             lease = begin(store)

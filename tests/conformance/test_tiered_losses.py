@@ -354,6 +354,16 @@ class TestURL:
             assert len(store.read("r").records) == 10
             assert "s3cret" not in repr(store)
 
+    def test_a_hot_one_whose_package_is_missing_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """P5: it wouldn't come by waiting."""
+        for name in [each for each in sys.modules if each.partition(".")[0] == "redis"]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "redis", None)
+        with pytest.raises(StoreUnavailable, match=r"pip install 'holdfast\[redis\]'"):
+            open_store(f"tiered://?hot=redis://127.0.0.1:1&cold=sqlite:///{tmp_path}/cold.db")
+
     @pytest.mark.parametrize(
         "url",
         [
@@ -501,12 +511,19 @@ def counting(store: Store, meanwhile: Any) -> StateGraph:
 WHOLE = {"seen": list(range(STEPS)), "text": "".join(f"{number};" for number in range(STEPS))}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    ("cold", "seed"), [*(("sqlite", seed) for seed in range(10)), ("postgres", 10), ("postgres", 11)]
+)
 def test_runs_go_on_however_often_the_hot_store_is_flushed(
-    server: RedisServer, client: Any, tmp_path: Path, seed: int
+    server: RedisServer, client: Any, tmp_path: Path, cold: str, seed: int, request: pytest.FixtureRequest
 ) -> None:
     """P5, P8, P9: FLUSHALL at random moments; pauses, failures and resumes in between."""
     chance = Random(seed)
+    kept = (
+        f"sqlite:///{tmp_path}/cold.db?level=process"
+        if cold == "sqlite"
+        else request.getfixturevalue("database")
+    )
     failing = [chance.randrange(STEPS), chance.randrange(STEPS)]
 
     def meanwhile(number: int) -> None:
@@ -517,7 +534,7 @@ def test_runs_go_on_however_often_the_hot_store_is_flushed(
             raise RuntimeError("for once")
 
     def opened() -> TieredStore:
-        return TieredStore(RedisStore(server.url), SQLiteStore(tmp_path / "cold.db", level="process"))
+        return TieredStore(RedisStore(server.url), open_store(kept))
 
     with closing(opened()) as store:
         graph = counting(store, meanwhile)

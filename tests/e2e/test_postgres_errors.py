@@ -122,6 +122,8 @@ def test_a_read_only_database(postgres: Server, database: str) -> None:
     [
         f"postgresql://ann:{SECRET}/x@host/db",
         f"postgresql://ann:123/{SECRET}@host/db",
+        f"postgresql://ann:123@{SECRET}@host/db",
+        f"postgresql://ann:123@{SECRET}@host,other:5432/db",
         f"postgresql://ann:{SECRET}@host:port/db",
         f"postgresql://ann:{SECRET}@host/db?color=blue",
         f"postgresql://ann:{SECRET}%zz@host/db",

@@ -115,6 +115,8 @@ def test_the_stores_of_backends_are_where_they_should_be(
         ({}, f"set {STORE} to a URL or name"),
         ({STORE: "env"}, '"env" is none'),
         ({BACKEND: "env"}, '"env" is none'),
+        ({STORE: "encrypted+env", "HOLDFAST_ENCRYPTION_KEY": "7" * 64}, '"env" is none'),
+        ({STORE: "tiered://?hot=memory://&cold=env"}, '"env" is none'),
         ({BACKEND: "postgres"}, f"set {DSN} to where the postgres is, such as postgresql://"),
         ({BACKEND: "redis"}, f"set {DSN} to where the redis is, such as redis://"),
         ({BACKEND: "file"}, f"set {DSN}"),

@@ -151,6 +151,10 @@ def test_an_unknown_name_is_a_clear_error(target: str) -> None:
         ("sqlite://runs.db", "three slashes"),
         ("sqlite://", "three slashes"),
         ("sqlite:///:memory:", '"memory"'),
+        ("sqlite:///runs\0.db", "null character"),
+        ("sqlite:///runs%00.db", "null character"),
+        ("file:///runs\0", "null character"),
+        ("runs\0.db", "null character"),
         ("memory://?level=disk", "no option"),
         ("memory:///place", "no place"),
         (None, "not builtins.NoneType"),
@@ -162,6 +166,14 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, target: object, hint: st
     with pytest.raises(UsageError, match=hint):
         open_store(target)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scheme_that_is_unknown_is_told_with_how_to_add_it() -> None:
+    """G10: what the error advises is what works."""
+    with pytest.raises(UnknownName, match=r"register_store\('attic', …\)"):
+        open_store("attic")
+    with pytest.raises(UnknownName, match=r"register_store_scheme\('attic', …\)"):
+        open_store("attic://place")
 
 
 def test_a_file_that_cannot_be_opened_is_not_remembered(tmp_path: Path) -> None:

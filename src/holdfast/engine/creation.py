@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.engine.accounts import summary
 from holdfast.engine.environment import environment
@@ -27,9 +27,6 @@ from holdfast.journal.store import (
     NewRun,
 )
 from holdfast.observe import events
-
-if TYPE_CHECKING:
-    pass
 
 
 def start(
@@ -70,6 +67,10 @@ def enqueue(
     Raises `RunExists` if the id is that of a run of another graph, `UnstorableValue`, `UsageError`.
     """
     link = compiled.need_link("start")
+    if not link.store.abilities.leases:
+        raise UsageError(
+            f"{link.store!r} can't keep two processes apart, so nobody could take the run up: execute() it here"
+        )
     progress = _new(compiled.plan, given, config, run_id)
     encode(progress.config, "config")
     progress.meta = {**made_with(compiled, tags), "queued": True}

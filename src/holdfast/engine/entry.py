@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.engine.accounts import summary
 from holdfast.engine.changes import Changes
@@ -47,9 +47,6 @@ from holdfast.journal.store import (
 )
 from holdfast.journal.waiting import FAILED_PHASE
 from holdfast.observe import events
-
-if TYPE_CHECKING:
-    pass
 
 A_MOMENT = 1.0
 """Seconds by which what is known of the store's clock may be wrong."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.engine.link import Link
 from holdfast.engine.session import Compiled
@@ -13,9 +13,6 @@ from holdfast.errors import (
 )
 from holdfast.graphs.plan import Plan
 from holdfast.journal.progress import Progress
-
-if TYPE_CHECKING:
-    pass
 
 
 def located(compiled: Compiled, reference: Any) -> tuple[str, int | None]:

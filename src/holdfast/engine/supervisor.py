@@ -26,6 +26,7 @@ from holdfast.errors import (
     AlreadyCompleted,
     Conflict,
     HoldfastError,
+    KeyMissing,
     RunNotFound,
     RunSetAside,
     StoreUnavailable,
@@ -394,6 +395,9 @@ class Supervisor:
             return None  # somebody else was quicker
         except RunSetAside as problem:
             log().error("%s", problem)
+            return None
+        except KeyMissing as problem:
+            self._leave_alone(head.run_id, str(problem))
             return None
         except StoreUnavailable as problem:
             self._leave_alone(head.run_id, f"it couldn't be taken on: {problem}", LONGEST_PAUSE)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from holdfast.errors import DamagedRecord, StoreUnavailable, TooLarge, UsageError
+from holdfast.errors import DamagedRecord, KeyMissing, StoreUnavailable, TooLarge, UsageError
 from holdfast.journal.store import (
     ENDED,
     Abilities,
@@ -89,7 +89,7 @@ class Keys:
     def decrypted(self, place: Place, data: bytes) -> bytes:
         """What was encrypted for this place.
 
-        Raises `DamagedRecord` if this isn't that, and `StoreUnavailable`, which names the id, if its key is missing.
+        Raises `DamagedRecord` if this isn't that, and `KeyMissing`, which names the id, if its key is.
         """
         key = self._writing
         if not data.startswith(key.start):
@@ -119,12 +119,12 @@ class Keys:
         key_id = start[2:-8].decode("utf-8", "replace")
         key = self._keys.get(key_id)
         if key is None:
-            raise StoreUnavailable(
+            raise KeyMissing(
                 f"{place} was encrypted with the key {key_id!r}, which isn't among those given: "
                 f"{', '.join(map(repr, self._keys))}. Add it to the Keys of the store"
             )
         if key.start != start:
-            raise StoreUnavailable(
+            raise KeyMissing(
                 f"{place} was encrypted with another key than the one that is given as {key_id!r}. "
                 "Give the right one under this id"
             )
@@ -207,12 +207,28 @@ class EncryptedStore:
         self.inner.signal(run_id, signal)
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        """As everywhere; a run whose note is damaged is left out, with a warning in the log."""
-        return self._readable(self.inner.list(which))
+        """As everywhere; a run whose note is damaged, or whose key is missing, is left out, and the log says so.
+
+        Raises `KeyMissing` if nothing is left.
+        """
+        found = self.inner.list(which)
+        heads, unreadable = self._readable(found)
+        if unreadable and not heads:
+            raise unreadable[-1]
+        return heads
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        """As everywhere; a run whose note is damaged is left out, with a warning in the log."""
-        return self._readable(self.inner.ready(graphs, limit))
+        """As everywhere; a run whose note is damaged, or whose key is missing, keeps no other from being found.
+
+        It is left out, with a warning in the log.
+        """
+        asked = limit
+        while True:
+            found = self.inner.ready(graphs, asked)
+            heads, _ = self._readable(found)
+            if len(heads) >= limit or len(found) < asked:
+                return heads[:limit]
+            asked *= 2
 
     def prune(self, run_id: str, before: int) -> int:
         return self.inner.prune(run_id, before)
@@ -263,19 +279,24 @@ class EncryptedStore:
             return head
         return head._replace(note=self.keys.decrypted(Place(head.run_id, 0), head.note))
 
-    def _readable(self, found: Iterable[RunHead]) -> Heads:
-        heads = []
+    def _readable(self, found: Iterable[RunHead]) -> tuple[Heads, Unreadable]:
+        """The heads that can be read, and why others can't, for want of a key; damaged ones are only logged."""
+        heads: Heads = []
+        missing: Unreadable = []
         for head in found:
             try:
                 heads.append(self._head(head))
-            except DamagedRecord as damage:
+            except (DamagedRecord, KeyMissing) as problem:
                 import logging
 
-                logging.getLogger("holdfast.stores").warning("left out of a list of runs: %s", damage)
-        return heads
+                logging.getLogger("holdfast.stores").warning("left out of a list of runs: %s", problem)
+                if isinstance(problem, KeyMissing):
+                    missing.append(problem)
+        return heads, missing
 
 
 Records = list[bytes]
+Unreadable = list[KeyMissing]
 
 
 class Place(NamedTuple):

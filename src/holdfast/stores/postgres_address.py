@@ -49,9 +49,14 @@ class Address:
 
 
 def _makes_sense(given: Mapping[str, object]) -> bool:
-    """Not where a slash or an @ in the password has made its rest the port, or the database."""
+    """Not where a slash or an @ in the password has made its rest the host, the port or the database."""
     ports = str(given.get("port") or "").split(",")
-    return all(not port or port.isdecimal() for port in ports) and "@" not in str(given.get("dbname") or "")
+    hosts = str(given.get("host") or "").split(",")
+    return (
+        all(not port or port.isdecimal() for port in ports)
+        and "@" not in str(given.get("dbname") or "")
+        and not any("@" in host[1:] for host in hosts)  # one that begins with it is an abstract socket
+    )
 
 
 def _shown(given: Mapping[str, object]) -> str:

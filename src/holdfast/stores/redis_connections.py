@@ -162,6 +162,7 @@ class Connections:
             **options,
         }
         try:
+            _check_database(url)
             return ConnectionPool.from_url(url, **options)
         except (ValueError, TypeError):
             raise UsageError(
@@ -178,6 +179,16 @@ def _driver() -> Any:
             "a Redis store needs the package redis: pip install 'holdfast[redis]'"
         ) from error
     return redis.exceptions
+
+
+def _check_database(url: str) -> None:
+    """Raises `ValueError` for a database that is no number: the driver would take the first one instead."""
+    from urllib.parse import urlsplit
+
+    scheme, _, rest = url.partition("://")
+    database = urlsplit("//" + rest).path.strip("/")
+    if "unix" not in scheme.lower() and database and not database.isdecimal():
+        raise ValueError(database)
 
 
 def _name(options: dict[str, Any], url: str) -> str:

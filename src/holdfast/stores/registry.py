@@ -116,6 +116,9 @@ def _open_chosen(choice: Choice) -> Store:
     """The store that the environment names; the log tells which, and errors say who named it."""
     import logging
 
+    if getattr(_opening, "named", False):
+        raise UsageError(f'{choice.variable} names a store, and "env" is none')
+    _opening.named = True
     try:
         store = _resolve(choice.target)
     except UnknownName as error:
@@ -126,6 +129,8 @@ def _open_chosen(choice: Choice) -> Store:
     except HoldfastError as error:
         error.add_note(f"The store was named by {choice.variable}.")
         raise
+    finally:
+        _opening.named = False
     logging.getLogger("holdfast.stores").info("%s names the store: %r", choice.variable, store)
     return store
 
@@ -180,6 +185,10 @@ def _once(factory: StoreFactory) -> Callable[[], Store]:
 
 
 def _resolve(text: str) -> Store:
+    if "\0" in text or "%00" in text:  # no path can have one, and the system's error would be none of ours
+        raise UsageError(
+            "what names the store has a null character in it, which no name, URL or path can have"
+        )
     if text.startswith(ENCRYPTED):
         from holdfast.stores.encryption import encrypted, needed_keys
 
@@ -227,6 +236,8 @@ def _kind(target: object) -> str:
 
 
 _lock = threading.RLock()
+_opening = threading.local()
+"""Whether this thread is opening what the environment names: that can't lead to "env" again."""
 _names: dict[str, Callable[[], Store]] = {
     "memory": _once(MemoryStore),
     "sqlite": lambda: open_sqlite_file("holdfast.db"),

@@ -139,7 +139,11 @@ def open_tiered(url: StoreURL, resolve: Callable[[str], Store]) -> Store:
         hot, cold = _briefly(str(stores["hot"])), resolve(str(stores["cold"]))
         try:
             return TieredStore(resolve(hot), cold)
-        except StoreUnavailable:  # runs do without it, so opening does too
+        except StoreUnavailable as away:  # runs do without it, so opening does too
+            if isinstance(
+                away.__cause__, ImportError
+            ):  # but for a package that nobody will install meanwhile
+                raise
             return TieredStore(lambda: resolve(hot), cold)
 
     return _shared(url, opened)
