@@ -15,6 +15,7 @@ from holdfast.engine import records
 from holdfast.engine.holder import describe_holder
 from holdfast.engine.records import Difference, RunInfo, run_info
 from holdfast.errors import UsageError
+from holdfast.graphs.plan import END
 from holdfast.graphs.secrets import masked
 from holdfast.journal.progress import Progress
 from holdfast.journal.store import RUNNING
@@ -28,7 +29,7 @@ def list_runs(given: Namespace, output: Output) -> int:
         return OK
     columns = ("run", "graph", "status", "step", "at", "updated (UTC)", "")
     rows = [
-        (info.run_id, info.graph, info.status, info.step or "", info.node, moment(info.updated), _gist(info))
+        (info.run_id, info.graph, info.status, info.step, _place(info), moment(info.updated), _gist(info))
         for info in found
     ]
     output.table(
@@ -44,7 +45,7 @@ def show(given: Namespace, output: Output) -> int:
         output.result(_facts(info))
         return OK
     facts = {
-        "run": info.run_id, "graph": info.graph, "status": info.status, "step": info.step, "at": info.node,
+        "run": info.run_id, "graph": info.graph, "status": info.status, "step": info.step, "at": _place(info),
         "why": info.reason, "created": f"{moment(info.created)} UTC", "updated": f"{moment(info.updated)} UTC",
         "tags": ", ".join(info.tags), "forked from": info.parent,
         "held by": describe_holder(info.holder) if info.holder else None,
@@ -118,14 +119,15 @@ def diff(given: Namespace, output: Output) -> int:
 
 def watch(given: Namespace, output: Output) -> int:
     """Follow a run until it stops; each change is shown once."""
-    link, seen = link_of(given), None
+    link, seen, holder = link_of(given), None, None
     while True:
         head = link.head(given.run)
         info = run_info(head)
         now = (head.sequence, info.status, head.holder)
         if now != seen:
-            seen = now
-            _tell(info, records.progress_of(link, given.run, None) if head.snapshot else None, output)
+            progress = records.progress_of(link, given.run, None) if head.snapshot else None
+            _tell(info, progress, seen is None or holder != info.holder, output)
+            seen, holder = now, info.holder
         if info.status != RUNNING:
             if not output.json:
                 what_next(info, given, output)
@@ -133,19 +135,27 @@ def watch(given: Namespace, output: Output) -> int:
         time.sleep(max(0.05, given.every))
 
 
-def _tell(info: RunInfo, progress: Any, output: Output) -> None:
+def _tell(info: RunInfo, progress: Any, held: bool, output: Output) -> None:
+    """A line of a run that is followed; who has it is said where that is new."""
     step, node = (info.step, info.node) if progress is None else (progress.step, progress.place())
     if output.json:
         output.result({"run_id": info.run_id, "status": info.status, "step": step, "at": node})
         return
-    holder = f", {describe_holder(info.holder)}" if info.holder else ", nobody has it"
-    what = f"step {step}, at {node}{holder}" if info.status == RUNNING else info.reason or f"step {step}"
-    output.text(f"{time.strftime('%H:%M:%S')}  {info.status:9}  {what}")
+    what = f"step {step}" + (f", at {node}" if node not in (None, END) else "")
+    if info.status == RUNNING and held:
+        what += f"; {describe_holder(info.holder)} has it" if info.holder else "; nobody has it"
+    elif info.status == "failed" and info.reason:
+        what += f": {info.reason}"
+    output.event(time.strftime("%H:%M:%S"), info.status, what)
 
 
 def _secrets(progress: Progress) -> list[str]:
     """The keys that the graph of a run has marked as secret, as they were when it began."""
     return [str(key) for key in progress.meta.get("secrets", ())]
+
+
+def _place(info: RunInfo) -> str | None:
+    return None if info.node == END else info.node
 
 
 def _gist(info: RunInfo) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from argparse import Namespace
 from functools import lru_cache
@@ -65,10 +66,11 @@ def graph_of(given: Namespace, name: str) -> Graph:
 
 def graphs_of(given: Namespace) -> list[Graph]:
     """The graphs that are known here."""
-    return [load_target(target) for target in _targets(given)]
+    return [load_target(target) for target in targets_of(given)]
 
 
-def _targets(given: Namespace) -> list[str]:
+def targets_of(given: Namespace) -> list[str]:
+    """Where the code of the graphs is that are known here."""
     if given.graph:
         return list(given.graph)
     if named := os.environ.get(GRAPHS):
@@ -81,7 +83,7 @@ def _targets(given: Namespace) -> list[str]:
 
 def command(words: str, given: Namespace, *more: str) -> str:
     """A command to type next, with what was said on this command line of the store and the graphs."""
-    parts = [*_program(), *words.split(), *more]
+    parts = [*program(), *words.split(), *more]
     if given.store:
         parts += ["--store", given.store]
     for target in given.graph or ():
@@ -89,8 +91,17 @@ def command(words: str, given: Namespace, *more: str) -> str:
     return shlex.join(parts)
 
 
-def _program() -> list[str]:
-    return ["holdfast"] if os.path.basename(sys.argv[0]) == "holdfast" else ["python", "-m", "holdfast"]
+def program() -> list[str]:
+    """How this program is called here, so that what it prints can be typed."""
+    name = sys.argv[0]
+    if Path(name).stem != "holdfast":
+        return [_shortest("python", sys.executable), "-m", "holdfast"]
+    return [_shortest("holdfast", name) if os.path.dirname(name) else name]
+
+
+def _shortest(name: str, path: str) -> str:
+    found = shutil.which(name)
+    return name if found is not None and os.path.realpath(found) == os.path.realpath(path) else path
 
 
 @lru_cache(maxsize=1)
