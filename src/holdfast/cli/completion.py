@@ -28,15 +28,19 @@ ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 def show(given: Namespace, output: Output) -> int:
     """The script for one shell."""
     words = _words(make_parser())
-    if given.shell == "fish":
-        output.text("\n".join(_fish(words)))
-    else:
-        lines = [
-            f'        " {way}{" " if way else ""}"*) {_offered(following)} ;;'
-            for way, following in sorted(words.items(), key=lambda each: -len(each[0]))
-        ]
-        output.text((ZSH if given.shell == "zsh" else "") + BASH.format(cases="\n".join(lines)))
+    script = "\n".join(_fish(words)) if given.shell == "fish" else _bash(words)
+    if given.shell == "zsh":
+        script = ZSH + script
+    output.result({"shell": given.shell, "script": script}) if output.json else output.text(script)
     return OK
+
+
+def _bash(words: dict[str, list[str]]) -> str:
+    lines = [
+        f'        " {way}{" " if way else ""}"*) {_offered(following)} ;;'
+        for way, following in sorted(words.items(), key=lambda each: -len(each[0]))
+    ]
+    return BASH.format(cases="\n".join(lines))
 
 
 def _words(parser: ArgumentParser, way: str = "") -> dict[str, list[str]]:

@@ -26,13 +26,14 @@ def run(given: Namespace, output: Output) -> int:
     on_store = OnStore(graph, store_of(given, graph))
     values = read_input(part for parts in given.input for part in parts)
     config = read_pairs(given.config, "--config")
+    checkpoint = given.checkpoint or on_store.checkpoint_named
+    if given.detach and checkpoint is not None:
+        raise UsageError("a run that goes on from a checkpoint isn't queued: leave out --detach")
     if given.detach:
         queued = on_store.start(values, config, run_id=given.id, tags=given.tag, priority=given.priority)
         return _queued(queued.id, given, output)
-    if given.checkpoint is not None:
-        started = on_store.stream(values or None, config, given.checkpoint)
-    else:
-        started = on_store.stream(values, config, run_id=given.id, tags=given.tag)
+    found = values or None if checkpoint is not None else values
+    started = on_store.stream(found, config, checkpoint, run_id=given.id, tags=given.tag)
     return follow(started, on_store, given, output)
 
 
