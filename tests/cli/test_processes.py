@@ -126,7 +126,7 @@ def test_watching_shows_each_step_until_the_run_stops(start: Start, tmp_path: Pa
     watching = start("runs", "watch", "r", "--every", "0.05")
     assert watching.stdout is not None
     line = watching.stdout.readline()
-    assert "running    step 1, at second; process" in line
+    assert "running    step 1, at second; held by process" in line
     (tmp_path / "hold").unlink()
     out, _ = watching.communicate(timeout=60)
     assert re.search(r"completed +step 2\n", out)

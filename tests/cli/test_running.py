@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import Command
+from support.command_line import FLOWS, Command
 
 
 def test_a_run_that_completes_shows_its_state(holdfast: Command) -> None:
@@ -172,7 +172,7 @@ def test_a_worker_tells_what_it_goes_on_with(holdfast: Command) -> None:
     done = holdfast("worker", "flows:graph", "flows:plain", "--once", "--concurrency", "1")
     assert done.code == 0
     assert "article a waits: 'review' asks: Publish" in done.err
-    assert done.err.endswith("2 runs gone on with\n")
+    assert done.err.endswith("gone on with 2 runs\n")
     holdfast("run", "flows:plain", "--id", "c", "--detach")
     said = holdfast("worker", "flows:plain", "--once", "--json").out.splitlines()
     assert [json.loads(line).get("type") for line in said] == ["graph.start", "graph.complete", None]
@@ -238,6 +238,19 @@ def test_the_project_may_name_store_and_graphs(
     monkeypatch.setenv("HOLDFAST_STORE", "sqlite:///other.db")
     assert holdfast("runs", "show", "r").code == 4
     assert (here / "other.db").exists()
+
+
+def test_a_graph_that_has_a_store_of_its_own_is_gone_on_with_there(holdfast: Command, here: Path) -> None:
+    """P5: by what is printed, which names no store; `holdfast.db` is only for those that have none."""
+    text = FLOWS.replace(
+        'set_finish_point("publish")', 'set_finish_point("publish")\ngraph.compile(store="sqlite:///own.db")'
+    )
+    (here / "flows.py").write_text(text)
+    done = holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    printed = done.err.strip().splitlines()[-1].split()
+    assert holdfast(*printed[1:]).code == 0
+    assert holdfast("runs", "list", "--graph", "flows:graph", "--json").data[0]["status"] == "completed"
+    assert [path.name for path in here.glob("*.db")] == ["own.db"]
 
 
 @pytest.mark.parametrize(

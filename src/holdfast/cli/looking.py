@@ -12,9 +12,10 @@ from holdfast.cli.plainly import moment
 from holdfast.cli.project import command, link_of
 from holdfast.cli.running import what_next
 from holdfast.engine import records
-from holdfast.engine.holder import describe_holder
+from holdfast.engine.holder import describe_holder, is_dead
+from holdfast.engine.link import Link
 from holdfast.engine.records import Difference, RunInfo, run_info
-from holdfast.errors import UsageError
+from holdfast.errors import DamagedRecord, RunNotFound, UsageError
 from holdfast.graphs.plan import END
 from holdfast.graphs.secrets import masked
 from holdfast.journal.progress import Progress
@@ -23,7 +24,9 @@ from holdfast.journal.store import RUNNING
 
 def list_runs(given: Namespace, output: Output) -> int:
     """The runs in the store."""
-    found = records.list_runs(link_of(given), given.status, given.of, given.tag, given.limit)
+    link = link_of(given)
+    listed = records.list_runs(link, given.status, given.of, given.tag, given.limit)
+    found = [_at_present(link, info) for info in listed]
     if output.json:
         output.result([_facts(info) for info in found])
         return OK
@@ -40,7 +43,8 @@ def list_runs(given: Namespace, output: Output) -> int:
 
 def show(given: Namespace, output: Output) -> int:
     """All that is known of one run."""
-    info = run_info(link_of(given).head(given.run))
+    link = link_of(given)
+    info = _at_present(link, run_info(link.head(given.run)))
     if output.json:
         output.result(_facts(info))
         return OK
@@ -48,7 +52,7 @@ def show(given: Namespace, output: Output) -> int:
         "run": info.run_id, "graph": info.graph, "status": info.status, "step": info.step, "at": _place(info),
         "why": info.reason, "created": f"{moment(info.created)} UTC", "updated": f"{moment(info.updated)} UTC",
         "tags": ", ".join(info.tags), "forked from": info.parent,
-        "held by": describe_holder(info.holder) if info.holder else None,
+        "held by": _holder(info) if info.holder else None,
         "error": (info.error or {}).get("traceback") or (info.error or {}).get("message"),
     }  # fmt: skip
     output.facts(facts)
@@ -123,11 +127,10 @@ def watch(given: Namespace, output: Output) -> int:
     while True:
         head = link.head(given.run)
         info = run_info(head)
-        now = (head.sequence, info.status, head.holder)
+        now = (head.sequence, info.status, _holder(info))
         if now != seen:
-            progress = records.progress_of(link, given.run, None) if head.snapshot else None
-            _tell(info, progress, seen is None or holder != info.holder, output)
-            seen, holder = now, info.holder
+            _tell(_at_present(link, info), holder != now[2], output)
+            seen, holder = now, now[2]
         if info.status != RUNNING:
             if not output.json:
                 what_next(info, given, output)
@@ -135,18 +138,32 @@ def watch(given: Namespace, output: Output) -> int:
         time.sleep(max(0.05, given.every))
 
 
-def _tell(info: RunInfo, progress: Any, held: bool, output: Output) -> None:
+def _tell(info: RunInfo, held: bool, output: Output) -> None:
     """A line of a run that is followed; who has it is said where that is new."""
-    step, node = (info.step, info.node) if progress is None else (progress.step, progress.place())
     if output.json:
-        output.result({"run_id": info.run_id, "status": info.status, "step": step, "at": node})
+        output.result({"run_id": info.run_id, "status": info.status, "step": info.step, "at": info.node})
         return
-    what = f"step {step}" + (f", at {node}" if node not in (None, END) else "")
+    what = f"step {info.step}" + (f", at {_place(info)}" if _place(info) else "")
     if info.status == RUNNING and held:
-        what += f"; {describe_holder(info.holder)} has it" if info.holder else "; nobody has it"
+        what += f"; held by {_holder(info)}" if info.holder else "; nobody has it"
     elif info.status == "failed" and info.reason:
         what += f": {info.reason}"
     output.event(time.strftime("%H:%M:%S"), info.status, what)
+
+
+def _at_present(link: Link, info: RunInfo) -> RunInfo:
+    """What is known of a run, with where it is now if it runs; as of its last stop where that can't be read."""
+    if info.status != RUNNING:
+        return info
+    try:
+        progress = records.progress_of(link, info.run_id, None)
+    except (DamagedRecord, RunNotFound):
+        return info
+    return info._replace(step=progress.step, node=progress.place(), reason=None, questions=[])
+
+
+def _holder(info: RunInfo) -> str:
+    return describe_holder(info.holder) + (", which is gone" if info.holder and is_dead(info.holder) else "")
 
 
 def _secrets(progress: Progress) -> list[str]:
@@ -159,6 +176,8 @@ def _place(info: RunInfo) -> str | None:
 
 
 def _gist(info: RunInfo) -> str:
+    if info.status == RUNNING and info.holder and is_dead(info.holder):
+        return "its process is gone"
     if info.questions:
         return f"asks: {info.questions[0].prompt}"
     return info.reason or ""

@@ -27,7 +27,10 @@ FALLBACK = "holdfast.db"
 
 
 def store_of(given: Namespace, graph: Graph | None = None) -> Store:
-    """The store that a command works on. Raises `UsageError` where nobody has named one."""
+    """The store that a command works on: where nobody has named one, that of its graph, or of those known here.
+
+    Raises `UsageError` where there is none.
+    """
     from holdfast.stores.registry import open_default_store, open_store
 
     if given.store:
@@ -37,8 +40,9 @@ def store_of(given: Namespace, graph: Graph | None = None) -> Store:
         return opened
     if (named := _settings().get("store")) is not None:
         return open_store(_text(named, "store"))
-    if graph is not None and (link := graph.compiled().link) is not None and link.store.abilities.shared:
-        return link.store
+    for known in [graph] if graph is not None else graphs_of(given):
+        if (link := known.compiled().link) is not None and link.store.abilities.shared:
+            return link.store
     if graph is not None or Path(FALLBACK).exists():
         return open_store(f"sqlite:///{FALLBACK}")
     raise UsageError(

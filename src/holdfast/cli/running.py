@@ -12,6 +12,7 @@ from holdfast.cli.project import command, graph_of, link_of, store_of, targets_o
 from holdfast.cli.targets import OnStore, load_target
 from holdfast.engine import entry
 from holdfast.engine.given import Given
+from holdfast.engine.holder import is_dead
 from holdfast.engine.records import RunInfo, run_info
 from holdfast.engine.run import Run
 from holdfast.errors import HoldfastError, UsageError
@@ -96,6 +97,9 @@ def what_next(info: RunInfo, given: Namespace, output: Output) -> None:
         output.hint(f"{info.reason or 'It waits'}. Go on with:", command("resume", given, info.run_id))
     elif info.status == "failed":
         output.hint("When that is mended, try it again with:", command("resume", given, info.run_id))
+    elif info.status == "running" and (info.holder is None or is_dead(info.holder)):
+        said = "Nobody has it" if info.holder is None else "Its process is gone"
+        output.hint(f"{said}. A worker goes on with it, or:", command("resume", given, info.run_id))
     elif info.status == "cancelled":
         output.hint("To go on all the same:", command("resume", given, info.run_id))
 

@@ -100,5 +100,6 @@ def prune(given: Namespace, output: Output) -> int:
     rows = [(each.run_id, each.graph, each.status, moment(each.updated), each.reason) for each in going]
     output.table(("run", "graph", "status", "updated (UTC)", "why"), rows, "nothing is to go")
     if rows:
-        output.say(f"{len(rows)} runs {'would be' if given.dry_run else 'were'} deleted")
+        done = "would be" if given.dry_run else "was" if len(rows) == 1 else "were"
+        output.say(f"{len(rows)} run{'s' if len(rows) != 1 else ''} {done} deleted")
     return OK
