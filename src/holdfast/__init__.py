@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from holdfast.graphs.refit import ResumePlan
     from holdfast.graphs.secrets import secret
     from holdfast.graphs.state import State
-    from holdfast.journal.progress import Question
     from holdfast.journal.reading import Checkpoint
     from holdfast.journal.types import register_type
     from holdfast.journal.verification import Damage, Verification
+    from holdfast.journal.waiting import Question
     from holdfast.observe.events import Event
     from holdfast.observe.registry import register_observer
     from holdfast.stategraph import StateGraph
@@ -92,7 +92,7 @@ _LATER = {
     "MemoryStore": "stores.memory",
     "PauseInfo": "engine.checkpoints",
     "PauseMetadata": "stores.checkpoint_store",
-    "Question": "journal.progress",
+    "Question": "journal.waiting",
     "QueuedRun": "engine.queued",
     "ResumePlan": "graphs.refit",
     "Retention": "stores.retention",

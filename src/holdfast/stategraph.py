@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.engine import entry
+from holdfast.engine import entry, references
 from holdfast.engine.core import BESIDE
 from holdfast.engine.given import Given
 from holdfast.engine.run import AsyncRun, Run
@@ -169,7 +169,9 @@ class StateGraph(Definition, Runnable[State]):
         Raises, when it begins, what `load_checkpoint` does, and `DefinitionError` for a node that is gone.
         """
         compiled, given = self.compiled(), Given(update=state_update, config=config)
-        return Run(entry.run_of(path), lambda: entry.recall(compiled, path, given, stream=False, file=True))
+        return Run(
+            references.run_of(path), lambda: entry.recall(compiled, path, given, stream=False, file=True)
+        )
 
     def aresume_from_checkpoint(
         self,
@@ -180,7 +182,7 @@ class StateGraph(Definition, Runnable[State]):
         """`resume_from_checkpoint` for `async for`."""
         compiled, given = self.compiled(), Given(update=state_update, config=config)
         return AsyncRun(
-            entry.run_of(path), lambda: entry.recall(compiled, path, given, stream=False, file=True)
+            references.run_of(path), lambda: entry.recall(compiled, path, given, stream=False, file=True)
         )
 
     def compiled(self) -> Compiled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from holdfast.engine import checkpoints, entry
+from holdfast.engine import checkpoints, entry, fitting, references
 from holdfast.engine.aside import twin
 from holdfast.engine.checkpoints import WorkflowCheckpoint
 from holdfast.engine.given import Given
@@ -128,7 +128,7 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         """
         given = given_to(NOT_GIVEN, response, answers, update, config)
         opening = self._from_checkpoint(checkpoint_id, given, wait)
-        run: Run[WorkflowState] = Run(entry.run_of(checkpoint_id), opening)
+        run: Run[WorkflowState] = Run(references.run_of(checkpoint_id), opening)
         return run.result()
 
     async def aresume_from_checkpoint(
@@ -144,7 +144,7 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         """`resume_from_checkpoint` without blocking the event loop."""
         given = given_to(NOT_GIVEN, response, answers, update, config)
         opening = self._from_checkpoint(checkpoint_id, given, wait)
-        run: AsyncRun[WorkflowState] = AsyncRun(entry.run_of(checkpoint_id), opening)
+        run: AsyncRun[WorkflowState] = AsyncRun(references.run_of(checkpoint_id), opening)
         return await run.result()
 
     def plan_resume(self, id: str) -> ResumePlan:
@@ -153,7 +153,7 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         It says which tasks are kept, which would run, and what is different in the code from what was saved.
         """
         compiled = self.compiled()
-        run_id, step = entry.located(compiled, id)
+        run_id, step = references.located(compiled, id)
         link = compiled.need_link("plan_resume")
         head = link.head(run_id)
         if head.status == COMPLETED and not head.snapshot:
@@ -161,9 +161,9 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
                 run_id, "", COMPLETED, 0, [], [], [], {}, [], [], [], ["its journal went with that"]
             )
         progress = progress_of(link, run_id, None)
-        entry.check_step(progress, step)
+        references.check_step(progress, step)
         assert compiled.plan.layers is not None
-        under_way = entry.workflows_in(compiled.plan, progress)
+        under_way = fitting.workflows_in(compiled.plan, progress)
         plans = {place: plan_resume(layers, inner) for layers, inner, _, place in under_way}
         plan = plans.pop("") if plans else plan_resume(compiled.plan.layers, progress)
         return plan._replace(inside={place: each for place, each in plans.items() if each.differs})
@@ -176,14 +176,14 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         Raises `RunNotFound`, and `UsageError` for a step that the run's journal doesn't have.
         """
         compiled = self.compiled()
-        return checkpoints.load(compiled, *entry.located(compiled, id))
+        return checkpoints.load(compiled, *references.located(compiled, id))
 
     acheckpoint = twin(checkpoint)
 
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """The checkpoints of a run that are kept, oldest first: one for each layer. `history` has every step."""
         compiled = self.compiled()
-        return checkpoints.newest(compiled, entry.located(compiled, run_id)[0])
+        return checkpoints.newest(compiled, references.located(compiled, run_id)[0])
 
     acheckpoints = twin(checkpoints)
 
@@ -194,7 +194,7 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         compiled = self.compiled()
 
         def opening() -> Session:
-            run_id, step = entry.located(compiled, id)
+            run_id, step = references.located(compiled, id)
             return entry.resume(compiled, run_id, given, wait, False, step)
 
         return opening

@@ -44,6 +44,7 @@ from holdfast import (
     errors,
     pause,
     sleep,
+    testing,
 )
 from holdfast.declared.builtin import BUILT_IN
 from holdfast.declared.document import read_document
@@ -167,6 +168,7 @@ def surroundings() -> dict[str, str]:
         "PYTHONPATH": str(SOURCE),
         "PYTHONUNBUFFERED": "1",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_PLUGINS": "holdfast.testing.plugin",
     }
 
 
@@ -222,6 +224,11 @@ INTERNAL = {"compiled", "freeze", "at", "call", "offer", (Task, "close")}
 
 def test_every_public_name_is_in_the_reference() -> None:
     assert [name for name in holdfast.__all__ if not re.search(rf"`{name}\b", API)] == []
+
+
+def test_every_name_of_the_crash_test_kit_is_in_the_reference() -> None:
+    section = API.partition("\n## Testing\n")[2].partition("\n## ")[0]
+    assert [name for name in testing.__all__ if not re.search(rf"`{name}\b", section)] == []
 
 
 @pytest.mark.parametrize("cls", CLASSES)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from support.workers import Fleet
 
 PROGRAMS = Path(__file__).parent / "crash_graphs"
 PATIENCE = 60.0
@@ -171,3 +172,14 @@ def until() -> Callable[[Callable[[], Any]], Any]:
         return found
 
     return wait
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def workers(request: pytest.FixtureRequest, tmp_path: Path, launch: Launch) -> Iterator[Fleet]:
+    """A fleet of workers on a store of each kind."""
+    url = (
+        f"sqlite:///{tmp_path}/runs.db" if request.param == "sqlite" else request.getfixturevalue("database")
+    )
+    made = Fleet(tmp_path, url, launch)
+    yield made
+    made.store.close()

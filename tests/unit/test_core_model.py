@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 from holdfast.engine.calling import attempt
 from holdfast.engine.commands import Cancelled, Report, Verdict, Wait
 from holdfast.engine.core import Core
-from holdfast.engine.entry import new_run, resume
+from holdfast.engine.creation import new_run
+from holdfast.engine.entry import resume
 from holdfast.engine.given import Given
 from holdfast.engine.link import Stop as StopRequest
 from holdfast.engine.link import link_to
@@ -38,9 +39,10 @@ from holdfast.graphs.policy import Retry
 from holdfast.graphs.reducers import append, merge
 from holdfast.graphs.state import State
 from holdfast.journal.ledger import Ledger
-from holdfast.journal.progress import AFTER, BEFORE, Progress
+from holdfast.journal.progress import Progress
 from holdfast.journal.reading import history, progress_at, read_progress
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, Lease, Signalled
+from holdfast.journal.waiting import AFTER, BEFORE
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.claims import ManualClock
 
@@ -490,7 +492,7 @@ def drive(
     core: Core,
     call: Callable[[Task], Any],
     commit: Callable[[Commit], Exception | None],
-    wait: Callable[[float], Any] = lambda seconds: None,
+    wait: Callable[[float], Any] = lambda seconds: CLOCK.advance(seconds),
     report: Callable[[dict[str, Any]], None] = lambda event: None,
     point: Callable[[], None] = lambda: None,
 ) -> Verdict:

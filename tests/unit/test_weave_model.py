@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 from holdfast.engine.calling import attempt
 from holdfast.engine.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from holdfast.engine.core import Core
-from holdfast.engine.entry import resume, start
+from holdfast.engine.creation import start
+from holdfast.engine.entry import resume
 from holdfast.engine.given import Given
 from holdfast.engine.link import link_to
 from holdfast.engine.records import fork, rollback
@@ -42,7 +43,7 @@ from holdfast.graphs.reducers import append, merge
 from holdfast.graphs.schema import read_schema
 from holdfast.graphs.state import State
 from holdfast.journal.codec import decode
-from holdfast.journal.progress import AFTER, BEFORE, MEMO, NESTED, STEP, Progress
+from holdfast.journal.progress import MEMO, NESTED, STEP, Progress
 from holdfast.journal.reading import Checkpoint, history, opened, progress_at, read_progress
 from holdfast.journal.store import (
     CANCELLED,
@@ -55,6 +56,7 @@ from holdfast.journal.store import (
     Signalled,
     Tail,
 )
+from holdfast.journal.waiting import AFTER, BEFORE
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.claims import ManualClock
 

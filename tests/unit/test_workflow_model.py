@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 from holdfast import Retry, RunPaused, StateGraph, TaskResult, Workflow, WorkflowState
 from holdfast.engine.calling import attempt
 from holdfast.engine.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
-from holdfast.engine.entry import resume, start
+from holdfast.engine.creation import start
+from holdfast.engine.entry import resume
 from holdfast.engine.given import Given
 from holdfast.engine.link import link_to
 from holdfast.engine.session import Session

@@ -17,7 +17,7 @@ from holdfast.engine.records import RunInfo, run_info
 from holdfast.engine.run import Run
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.graphs.secrets import masked
-from holdfast.journal.progress import Question
+from holdfast.journal.waiting import Question
 
 
 def run(given: Namespace, output: Output) -> int:

@@ -7,8 +7,9 @@ loop gather while one is being written, and go to the store together.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -59,10 +60,10 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
             elif type(command) is Begin:
                 await crew.begin(command.tasks)
             elif type(command) is Gather:
-                answer = await crew.gather(command.seconds)
+                answer = await crew.gather(session.at_most(command.seconds))
             else:
                 assert type(command) is Wait
-                answer = await sleep(session.stop, command.seconds)
+                answer = await sleep(session, command.seconds)
             command = loop.send(answer)
     except StopIteration as end:
         CURRENT.set(outer)
@@ -280,9 +281,11 @@ async def _carried_out(session: Session, link: Link, commit: Commit, crew: Crew)
         await crew.go_on()
 
 
-async def sleep(stop: Stop, seconds: float) -> Cancelled | None:
+async def sleep(session: Session, seconds: float) -> Cancelled | None:
     """Let time pass, unless the run is asked to stop."""
-    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    loop, woken, stop = asyncio.get_running_loop(), asyncio.Event(), session.stop
+    if session.wait is not None:
+        return await _wait_by(session.wait, stop, seconds)
     stop.wake = lambda: loop.call_soon_threadsafe(woken.set)
     try:
         if not stop.asked:
@@ -291,6 +294,21 @@ async def sleep(stop: Stop, seconds: float) -> Cancelled | None:
     except TimeoutError:
         pass
     finally:
+        stop.wake = None
+    return Cancelled() if stop.asked else None
+
+
+async def _wait_by(
+    wait: Callable[[float, threading.Event], object], stop: Stop, seconds: float
+) -> Cancelled | None:
+    """The same by a clock that lets time pass in its own way, in a thread."""
+    event = threading.Event()
+    stop.wake = event.set
+    try:
+        if not stop.asked:
+            await asyncio.to_thread(wait, seconds, event)
+    finally:
+        event.set()
         stop.wake = None
     return Cancelled() if stop.asked else None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.commands import Asked, Asleep, Cancelled, Failed
 from holdfast.engine.link import Stop
-from holdfast.engine.questions import Pause, Sleep
+from holdfast.engine.questions import LetOff, Pause, Sleep
 from holdfast.engine.task import CURRENT, Task
 from holdfast.errors import NodeTimeout, UnstorableValue, UsageError
 from holdfast.graphs.state import Notes, State, TrackedState
@@ -43,6 +43,8 @@ def attempt(task: Task) -> Any:
         return Asked(asked.question, asked.note)
     except Sleep as asleep:
         return Asleep(asleep.timer, asleep.until)
+    except LetOff:
+        return Cancelled()
     except Exception as error:
         return Failed(error)
 
@@ -156,6 +158,8 @@ async def awaited(task: Task, result: Awaitable[Any]) -> Any:
         return Asked(asked.question, asked.note)
     except Sleep as asleep:
         return Asleep(asleep.timer, asleep.until)
+    except LetOff:
+        return Cancelled()
     except Exception as error:
         return Failed(error)
     except BaseException as error:

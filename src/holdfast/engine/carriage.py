@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from holdfast.engine.entry import check_id
+from holdfast.engine.creation import check_id
 from holdfast.engine.link import Link
 from holdfast.journal.parcel import new_run_of, packed, parcel_of, unpacked
 from holdfast.journal.store import RUNNING, Tail

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.task import Task
 from holdfast.errors import HoldfastError
-from holdfast.journal.progress import Question
 from holdfast.journal.store import Commit
+from holdfast.journal.waiting import Question
 
 
 class Failed(NamedTuple):

@@ -14,15 +14,16 @@ from holdfast.engine.changes import detached
 from holdfast.engine.commands import Command, Ending, Report, Verdict
 from holdfast.engine.course import Course, Halt, stop_changes
 from holdfast.engine.discretion import Discretion
-from holdfast.engine.task import Guard, Keep
+from holdfast.engine.scope import Guard, Keep
 from holdfast.engine.walk import Walk
 from holdfast.engine.weave import Weave
 from holdfast.errors import Conflict, ExecutionError, HoldfastError, RunCancelled, RunNotFound
 from holdfast.graphs.plan import PLANNER, Plan
 from holdfast.graphs.state import State
 from holdfast.journal.ledger import Ledger
-from holdfast.journal.progress import AFTER, BEFORE, Progress
+from holdfast.journal.progress import Progress
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
+from holdfast.journal.waiting import AFTER, BEFORE
 from holdfast.observe import events
 from holdfast.observe.hub import Emit
 

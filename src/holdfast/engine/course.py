@@ -6,11 +6,12 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.engine.discretion import Discretion
-from holdfast.engine.task import Guard, Keep
+from holdfast.engine.scope import Guard, Keep
 from holdfast.errors import Conflict, RunNotFound
 from holdfast.journal.ledger import Ledger
-from holdfast.journal.progress import BEFORE, Progress, Question
+from holdfast.journal.progress import Progress
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
+from holdfast.journal.waiting import BEFORE, Question
 from holdfast.observe.hub import Emit
 
 if TYPE_CHECKING:

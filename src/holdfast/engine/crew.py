@@ -26,7 +26,8 @@ from holdfast.engine.calling import (
 from holdfast.engine.commands import Cancelled, Failed
 from holdfast.engine.eventloop import EventLoop
 from holdfast.engine.link import Stop
-from holdfast.engine.task import Guard, Task
+from holdfast.engine.scope import Guard
+from holdfast.engine.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable

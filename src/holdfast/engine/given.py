@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from holdfast.engine.questions import NOT_GIVEN, check_answer
 from holdfast.errors import AnswerRefused, RunPaused, UsageError
-from holdfast.journal.progress import Progress, Question
+from holdfast.journal.progress import Progress
 from holdfast.journal.store import PAUSED
+from holdfast.journal.waiting import Question
 
 
 class Given(NamedTuple):

@@ -43,14 +43,19 @@ class Stop:
 
     def ask(self) -> None:
         """Make the request."""
+        self.leaving = False
+        self._tell()
+
+    def leave(self) -> None:
+        """Make the request for somebody else to go on with the run, unless it is to stop for good."""
+        if not self.asked:
+            self.leaving = True
+            self._tell()
+
+    def _tell(self) -> None:
         self.asked = True
         if self.wake is not None:
             self.wake()
-
-    def leave(self) -> None:
-        """Make the request for somebody else to go on with the run."""
-        self.leaving = True
-        self.ask()
 
 
 class Held:
@@ -102,6 +107,8 @@ class Link:
     def __init__(self, store: Store, ttl: float = 10.0) -> None:
         self.store, self.ttl = store, ttl
         self._clock: Callable[[], float] | None = getattr(store, "clock", None)
+        self.wait: Callable[[float, threading.Event], object] | None = getattr(self._clock, "wait", None)
+        """How time is let pass, where the store's clock has a say in that: see `journal.store`."""
         self.begin()
 
     def begin(self) -> None:
@@ -130,16 +137,16 @@ class Link:
             assert lease is not None
             return self._hold(lease)
 
-    def claim(self, run_id: str, wait: float | None = None) -> Held:
+    def claim(self, run_id: str, wait: float | None = None, known: RunHead | None = None) -> Held:
         """Take the lease, at once from a holder that is dead, else within `wait` seconds or not at all.
 
-        Raises `Conflict` naming the holder.
+        `known` is what the store said of the run a moment ago. Raises `Conflict` naming the holder.
         """
         patience = Patience(self.store, wait or 0.0)
         while True:
             try:
                 with self._claiming(run_id):
-                    return self._hold(self._claim_once(run_id))
+                    return self._hold(self._claim_once(run_id, known))
             except Conflict:
                 if not patience.wait():
                     raise
@@ -181,9 +188,9 @@ class Link:
         if self.held.get(held.lease.run_id) is held:
             del self.held[held.lease.run_id]
 
-    def _claim_once(self, run_id: str) -> Lease:
+    def _claim_once(self, run_id: str, known: RunHead | None) -> Lease:
         try:
-            head = self.store.head(run_id)
+            head = known or self.store.head(run_id)
             dead = head.holder is not None and (is_dead(head.holder) or self._abandoned(head))
             return self.store.claim(run_id, this_process(), self.ttl, head.fence if dead else None)
         except Conflict as conflict:
@@ -269,6 +276,8 @@ def watch(store: Store, supervisor: Supervises) -> None:
     """Have a supervisor of this process hear of what this process queues."""
     with _links_lock:
         _watching.setdefault(store, WeakSet()).add(supervisor)
+    if (tell := getattr(getattr(store, "clock", None), "watch", None)) is not None:
+        tell(supervisor)
 
 
 def nudge(store: Store) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.errors import AnswerRefused, UsageError
 from holdfast.graphs.secrets import MASK
-from holdfast.journal.progress import Question
+from holdfast.journal.waiting import Question
 
 _TYPES: dict[str, Any] = {
     "string": str, "integer": int, "number": (int, float), "boolean": bool,
@@ -45,6 +45,10 @@ class Sleep(BaseException):
     def __init__(self, timer: str, until: float) -> None:
         self.timer, self.until = timer, until
         super().__init__(timer)
+
+
+class LetOff(BaseException):
+    """Ends a call of a node whose run is to stop, since what it wants kept can't be. No `Exception` either."""
 
 
 def question_for(

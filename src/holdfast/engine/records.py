@@ -11,7 +11,9 @@ from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.accounts import summary
-from holdfast.engine.entry import check_fits, check_id, made_with, merge_update, new_run
+from holdfast.engine.creation import check_id, made_with, new_run
+from holdfast.engine.entry import merge_update
+from holdfast.engine.fitting import check_fits
 from holdfast.engine.link import Link
 from holdfast.engine.session import Compiled
 from holdfast.engine.ways import update_inside
@@ -21,10 +23,11 @@ from holdfast.graphs.secrets import Veiled
 from holdfast.graphs.state import State, new_id
 from holdfast.journal.codec import decode, encode
 from holdfast.journal.ledger import Ledger
-from holdfast.journal.progress import AFTER, BEFORE, Progress, Question
+from holdfast.journal.progress import Progress
 from holdfast.journal.reading import Checkpoint, check_end, history, next_step, progress_at, read_progress
 from holdfast.journal.salvage import salvaged
 from holdfast.journal.store import CANCELLED, ENDED, PAUSED, RUNNING, STATUSES, RunFilter, RunHead
+from holdfast.journal.waiting import AFTER, BEFORE, Question
 
 if TYPE_CHECKING:
     from holdfast.journal.verification import Verification

@@ -12,8 +12,8 @@ from holdfast.engine.session import Session
 from holdfast.engine.threads import drive
 from holdfast.errors import Conflict, HoldfastError, RunNotFound, RunPaused, UsageError
 from holdfast.graphs.state import State
-from holdfast.journal.progress import Question
 from holdfast.journal.store import COMPLETED, PAUSED, RUNNING
+from holdfast.journal.waiting import Question
 
 if TYPE_CHECKING:
     from holdfast.pictures.standing import Standing

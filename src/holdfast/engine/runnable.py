@@ -1,44 +1,32 @@
-"""The calls that run a graph, and those that look at its runs. Every kind of graph has them."""
+"""The calls that run a graph, or have it run, and those that change what its runs will do. Every kind has them."""
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from holdfast.engine import entry, records
+from holdfast.engine import creation, entry, records, references
 from holdfast.engine.aside import twin
+from holdfast.engine.examined import Examined
 from holdfast.engine.given import Given
 from holdfast.engine.link import nudge
 from holdfast.engine.moments import Span, seconds_of
 from holdfast.engine.questions import NOT_GIVEN
-from holdfast.engine.records import Difference, RunInfo
 from holdfast.engine.run import AsyncRun, Run
-from holdfast.engine.session import Compiled, Session
+from holdfast.engine.session import Session
 from holdfast.errors import UsageError
 from holdfast.graphs.state import State, new_id
-from holdfast.journal.reading import Checkpoint
-from holdfast.journal.store import ENDED, STATUSES
 
 if TYPE_CHECKING:
     from holdfast.engine.queued import QueuedRun
-    from holdfast.journal.verification import Verification
-    from holdfast.pictures.drawing import Format
-    from holdfast.stores.retention import Expired, Retention
 
 Config = Mapping[str, Any] | None
 S = TypeVar("S", bound=State)
 
 
-class Runnable(ABC, Generic[S]):
+class Runnable(Examined[S]):
     """A graph that can be run, on states of its own kind. What it gives: a `name`, and `compiled()`."""
-
-    name: str
-
-    @abstractmethod
-    def compiled(self) -> Compiled:
-        """The plan and its settings. Raises `DefinitionError`."""
 
     def invoke(
         self,
@@ -170,8 +158,8 @@ class Runnable(ABC, Generic[S]):
         compiled, labels = self.compiled(), _tags(tags)
         if type(priority) is not int:
             raise UsageError(f"priority is a whole number, not {priority!r}")
-        named, seconds = entry.check_id(new_id() if run_id is None else run_id), seconds_of(delay, "delay")
-        entry.enqueue(compiled, input, config, named, labels, priority, seconds)
+        named, seconds = creation.check_id(new_id() if run_id is None else run_id), seconds_of(delay, "delay")
+        creation.enqueue(compiled, input, config, named, labels, priority, seconds)
         link = compiled.need_link("start")
         nudge(link.store)
         return QueuedRun(named, link, self.state_at)
@@ -288,141 +276,6 @@ class Runnable(ABC, Generic[S]):
 
     arollback = twin(rollback)
 
-    def history(self, run_id: str) -> list[Checkpoint]:
-        """The steps of a run, oldest first, as far as its journal goes back."""
-        return records.checkpoints(self.compiled().need_link("history"), run_id)
-
-    ahistory = twin(history)
-
-    def state_at(self, run_id: str, step: int | None = None) -> S:
-        """The state of a run after a step, or its newest saved one."""
-        return cast(S, records.state_at(self.compiled(), run_id, step))
-
-    astate_at = twin(state_at)
-
-    def diff(self, run_id: str, a: int, b: int) -> Difference:
-        """What is different after step `b` from what was after step `a`."""
-        compiled = self.compiled()
-        return records.difference(compiled.need_link("diff"), run_id, a, b, compiled.plan.secrets)
-
-    adiff = twin(diff)
-
-    def verify(self, run_id: str) -> Verification:
-        """What of a stored run is damaged, and what can still be had. Changes nothing; damage doesn't raise."""
-        return records.verify(self.compiled().need_link("verify"), run_id)
-
-    averify = twin(verify)
-
-    def export_run(self, run_id: str, path: str | os.PathLike[str]) -> None:
-        """Write a run with its whole journal to one file, in place of what was there; `import_run` reads it.
-
-        The run stays as it is. What is in the file isn't encrypted. Raises `RunNotFound`, `Conflict` while somebody
-        advances the run, `DamagedRecord`, and `StoreUnavailable` if the file can't be written.
-        """
-        from holdfast.engine import carriage
-
-        carriage.export_run(self.compiled().need_link("export_run"), run_id, path)
-
-    aexport_run = twin(export_run)
-
-    def import_run(self, path: str | os.PathLike[str], run_id: str | None = None) -> str:
-        """Put an exported run into this graph's store, under its own id or another, and return the id.
-
-        All of it is stored, or nothing: `RunExists` if the id is taken, `StoreError` for a file that is damaged.
-        """
-        from holdfast.engine import carriage
-
-        return carriage.import_run(self.compiled().need_link("import_run"), path, run_id)
-
-    aimport_run = twin(import_run)
-
-    def runs(
-        self,
-        status: str | None = None,
-        *,
-        graph: str | None = None,
-        tag: str | None = None,
-        limit: int | None = None,
-    ) -> list[RunInfo]:
-        """The runs in the store, newest first, of this graph or the one named (`"*"` for all)."""
-        compiled = self.compiled()
-        wanted = None if graph == "*" else graph or compiled.plan.name
-        return records.list_runs(compiled.need_link("runs"), status, wanted, tag, limit)
-
-    aruns = twin(runs)
-
-    def draw(
-        self,
-        format: Format | None = None,
-        run_id: str | None = None,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        width: int | None = None,
-        color: bool = False,
-        ascii: bool = False,
-    ) -> str:
-        """A picture of the graph as `"svg"`, `"mermaid"` or `"text"`, made here; nothing is fetched from anywhere.
-
-        With `run_id`, it is coloured by how far that stored run has come: with counts, prompts of open questions and
-        types of errors, never a value of the state. It is written to `path` as well, if there is one, whose suffix
-        (.svg, .mmd, .txt) is the format that isn't named. A text has at most `width` columns, 100 if you don't say;
-        `color` and `ascii` are for terminals that have the one, or nothing else. Raises `DefinitionError`,
-        `RunNotFound`, and `UsageError`.
-        """
-        from holdfast.pictures import drawing
-
-        compiled, kind, standing = self.compiled(), drawing.chosen_format(format, path), None
-        if run_id is not None:
-            from holdfast.pictures.standing import standing_of
-
-            standing = standing_of(compiled.plan, compiled.need_link("draw").store.read(run_id, first=1))
-        outline = drawing.outline_for(compiled.plan, standing)
-        made = drawing.picture(outline, standing, kind, width=width, color=color, ascii=ascii)
-        if path is not None:
-            drawing.put_down(made, path)
-        return made
-
-    def _repr_svg_(self) -> str | None:
-        """What a notebook shows: the graph as far as it goes, and what is wrong with it. Never raises."""
-        try:
-            from holdfast.pictures.drawing import graph_as_svg
-
-            return graph_as_svg(self)
-        except Exception:
-            return None  # a notebook then shows the repr
-
-    def cleanup_expired(self, max_age_hours: float = 24.0, statuses: Iterable[str] = ENDED) -> int:
-        """Delete the runs in the store that ended so long ago, of whichever graph; returns how many there were.
-
-        Runs that are paused or running stay, unless you name these `statuses` as well; nobody may hold them.
-        """
-        wanted = (statuses,) if isinstance(statuses, str) else tuple(statuses)
-        unknown = [status for status in wanted if status not in STATUSES]
-        if unknown or not max_age_hours >= 0:
-            raise UsageError(f"cleanup_expired() takes hours from 0 and statuses of {', '.join(STATUSES)}")
-        return self.compiled().need_link("cleanup_expired").store.expire(max_age_hours * 3600, wanted)
-
-    acleanup_expired = twin(cleanup_expired)
-
-    def cleanup(self, retention: Retention | None = None, *, dry_run: bool = False) -> list[Expired]:
-        """Delete the runs of this graph that a policy lets go: that of `compile(retention=…)`, or another.
-
-        Returns what went and why; with `dry_run`, what would go. Raises `UsageError` where there is no policy.
-        """
-        from holdfast.stores.retention import Retention, expired, let_go
-
-        compiled = self.compiled()
-        policy = retention or (compiled.upkeep.policy if compiled.upkeep is not None else None)
-        if not isinstance(policy, Retention):
-            raise UsageError(
-                "cleanup() needs a policy: cleanup(Retention(completed='7d')), or compile(retention=…)"
-            )
-        store = compiled.need_link("cleanup").store
-        found = expired(store, policy, compiled.plan.name)
-        return found if dry_run else let_go(store, found)
-
-    acleanup = twin(cleanup)
-
     def _prepare(
         self,
         input: Any,
@@ -435,12 +288,12 @@ class Runnable(ABC, Generic[S]):
         compiled, labels = self.compiled(), _tags(tags)
         if checkpoint is None:
             fresh = isinstance(input, State) and input.checkpoint_node is None
-            named = entry.check_id(run_id if run_id is not None else input.run_id if fresh else new_id())
-            return named, lambda: entry.start(compiled, input, config, named, labels, stream)
+            named = creation.check_id(run_id if run_id is not None else input.run_id if fresh else new_id())
+            return named, lambda: creation.start(compiled, input, config, named, labels, stream)
         if run_id is not None:
             raise UsageError("a checkpoint belongs to its run: give checkpoint= or run_id=, not both")
         given = Given(NOT_GIVEN if input is None else input, config=config)
-        return entry.run_of(checkpoint), lambda: entry.recall(compiled, checkpoint, given, stream)
+        return references.run_of(checkpoint), lambda: entry.recall(compiled, checkpoint, given, stream)
 
     def _resuming(self, run_id: str, given: Given, wait: float | None) -> Callable[[], Session]:
         compiled = self.compiled()

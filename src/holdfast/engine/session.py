@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from threading import Lock
+from collections.abc import Callable, Generator
+from threading import Event, Lock
 from time import sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,8 +13,9 @@ from holdfast.engine.core import BESIDE, Core
 from holdfast.engine.discretion import Discretion
 from holdfast.engine.handover import hand_over
 from holdfast.engine.link import Held, Link, Stop, in_words
+from holdfast.engine.questions import LetOff
 from holdfast.engine.retention import LARGE, StepRetention, Upkeep
-from holdfast.engine.task import Guard, Scope
+from holdfast.engine.scope import Guard, Scope
 from holdfast.errors import (
     Conflict,
     StoreError,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from logging import Logger
 
 
+A_GLANCE = 0.02
+"""Seconds for which nodes that run are waited for before a look at a clock which doesn't go by itself."""
 SOONEST = 0.05
 OFTEN, A_WHILE = 16, 1.0
 """After so many failures in a row, a save is tried again after so many seconds, where a run goes on without."""
@@ -103,12 +106,14 @@ class Session:
         resumed: bool,
         whole: int = 1,
         patience: float | None = None,
+        losses: int = 0,
     ) -> None:
         way_out = f"resume({progress.run_id!r}) tries it again" if ledger is not None else ""
         self.compiled, self.progress, self.ledger, self.held = compiled, progress, ledger, held
         self.stop = held.stop if held is not None else Stop()
         self.guard = Guard(Lock())
         self.failures, self.tried = 0, 0.0
+        self._losses, self._opened_at = losses, 0 if ledger is None else ledger.sequence
         watched = ledger is not None and (compiled.keep is not None or compiled.plan.layers is not None)
         self.retention = StepRetention(compiled.keep, whole) if watched else None
         self.core = Core(
@@ -127,13 +132,32 @@ class Session:
         """The id of the run."""
         return self.progress.run_id
 
+    @property
+    def wait(self) -> Callable[[float, Event], object] | None:
+        """How to let time pass by the store's clock, where that isn't done by just waiting."""
+        return None if self.compiled.link is None else self.compiled.link.wait
+
+    def at_most(self, seconds: float | None) -> float | None:
+        """For how long to wait for nodes that run, where somebody else sleeps for so many seconds."""
+        return seconds if seconds is None or self.wait is None else min(seconds, A_GLANCE)
+
+    @property
+    def losses(self) -> int:
+        """How many processes in a row were lost with this run before it came any further; 0 once it has."""
+        return self._losses if self.ledger is not None and self.ledger.sequence == self._opened_at else 0
+
     def loop(self) -> Generator[Command, Any, Verdict]:
         """The loop, to be driven."""
         return self.core.run()
 
     def stopped(self, commit: Commit) -> Signalled | None:
-        """The answer to a commit that would go on although this process asked the run to stop."""
-        return Signalled(commit.run_id, "cancel") if commit.heed else None
+        """The answer to a commit that would go on although this process asked the run to stop.
+
+        One that stops the run by itself isn't in the way of leaving it.
+        """
+        if not commit.heed or (self.stop.leaving and commit.status is not None):
+            return None
+        return Signalled(commit.run_id, "cancel")
 
     def write(self, commit: Commit) -> Exception | None:
         """Carry out a commit, and have the ledger know. Returns why it was refused, or None."""
@@ -198,7 +222,8 @@ class Session:
         ledger.taken(count)
         # What was taken may have been a stop, of which nobody was told: the head is to say what is so now.
         status, note = commit.status or RUNNING, commit.note or summary(self.progress)
-        return self.write(ledger.commit(status, note, commit.purge, commit.heed))
+        due = commit.due if commit.status else 0.0
+        return self.write(ledger.commit(status, note, commit.purge, commit.heed, due))
 
     def written(self, commit: Commit) -> None:
         """A commit is durable, and so is all that couldn't be saved before it."""
@@ -254,6 +279,8 @@ class Session:
         ledger.memo(self.progress, scope.path, key, value, time())
         refusal = self.write(ledger.commit(heed=None))
         if refusal is not None and not self.core.course.bears(refusal):
+            if self.stop.asked and isinstance(refusal, StoreUnavailable):
+                raise LetOff  # it was waited for, and would be still
             raise refusal
         self.core.course.unsaved = refusal
 

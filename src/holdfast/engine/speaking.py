@@ -13,7 +13,7 @@ from holdfast.errors import UsageError, did_you_mean
 from holdfast.journal.codec import encode
 
 if TYPE_CHECKING:
-    from holdfast.engine.task import Scope
+    from holdfast.engine.scope import Scope
     from holdfast.graphs.flowstate import TaskResult
     from holdfast.graphs.plan import PlanNode
     from holdfast.graphs.said import Said

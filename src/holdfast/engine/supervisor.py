@@ -9,17 +9,17 @@ can't go on with, it leaves as it is, and says so.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
-from time import monotonic, time
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic, sleep, time
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from holdfast.engine import entry
 from holdfast.engine.catalogue import Catalogue
 from holdfast.engine.commands import Verdict
 from holdfast.engine.dispatch import Dispatch, together
 from holdfast.engine.given import Given
-from holdfast.engine.holder import is_dead
 from holdfast.engine.link import link_to, watch
+from holdfast.engine.neighbours import MOST_LISTED, Neighbours
 from holdfast.engine.session import Compiled, Session
 from holdfast.engine.threads import drive
 from holdfast.errors import (
@@ -36,7 +36,8 @@ from holdfast.observe.events import ObserverLike
 from holdfast.observe.hub import both, gather
 
 if TYPE_CHECKING:
-    from asyncio import Task
+    from asyncio import Future, Task
+    from concurrent.futures import Executor
     from logging import Logger
     from types import TracebackType
 
@@ -44,7 +45,12 @@ A_WHILE = 60.0
 """Seconds until a run that couldn't be gone on with is tried again, and until unknown graphs are looked for again."""
 LONGEST_PAUSE = 10.0
 """Seconds between two tries to reach a store that is away."""
-MOST_LISTED = 1000
+A_MOMENT = 0.05
+"""Seconds in which changes gather that the store tells of: each run that ends is one."""
+BESIDE = 8
+"""Threads that look at the store and open runs, for a supervisor on an event loop."""
+
+T = TypeVar("T")
 
 
 class Habits(NamedTuple):
@@ -87,11 +93,16 @@ class Supervisor:
         self._compiled: dict[str, Compiled] = {}
         self._sessions: dict[str, Session] = {}
         self._left: dict[str, tuple[str, float]] = {}
-        self._looked = 0.0
+        self._backlog: list[RunHead] = []
+        self._more = False
+        self._look_at = 0.0
+        self._neighbours = Neighbours(store, habits.lease)
         self._change = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._task: Task[None] | None = None
+        self._tasks: set[Task[None]] = set()
+        self._helpers: Executor | None = None
         self._unknown_after = 0.0
         self._emit = gather(observers, time)
         watch(store, self)
@@ -139,16 +150,13 @@ class Supervisor:
     def drain(self) -> list[str]:
         """Go on with all that is ready, until nothing is; returns the ids of the runs. One sweep, not for ever."""
         done: list[str] = []
-        after_crash = self._orphans()
         while True:
-            taken = self._begin([*after_crash, *self._ready()])
-            after_crash = []
+            taken = self._begin(self._ready())
             done += taken
             with self._change:
-                if not self._dispatch.runs:
-                    return done
-                before = len(self._dispatch.runs)
-                self._change.wait(1.0 if before else 0.0)
+                if not taken and not self._dispatch.runs:
+                    return list(dict.fromkeys(done))
+                self._change.wait_for(lambda: not self._dispatch.runs or self._has_next(), 1.0)
 
     def run(self) -> None:
         """Work until the process is told to end (SIGTERM, or Ctrl-C), then stop as `stop` does.
@@ -175,10 +183,11 @@ class Supervisor:
                 signal.signal(each, handler)
 
     def nudge(self) -> None:
-        """Look now, rather than when it is time: something was queued."""
+        """Look now, rather than when it is time: something was queued. Who has enough to do looks after that."""
         with self._change:
-            self._looked = 0.0
-            self._change.notify_all()
+            if self._dispatch.room > 0 or not self._backlog:
+                self._look_at = 0.0
+                self._change.notify_all()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -190,8 +199,10 @@ class Supervisor:
 
     async def __aenter__(self) -> Self:
         import asyncio
+        from concurrent.futures import ThreadPoolExecutor
 
         self._stopping = False
+        self._helpers = ThreadPoolExecutor(BESIDE, "holdfast-supervisor")
         self._listen()
         self._task = asyncio.create_task(self._watch_here(), name="holdfast-supervisor")
         return self
@@ -199,41 +210,45 @@ class Supervisor:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        import asyncio
-
-        await asyncio.to_thread(self.stop)
+        await self._aside(self.stop)
+        for late in list(self._tasks):
+            late.cancel()
         task, self._task = self._task, None
         if task is not None:
             await task
+        helpers, self._helpers = self._helpers, None
+        if helpers is not None:
+            helpers.shutdown(wait=False)
 
     def _watch(self) -> None:
         """The work of the thread: look, begin, wait, again."""
-        after_crash = self._careful(self._orphans) or []
         pause = self.habits.poll
         while not self._stopping:
             ready = self._careful(self._ready)
             if ready is not None:
-                self._begin([*after_crash, *ready])
-                after_crash = []
+                self._begin(ready)
             pause = min(pause * 2, LONGEST_PAUSE) if ready is None else self.habits.poll
-            self._rest(pause)
+            self._rest(pause if ready is None else None)
+
+    def _aside(self, work: Callable[..., T], *args: Any) -> Future[T]:
+        """Do something in a thread: not in the event loop's own, which nodes may keep busy."""
+        import asyncio
+
+        return asyncio.get_running_loop().run_in_executor(self._helpers, work, *args)
 
     async def _watch_here(self) -> None:
         """The same on an event loop: runs are tasks of it."""
         import asyncio
 
-        pause, tasks = self.habits.poll, set()
-        after_crash = await asyncio.to_thread(self._careful, self._orphans) or []
+        pause, tasks = self.habits.poll, self._tasks
         while not self._stopping:
-            ready = await asyncio.to_thread(self._careful, self._ready)
-            for head in self._chosen([*after_crash, *(ready or [])]):
+            ready = await self._aside(self._careful, self._ready)
+            for head in self._chosen(ready) if ready is not None else ():
                 task = asyncio.create_task(self._walk_here(head), name=f"holdfast {head.run_id}")
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
-            if ready is not None:
-                after_crash = []
             pause = min(pause * 2, LONGEST_PAUSE) if ready is None else self.habits.poll
-            await asyncio.to_thread(self._rest, pause)
+            await self._aside(self._rest, pause if ready is None else None)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _listen(self) -> None:
@@ -247,47 +262,58 @@ class Supervisor:
                 try:
                     if store.wait_for_change(self.habits.poll):
                         self.nudge()
+                        sleep(A_MOMENT)
                 except Exception as problem:
                     log().warning("couldn't listen for changes: %s; will try again", problem)
-                    self._rest(self.habits.poll)
+                    with self._change:
+                        self._change.wait_for(lambda: self._stopping, self.habits.poll)
 
         threading.Thread(target=listen, name="holdfast-listener", daemon=True).start()
 
-    def _rest(self, seconds: float) -> None:
-        """Wait for the time to look again, or for a run to end while others waited for room."""
+    def _rest(self, pause: float | None) -> None:
+        """Wait for the time to look again, or for a run to end while others wait for room."""
         with self._change:
-            full = self._dispatch.room <= 0
-            self._looked = monotonic()
+            if pause is not None:
+                self._look_at = monotonic() + pause
             self._change.wait_for(
-                lambda: self._stopping or not self._looked or (full and self._dispatch.room > 0), seconds
+                lambda: self._stopping or not self._look_at or (pause is None and self._has_next()),
+                max(0.0, self._look_at - monotonic()),
             )
+
+    def _has_next(self) -> bool:
+        """Whether there is room for a run that waits, or that may wait in the store."""
+        if self._more and not self._backlog:
+            return self._dispatch.room > 0
+        return any(self._dispatch.room_for(graph) > 0 for graph in {head.graph for head in self._backlog})
 
     def _ready(self) -> list[RunHead]:
-        """What the store has for us, no more than there is room for: of each graph, where there are too many."""
-        names, skipped = self._catalogue.names, self._skipped()
-        room = self._dispatch.room
-        if room <= 0 or not names:
-            return []
+        """Runs that may be begun, and some more: what is left of the last look at the store, or else another look."""
+        names = self._catalogue.names
+        with self._change:
+            room, now = self._dispatch.room, monotonic()
+            if self._backlog and now < self._look_at:
+                return self._backlog
+            self._look_at = now + self.habits.poll
+            if room <= 0 or not names:
+                self._more = bool(names)
+                return self._backlog
+            under_way = self._dispatch.runs
         self._report_unknown(names)
-        limit = room + len(skipped)
+        skipped = self._skipped().union(under_way)  # one that ends while we look isn't to be begun again
+        limit = room + self.habits.concurrency + len(skipped)
         found = self.store.ready(names, limit)
-        if len(found) == limit and len(names) > 1:
-            rooms = {name: self._dispatch.room_for(name) for name in names}
-            found = together(
-                [self.store.ready([name], more + len(skipped)) for name, more in rooms.items() if more > 0]
-            )
-        return [head for head in found if head.run_id not in skipped]
-
-    def _orphans(self) -> list[RunHead]:
-        """Runs whose holder has died on this host: nobody need wait until their leases run out."""
-        which = RunFilter(statuses=(RUNNING,), limit=MOST_LISTED)
-        known = set(self._catalogue.names)
-        heads = [head for head in self.store.list(which) if head.graph in known]
-        return [head for head in heads if head.holder is not None and is_dead(head.holder)]
+        self._more = len(found) == limit
+        if self._more and len(names) > 1:
+            found = together([self.store.ready([name], limit) for name in names])
+        return [
+            *self._neighbours.orphans(names, skipped),
+            *(head for head in found if head.run_id not in skipped),
+        ]
 
     def _skipped(self) -> set[str]:
         with self._change:
             now = monotonic()
+            self._left = {run: each for run, each in self._left.items() if each[1] > now - A_WHILE}
             return {run_id for run_id, (_, until) in self._left.items() if until > now}
 
     def _report_unknown(self, names: list[str]) -> None:
@@ -308,6 +334,8 @@ class Supervisor:
             chosen = self._dispatch.choose(ready)
             for head in chosen:
                 self._dispatch.began(head.run_id, head.graph)
+            begun = {head.run_id for head in chosen}
+            self._backlog = [head for head in ready if head.run_id not in begun]
             return chosen
 
     def _begin(self, ready: list[RunHead]) -> list[str]:
@@ -329,24 +357,30 @@ class Supervisor:
                         next(events)
                     except StopIteration as end:
                         verdict = end.value
-        except Exception as problem:
+        except (
+            Exception,
+            SystemExit,
+            KeyboardInterrupt,
+        ) as problem:  # a node that ends its process ends its run's walk
             self._leave_alone(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             self._ended(head, verdict)
 
     async def _walk_here(self, head: RunHead) -> None:
         """The same on the event loop."""
-        import asyncio
-
         from holdfast.engine import aio
 
         verdict: Verdict | None = None
         try:
-            session = await asyncio.to_thread(self._opened, head)
+            session = await self._aside(self._opened, head)
             if session is not None:
                 async for event in aio.drive(session):
                     verdict = event if isinstance(event, Verdict) else None
-        except Exception as problem:
+        except (
+            Exception,
+            SystemExit,
+            KeyboardInterrupt,
+        ) as problem:  # a node that ends its process ends its run's walk
             self._leave_alone(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             self._ended(head, verdict)
@@ -356,25 +390,47 @@ class Supervisor:
         try:
             session = entry.resume(
                 self._compiled_for(head.graph), head.run_id, Given(timed=True), None, False,
-                patience=self.habits.patience, most_crashes=self.habits.max_crashes,
+                patience=self.habits.patience, most_crashes=self.habits.max_crashes, known=head,
             )  # fmt: skip
-        except (Conflict, RunNotFound, AlreadyCompleted):
+        except Conflict as quicker:
+            if quicker.holder:
+                self._neighbours.met(quicker.holder)
+            return None
+        except (RunNotFound, AlreadyCompleted):
             return None  # somebody else was quicker
         except RunSetAside as problem:
             log().error("%s", problem)
             return None
         except StoreUnavailable as problem:
-            log().warning("run %s: couldn't be taken on: %s", head.run_id, problem)
+            self._leave_alone(head.run_id, f"it couldn't be taken on: {problem}", LONGEST_PAUSE)
             return None
         except HoldfastError as problem:
             self._leave_alone(head.run_id, str(problem))
             return None
-        with self._change:
-            self._left.pop(head.run_id, None)
-            self._sessions[head.run_id] = session
-            if self._stopping:
-                session.stop.leave()
+        if not self._entered(session):
+            session.close()
+            return None
         return session
+
+    def _entered(self, session: Session) -> bool:
+        """Take a session on. Of the runs that have but one try left, only one has it at a time.
+
+        A process that dies takes all its runs with it, and all but one of them are innocent.
+        """
+        with self._change:
+            others = [each.id for each in self._sessions.values() if self._on_probation(each)]
+            if not others or not self._on_probation(session):
+                self._left.pop(session.id, None)
+                self._sessions[session.id] = session
+                if self._stopping:
+                    session.stop.leave()
+                return True
+        reason = f"its process was lost {session.losses} times in a row, as was that of run {others[0]!r}: one by one"
+        self._leave_alone(session.id, reason, self.habits.poll)
+        return False
+
+    def _on_probation(self, session: Session) -> bool:
+        return session.losses >= max(self.habits.max_crashes - 1, 1)
 
     def _compiled_for(self, name: str) -> Compiled:
         """A graph, as it runs on this store."""
@@ -394,10 +450,10 @@ class Supervisor:
             self._dispatch.ended(head.run_id)
             self._change.notify_all()
 
-    def _leave_alone(self, run_id: str, reason: str) -> None:
+    def _leave_alone(self, run_id: str, reason: str, seconds: float = A_WHILE) -> None:
         with self._change:
             known = self._left.get(run_id)
-            self._left[run_id] = reason, monotonic() + A_WHILE
+            self._left[run_id] = reason, monotonic() + seconds
         if known is None or known[0] != reason:
             log().warning("run %s is left alone: %s", run_id, reason)
 

@@ -9,7 +9,8 @@ from holdfast.engine.accounts import error_data, told
 from holdfast.engine.changes import detached
 from holdfast.engine.commands import Asked, Asleep, Cancelled, Failed, Report
 from holdfast.engine.course import Course, Halt
-from holdfast.engine.task import Scope, Task
+from holdfast.engine.scope import Scope
+from holdfast.engine.task import Task
 from holdfast.engine.wording import Words, words_for
 from holdfast.graphs.plan import Plan
 from holdfast.graphs.state import State, glance, unshared

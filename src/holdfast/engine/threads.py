@@ -53,7 +53,7 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
             elif type(command) is Begin:
                 waiting.crew.begin(command.tasks)
             elif type(command) is Gather:
-                answer = waiting.crew.gather(command.seconds)
+                answer = waiting.crew.gather(session.at_most(command.seconds))
             else:
                 assert type(command) is Wait
                 answer = waiting.sleep(command.seconds)
@@ -103,10 +103,10 @@ class Waiting:
 
     def sleep(self, seconds: float) -> Cancelled | None:
         """Let time pass, unless the run is asked to stop."""
-        event, stop = threading.Event(), self._session.stop
+        event, stop, wait = threading.Event(), self._session.stop, self._session.wait
         stop.wake = event.set
         if not stop.asked:
-            event.wait(seconds)
+            _ = event.wait(seconds) if wait is None else wait(seconds, event)
         stop.wake = None
         return Cancelled() if stop.asked else None
 

@@ -11,9 +11,12 @@ from holdfast.engine.course import ASLEEP, Halt
 from holdfast.engine.saving import Saving, Steps
 from holdfast.engine.task import Task
 from holdfast.graphs.plan import END, PlanNode
-from holdfast.journal.progress import ARRIVAL, NEXT_ATTEMPT
 from holdfast.journal.store import CANCELLED
+from holdfast.journal.waiting import ARRIVAL, NEXT_ATTEMPT
 from holdfast.observe import events
+
+A_TICK = 0.001
+"""Seconds that nobody waits for: clocks don't tell them apart."""
 
 
 class Timing(Saving):
@@ -22,7 +25,7 @@ class Timing(Saving):
     def rest(self) -> Steps:
         """Wait until the position may be gone on with. A Halt if the run is left, or stops, before."""
         course, until = self.course, self.progress.rests_until
-        while (left := until - course.timer()) > 0:
+        while (left := until - course.timer()) > A_TICK:
             if not self.nested and course.patience is not None and left > course.patience:
                 return Halt(ASLEEP)
             answer = yield Wait(left)

@@ -37,7 +37,8 @@ from holdfast.engine.course import (
     taken_together,
 )
 from holdfast.engine.saving import Steps
-from holdfast.engine.task import Scope, Task
+from holdfast.engine.scope import Scope
+from holdfast.engine.task import Task
 from holdfast.engine.timing import Timing
 from holdfast.engine.ways import Opening, following, opening_inside
 from holdfast.errors import UnstorableValue
@@ -48,8 +49,9 @@ from holdfast.graphs.state import State
 from holdfast.journal.codec import decode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.opened import Key
-from holdfast.journal.progress import AFTER, BEFORE, FAILED_PHASE, Progress
+from holdfast.journal.progress import Progress
 from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
+from holdfast.journal.waiting import AFTER, BEFORE, FAILED_PHASE
 from holdfast.observe import events
 
 UNFINISHED: Final = frozenset({Failed, Asked, Asleep, Cancelled, Halt})

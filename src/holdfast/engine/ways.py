@@ -16,7 +16,8 @@ from holdfast.graphs.sections import Section, SubPlan
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.opened import Key
-from holdfast.journal.progress import AFTER, Progress
+from holdfast.journal.progress import Progress
+from holdfast.journal.waiting import AFTER
 from holdfast.observe import events
 
 if TYPE_CHECKING:

@@ -105,7 +105,7 @@ class Weave:
                     ready.appendleft((strand, None))
                 elif type(command) is Wait:
                     self._timed += 1
-                    heappush(self.timers, (course.clock() + command.seconds, self._timed, strand))
+                    heappush(self.timers, (course.timer() + command.seconds, self._timed, strand))
                 else:
                     self._spread(command.walk, strand)
             if course.stopping or self.refusal is not None:
@@ -186,7 +186,7 @@ class Weave:
 
     def _wait(self) -> Generator[Any, Any, bool]:
         """Wait for what is under way. False if nothing is."""
-        now = self.course.clock()
+        now = self.course.timer()
         seconds = max(0.0, self.timers[0][0] - now) if self.timers else None
         if self.running:
             for task, outcome in (yield Gather(seconds)):
@@ -202,7 +202,7 @@ class Weave:
                 self.course.stopping = True
         else:
             return False
-        now = self.course.clock()
+        now = self.course.timer()
         while self.timers and self.timers[0][0] <= now:
             self.ready.append((heappop(self.timers)[2], None))
         return True

@@ -15,8 +15,9 @@ from holdfast.graphs.dag import Dag, layers_of
 from holdfast.graphs.layers import Layers
 from holdfast.graphs.tasks import TaskSpec, read_spec
 from holdfast.journal.codec import encode
-from holdfast.journal.progress import Progress, Question
+from holdfast.journal.progress import Progress
 from holdfast.journal.store import COMPLETED
+from holdfast.journal.waiting import Question
 
 
 class ResumePlan(NamedTuple):

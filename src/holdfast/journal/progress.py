@@ -13,16 +13,17 @@ live one on through the same methods, which is why a resumed run equals one that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.journal.codec import encode
 from holdfast.journal.copies import detached_value
 from holdfast.journal.delta import Delta, read_delta
 from holdfast.journal.opened import Key, Opened
 from holdfast.journal.splice import extended
-from holdfast.journal.store import FAILED, PAUSED, RUNNING
+from holdfast.journal.store import RUNNING
+from holdfast.journal.waiting import AFTER, BEFORE, Question, Waiting
 
 STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED, BUNDLE = 1, 2, 3, 4, 5, 6, 7
 KINDS = (STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED)
@@ -30,42 +31,13 @@ KINDS = (STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED)
 DONE = "__end__"
 """Where a run, or a branch of it, is when nothing comes next."""
 
-BEFORE = "before"
-AFTER = "after"
-FAILED_PHASE = "failed"
 
 PATH_KEPT = 256
 """How many of the newest node names `path` keeps. `iterations` counts them all."""
 
-ARRIVAL = ""
-NEXT_ATTEMPT = "again"
-
-
-class Question(NamedTuple):
-    """What a paused run waits to be told: the id that an answer names, and what the answer must be like."""
-
-    id: str
-    prompt: str
-    node: str
-    choices: list[Any] | None = None
-    schema: dict[str, Any] | None = None
-    deadline: float | None = None
-    """Until when it can be answered, by the store's clock; then it is taken back."""
-    secret: bool = False
-    """Whether the answer is to be shown nowhere."""
-
-    def to_data(self) -> dict[str, Any]:
-        """It as plain data."""
-        data = self._asdict()
-        if self.deadline is None:
-            del data["deadline"]
-        if not self.secret:
-            del data["secret"]
-        return data
-
 
 @dataclass(slots=True, eq=False, repr=False)
-class Progress:
+class Progress(Waiting):
     """Where a run is, or a branch of it, or a graph that a node runs: whatever has a state and a position.
 
     `node` and `phase` are the position: the node that runs next (`before`), has run and waits for the choice of
@@ -172,72 +144,6 @@ class Progress:
                     dict.__setitem__(self.state, key, self.state[key].copy())
         self._apply(change)
 
-    def go_on(self, answers: Mapping[str, Any]) -> None:
-        """What has stopped, here and in all branches, runs again: what failed is tried, and what was asked has an
-        answer. A branch that stopped for an approval has it if the run was paused: else nobody has seen it wait.
-        """
-        self._wake(answers, self.status == PAUSED, own=True)
-
-    def due(self) -> float | None:
-        """From when on something can go on by itself, by the store's clock; None if it waits for somebody."""
-        if self.section is not None and any(not child.done for child in self.section.children.values()):
-            moments = [child.due() for child in self.section.children.values() if not child.done]
-        elif self.status == RUNNING:
-            moments = [0.0]
-        else:
-            moments = [question.deadline for question in self.questions]
-        known = [moment for moment in moments if moment is not None]
-        return max(min(known), self.rests_until) if known else None
-
-    @property
-    def rests_until(self) -> float:
-        """Until when nothing happens at this position, by the store's clock."""
-        return max(self.timers.get(ARRIVAL, 0.0), self.timers.get(NEXT_ATTEMPT, 0.0))
-
-    def overdue(self, now: float) -> list[str]:
-        """The questions that nobody can answer any more."""
-        asked = self.open_questions()
-        return [each.id for each in asked if each.deadline is not None and each.deadline <= now]
-
-    def _pass_time(self, overdue: Sequence[str]) -> None:
-        """Questions are taken back, here and in branches; what waits for nobody else runs again."""
-        self._wake({}, approved=False, overdue=overdue)
-        if self.status == PAUSED and self.section is not None and self.due() is not None:
-            self.status, self.reason = RUNNING, None
-
-    def _wake(
-        self, answers: Mapping[str, Any], approved: bool, own: bool = False, overdue: Sequence[str] = ()
-    ) -> None:
-        mine = {question.id: answers[question.id] for question in self.questions if question.id in answers}
-        over = [question for question in self.questions if question.id in overdue or question.id in mine]
-        if over or (not self.questions and (own or approved or self.status == FAILED)):
-            limits = {each.id: each.deadline for each in over if each.deadline is not None}
-            self.timers = {**self.timers, **limits} if limits else self.timers
-            self.asked |= {question.id: question.prompt for question in self.questions if question.id in mine}
-            self.hidden = [
-                *self.hidden,
-                *(each.id for each in self.questions if each.secret and each.id in mine),
-            ]
-            if self.status != RUNNING:
-                self.status, self.reason, self.questions = RUNNING, None, []
-                self.timers = {name: until for name, until in self.timers.items() if name != NEXT_ATTEMPT}
-            if self.phase == FAILED_PHASE:
-                self.phase, self.attempts = BEFORE, 0
-            self.answers = {**self.answers, **mine}
-        if self._wake_branches(answers, approved, overdue):
-            self.attempts = 0
-
-    def _wake_branches(self, answers: Mapping[str, Any], approved: bool, overdue: Sequence[str] = ()) -> bool:
-        """The same for all branches. Says whether this is a node that runs a graph, which had failed."""
-        section = self.section
-        if section is None:
-            return False
-        failed = section.inside and any(branch.status == FAILED for _, branch in self.stops())
-        for child in section.children.values():
-            if not child.done:
-                child._wake(answers, approved, overdue=overdue)
-        return failed
-
     def open(self, opening: dict[str, Any]) -> Opened:
         """Branches begin here, as told by `opening`."""
         self.section = section = Opened(opening, self.state, self.step)
@@ -324,29 +230,6 @@ class Progress:
         }
         section.take_over(state, (child for child in section.children.values() if child.done))
         return state
-
-    def under_way(self, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Progress]]:
-        """The branches that have begun and aren't done, with the way to each."""
-        for key, child in self.section.children.items() if self.section is not None else ():
-            if not child.done and child.start is None:
-                yield (*path, key), child
-                yield from child.under_way((*path, key))
-
-    def stops(self) -> Iterator[tuple[tuple[Key, ...], Progress]]:
-        """The branches that have stopped by themselves, and wait for an answer, an approval or a mended node."""
-        return ((path, branch) for path, branch in self.under_way() if branch.status != RUNNING)
-
-    def place(self) -> str:
-        """The node that it stands at; where one branch alone has stopped, that branch's, by the whole way there."""
-        stopped = list(self.stops())
-        if len(stopped) != 1:
-            return self.node
-        path, branch = stopped[0]
-        return self.way_to(path, branch.node)
-
-    def open_questions(self) -> list[Question]:
-        """All questions that wait for an answer, here and in branches."""
-        return [*self.questions, *(each for _, child in self.stops() for each in child.questions)]
 
     def apply(self, record: list[Any]) -> None:
         """Take over one decoded record of the journal."""

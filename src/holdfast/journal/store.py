@@ -12,7 +12,9 @@ What every store must do
     - Any number of threads, and where `abilities.shared` says so of processes, use it at once.
       Waiting for a lock is the store's business: nobody outside hears of it.
     - Times are the store's: leases are granted and found expired, and runs found due, by one clock. Where
-      that is this process's own, the store has it as an attribute, `clock`.
+      that is this process's own, the store has it as an attribute, `clock`. A clock that doesn't go by itself may
+      have a method `wait(seconds, stop)`: a run that waits calls it, and it returns when so much time has passed by
+      the clock, or when the `threading.Event` is set. `holdfast.testing.FakeClock` is one.
 
 What it may raise: `StoreUnavailable`, `RunNotFound`, `RunExists`, `Conflict`. Nothing of its driver's.
 What it must not do: look into records, log or keep anything of them, or import another store.

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from holdfast.graphs.plan import Plan
-from holdfast.journal.progress import Question
+from holdfast.journal.waiting import Question
 from holdfast.pictures.drawing import outline_for
 from holdfast.pictures.lettering import clean, shortened
 from holdfast.pictures.standing import Standing

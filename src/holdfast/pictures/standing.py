@@ -14,9 +14,10 @@ from holdfast.graphs.flowstate import TASK_COMPLETED, TASK_SKIPPED
 from holdfast.graphs.plan import END, PLANNER, START, Plan
 from holdfast.graphs.sections import Section
 from holdfast.journal.opened import Key, Opened
-from holdfast.journal.progress import FAILED_PHASE, NESTED, PATH_KEPT, SNAPSHOT, STEP, Progress
+from holdfast.journal.progress import NESTED, PATH_KEPT, SNAPSHOT, STEP, Progress
 from holdfast.journal.reading import opened
 from holdfast.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, Tail
+from holdfast.journal.waiting import FAILED_PHASE
 from holdfast.pictures.outline import map_id
 
 MarkKind = Literal["done", "running", "next", "paused", "failed", "skipped", "idle"]

@@ -1,0 +1,232 @@
+"""The graphs that the simulation runs, each with a plain model of what a run of it comes to.
+
+Nodes are functions of their state, of answers and of time alone, so what an uninterrupted run comes to can be said
+without running it. What they do to the outside, and what they are told, they note in the world they run in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from holdfast import (
+    BranchResult,
+    DeadlinePassed,
+    MemoryStore,
+    Retry,
+    State,
+    StateGraph,
+    Workflow,
+    append,
+    once,
+    pause,
+    sleep,
+)
+from holdfast.engine.task import CURRENT
+
+if TYPE_CHECKING:
+    from support.simulation import Simulation
+
+SLEEP, DEADLINE, DELAY, BACKOFF = 30.0, 40.0, 20.0, 25.0
+"""Seconds: all of them longer than a lease, and than anybody waits for."""
+NAP = 3.0
+"""Seconds that a worker waits for."""
+
+Answers = Mapping[str, Any]
+"""What was answered in time, by the node that asked; a node that isn't there had no answer."""
+
+
+class Lost(BaseException):
+    """Ends the worker, as the end of its process would."""
+
+
+class Stage:
+    """Which world the nodes are in."""
+
+    world: Simulation
+
+
+class Case(NamedTuple):
+    """A graph, what runs of it come to, how to see that in a state, and whether they take their workers down."""
+
+    graph: Any
+    model: Callable[[int, Answers], Any]
+    seen: Callable[[Any], Any]
+    poison: bool = False
+
+
+def say(*words: str) -> dict[str, Any]:
+    """An update that adds to the log."""
+    return {"log": list(words)}
+
+
+def asked(prompt: str, **more: Any) -> Any:
+    """Ask, and have the world check what comes of it."""
+    Stage.world.asks(CURRENT.get(), more.get("deadline"))
+    try:
+        answer = pause(prompt, **more)
+    except DeadlinePassed:
+        answer = None
+    Stage.world.told(CURRENT.get(), answer)
+    return answer
+
+
+def slept(seconds: float) -> None:
+    """Sleep, and have the world check that it was as long."""
+    Stage.world.lies_down(CURRENT.get(), seconds)
+    sleep(seconds)
+    Stage.world.gets_up(CURRENT.get())
+
+
+def effect(name: str) -> str:
+    """Something outside that must not happen again once it is kept."""
+    return once(name, Stage.world.effect, CURRENT.get(), name)
+
+
+def _schema() -> dict[str, Any]:
+    return {"log": Annotated[list, append], "n": int}
+
+
+def _line() -> Case:
+    """A cycle, an effect, an edge that takes its time."""
+
+    def count(state: State) -> dict[str, Any]:
+        return {"n": state["n"] + 1, **say(f"count {state['n']}")}
+
+    def pay(state: State) -> dict[str, Any]:
+        return say(effect("pay"), "paid")
+
+    graph = StateGraph(_schema(), name="line")
+    graph.add_node("count", run=count).add_node("pay", run=pay).add_node("end", run=lambda state: say("end"))
+    graph.add_edge("count", "count", lambda state: state["n"] < 3).add_edge("count", "pay")
+    graph.add_edge("pay", "end", delay=DELAY).set_entry_point("count").set_finish_point("end")
+
+    def model(n: int, answers: Answers) -> list[str]:
+        counted = [f"count {each}" for each in range(n, max(n + 1, 3))]
+        return [*counted, "pay", "paid", "end"]
+
+    return Case(graph, model, _log)
+
+
+def _fan() -> Case:
+    """Branches: one sleeps and wants an approval, one asks until a deadline, one asks for as long as it takes."""
+
+    def rest(state: State) -> dict[str, Any]:
+        slept(SLEEP)
+        return say("rested")
+
+    def vote(state: State) -> dict[str, Any]:
+        return say(f"vote {asked('Vote?', deadline=DEADLINE, default='none')}")
+
+    def name(state: State) -> dict[str, Any]:
+        return say(f"name {asked('Name?')}")
+
+    def join(state: State, parallel_results: Sequence[BranchResult]) -> dict[str, Any]:
+        return say(
+            *(word for each in parallel_results for word in each["log"][len(state["log"]) :]), "joined"
+        )
+
+    graph = StateGraph(_schema(), name="fan").add_node("src", run=lambda state: say("src"))
+    for node, function in (("rest", rest), ("vote", vote), ("name", name)):
+        graph.add_node(node, run=function).add_parallel_edge("src", node, "join")
+    graph.add_node("more", run=lambda state: say("more")).add_edge("rest", "more")
+    graph.add_fanin_node("join", run=join).set_entry_point("src").set_finish_point("join")
+    graph.compile(store=MemoryStore(), interrupt_before=["more"])
+
+    def model(n: int, answers: Answers) -> list[str]:
+        vote = answers.get("vote/vote", "none")
+        return ["src", "rested", "more", f"vote {vote}", f"name {answers['name/name']}", "joined"]
+
+    return Case(graph, model, _log)
+
+
+def _spread() -> Case:
+    """A map whose items fail at first, and are tried again after a long while."""
+
+    def each(state: State, ctx: Any) -> dict[str, Any]:
+        if ctx.attempt == 1 and state["item"] == 1:
+            raise ValueError("not yet")
+        return {"n": state["item"] * 10, **say(effect(f"item {state['item']}"))}
+
+    def join(state: State, parallel_results: Sequence[BranchResult]) -> dict[str, Any]:
+        return say(*(f"{each['n']}" for each in parallel_results))
+
+    graph = StateGraph(_schema(), name="spread").add_node("src", run=lambda state: say("src"))
+    graph.add_node("each", run=each, retry=Retry(attempts=99, backoff=BACKOFF, factor=1, jitter=0))
+    graph.add_map("src", "each", lambda state: range(state["n"] + 1), "join", max_concurrency=2)
+    graph.add_fanin_node("join", run=join).set_entry_point("src").set_finish_point("join")
+    return Case(graph, lambda n, _: ["src", *(f"{each * 10}" for each in range(n + 1))], _log)
+
+
+def _inner() -> Case:
+    """A graph inside of a node: it naps, sleeps, and asks until a deadline that it hears of."""
+
+    def nap(state: State) -> dict[str, Any]:
+        slept(NAP)
+        return say("nap")
+
+    def ask(state: State) -> dict[str, Any]:
+        slept(SLEEP)
+        return say(f"ask {asked('Well?', deadline=DEADLINE)}")
+
+    inner = StateGraph(_schema(), name="deep").add_node("nap", run=nap).add_node("ask", run=ask)
+    inner.add_edge("nap", "ask").set_entry_point("nap").set_finish_point("ask")
+    graph = StateGraph(_schema(), name="inner").add_node("deep", run=inner)
+    graph.add_node("end", run=lambda state: say("end")).add_edge("deep", "end")
+    graph.set_entry_point("deep").set_finish_point("end")
+    return Case(graph, lambda _, answers: ["nap", f"ask {answers.get('deep/ask')}", "end"], _log)
+
+
+def _gate() -> Case:
+    """Somebody has to approve, and after a while another attempt is made."""
+
+    def flaky(state: State, ctx: Any) -> dict[str, Any]:
+        if ctx.attempt < 3:
+            raise ValueError("not yet")
+        return say("flaky")
+
+    graph = StateGraph(_schema(), name="gate").add_node("draft", run=lambda state: say("draft"))
+    graph.add_node("flaky", run=flaky, retry=Retry(attempts=99, backoff=BACKOFF, factor=1, jitter=0))
+    graph.add_edge("draft", "flaky", delay=NAP).set_entry_point("draft").set_finish_point("flaky")
+    graph.compile(store=MemoryStore(), interrupt_before=["flaky"])
+    return Case(graph, lambda *_: ["draft", "flaky"], _log)
+
+
+def _flow() -> Case:
+    """A workflow, one of whose tasks sleeps and another asks."""
+
+    def right(first: int) -> str:
+        return f"{asked('Right?', deadline=DEADLINE, on_timeout=lambda: 'nobody')} {first}"
+
+    def left(first: int) -> int:
+        slept(SLEEP)
+        return first + 1
+
+    flow = Workflow("flow").add_task("first", lambda: 1).add_task("left", left, depends_on=["first"])
+    flow.add_task("right", right, depends_on=["first"])
+    flow.add_task("last", lambda left, right: f"{left} {right}", depends_on=["left", "right"])
+    return Case(flow, lambda _, answers: f"2 {answers.get('right', 'nobody')} 1", _last)
+
+
+def _poison() -> Case:
+    """It takes every worker down that takes it on."""
+
+    def bad(state: State) -> dict[str, Any]:
+        raise Lost
+
+    graph = StateGraph(_schema(), name="poison").add_node("ok", run=lambda state: say("ok"))
+    graph.add_node("bad", run=bad).add_edge("ok", "bad").set_entry_point("ok").set_finish_point("bad")
+    return Case(graph, lambda *_: ["ok"], _log, poison=True)
+
+
+def _log(state: Any) -> Any:
+    return list(state["log"])
+
+
+def _last(state: Any) -> Any:
+    return state["tasks"]["last"]["result"]
+
+
+CASES = {
+    case.graph.name: case for case in (_line(), _fan(), _spread(), _inner(), _gate(), _flow(), _poison())
+}

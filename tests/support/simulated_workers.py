@@ -1,0 +1,231 @@
+"""The workers of the simulation: supervisors that are driven by hand, one command at a time."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from math import inf
+from typing import Any
+
+from holdfast.engine.calling import attempt
+from holdfast.engine.commands import Asked, Asleep, Begin, Cancelled, Failed, Gather, Report, Verdict, Wait
+from holdfast.engine.link import Link
+from holdfast.engine.session import Session
+from holdfast.engine.supervisor import Habits, Supervisor
+from holdfast.engine.task import CURRENT, Task
+from holdfast.errors import StoreUnavailable
+from holdfast.journal.store import PAUSED, RUNNING, Commit, RunHead
+from holdfast.stores.memory import MemoryStore
+from support.simulated_graphs import BACKOFF
+from support.simulated_world import LEASE, MAX_CRASHES, PATIENCE, World
+
+
+class Drive:
+    """One session of a worker, driven a command at a time. What it finished is durable with its next commit."""
+
+    def __init__(self, sim: World, head: RunHead, opened: Session) -> None:
+        self.sim, self.head, self.session = sim, head, opened
+        self.record = sim.runs[head.run_id]
+        self.opened = len(sim.trace)
+        self.clean, self.did = self.record.clean_at_claim, False
+        self.loop = opened.loop()
+        self.command: Any = None
+        self.begun: list[Task] = []
+        self.finished: list[tuple[Task, float]] = []
+        self.kept: list[str] = []
+        self.waits: dict[str, float] = {}
+        self.until = 0.0
+        self.verdict: Verdict | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nobody has claimed the run since."""
+        ledger = self.session.ledger
+        return ledger is not None and ledger.fence == self.record.fence
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether it doesn't just wait for time to pass."""
+        return self.until <= self.sim.clock.now or self.session.stop.asked
+
+    def step(self) -> None:
+        """Carry out what was asked last, and hear what is asked next. `verdict` is there at the end."""
+        command, answer = self.command, None
+        self.sim.driving = self
+        if isinstance(command, Task):
+            answer = self._delivered(command, self._call(command))
+        elif isinstance(command, Commit):
+            answer = self._commit(command)
+        elif isinstance(command, Begin):
+            self.begun.extend(command.tasks)
+        elif isinstance(command, Gather):
+            answer = self._gather(command.seconds)
+        elif isinstance(command, Wait):
+            answer = Cancelled() if self.session.stop.asked else None
+        try:
+            self.command = self.loop.send(answer)
+        except StopIteration as end:
+            self.verdict = end.value
+            self._check_due(end.value)
+            self.session.close()
+            return
+        self.until = 0.0
+        if isinstance(self.command, Wait):
+            self.until = self.sim.clock.now + self.command.seconds
+        elif isinstance(self.command, Report):
+            self.command = None
+
+    def _check_due(self, verdict: Verdict) -> None:
+        """A run that was left, or waits for somebody, wants a holder when there is something to do, not before."""
+        if verdict.error is None and verdict.status in (RUNNING, PAUSED) and self.is_current:
+            due = self.session.progress.due()
+            wanted = due if verdict.status == PAUSED else due or 0.0
+            idle = self.clean and not self.did and verdict.status == RUNNING and not self.session.stop.asked
+            self.sim.check(not idle, f"{self.head.run_id} was taken on for nothing")
+            self.record.clean = True
+            found = MemoryStore.head(self.sim.store, self.head.run_id).due
+            self.sim.check(
+                found == wanted, f"{self.head.run_id} is due at {found}, and should be at {wanted}"
+            )
+
+    def _call(self, task: Task) -> Any:
+        if self.session.stop.asked:
+            return Cancelled()
+        self.did = True
+        self.sim.begins(self, task)
+        outcome = attempt(task)
+        CURRENT.set(None)
+        return outcome
+
+    def _delivered(self, task: Task, outcome: Any) -> Any:
+        """The loop hears what came of a task: its next commit will have that."""
+        key = task.idempotency_key
+        if isinstance(outcome, Asleep):
+            self.waits[key] = outcome.until
+        elif isinstance(outcome, Failed):
+            known = isinstance(
+                outcome.error, (ValueError, StoreUnavailable) if self.is_current else Exception
+            )
+            self.sim.check(known, f"{key} failed: {outcome.error!r}")
+            self.waits[key] = self.sim.clock.now + BACKOFF
+        elif not isinstance(outcome, (Asked, Cancelled)):
+            self.finished.append((task, self.sim.clock.now))
+        return outcome
+
+    def _gather(self, seconds: float | None) -> list[tuple[Task | None, Any]]:
+        """Some of the nodes that run are done, in any order; or time passes."""
+        if seconds is not None and self.sim.dice.random() < 0.2:
+            self.sim.clock.advance(seconds)
+            return []
+        self.sim.dice.shuffle(self.begun)
+        some = [self.begun.pop() for _ in range(self.sim.dice.randint(1, len(self.begun)))]
+        called = [(task, self._call(task)) for task in some]
+        found: list[tuple[Task | None, Any]] = [(task, self._delivered(task, what)) for task, what in called]
+        return [*found, (None, Cancelled())] if self.session.stop.asked else found
+
+    def _commit(self, commit: Commit) -> Any:
+        answer: Any = self.session.stopped(commit) if self.session.stop.asked else None
+        if answer is not None:
+            return answer
+        answer = self.sim.write(self.session, commit)
+        if answer is None:
+            ledger, record = self.session.ledger, self.record
+            assert ledger is not None
+            saved = record.fence > ledger.fence or record.sequence == ledger.sequence
+            self.sim.check(saved and not ledger.pending, "a worker was told that it saved what wasn't")
+        if answer is not None or commit.status is not None:
+            answer = self.session.settle(commit, answer)
+        return answer
+
+
+class Worker:
+    """A process that supervises the store."""
+
+    def __init__(self, sim: World, number: int) -> None:
+        self.sim, self.name = sim, f"worker-{number}"
+        self.links: dict[Any, Link] = {}
+        self.drives: list[Drive] = []
+        self.chosen: list[RunHead] = []
+        self.busy = self.dead = False
+        self.frozen_until, self.skew = 0.0, 0.0
+        self.limit = sim.dice.choice((1, 2, 2, 4))
+        each = sim.dice.choice((None, None, 1))
+        sim.current = self
+        sim.link_here()
+        habits = Habits(LEASE, self.limit, each, patience=PATIENCE, max_crashes=MAX_CRASHES)
+        self.supervisor = Supervisor(sim.store, sim.catalogue, habits)
+        self.supervisor._unknown_after = float("inf")
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it was asked to stop."""
+        return self.supervisor._stopping
+
+    def look(self) -> None:
+        """Take on what is ready, as a supervisor does."""
+        watcher = self.supervisor
+        watcher._look_at, watcher._neighbours._look_at = 0.0, inf
+        if self.sim.dice.random() < 0.1:
+            watcher._neighbours._look_at = 0.0
+            found = watcher._careful(self.orphans)
+        else:
+            found = watcher._careful(watcher._ready)
+            self.sim.check_urgency(self, found)
+        self.chosen += watcher._chosen(found or [])
+        self.sim.check(len(watcher.running) <= self.limit, "too many runs at once")
+        while self.chosen and self.sim.dice.random() < 0.8:
+            self.open(self.chosen.pop())
+
+    def orphans(self) -> list[RunHead]:
+        """What dead neighbours have left behind."""
+        watcher = self.supervisor
+        return watcher._neighbours.orphans(
+            watcher._catalogue.names, watcher._skipped().union(watcher.running)
+        )
+
+    def open(self, head: RunHead) -> None:
+        """Claim a run that was chosen, maybe a while ago, unless somebody was quicker."""
+        watcher = self.supervisor
+        opened = watcher._opened(head)
+        if opened is None:
+            watcher._ended(head, None)
+        else:
+            record = self.sim.runs[head.run_id]
+            slept = (opened.progress.due() or 0.0) > self.sim.clock.now
+            self.sim.check(
+                record.lost_at_claim < MAX_CRASHES or slept, "a run wasn't set aside that should be"
+            )
+            self.drives.append(Drive(self.sim, head, opened))
+            self.sim.note(self.name, "takes on", head.run_id)
+
+    def step(self) -> bool:
+        """Let one of its runs go on. False if none can."""
+        if self.chosen and self.sim.dice.random() < 0.5:
+            self.open(self.chosen.pop())
+            return True
+        able = [drive for drive in self.drives if drive.can_go_on]
+        if not able:
+            return False
+        drive = self.sim.dice.choice(able)
+        drive.step()
+        if drive.verdict is not None:
+            self.sim.note(self.name, "is through with", drive.head.run_id, drive.verdict.status)
+            self.drives.remove(drive)
+            self.supervisor._ended(drive.head, drive.verdict)
+        return True
+
+    def renew(self) -> None:
+        """Prolong its leases."""
+        for each in self.links.values():
+            with suppress(StoreUnavailable):
+                each.renew()
+
+    def leave(self) -> None:
+        """Stop: runs are let go of at their next commit."""
+        self.supervisor._leave()
+
+    def drop(self) -> None:
+        """The grace is over: what is still under way is given back as it is."""
+        for drive in self.drives:
+            drive.session.close()
+        self.drives.clear()
+        self.chosen.clear()

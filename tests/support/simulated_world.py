@@ -1,0 +1,329 @@
+"""What the simulation sees: what its store accepts, what its nodes do, and what of that never may happen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine.catalogue import Catalogue
+from holdfast.engine.link import Link, link_to
+from holdfast.engine.session import Compiled, Session
+from holdfast.engine.task import Task
+from holdfast.errors import StoreUnavailable
+from holdfast.journal.store import FAILED, Commit, Lease, NewRun, RunFilter, RunHead, Tail
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.claims import ManualClock
+from support.simulated_graphs import CASES, DELAY, NAP
+
+if TYPE_CHECKING:
+    from support.simulated_workers import Drive, Worker
+
+LEASE, PATIENCE, MAX_CRASHES = 10.0, 5.0, 3
+MANY = 1000
+APPROVALS = {"gate": ["flaky"], "fan": ["more"]}
+DELAYS = {"line": [("pay", "end", DELAY)], "gate": [("draft", "flaky", NAP)]}
+
+
+class Never(BaseException):
+    """Something happened that never may. No `Exception`: the engine makes the best of those that a store raises."""
+
+
+class Record:
+    """What is known of a run from outside: what the store was seen to accept, and what people wish."""
+
+    def __init__(self, graph: str, n: int, now: float) -> None:
+        self.graph, self.n, self.created = graph, n, now
+        self.fence, self.sequence = 1, 1
+        self.durable: set[str] = set()
+        """Tasks and effects that were accepted, by their keys."""
+        self.not_before: dict[str, float] = {}
+        """When a task may begin again that is known to wait, by its key."""
+        self.done_at: dict[str, float] = {}
+        """When a node was done that was accepted, by its name."""
+        self.began: dict[str, float] = {}
+        """When a task first lay down, or first asked, by its key."""
+        self.answers: dict[str, Any] = {}
+        self.lost = self.lost_at_claim = 0
+        """How many holders were replaced since the last record was accepted; and when it was last claimed."""
+        self.approved: set[str] = set()
+        """Which interrupts somebody has seen and gone on from, by the node."""
+        self.clean = self.clean_at_claim = False
+        """Whether the last holder let go in order; and whether the one before had, when it was last claimed."""
+        self.cancelled: int | None = None
+        """Where in the trace somebody cancelled it, if that is the newest wish."""
+
+
+class Store(MemoryStore):
+    """A memory store that can be out of reach, or not say what it has done; the simulation sees what it does."""
+
+    def __init__(self, sim: World) -> None:
+        self.sim = sim
+        super().__init__(sim.clock)
+
+    def create(self, run: NewRun) -> Lease | None:
+        self.sim.reach()
+        lease = super().create(run)
+        self.sim.lose_answer()
+        return lease
+
+    def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        self.sim.reach()
+        outcomes = super().append(commits)
+        for commit, outcome in zip(commits, outcomes, strict=True):
+            if outcome is None:
+                self.sim.accepted(commit)
+        self.sim.lose_answer()
+        return outcomes
+
+    def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
+        self.sim.reach()
+        before = super().head(run_id)
+        lease = super().claim(run_id, holder, ttl, instead_of)
+        self.sim.claimed(before, lease)
+        self.sim.lose_answer()
+        return lease
+
+    def head(self, run_id: str) -> RunHead:
+        self.sim.reach()
+        return super().head(run_id)
+
+    def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
+        self.sim.reach()
+        return super().read(run_id, first, last)
+
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+        self.sim.reach()
+        return super().renew(leases, ttl)
+
+    def release(self, lease: Lease) -> None:
+        self.sim.reach()
+        super().release(lease)
+
+    def signal(self, run_id: str, signal: str) -> None:
+        self.sim.reach()
+        super().signal(run_id, signal)
+
+    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+        self.sim.reach()
+        return super().ready(graphs, limit)
+
+    def list(self, which: RunFilter) -> list[RunHead]:
+        self.sim.reach()
+        return super().list(which)
+
+
+class Awake:
+    """Stands for the thread that renews leases: the simulation does that."""
+
+    def is_alive(self) -> bool:
+        return True
+
+
+class World:
+    """A store, a clock, workers, and what is known of the runs. The same seed is the same world."""
+
+    store_kind: type[Store]
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.dice = seed, Random(seed)
+        self.clock, self.trace = ManualClock(1000.0), list[tuple[Any, ...]]()
+        self.outage = 0
+        self.lossy = False
+        self.runs: dict[str, Record] = {}
+        self.known_dead: dict[str, bool] = {}
+        self.workers: list[Worker] = []
+        self.current: Worker | None = None
+        self.driving: Drive | None = None
+        self.catalogue = Catalogue([case.graph for case in CASES.values()])
+        self.store = self.store_kind(self)
+        self.outside: dict[Any, Link] = {}
+
+    def heads(self) -> list[RunHead]:
+        """All runs, whether the store can be reached or not, in the order they were made in."""
+        return [MemoryStore.head(self.store, run_id) for run_id in self.runs]
+
+    def ready(self) -> bool:
+        """Whether any run wants a holder."""
+        return bool(MemoryStore.ready(self.store, self.catalogue.names, 1))
+
+    def write(self, opened: Session, commit: Commit) -> Exception | None:
+        """Carry out a commit, as a driver does."""
+        return opened.write(commit)
+
+    @property
+    def who(self) -> str:
+        """The holder that leases are given to now."""
+        return self.current.name if self.current is not None else "outside"
+
+    def go_outside(self) -> None:
+        """What follows is done by somebody who is no worker."""
+        self.current = self.driving = None
+
+    def link_here(self) -> None:
+        """Have a link to the store whose leases are renewed by nobody but the simulation."""
+        made = link_to(self.store, LEASE)
+        made._keeper = Awake()  # type: ignore[assignment]  # all that is asked of it
+
+    def outside_link(self) -> Link:
+        """The link of those who are no workers."""
+        if not self.outside:
+            self.link_here()
+        return link_to(self.store, LEASE)
+
+    def compiled(self, graph: str) -> Compiled:
+        """A graph as those run it who are no workers."""
+        found: Compiled = CASES[graph].graph.compiled()
+        return found._replace(link=self.outside_link(), interval=1)
+
+    def now_here(self) -> float:
+        """The time by the clock of the machine that is at work."""
+        return self.clock.now + (self.current.skew if self.current is not None else 0.0)
+
+    def note(self, *words: Any) -> None:
+        """Something for the trace."""
+        self.trace.append(words)
+
+    def check(self, holds: bool, claim: str) -> None:
+        """Raise with what happened unless it holds."""
+        if not holds:
+            raise Never(claim)
+
+    def told_of(self, problem: BaseException) -> str:
+        """What happened, and how to see it again."""
+        lines = "\n".join("  " + " ".join(map(str, words)) for words in self.trace)
+        again = f"SIMULATION_SEED={self.seed} pytest tests/unit/test_simulation.py"
+        return f"seed {self.seed}: {type(problem).__name__}: {problem}\n{lines}\nTo see it again: {again}"
+
+    def reach(self) -> None:
+        """Before the store does anything: it may be out of reach."""
+        if self.outage:
+            self.outage -= 1
+            raise StoreUnavailable("it is away")
+
+    def lose_answer(self) -> None:
+        """After the store has done something."""
+        if self.lossy:
+            self.lossy = False
+            raise StoreUnavailable("the connection was lost")
+
+    def accepted(self, commit: Commit) -> None:
+        """The store took a commit."""
+        record = self.runs[commit.run_id]
+        self.check(commit.fence == record.fence, f"{commit.run_id}: a commit of an old fence was accepted")
+        self.check(
+            commit.expected == record.sequence, f"{commit.run_id}: a commit in the wrong place was accepted"
+        )
+        self.check(not (commit.heed and record.cancelled), "a commit was accepted although a signal waited")
+        record.sequence += len(commit.records)
+        if commit.status == FAILED:
+            self.check(record.lost_at_claim >= MAX_CRASHES, f"{commit.run_id} was set aside too early")
+            self.note("set aside", commit.run_id)
+        if commit.records:
+            record.lost = 0
+        drive = self.driving
+        if drive is not None and drive.head.run_id == commit.run_id and drive.is_current:
+            self.take_over(drive)
+
+    def take_over(self, drive: Drive) -> None:
+        """What a session had done is durable."""
+        record = drive.record
+        for task, at in drive.finished:
+            record.durable.add(task.idempotency_key)
+            record.done_at[task.node] = at
+        record.durable.update(drive.kept)
+        for key, until in drive.waits.items():
+            record.not_before.setdefault(key, until)
+            record.not_before[key] = max(record.not_before[key], until)
+        drive.finished, drive.kept, drive.waits = [], [], {}
+
+    def claimed(self, before: RunHead, lease: Lease) -> None:
+        """The store gave a run to somebody."""
+        record = self.runs[before.run_id]
+        self.check(lease.fence > record.fence, "a fence was given out twice")
+        held = before.lease_until is not None and before.lease_until > self.clock.now
+        mine = before.holder == self.who
+        dead = self.known_dead.get(before.holder or "", False)
+        self.check(not held or dead or mine, f"{before.run_id} was taken from a holder that is alive")
+        record.fence = lease.fence
+        record.lost += before.holder is not None
+        record.lost_at_claim = record.lost
+        record.clean_at_claim, record.clean = record.clean, False
+
+    def begins(self, drive: Drive, task: Task) -> None:
+        """A node is about to be called."""
+        record, key, now = drive.record, task.idempotency_key, self.clock.now
+        self.note(self.who, "calls" if drive.is_current else "calls, although it has lost the run,", key)
+        if not drive.is_current:
+            return  # it can't know yet; nothing that comes of it is accepted
+        self.check(key not in record.durable, f"{key} was accepted, and begins again")
+        self.check(record.not_before.get(key, 0.0) <= now, f"{key} begins before its time")
+        self.check(record.not_before.get("", 0.0) <= now, f"{key} begins before its run does")
+        self.check(
+            record.cancelled is None or drive.opened <= record.cancelled, f"{key} begins after a cancel"
+        )
+        approved = task.node not in APPROVALS.get(record.graph, ()) or task.node in record.approved
+        self.check(approved, f"{key} begins, and nobody approved")
+        for source, target, seconds in DELAYS.get(record.graph, ()):
+            if task.node == target:
+                self.check(record.done_at[source] + seconds <= now, f"{key} begins before its edge is over")
+
+    def lies_down(self, task: Task | None, seconds: float) -> None:
+        """A node is about to sleep."""
+        assert task is not None
+        until = self.clock.now + seconds
+        record, key = self.runs[task.run_id], f"sleep {task.idempotency_key}"
+        record.began[key] = min(until, record.began.get(key, until))
+
+    def gets_up(self, task: Task | None) -> None:
+        """A node has slept."""
+        assert task is not None
+        until = self.runs[task.run_id].began[f"sleep {task.idempotency_key}"]
+        self.check(until <= self.clock.now, f"{task.idempotency_key} slept too short")
+
+    def asks(self, task: Task | None, deadline: float | None) -> None:
+        """A node is about to ask."""
+        assert task is not None
+        until = self.clock.now + (float("inf") if deadline is None else deadline)
+        record, key = self.runs[task.run_id], f"ask {task.idempotency_key}"
+        record.began[key] = min(until, record.began.get(key, until))
+
+    def told(self, task: Task | None, answer: Any) -> None:
+        """A node was answered, or goes on without an answer."""
+        assert task is not None
+        record, place = self.runs[task.run_id], task.scope.place(task.node)
+        if place in record.answers:
+            self.check(answer == record.answers[place], f"{place} got {answer!r} for an answer")
+        else:
+            until = record.began[f"ask {task.idempotency_key}"]
+            self.check(until <= self.clock.now, f"{place} goes on without an answer before its deadline")
+
+    def effect(self, task: Task | None, name: str) -> str:
+        """Something happens outside, that is to be kept."""
+        assert task is not None
+        assert self.driving is not None
+        key = f"{name} {task.idempotency_key}"
+        again = self.driving.is_current and key in self.runs[task.run_id].durable
+        self.check(not again, f"{key} was kept, and happens again")
+        self.driving.kept.append(key)
+        return name
+
+    def check_urgency(self, worker: Worker, found: list[RunHead] | None) -> None:
+        """None that a worker leaves is more urgent than one that it takes on, unless its graph has no room."""
+        watcher = worker.supervisor
+        if not found:
+            return
+        chosen = {head.run_id: head for head in watcher._dispatch.choose(found)}
+        if not chosen:
+            return
+        least = min(head.priority for head in chosen.values())
+        room = Counter(head.graph for head in chosen.values())
+        for head in MemoryStore.ready(self.store, watcher._catalogue.names, MANY):
+            left = head.run_id not in chosen and head.run_id not in watcher.running
+            may = watcher._dispatch.room_for(head.graph) > room[head.graph]
+            passed = left and may and head.priority > least and head.run_id not in watcher._skipped()
+            self.check(not passed, f"{head.run_id} is more urgent than what was taken on")
+
+
+World.store_kind = Store

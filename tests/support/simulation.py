@@ -1,0 +1,370 @@
+"""A fleet of workers in one thread, on a store and a clock that can be made to do anything.
+
+Each worker is a real `Supervisor` that nobody has started: the simulation has it look for runs, claims them through
+it, and carries out one command at a time of what their loops ask for, in an order that a seed decides. In between,
+workers die, freeze past their leases and go on, leave, forget to renew, and have clocks that are wrong; the store
+can't be reached, or does what it was told and doesn't say so; time jumps; people start runs, answer, approve, cancel.
+Then all of that stops, and everything has to come to an end.
+
+What has to hold is checked as it happens, from what the store was seen to accept and not from what it says:
+
+- a task whose result was accepted never begins again, nor does an effect that was kept
+- one writer: a commit is accepted only with the newest fence that was given out, and after the newest record
+- what a worker was told is saved, is
+- nothing is called before its time by the store's clock: after a sleep, a delay, a failed attempt
+- a default stands for an answer only after the deadline, and only if no answer was accepted; none is, after it
+- a run is set aside when its holders were lost so often in a row, and neither before nor after
+- nothing of a cancelled run begins in a session that was opened later, and it ends
+- the most urgent of the runs that are ready are taken on first, and never too many
+- every run ends as one that was never interrupted would have, given the answers that were accepted
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from holdfast.engine import creation, entry, link, neighbours, records, session, supervisor
+from holdfast.engine.given import Given
+from holdfast.engine.link import Link
+from holdfast.engine.records import run_info
+from holdfast.errors import AnswerRefused, Conflict, RunNotFound, StoreUnavailable, UsageError
+from holdfast.journal.reading import read_progress
+from holdfast.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, RunHead
+from holdfast.stores.memory import MemoryStore
+from support.simulated_graphs import CASES, DELAY, NAP, Lost, Stage
+from support.simulated_workers import Worker
+from support.simulated_world import APPROVALS, LEASE, Never, Record, World
+
+
+class Violation(AssertionError):
+    """A schedule in which something happened that never may."""
+
+
+class Simulation(World):
+    """One schedule."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.faults = True
+        self.depth = self.numbers = 0
+        self.workers = [self.hire() for _ in range(self.dice.choice((1, 2, 2, 3)))]
+
+    def run(self, length: int) -> None:
+        """So many things happen, then no more faults do, and everything comes to an end."""
+        for _ in range(self.dice.choice((1, 1, 2, 3))):
+            self.start_run()
+        for _ in range(length):
+            self.act()
+        self.settle()
+
+    def act(self) -> None:
+        """One thing happens."""
+        if self.dice.random() < 0.62:
+            self.work(self.dice.choice(self.workers))
+            return
+        getattr(self, self.dice.choices(NAMES, WEIGHTS)[0])()
+
+    def work(self, worker: Worker) -> None:
+        """A worker does something, if it can."""
+        if worker.busy or worker.dead or worker.frozen_until > self.clock.now:
+            return
+        self.current = worker
+        try:
+            if not worker.leaving and (not (worker.drives or worker.chosen) or self.dice.random() < 0.15):
+                worker.look()
+            elif not worker.step():
+                self.clock.advance(self.dice.choice((0.5, NAP)))
+        except Lost:
+            self.bury(worker)
+        if worker.leaving and not (worker.drives or worker.chosen or worker.dead):
+            self.note(worker.name, "has left")
+            self.replace(worker)
+
+    def crash(self) -> None:
+        """A worker is gone without a word; whether others know that is another matter."""
+        self.bury(self.dice.choice(self.workers))
+
+    def bury(self, worker: Worker) -> None:
+        """A worker is dead, and another begins."""
+        if worker.dead:
+            return
+        self.known_dead[worker.name] = self.dice.random() < 0.5
+        self.note(worker.name, "dies", "known" if self.known_dead[worker.name] else "unknown")
+        worker.drives = []
+        self.replace(worker)
+
+    def replace(self, worker: Worker) -> None:
+        """A new worker takes the place of one that is gone."""
+        worker.dead = True
+        self.workers[self.workers.index(worker)] = self.hire()
+
+    def hire(self) -> Worker:
+        """A new worker."""
+        self.numbers += 1
+        return Worker(self, self.numbers)
+
+    def freeze(self) -> None:
+        """A worker stands still, maybe for longer than its leases last; then it goes on as if nothing had been."""
+        worker = self.dice.choice(self.workers)
+        worker.frozen_until = self.clock.now + self.dice.choice((1.0, LEASE + 1, 5 * LEASE))
+        self.note(worker.name, "freezes until", worker.frozen_until)
+
+    def leave(self) -> None:
+        """A worker is asked to stop; sometimes its grace is over at once."""
+        worker = self.dice.choice(self.workers)
+        self.current = worker
+        self.note(worker.name, "is asked to leave")
+        worker.leave()
+        if not worker.busy and self.dice.random() < 0.3:
+            worker.drop()
+
+    def renew(self) -> None:
+        """The leases of the living are renewed."""
+        for worker in self.workers:
+            if worker.frozen_until <= self.clock.now:
+                self.current = worker
+                worker.renew()
+
+    def jump(self) -> None:
+        """Time passes."""
+        self.clock.advance(self.dice.choice((0.1, 1.0, NAP, LEASE / 2, LEASE + 1, 45.0, 1e4)))
+        self.note("it is", self.clock.now)
+
+    def skew(self) -> None:
+        """The clock of a machine is set."""
+        self.dice.choice(self.workers).skew = self.dice.choice((-5.0, -0.5, 0.0, 0.5, 5.0, 1e6))
+
+    def fail(self) -> None:
+        """The store can't be reached for a while."""
+        self.outage = self.dice.choice((1, 1, 2, 3, 8))
+        self.note("the store is away for", self.outage)
+
+    def mumble(self) -> None:
+        """The store will do what it is told, and not say so."""
+        self.lossy = True
+        self.note("the store will not answer")
+
+    def start_run(self) -> None:
+        """Somebody queues a run; who doesn't hear that it is there asks again."""
+        self.go_outside()
+        case = CASES[self.dice.choice(GRAPHS)]
+        run_id, n = f"{case.graph.name}-{len(self.runs)}", self.dice.choice((0, 1, 2, 5))
+        priority = self.dice.choice((0, 0, 1, 5))
+        delay = self.dice.choice((0.0, 0.0, 0.0, DELAY))
+        self.runs[run_id] = record = Record(case.graph.name, n, self.clock.now)
+        given = {} if case.graph.name == "flow" else {"n": n}
+        made = []
+        while not made or made[-1] is None:
+            try:
+                compiled = self.compiled(case.graph.name)
+                made.append(creation.enqueue(compiled, given, None, run_id, (), priority, delay))
+            except StoreUnavailable:
+                made.append(None)
+                self.outage = max(0, self.outage - 1)
+            except Conflict:  # a supervisor has it already
+                made.append(False)
+        self.check(made.count(True) <= 1, "one id is one run")
+        if delay and made == [True]:
+            record.not_before[""] = self.clock.now + delay
+        self.note("started", run_id, "n", n, "priority", priority, "delay", delay)
+
+    def answer(self) -> None:
+        """Somebody answers a question, or approves."""
+        waiting = [head for head in self.heads() if head.status == PAUSED]
+        if waiting:
+            self.answer_to(self.dice.choice(waiting))
+
+    def answer_to(self, head: RunHead) -> None:
+        """Somebody goes on with a paused run."""
+        self.go_outside()
+        record = self.runs[head.run_id]
+        questions = run_info(head).questions
+        question = self.dice.choice(questions) if questions else None
+        if question is not None and question.deadline is not None and self.dice.random() < 0.2:
+            moment = question.deadline + self.dice.choice((-0.1, 0.0, 0.1))
+            self.clock.advance(max(0.0, moment - self.clock.now))
+        value = self.dice.choice(("yes", "no", 7))
+        given = Given() if question is None else Given(answers={question.id: value})
+        before = record.sequence
+        late = question is not None and question.deadline is not None and question.deadline <= self.clock.now
+        self.note("answer to", head.run_id, question and question.node, value, "late" if late else "")
+        try:
+            self.resume(head, given)
+        except AnswerRefused:
+            self.check(late, "an answer was refused that was in time")
+        except (StoreUnavailable, Conflict, UsageError) as problem:
+            self.note("not taken:", problem)
+        if record.sequence > before:
+            seen = run_info(head).reason or ""
+            record.approved.update(each for each in APPROVALS.get(head.graph, ()) if each in seen)
+            self.check(not late, "an answer was accepted after the deadline")
+            if question is not None:
+                self.check(question.node not in record.answers, "a question was answered twice")
+                record.answers[question.node] = value
+            record.cancelled = None
+
+    def resume(self, head: RunHead, given: Given) -> None:
+        """Bring something to a run, and leave it to the workers."""
+        entry.resume(self.compiled(head.graph), head.run_id, given, None, False).close()
+
+    def cancel(self) -> None:
+        """Somebody cancels a run."""
+        self.go_outside()
+        run_id = self.dice.choice(list(self.runs))
+        if self.dice.random() < 0.7:
+            return
+        self.note("cancel", run_id)
+        with suppress(StoreUnavailable, UsageError, RunNotFound, Conflict):
+            records.cancel(self.outside_link(), run_id)
+        head = MemoryStore.head(self.store, run_id)
+        if head.signal is not None or head.status == CANCELLED:
+            self.runs[run_id].cancelled = len(self.trace)
+
+    def idle(self, seconds: float) -> None:
+        """A worker waits for the store. Meanwhile, other things happen."""
+        self.clock.advance(seconds)
+        worker, drive = self.current, self.driving
+        if worker is None or not self.faults:
+            return
+        self.depth, was = self.depth + 1, worker.busy
+        worker.busy = True
+        if self.depth < 3:
+            for _ in range(self.dice.randrange(4)):
+                self.act()
+        else:
+            self.outage = 0
+        worker.busy, self.depth = was, self.depth - 1
+        self.current, self.driving = worker, drive
+        if worker.dead:
+            raise Lost
+
+    def settle(self) -> None:
+        """No more faults: everything has to come to an end."""
+        self.faults, self.lossy, self.outage = False, False, 0
+        self.note("no more faults")
+        for turn in range(60):
+            for worker in list(self.workers):
+                worker.frozen_until = worker.skew = 0.0
+                for _ in range(200):
+                    if worker.dead or not (worker.drives or worker.chosen or self.ready()):
+                        break
+                    self.work(worker)
+            heads = self.heads()
+            if all(self.has_ended(head) for head in heads):
+                break
+            for head in heads:
+                self.help(head, turn)
+            self.clock.advance(5 * LEASE)
+        for head in self.heads():
+            self.check_end(head)
+
+    def help(self, head: RunHead, turn: int) -> None:
+        """What is set aside is tried again, and what waits for somebody is answered."""
+        if head.status == PAUSED and (head.due is None or (turn < 3 and self.dice.random() < 0.3)):
+            self.answer_to(head)
+        elif head.status == FAILED and not CASES[head.graph].poison:
+            self.go_outside()
+            self.note("try again", head.run_id)
+            self.resume(head, Given())
+            self.runs[head.run_id].cancelled = None
+
+    def has_ended(self, head: RunHead) -> bool:
+        """Whether nothing more is to be expected of a run."""
+        return head.status in (COMPLETED, CANCELLED) or (head.status == FAILED and CASES[head.graph].poison)
+
+    def check_end(self, head: RunHead) -> None:
+        """A run has come to the end that it had to come to."""
+        record, case = self.runs[head.run_id], CASES[head.graph]
+        self.check(head.status in ENDED, f"{head.run_id} never ends: it is {head.status}, due {head.due}")
+        if record.cancelled is not None:
+            self.check(head.status != PAUSED and head.status != RUNNING, f"{head.run_id} wasn't cancelled")
+        else:
+            wanted = FAILED if case.poison else COMPLETED
+            self.check(head.status == wanted, f"{head.run_id} is {head.status}, and nobody cancelled it")
+        if head.status == COMPLETED:
+            self.check(not case.poison, f"{head.run_id} completed")
+            state = read_progress(MemoryStore.read(self.store, head.run_id)).state
+            seen, wanted = case.seen(state), case.model(record.n, record.answers)
+            self.check(seen == wanted, f"{head.run_id} came to {seen!r}, and an uncut one to {wanted!r}")
+
+
+LENGTH = 40
+"""How many things happen in a schedule before the faults stop."""
+GRAPHS = ("line", "fan", "spread", "inner", "gate", "flow", "poison")
+EVENTS = {
+    "crash": 3, "freeze": 3, "leave": 2, "renew": 6, "jump": 7, "skew": 1, "fail": 4, "mumble": 3, "start_run": 1,
+    "answer": 5, "cancel": 2,
+}  # fmt: skip
+"""What may happen beside the workers' work, and how often."""
+NAMES, WEIGHTS = list(EVENTS), list(EVENTS.values())
+
+
+@contextmanager
+def simulated() -> Iterator[None]:
+    """Have the engine live in the simulation: its clocks, its chance, its processes."""
+
+    def world() -> Simulation:
+        return Stage.world
+
+    class Links(dict[Any, Any]):
+        """The links of whoever is at work."""
+
+        def get(self, key: Any, default: Any = None) -> Any:
+            return self._mine().get(key, default)
+
+        def __setitem__(self, key: Any, value: Any) -> None:
+            self._mine()[key] = value
+
+        def __getitem__(self, key: Any) -> Any:
+            return self._mine()[key]
+
+        def values(self) -> Any:
+            return self._mine().values()
+
+        def _mine(self) -> dict[Any, Link]:
+            here = world().current
+            return world().outside if here is None else here.links
+
+    patches: list[tuple[Any, str, Any]] = [
+        (link, "this_process", lambda: world().who),
+        (link, "is_dead", lambda name: world().known_dead.get(name, False)),
+        (link, "_links", Links()),
+        (neighbours, "is_dead", lambda name: world().known_dead.get(name, False)),
+        (neighbours, "this_process", lambda: world().who),
+        (neighbours, "monotonic", lambda: world().clock.now),
+        (supervisor, "monotonic", lambda: world().clock.now),
+        (creation, "this_process", lambda: world().who),
+        (creation, "time", lambda: world().now_here()),
+        (entry, "time", lambda: world().now_here()),
+        (session, "time", lambda: world().now_here()),
+        (session, "sleep", lambda seconds: world().idle(seconds)),
+        (session, "_chance", lambda: world().dice.random()),
+    ]
+    before = [getattr(module, name) for module, name, _ in patches]
+    logging.disable(logging.CRITICAL)
+    for module, name, made in patches:
+        setattr(module, name, made)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        for (module, name, _), was in zip(patches, before, strict=True):
+            setattr(module, name, was)
+
+
+def explore(seeds: Iterable[int], kind: type[Simulation] = Simulation, length: int = LENGTH) -> int:
+    """Run the schedules of these seeds; returns how many. Raises a `Violation` that tells all about the first one."""
+    count = 0
+    with simulated():
+        for seed in seeds:
+            Stage.world = sim = kind.__new__(kind)
+            try:
+                sim.__init__(seed)  # type: ignore[misc]  # the engine asks for its world while that is being made
+                sim.run(length)
+            except (Exception, Never) as problem:
+                raise Violation(sim.told_of(problem)) from problem
+            count += 1
+    return count

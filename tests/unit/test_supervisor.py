@@ -1,0 +1,843 @@
+"""Supervisors: they go on with what nobody goes on with, no more at once than they may, and let go when asked. H1."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Annotated, Any
+
+import pytest
+
+import holdfast
+from holdfast import (
+    DefinitionError,
+    MemoryStore,
+    RunCancelled,
+    RunPaused,
+    State,
+    StateGraph,
+    StoreUnavailable,
+    UsageError,
+    Workflow,
+    append,
+    pause,
+    supervise,
+)
+from holdfast.engine.catalogue import REGISTERED, Catalogue
+from holdfast.engine.supervisor import Supervisor
+
+SOON = 60.0
+"""Seconds within which what is waited for has happened, on any machine."""
+
+
+def until(holds: Callable[[], Any], what: str = "it") -> None:
+    """Wait for a condition."""
+    deadline = monotonic() + SOON
+    while not holds():
+        assert monotonic() < deadline, f"{what} never happened"
+        sleep(0.005)
+
+
+def one(run: Any, name: str = "one", **settings: Any) -> StateGraph:
+    """A graph of one node."""
+    graph = StateGraph({"log": Annotated[list, append]}, name=name, **settings).add_node("node", run=run)
+    return graph.set_entry_point("node").set_finish_point("node")
+
+
+def hello(state: State) -> dict[str, Any]:
+    return {"log": ["hello"]}
+
+
+class Gate:
+    """A node that says when it has begun, and ends when it is let."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.most = 0
+        self._now = 0
+        self._lock = threading.Lock()
+        self.open = threading.Event()
+
+    def __call__(self, state: State, ctx: Any) -> dict[str, Any]:
+        with self._lock:
+            self.begun.append(ctx.run_id)
+            self._now += 1
+            self.most = max(self.most, self._now)
+        assert self.open.wait(SOON)
+        with self._lock:
+            self._now -= 1
+        return {"log": [ctx.run_id]}
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.open.set()
+
+
+class Moody(MemoryStore):
+    """A memory store that counts what it is asked, and can be away."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.away = False
+        super().__init__()
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in OPERATIONS:
+            return found
+
+        def asked(*args: Any, **kwargs: Any) -> Any:
+            self.asked[name] += 1
+            if self.away:
+                raise StoreUnavailable("it is away")
+            return found(*args, **kwargs)
+
+        return asked
+
+
+OPERATIONS = {"create", "append", "head", "read", "claim", "renew", "release", "signal", "ready", "list"}
+
+
+def test_a_supervisor_executes_what_is_queued(store: Any) -> None:
+    """H1: what was there before it, and what comes while it works, at once."""
+    graph = one(hello).compile(store=store)
+    before = graph.start()
+    with supervise(store, [graph], poll=SOON) as supervisor:
+        assert before.result(SOON)["log"] == ["hello"]
+        began = monotonic()
+        for _ in range(3):
+            assert graph.start().result(SOON)["log"] == ["hello"]
+        assert monotonic() - began < SOON
+        until(lambda: supervisor.running == [])
+    assert supervisor.left_alone == {}
+
+
+def test_many_short_runs_do_not_wait_for_the_next_look(store: Any) -> None:
+    """H1: when one is over, the next begins; also where it is the graph that has no room."""
+    graphs = [one(hello, name=name).compile(store=store) for name in ("a", "b")]
+    runs = [graph.start() for _ in range(15) for graph in graphs]
+    with supervise(store, graphs, poll=2 * SOON, concurrency=3, per_graph=1):
+        for run in runs:
+            run.wait(SOON)
+
+
+def test_no_more_runs_are_under_way_than_may_be(gate: Gate) -> None:
+    """H1: in the process as a whole."""
+    store = MemoryStore()
+    graph = one(gate).compile(store=store)
+    runs = [graph.start() for _ in range(7)]
+    with supervise(store, [graph], concurrency=3, poll=0.02) as supervisor:
+        until(lambda: len(gate.begun) == 3)
+        assert len(supervisor.running) == 3
+        gate.open.set()
+        for run in runs:
+            run.wait(SOON)
+    assert gate.most == 3
+    assert sorted(gate.begun) == sorted(run.id for run in runs)
+
+
+@pytest.mark.parametrize("limit", [2, {"a": 2, "b": 2}])
+def test_no_graph_has_more_runs_under_way_than_it_may(limit: Any) -> None:
+    """H1: and none waits for another's."""
+    store, gates = MemoryStore(), {"a": Gate(), "b": Gate()}
+    graphs = [one(gates[name], name=name).compile(store=store) for name in gates]
+    runs = [graphs[0].start() for _ in range(6)] + [graphs[1].start() for _ in range(3)]
+    with supervise(store, graphs, per_graph=limit, poll=0.02):
+        until(lambda: [len(gate.begun) for gate in gates.values()] == [2, 2])
+        gates["b"].open.set()
+        for run in runs[6:]:
+            run.wait(SOON)
+        assert len(gates["a"].begun) == 2
+        gates["a"].open.set()
+        for run in runs:
+            run.wait(SOON)
+    assert [gate.most for gate in gates.values()] == [2, 2]
+
+
+def test_a_graph_with_many_runs_does_not_starve_another(gate: Gate) -> None:
+    """H1: of those that are as urgent, each graph has its turn."""
+    store = MemoryStore()
+    many, few = one(gate, name="many").compile(store=store), one(gate, name="few").compile(store=store)
+    for number in range(50):
+        many.start(run_id=f"many-{number}")
+    few.start(run_id="few")
+    with supervise(store, [many, few], concurrency=4, poll=0.02):
+        until(lambda: len(gate.begun) == 4)
+        assert "few" in gate.begun
+        gate.open.set()
+
+
+def test_an_urgent_run_overtakes_those_that_wait(gate: Gate) -> None:
+    """H1."""
+    store = MemoryStore()
+    graph = one(gate).compile(store=store)
+    first = graph.start(run_id="first")
+    with supervise(store, [graph], concurrency=1, poll=0.02):
+        until(lambda: gate.begun == ["first"])
+        for name, priority in (("idle", -1), ("plain", 0), ("urgent", 1)):
+            graph.start(run_id=name, priority=priority)
+        gate.open.set()
+        until(lambda: len(gate.begun) == 4)
+    assert gate.begun == ["first", "urgent", "plain", "idle"]
+    assert first.status == "completed"
+
+
+def test_a_run_of_an_unknown_graph_is_left_alone_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """H1: nothing of it is touched."""
+    store = MemoryStore()
+    known, unknown = one(hello).compile(store=store), one(hello, name="strange").compile(store=store)
+    strange = unknown.start()
+    before = store.read(strange.id)
+    with supervise(store, [known], poll=0.02) as supervisor:
+        known.start().wait(SOON)
+        until(lambda: strange.id in supervisor.left_alone)
+        assert supervisor.left_alone[strange.id] == "graph 'strange' isn't known to this supervisor"
+    assert store.read(strange.id) == before
+    assert sum(strange.id in record.message for record in caplog.records) == 1
+
+
+def test_a_run_whose_graph_has_changed_too_much_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """H1: it stands at a node that is gone; it is told once, stays as it is, and others go on."""
+    store = MemoryStore()
+    old = StateGraph(name="g").add_node("gone").add_node("a").add_edge("gone", "a")
+    old.set_entry_point("gone").set_finish_point("a").compile(store=store)
+    lost = old.start()
+    new = StateGraph(name="g").add_node("a").set_entry_point("a").set_finish_point("a").compile(store=store)
+    with supervise(store, [new], poll=0.02) as supervisor:
+        until(lambda: lost.id in supervisor.left_alone)
+        assert "'gone', which is no longer in the graph" in supervisor.left_alone[lost.id]
+        new.start().result(SOON)
+        head = store.head(lost.id)
+        assert (head.status, head.holder, head.crashes) == ("running", None, 0)
+    with supervise(store, [old], poll=0.02):
+        lost.wait(SOON)
+    assert lost.status == "completed"
+
+
+def test_a_node_that_raises_fails_its_run_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    """H1."""
+
+    def node(state: State) -> dict[str, Any]:
+        if state.get("bad"):
+            raise ValueError("no")
+        return hello(state)
+
+    store = MemoryStore()
+    graph = one(node).compile(store=store)
+    bad, good = graph.start({"bad": True}), graph.start()
+    with supervise(store, [graph], poll=0.02):
+        assert bad.wait(SOON).reason == "ValueError: no"
+        assert good.wait(SOON).status == "completed"
+    assert bad.status == "failed"
+
+
+@pytest.mark.parametrize("sort", ["sync", "async", "branch"])
+def test_a_node_that_would_end_the_process_is_left_alone(sort: str, caplog: pytest.LogCaptureFixture) -> None:
+    """H1: it isn't taken on again at once, the supervisor lives on, and a sweep comes to an end."""
+    calls: list[int] = []
+
+    def node(state: State) -> None:
+        calls.append(1)
+        sys.exit(3)
+
+    async def anode(state: State) -> None:
+        node(state)
+
+    store = MemoryStore()
+    graph = one(anode if sort == "async" else node)
+    if sort == "branch":
+        graph = (
+            StateGraph({"log": Annotated[list, append]}, name="one").add_node("src").add_node("a", run=node)
+        )
+        graph.add_node("b").add_fanin_node("join").set_entry_point("src").set_finish_point("join")
+        graph.add_parallel_edge("src", "a", "join").add_parallel_edge("src", "b", "join")
+    graph.compile(store=store)
+    other = one(hello, name="other").compile(store=store)
+    bad = graph.start()
+    with supervise(store, [graph, other], poll=0.02) as supervisor:
+        until(lambda: bad.id in supervisor.left_alone)
+        assert other.start().result(SOON)["log"] == ["hello"]
+        assert supervisor.left_alone[bad.id] == "SystemExit: 3"
+        assert len(calls) == 1
+    assert graph.recover() == [bad.id]
+    assert len(calls) == 2
+    assert store.head(bad.id).holder is None
+
+
+def test_a_stop_lets_running_nodes_finish_and_others_go_on(gate: Gate) -> None:
+    """H1: what is done is saved, the lease is given back, and nothing more is begun."""
+    store = MemoryStore()
+    graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=gate)
+    graph.add_node("second", run=hello).add_edge("first", "second")
+    graph.set_entry_point("first").set_finish_point("second").compile(store=store)
+    run = graph.start()
+    supervisor = supervise(store, [graph], poll=0.02).start()
+    until(lambda: gate.begun)
+    stopping = threading.Thread(target=supervisor.stop)
+    stopping.start()
+    later = graph.start()
+    gate.open.set()
+    stopping.join(SOON)
+    head = store.head(run.id)
+    assert (head.status, head.holder, head.due, run.state["log"]) == ("running", None, 0.0, [run.id])
+    assert later.state["log"] == []
+    assert supervisor.running == []
+    assert sorted(graph.recover()) == sorted([run.id, later.id])
+    assert run.state["log"] == [run.id, "hello"]
+    assert gate.begun.count(run.id) == 1
+
+
+def test_a_stop_does_not_wait_for_ever(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    """H1: after the grace the lease is given back at once; what the node then comes to isn't taken."""
+    store = MemoryStore()
+    graph = one(gate).compile(store=store)
+    run = graph.start()
+    supervisor = supervise(store, [graph], poll=0.02).start()
+    until(lambda: gate.begun)
+    supervisor.stop(grace=0.01)
+    assert store.head(run.id).holder is None
+    assert any("left to others unfinished" in record.message for record in caplog.records)
+    other = one(hello).compile(store=store)
+    assert other.recover() == [run.id]
+    assert run.state["log"] == ["hello"]
+    gate.open.set()
+    until(lambda: supervisor.running == [])
+    assert run.state["log"] == ["hello"]
+
+
+def test_a_stop_while_a_run_pauses_leaves_it_paused() -> None:
+    """H1, G12: it isn't cancelled, and its question stands."""
+    asked, go = threading.Event(), threading.Event()
+
+    def node(state: State) -> dict[str, Any]:
+        asked.set()
+        assert go.wait(SOON)
+        return {"log": [pause("Well?")]}
+
+    store = MemoryStore()
+    graph = one(node).compile(store=store)
+    run = graph.start()
+    supervisor = supervise(store, [graph], poll=0.02).start()
+    assert asked.wait(SOON)
+    stopping = threading.Thread(target=supervisor.stop)
+    stopping.start()
+    until(lambda: supervisor._stopping)
+    go.set()
+    stopping.join(SOON)
+    assert run.status == "paused"
+    assert [each.prompt for each in run.info.questions] == ["Well?"]
+    assert graph.resume(run.id, "yes")["log"] == ["yes"]
+
+
+def test_a_stop_while_branches_run_leaves_the_run(gate: Gate) -> None:
+    """H1: what the branches did is saved, the rest is for others."""
+    store = MemoryStore()
+    graph = StateGraph({"log": Annotated[list, append]}, name="g").add_node("src")
+    graph.add_node("a", run=gate).add_node("b", run=gate).add_node("a2", run=hello).add_edge("a", "a2")
+    graph.add_fanin_node("join", run=lambda state, parallel_results: {"log": ["joined"]})
+    graph.add_parallel_edge("src", "a", "join").add_parallel_edge("src", "b", "join")
+    graph.set_entry_point("src").set_finish_point("join").compile(store=store)
+    run = graph.start()
+    supervisor = supervise(store, [graph], poll=0.02).start()
+    until(lambda: len(gate.begun) == 2)
+    stopping = threading.Thread(target=supervisor.stop)
+    stopping.start()
+    until(lambda: supervisor._stopping)
+    gate.open.set()
+    stopping.join(SOON)
+    assert (store.head(run.id).status, store.head(run.id).holder) == ("running", None)
+    assert graph.recover() == [run.id]
+    assert run.state["log"] == ["joined"]
+    assert len(gate.begun) == 2
+
+
+def test_starting_and_stopping_twice_is_once(store: Any) -> None:
+    """H1: and one that was stopped can be started again."""
+    graph = one(hello).compile(store=store)
+    supervisor = supervise(store, [graph], poll=0.02)
+    supervisor.stop()
+    assert supervisor.start() is supervisor
+    thread = supervisor._thread
+    assert supervisor.start()._thread is thread
+    graph.start().wait(SOON)
+    supervisor.stop()
+    supervisor.stop()
+    assert thread is not None
+    assert not thread.is_alive()
+    late = graph.start()
+    with supervisor:
+        assert late.wait(SOON).status == "completed"
+
+
+def test_a_running_run_can_be_cancelled(gate: Gate) -> None:
+    """P7: it stops before its next node; also from a graph that knows nothing of the supervisor's lease."""
+    store = MemoryStore()
+    graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=gate)
+    graph.add_node("second", run=hello).add_edge("first", "second")
+    graph.set_entry_point("first").set_finish_point("second").compile(store=store)
+    for lease in (10.0, 30.0):
+        gate.open.clear()
+        gate.begun.clear()
+        run = graph.start()
+        with supervise(store, [graph], poll=0.02, lease=lease):
+            until(lambda: gate.begun)
+            graph.cancel(run.id)
+            gate.open.set()
+            with pytest.raises(RunCancelled):
+                run.result(SOON)
+        assert run.state["log"] in ([], [run.id])
+
+
+@pytest.mark.parametrize("cancel_first", [True, False])
+def test_a_cancel_is_not_lost_when_the_supervisor_stops(gate: Gate, cancel_first: bool) -> None:
+    """P7, H1: in whichever order they come."""
+    store = MemoryStore()
+    graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=gate)
+    graph.add_node("second", run=hello).add_edge("first", "second")
+    graph.set_entry_point("first").set_finish_point("second").compile(store=store)
+    run = graph.start()
+    supervisor = supervise(store, [graph], poll=0.02).start()
+    until(lambda: gate.begun)
+    if cancel_first:
+        graph.cancel(run.id)
+    stopping = threading.Thread(target=supervisor.stop)
+    stopping.start()
+    until(lambda: supervisor._stopping)
+    if not cancel_first:
+        graph.cancel(run.id)
+    gate.open.set()
+    stopping.join(SOON)
+    graph.recover()
+    assert run.status == "cancelled"
+
+
+def test_runs_wait_while_the_store_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    """H1: a save that can't be made is made when it can; nothing is called twice, and nothing is lost."""
+    store, calls = Moody(), list[str]()
+
+    def first(state: State) -> dict[str, Any]:
+        calls.append("first")
+        store.away = True
+        return {"log": ["first"]}
+
+    graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=first)
+    graph.add_node("second", run=hello).add_edge("first", "second")
+    graph.set_entry_point("first").set_finish_point("second").compile(store=store)
+    run = graph.start()
+    with supervise(store, [graph], poll=0.02):
+        until(lambda: any("waits for its store" in record.message for record in caplog.records))
+        store.away = False
+        assert run.wait(SOON).status == "completed"
+        assert graph.start().id
+    assert (calls[:1], run.state["log"]) == (["first"], ["first", "hello"])
+
+
+def test_a_supervisor_looks_again_when_the_store_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    """H1: it says so, and doesn't end."""
+    store = Moody()
+    graph = one(hello).compile(store=store)
+    run = graph.start()
+    store.away = True
+    with supervise(store, [graph], poll=0.01):
+        until(lambda: any("couldn't look for runs" in record.message for record in caplog.records))
+        store.away = False
+        assert run.wait(SOON).status == "completed"
+
+
+def test_a_stop_while_the_store_is_away_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """H1: the run isn't failed by that. Its lease can't be given back, but a resume here knows that nobody has it."""
+    store = Moody()
+
+    def first(state: State) -> dict[str, Any]:
+        store.away = not state.get("log") and not went
+        went.append(1)
+        return {"log": ["first"]}
+
+    went: list[int] = []
+    graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=first)
+    graph.add_node("second", run=hello).add_edge("first", "second")
+    graph.set_entry_point("first").set_finish_point("second").compile(store=store)
+    run = graph.start()
+    supervisor = supervise(store, [graph], poll=0.02).start()
+    until(lambda: any("waits for its store" in record.message for record in caplog.records))
+    supervisor.stop(SOON)
+    store.away = False
+    assert run.status == "running"
+    assert graph.resume(run.id)["log"] == ["first", "hello"]
+
+
+def test_a_graph_that_goes_on_without_saving_does_so(caplog: pytest.LogCaptureFixture) -> None:
+    """H1: `on_save_error="continue"` counts for a supervised run, too."""
+    store, calls = Moody(), list[int]()
+
+    def first(state: State) -> dict[str, Any]:
+        store.away = True
+        return {"log": ["first"]}
+
+    def second(state: State) -> dict[str, Any]:
+        calls.append(1)
+        store.away = False
+        return {"log": ["second"]}
+
+    graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=first)
+    graph.add_node("second", run=second).add_edge("first", "second")
+    graph.set_entry_point("first").set_finish_point("second")
+    graph.compile(store=store, on_save_error="continue")
+    run = graph.start()
+    with supervise(store, [graph], poll=0.02):
+        until(lambda: calls)
+        run.wait(SOON)
+    assert run.state["log"] == ["first", "second"]
+
+
+def test_on_save_error_wait_is_for_plain_runs_as_well() -> None:
+    """H1: `execute` then waits for the store, too."""
+    store = Moody()
+
+    def first(state: State) -> dict[str, Any]:
+        store.away = True
+        threading.Timer(0.2, setattr, (store, "away", False)).start()
+        return {"log": ["first"]}
+
+    graph = one(first).compile(store=store, on_save_error="wait")
+    assert graph.execute()["log"] == ["first"]
+
+
+def test_an_idle_supervisor_costs_one_small_query_a_look() -> None:
+    """H1: with the poll of 2 seconds that it has, less than one a second."""
+    store = Moody()
+    graph = one(hello).compile(store=store)
+    for _ in range(3):
+        graph.start(delay=1e6)
+    store.asked.clear()
+    began = monotonic()
+    with supervise(store, [graph], poll=0.05):
+        until(lambda: store.asked["ready"] >= 10)
+        took = monotonic() - began
+        looks = store.asked["ready"]
+    assert looks <= took / 0.05 + 3
+    assert sum(store.asked.values()) - store.asked["ready"] <= 2
+    assert supervise(store, [graph]).habits.poll == 2.0
+
+
+def test_an_idle_supervisor_finds_what_another_process_queued(tmp_path: Path) -> None:
+    """H1: by looking, as nobody nudges it: two stores of one file."""
+    from holdfast.stores.sqlite import SQLiteStore
+
+    here, there = SQLiteStore(tmp_path / "runs.db"), SQLiteStore(tmp_path / "runs.db")
+    graph, elsewhere = one(hello).compile(store=here), one(hello).compile(store=there)
+    with supervise(here, [graph], poll=0.02):
+        assert elsewhere.start().result(SOON)["log"] == ["hello"]
+
+
+def test_two_supervisors_share_the_work_and_never_a_run(store: Any) -> None:
+    """H1, invariant 5."""
+    calls: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def node(state: State, ctx: Any) -> dict[str, Any]:
+        with lock:
+            calls[ctx.run_id] += 1
+        return {"log": ["x"]}
+
+    graph = one(node).compile(store=store)
+    with supervise(store, [graph], poll=0.01), supervise(store, [graph], poll=0.01):
+        runs = [graph.start() for _ in range(40)]
+        for run in runs:
+            assert run.wait(SOON).status == "completed"
+    assert calls == Counter({run.id: 1 for run in runs})
+
+
+def test_leases_are_renewed_while_a_node_blocks(gate: Gate) -> None:
+    """H1: for as long as it takes; another supervisor doesn't take the run."""
+    store = MemoryStore()
+    graph = one(gate).compile(store=store)
+    run = graph.start()
+    with supervise(store, [graph], poll=0.02, lease=1.0), supervise(store, [graph], poll=0.02, lease=1.0):
+        until(lambda: gate.begun)
+        first = store.head(run.id)
+        until(lambda: (store.head(run.id).lease_until or 0.0) > (first.lease_until or 0.0) + 1.0)
+        assert store.head(run.id).fence == first.fence
+        gate.open.set()
+        run.wait(SOON)
+    assert gate.begun == [run.id]
+
+
+def test_graphs_are_found_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H1: a fresh process loads what it needs when a run of it turns up."""
+    (tmp_path / "their_graphs.py").write_text(
+        "from holdfast import StateGraph\n"
+        "class inside:\n"
+        "    graph = StateGraph(name='theirs').add_node('a', run=lambda state: {'x': 1})\n"
+        "    graph.set_entry_point('a').set_finish_point('a')\n"
+        "broken = 5\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    store = MemoryStore()
+    with supervise(store, {"theirs": "their_graphs:inside.graph"}, poll=0.02):
+        assert "their_graphs" not in sys.modules
+        graph = StateGraph(name="theirs").add_node("a").set_entry_point("a").set_finish_point("a")
+        run = graph.compile(store=store).start()
+        assert run.result(SOON)["x"] == 1
+    assert Catalogue(["their_graphs:inside.graph"]).names == ["theirs"]
+    for reference, what in {
+        "their_graphs": "no reference to a graph",
+        "their_graphs:insid": "did you mean 'inside'",
+        "their_graphs:broken": "is no graph",
+        "nobody_has_this:graph": "can't import 'nobody_has_this'",
+        ":graph": "no reference to a graph",
+    }.items():
+        with pytest.raises(DefinitionError, match=what):
+            Catalogue([reference])
+
+
+def test_a_reference_that_leads_nowhere_leaves_its_runs_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """H1: until it does; also one that leads to a graph of another name."""
+    store = MemoryStore()
+    graph = one(hello).compile(store=store)
+    run = graph.start()
+    with supervise(store, {"one": "nobody_has_this:graph"}, poll=0.02) as supervisor:
+        until(lambda: run.id in supervisor.left_alone)
+        assert "can't import" in supervisor.left_alone[run.id]
+    assert store.head(run.id).crashes == 0
+
+
+def test_registered_graphs_are_known_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H1: without a list; two of one name are a mistake, the same one twice isn't."""
+    monkeypatch.setattr(REGISTERED, "_graphs", {})
+    store = MemoryStore()
+    with pytest.raises(UsageError, match="needs graphs"):
+        supervise(store)
+    graph = one(hello).compile(store=store)
+    assert holdfast.register_graph(graph) == "one"
+    assert holdfast.register_graph(graph) == "one"
+    with pytest.raises(DefinitionError, match="two graphs called 'one'"):
+        holdfast.register_graph(one(hello))
+    with pytest.raises(DefinitionError, match="is no graph"):
+        holdfast.register_graph(StateGraph)  # type: ignore[arg-type]
+    with supervise(store, poll=0.02):
+        assert graph.start().wait(SOON).status == "completed"
+
+
+def test_a_workflow_is_supervised_beside_a_graph() -> None:
+    """H1."""
+    store = MemoryStore()
+    flow = Workflow("flow").add_task("a", lambda: 1).add_task("b", lambda a: a + 1, depends_on=["a"])
+    flow.compile(store=store)
+    graph = one(hello).compile(store=store)
+    with supervise(store, [flow, graph], poll=0.02):
+        assert flow.start().result(SOON).results["b"] == 2
+        assert graph.start().result(SOON)["log"] == ["hello"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lease": 0}, {"lease": -1}, {"poll": 0}, {"patience": -1}, {"grace": -1}, {"max_crashes": 0},
+        {"max_crashes": 1.5}, {"concurrency": 0}, {"concurrency": 1.5}, {"per_graph": 0}, {"per_graph": {"one": 0}},
+    ],
+)  # fmt: skip
+def test_habits_that_nobody_can_have_are_refused(wrong: dict[str, Any]) -> None:
+    """H1."""
+    with pytest.raises(UsageError):
+        supervise(MemoryStore(), [one(hello)], **wrong)
+
+
+@pytest.mark.parametrize("graphs", ["one", 5, [5], [None]])
+def test_what_is_no_graph_is_refused(graphs: Any) -> None:
+    """H1."""
+    with pytest.raises((UsageError, DefinitionError)):
+        supervise(MemoryStore(), graphs)
+
+
+def test_an_async_supervisor_runs_on_the_event_loop() -> None:
+    """H1: async nodes run beside each other there, and sync ones don't block it."""
+    store, where = MemoryStore(), list[bool]()
+
+    async def main() -> None:
+        loop, both = asyncio.get_running_loop(), asyncio.Event()
+
+        async def node(state: State) -> dict[str, Any]:
+            where.append(asyncio.get_running_loop() is loop)
+            if len(where) == 2:
+                both.set()
+            await asyncio.wait_for(both.wait(), SOON)
+            return {"log": ["async"]}
+
+        anode, sync = (
+            one(node, name="async").compile(store=store),
+            one(hello, name="sync").compile(store=store),
+        )
+        async with supervise(store, [anode, sync], poll=0.02) as supervisor:
+            runs = [await anode.astart() for _ in range(2)] + [await sync.astart()]
+            for run in runs:
+                assert (await asyncio.to_thread(run.wait, SOON)).status == "completed"
+            while supervisor.running:
+                await asyncio.sleep(0.01)
+        assert where == [True, True]
+
+    asyncio.run(main())
+
+
+def test_an_async_supervisor_stops_gracefully(caplog: pytest.LogCaptureFixture) -> None:
+    """H1: a node that raises SystemExit doesn't end the loop, and one that runs is let finish."""
+    store = MemoryStore()
+
+    async def main() -> None:
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def first(state: State) -> dict[str, Any]:
+            if state.get("bad"):
+                sys.exit(4)
+            begun.set()
+            await go.wait()
+            return {"log": ["first"]}
+
+        graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=first)
+        graph.add_node("second", run=hello).add_edge("first", "second")
+        graph.set_entry_point("first").set_finish_point("second").compile(store=store)
+        bad = await graph.astart({"bad": True})
+        run = await graph.astart()
+        async with supervise(store, [graph], poll=0.02) as supervisor:
+            await asyncio.wait_for(begun.wait(), SOON)
+            while bad.id not in supervisor.left_alone:
+                await asyncio.sleep(0.01)
+            asyncio.get_running_loop().call_later(0.1, go.set)
+        head = store.head(run.id)
+        assert (head.status, head.holder, run.state["log"]) == ("running", None, ["first"])
+
+    asyncio.run(main())
+
+
+def test_an_interrupt_is_not_approved_by_a_supervisor() -> None:
+    """G12: it waits for somebody, whoever supervises."""
+    store = MemoryStore()
+    graph = one(hello).compile(store=store, interrupt_before=["node"])
+    run = graph.start()
+    with supervise(store, [graph], poll=0.01):
+        assert run.wait(SOON).status == "paused"
+        other = one(hello, name="other").compile(store=store)
+        assert other.start().status == "running"
+        with pytest.raises(RunPaused):
+            run.result(0)
+    assert graph.recover() == []
+    assert graph.resume(run.id)["log"] == ["hello"]
+
+
+def test_a_store_without_leases_cannot_be_supervised() -> None:
+    """H1: it couldn't keep two apart."""
+
+    class Loose(MemoryStore):
+        abilities = MemoryStore.abilities._replace(leases=False)
+
+    with pytest.raises(UsageError, match="can't keep two processes apart"):
+        supervise(Loose(), [one(hello)])
+
+
+def test_a_supervisor_says_what_it_does_to_its_log_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """H1: it prints nothing."""
+    store = MemoryStore()
+    graph = one(hello).compile(store=store)
+    logging.getLogger("holdfast.supervisor").addHandler(logging.NullHandler())
+    with Supervisor(store, Catalogue([graph]), supervise(store, [graph]).habits._replace(poll=0.02)):
+        graph.start().wait(SOON)
+    assert capsys.readouterr() == ("", "")
+
+
+class Returning(MemoryStore):
+    """A store that can't be written to until it has been tried once more after a supervisor was stopped."""
+
+    away = False
+    stopped: Callable[[], bool] = bool
+
+    def append(self, commits: Any) -> Any:
+        if self.away:
+            self.away = not self.stopped()
+            raise StoreUnavailable("it is away")
+        return super().append(commits)
+
+
+@pytest.mark.parametrize("sort", ["sync", "async"])
+def test_a_stop_while_a_node_waits_for_the_store_does_not_fail_it(
+    sort: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H1: the run is left to others, with what the node wanted kept if that can be saved by then."""
+    store, effects = Returning(), list[str]()
+
+    def effect() -> str:
+        effects.append("paid")
+        store.away = len(effects) == 1
+        return "paid"
+
+    async def aeffect() -> str:
+        return effect()
+
+    def node(state: State) -> dict[str, Any]:
+        return {"log": [holdfast.once("pay", effect)]}
+
+    async def anode(state: State) -> dict[str, Any]:
+        return {"log": [await holdfast.once("pay", aeffect)]}
+
+    graph = one(node if sort == "sync" else anode).compile(store=store)
+    run = graph.start()
+    supervisor = supervise(store, [graph], poll=0.02).start()
+    store.stopped = lambda: supervisor._stopping
+    until(lambda: any("waits for its store" in record.message for record in caplog.records))
+    supervisor.stop(SOON)
+    assert run.status == "running"
+    assert graph.resume(run.id)["log"] == ["paid"]
+
+
+def test_an_async_supervisor_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    """H1: a node that doesn't end is left after the grace, and its run to others."""
+    store = MemoryStore()
+
+    async def main() -> str:
+        begun = asyncio.Event()
+
+        async def node(state: State) -> None:
+            begun.set()
+            await asyncio.sleep(10 * SOON)
+
+        graph = one(node).compile(store=store)
+        run = await graph.astart()
+        async with supervise(store, [graph], poll=0.02, grace=0.01):
+            await asyncio.wait_for(begun.wait(), SOON)
+        return run.id
+
+    run_id = asyncio.run(asyncio.wait_for(main(), SOON))
+    head = store.head(run_id)
+    assert (head.status, head.holder, head.crashes) == ("running", None, 0)
+    assert one(hello).compile(store=store).recover() == [run_id]
+
+
+def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(gate: Gate) -> None:
+    """H1: it looks, claims and stops in threads of its own."""
+    store = MemoryStore()
+
+    async def main() -> None:
+        blocked, free = one(gate, name="blocked").compile(store=store), asyncio.Event()
+
+        async def node(state: State) -> None:
+            free.set()
+
+        anode = one(node, name="free").compile(store=store)
+        runs = [blocked.start() for _ in range(40)]
+        async with supervise(store, [blocked, anode], poll=0.02, concurrency=64, grace=0.05) as supervisor:
+            while len(supervisor.running) < 40 or not gate.begun:
+                await asyncio.sleep(0.01)
+            anode.start()
+            await asyncio.wait_for(free.wait(), SOON)
+        assert all(store.head(run.id).holder is None for run in runs)
+        gate.open.set()
+
+    asyncio.run(main())

@@ -1,0 +1,152 @@
+"""A supervisor that has much to do: no run waits for longer than it has to, and none holds up the others."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import END, START, MemoryStore, StateGraph, supervise
+
+NEVER = 10_000.0
+"""A poll that isn't lived to see: what happens before didn't wait for it."""
+
+
+def chain(name: str, store: Any, *nodes: Callable[..., Any]) -> StateGraph:
+    graph = StateGraph(name=name)
+    places = [f"step{number}" for number, _ in enumerate(nodes)]
+    for place, node in zip(places, nodes, strict=True):
+        graph.add_node(place, run=node)
+    for before, after in zip([START, *places], [*places, END], strict=True):
+        graph.add_edge(before, after)
+    return graph.compile(store=store)
+
+
+def wait(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it didn't come true in 60 s"
+        time.sleep(0.005)
+
+
+def nothing(state: Any) -> dict[str, Any]:
+    return {}
+
+
+class Counted(MemoryStore):
+    """A store that counts how often it is looked at."""
+
+    looks = 0
+
+    def ready(self, *args: Any) -> Any:
+        self.looks += 1
+        return super().ready(*args)
+
+
+@pytest.mark.parametrize("on_a_loop", [False, True])
+def test_queued_runs_follow_one_another_without_a_pause(on_a_loop: bool) -> None:
+    """P7: when one ends the next begins, whether the supervisor was resting by then or not; few looks do for many."""
+    store = Counted()
+    graph = chain("short", store, nothing)
+    runs = [graph.start({}) for _ in range(100)]
+    supervisor = supervise(store, [graph], concurrency=4, poll=NEVER)
+
+    async def on_the_loop() -> None:
+        async with supervisor:
+            await asyncio.to_thread(wait, lambda: all(run.status == "completed" for run in runs))
+
+    if on_a_loop:
+        asyncio.run(on_the_loop())
+    else:
+        with supervisor:
+            wait(lambda: all(run.status == "completed" for run in runs))
+    assert store.looks < 60
+
+
+def test_one_sweep_goes_on_with_all_that_is_ready() -> None:
+    """H1: however few at a time, and however soon they end."""
+    store = MemoryStore()
+    graph = chain("short", store, nothing)
+    runs = [graph.start({}) for _ in range(30)]
+    assert sorted(graph.recover(concurrency=2)) == sorted(run.id for run in runs)
+    assert {run.status for run in runs} == {"completed"}
+
+
+def test_a_graph_that_is_full_costs_no_looks_and_goes_on_when_it_has_room() -> None:
+    """P7: others aren't held up by it, and its next run begins when one has ended."""
+    store, gate = Counted(), threading.Event()
+
+    def hold(state: Any) -> dict[str, Any]:
+        gate.wait(60)
+        return {}
+
+    slow, quick = chain("slow", store, hold), chain("quick", store, nothing)
+    held = [slow.start({}) for _ in range(40)]
+    with supervise(store, [slow, quick], concurrency=4, per_graph={"slow": 1}, poll=NEVER) as supervisor:
+        wait(lambda: supervisor.running)
+        assert quick.start({}).result(60) == {}
+        before = store.looks
+        time.sleep(0.3)
+        assert store.looks - before < 5
+        assert len(supervisor.running) == 1
+        gate.set()
+        wait(lambda: all(run.status == "completed" for run in held))
+
+
+@pytest.mark.parametrize("on_a_loop", [False, True])
+def test_a_node_that_would_end_the_process_ends_no_supervisor(on_a_loop: bool) -> None:
+    """H1: its run is left alone, with the reason, and others go on."""
+    store = MemoryStore()
+
+    async def leave_here(state: Any) -> None:
+        sys.exit(3)
+
+    leaving, leaving_here = chain("a", store, lambda state: sys.exit(3)), chain("b", store, leave_here)
+    other = chain("other", store, nothing)
+    leaving.start({}, run_id="a")
+    leaving_here.start({}, run_id="b")
+    supervisor = supervise(store, [leaving, leaving_here, other], poll=0.05)
+
+    def look() -> None:
+        wait(lambda: supervisor.left_alone == {"a": "SystemExit: 3", "b": "SystemExit: 3"})
+        other.start({}).result(60)
+
+    async def on_the_loop() -> None:
+        async with supervisor:
+            await asyncio.to_thread(look)
+
+    if on_a_loop:
+        asyncio.run(on_the_loop())
+    else:
+        with supervisor:
+            look()
+    assert store.head("a").holder is None
+
+
+def test_nodes_that_keep_all_threads_busy_keep_no_supervisor_from_ending() -> None:
+    """H1: on an event loop, whose threads sync nodes run in, the grace is kept and the leases are given back."""
+    store, gate, begun = MemoryStore(), threading.Event(), threading.Semaphore(0)
+
+    def hold(state: Any) -> dict[str, Any]:
+        begun.release()
+        gate.wait(60)
+        return {}
+
+    graph = chain("slow", store, hold)
+    runs = [graph.start({}) for _ in range(64)]
+
+    async def use() -> None:
+        async with supervise(store, [graph], concurrency=64, grace=0.05):
+            while not begun.acquire(blocking=False):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+        assert not any(store.head(run.id).holder for run in runs)
+        gate.set()
+
+    asyncio.run(use())
+    assert {run.status for run in runs} <= {"running", "completed"}
