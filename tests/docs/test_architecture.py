@@ -48,7 +48,8 @@ def test_every_part_of_the_library_has_its_layer_and_is_explained() -> None:
 def test_every_module_of_the_engine_and_of_the_command_line_is_explained() -> None:
     text = PAGE.read_text(encoding="utf-8")
     modules = [path for part in ("engine", "cli") for path in (SOURCE / part).glob("[!_]*.py")]
-    assert [path.name for path in sorted(modules) if f"{path.name}`" not in text] == []
+    missing = [path.name for path in sorted(modules) if f"{path.name}`" not in text]
+    assert missing == [], f"{PAGE.name} has a table for them: say in a line what each is"
 
 
 def contracts() -> list[dict[str, Any]]:
