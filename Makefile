@@ -1,6 +1,7 @@
 # make test   everything that has to hold: lint, format, types, import contracts, tests
 # make demo   the demonstration, from an environment with the library alone
 # make bench  the benchmarks
+# make docs   the documentation as a site, in build/site
 #
 # Each makes its own environment in .venv and needs only Python 3.11 or newer and a package registry.
 # PYTHON=… chooses the interpreter, VENV=… another place, JOBS=… the number of test processes.
@@ -16,7 +17,7 @@ export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
 unexport PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER PYTHONHOME PYTHONPATH
 
-.PHONY: test lint format demo bench coverage clean
+.PHONY: test lint format demo bench docs coverage clean
 .DEFAULT_GOAL := test
 
 test: lint
@@ -44,11 +45,15 @@ demo: $(VENV)/.light
 bench: $(VENV)/.light
 	@$(PY) benchmarks/run.py
 
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
+	@echo "build/site/index.html"
+
 clean:
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# Two stamps in one environment: .light has the library, .dev its tools too. Only a change of
+# Stamps in one environment: .light has the library, .dev its tools too, .docs what builds the site. Only a change of
 # pyproject.toml installs again.
 $(VENV)/.light: pyproject.toml
 	@$(call install,.)
@@ -56,6 +61,10 @@ $(VENV)/.light: pyproject.toml
 
 $(VENV)/.dev: pyproject.toml
 	@$(call install,.[dev])
+	@touch $@ $(VENV)/.light
+
+$(VENV)/.docs: pyproject.toml
+	@$(call install,.[docs])
 	@touch $@ $(VENV)/.light
 
 # Install $(1), editable, into an environment that works: by uv where there is one, and where uv fails

@@ -2,10 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.records import Difference, RunInfo
-from holdfast.engine.results import BranchResult
-from holdfast.engine.run import AsyncRun, Run
-from holdfast.engine.task import Task, once, pause, sleep
 from holdfast.errors import (
     ActionFailed,
     AlreadyCompleted,
@@ -39,22 +35,6 @@ from holdfast.errors import (
     UsageError,
     WorkflowChanged,
 )
-from holdfast.graphs.config import CheckpointConfig, GraphConfig
-from holdfast.graphs.plan import END, START
-from holdfast.graphs.policy import Retry
-from holdfast.graphs.predicates import always, and_, key_equals, key_exists, not_, or_
-from holdfast.graphs.reducers import append, merge
-from holdfast.graphs.secrets import secret
-from holdfast.graphs.state import State
-from holdfast.journal.reading import Checkpoint
-from holdfast.journal.types import register_type
-from holdfast.journal.waiting import Question
-from holdfast.observe.events import Event
-from holdfast.observe.registry import register_observer
-from holdfast.stategraph import StateGraph
-from holdfast.stores.checkpointer import Checkpointer, MemoryCheckpointer
-from holdfast.stores.memory import MemoryStore
-from holdfast.stores.registry import open_store, register_store
 from holdfast.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -63,43 +43,98 @@ if TYPE_CHECKING:
     from holdfast.engine.catalogue import register_graph
     from holdfast.engine.checkpoints import PauseInfo, WorkflowCheckpoint
     from holdfast.engine.queued import QueuedRun
+    from holdfast.engine.records import Difference, RunInfo
+    from holdfast.engine.results import BranchResult
+    from holdfast.engine.run import AsyncRun, Run
     from holdfast.engine.supervisor import Supervisor
+    from holdfast.engine.task import Task, once, pause, sleep
+    from holdfast.graphs.config import CheckpointConfig, GraphConfig
     from holdfast.graphs.flowstate import TaskRecord, TaskResult, WorkflowState
+    from holdfast.graphs.plan import END, START
+    from holdfast.graphs.policy import Retry
+    from holdfast.graphs.predicates import always, and_, key_equals, key_exists, not_, or_
+    from holdfast.graphs.reducers import append, merge
     from holdfast.graphs.refit import ResumePlan
+    from holdfast.graphs.secrets import secret
+    from holdfast.graphs.state import State
+    from holdfast.journal.reading import Checkpoint
+    from holdfast.journal.types import register_type
     from holdfast.journal.verification import Damage, Verification
+    from holdfast.journal.waiting import Question
+    from holdfast.observe.events import Event
+    from holdfast.observe.registry import register_observer
+    from holdfast.stategraph import StateGraph
     from holdfast.stores.checkpoint_store import CheckpointState, CheckpointStore, PauseMetadata
+    from holdfast.stores.checkpointer import Checkpointer, MemoryCheckpointer
     from holdfast.stores.cleaner import Cleaner
+    from holdfast.stores.memory import MemoryStore
+    from holdfast.stores.registry import open_store, register_store
     from holdfast.stores.retention import Expired, Retention
     from holdfast.supervision import supervise
     from holdfast.workflow import Workflow
 
 _LATER = {
+    "END": "graphs.plan",
+    "START": "graphs.plan",
+    "AsyncRun": "engine.run",
+    "BranchResult": "engine.results",
+    "Checkpoint": "journal.reading",
+    "CheckpointConfig": "graphs.config",
     "CheckpointState": "stores.checkpoint_store",
     "CheckpointStore": "stores.checkpoint_store",
+    "Checkpointer": "stores.checkpointer",
     "Cleaner": "stores.cleaner",
     "Damage": "journal.verification",
+    "Difference": "engine.records",
+    "Event": "observe.events",
     "Expired": "stores.retention",
+    "GraphConfig": "graphs.config",
+    "MemoryCheckpointer": "stores.checkpointer",
+    "MemoryStore": "stores.memory",
     "PauseInfo": "engine.checkpoints",
     "PauseMetadata": "stores.checkpoint_store",
+    "Question": "journal.waiting",
     "QueuedRun": "engine.queued",
     "ResumePlan": "graphs.refit",
     "Retention": "stores.retention",
+    "Retry": "graphs.policy",
+    "Run": "engine.run",
+    "RunInfo": "engine.records",
+    "State": "graphs.state",
+    "StateGraph": "stategraph",
     "Supervisor": "engine.supervisor",
+    "Task": "engine.task",
     "TaskRecord": "graphs.flowstate",
     "TaskResult": "graphs.flowstate",
     "Verification": "journal.verification",
     "Workflow": "workflow",
     "WorkflowCheckpoint": "engine.checkpoints",
     "WorkflowState": "graphs.flowstate",
-    "register_graph": "engine.catalogue",
-    "supervise": "supervision",
     "action": "declared.actions",
+    "always": "graphs.predicates",
+    "and_": "graphs.predicates",
+    "append": "graphs.reducers",
+    "key_equals": "graphs.predicates",
+    "key_exists": "graphs.predicates",
     "load": "declared.loading",
     "load_from_file": "declared.loading",
     "loads": "declared.loading",
+    "merge": "graphs.reducers",
+    "not_": "graphs.predicates",
+    "once": "engine.task",
+    "open_store": "stores.registry",
+    "or_": "graphs.predicates",
+    "pause": "engine.task",
     "register_action": "declared.actions",
+    "register_graph": "engine.catalogue",
+    "register_observer": "observe.registry",
+    "register_store": "stores.registry",
+    "register_type": "journal.types",
+    "secret": "graphs.secrets",
+    "sleep": "engine.task",
+    "supervise": "supervision",
 }
-"""Where to find the names that only some need, above all those who define workflows, so that nobody else waits."""
+"""Where each name is found when it is first asked for, so that nobody waits for what they don't use."""
 
 
 def __getattr__(name: str) -> Any:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
-from holdfast import StateGraph, pause
+from holdfast import Event, StateGraph, pause
+from holdfast.observe.events import BRANCH_COMPLETE
 
 ACCIDENT = "HOLDFAST_DEMO_ACCIDENT"
 PACE = "HOLDFAST_DEMO_PACE"
 """Seconds that each step takes, so that it can be followed."""
+
+_saved = threading.Semaphore(0)
 
 
 def outline(state: dict[str, Any]) -> dict[str, Any]:
@@ -41,7 +45,8 @@ def uses(state: dict[str, Any]) -> dict[str, Any]:
     """The third, in which the accident happens."""
     say("uses", "what it is good for")
     if os.environ.get(ACCIDENT):
-        time.sleep(2 * _pace())  # the others are done by now
+        _saved.acquire(timeout=30)
+        _saved.acquire(timeout=30)  # the other two branches
         say("uses", "kill -9, now")
         _kill_this_process()
     return {"found": "It is eaten, and it holds fast."}
@@ -75,6 +80,12 @@ def say(node: str, text: str) -> None:
     time.sleep(_pace())
 
 
+def note(event: Event) -> None:
+    """Hear of branches whose end is saved."""
+    if event.type == BRANCH_COMPLETE:
+        _saved.release()
+
+
 def _pace() -> float:
     return float(os.environ.get(PACE, "0"))
 
@@ -85,7 +96,7 @@ def _kill_this_process() -> None:
     os._exit(137)
 
 
-graph = StateGraph({"topic": str, "notes": list, "text": str, "verdict": str}, name="article")
+graph = StateGraph({"topic": str, "notes": list, "text": str, "verdict": str}, name="article", observer=note)
 graph.add_node("outline", run=outline)
 for branch in (growth, habitat, uses):
     graph.add_node(branch)

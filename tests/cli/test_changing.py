@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -146,6 +149,70 @@ def test_a_graph_is_drawn(runs: Command, here: Path) -> None:
     assert runs("graph", "draw", "flows:graph", "--out", "g.png").code == 2
     assert runs("graph", "draw", "flows:graph", "--out", "no/such/g.svg").code == 2
     assert runs("graph", "draw", "flows:graph", "--run", "nope").code == 4
+
+
+def test_a_store_that_isnt_there_or_is_none_is_told_by_the_exit_code(holdfast: Command, here: Path) -> None:
+    """H6: 2 where nobody named one, 6 where it can't be used."""
+    (here / "text.db").write_text("this is no database, but a text of some length\n" * 50)
+    for words in (["info"], ["verify"], ["prune"], ["migrate"]):
+        done = holdfast("store", *words)
+        assert (done.code, "which store?" in done.err) == (2, True)
+        assert holdfast("store", *words, "--store", "sqlite:///no/such/place/a.db").code == 6
+        done = holdfast("store", *words, "--store", "sqlite:///text.db", "--json")
+        assert (done.code, done.data["error"]["code"]) == (6, "store-unavailable")
+    assert not (here / "holdfast.db").exists()
+
+
+def test_a_store_that_may_only_be_read_is_told_by_the_exit_code(runs: Command, here: Path) -> None:
+    runs("store", "info")
+    (here / "only").mkdir()
+    shutil.copy(here / "holdfast.db", here / "only" / "read.db")
+    (here / "only" / "read.db").chmod(0o400)
+    (here / "only").chmod(0o500)
+    try:
+        if os.access(here / "only", os.W_OK):
+            pytest.skip("this user may write everywhere")
+        assert runs("store", "prune", "--older", "0s", "--store", "sqlite:///only/read.db").code == 6
+        assert runs("run", "flows:plain", "--store", "sqlite:///only/read.db").code == 6
+    finally:
+        (here / "only").chmod(0o700)
+
+
+def test_what_is_changed_is_told_in_words_and_as_json(runs: Command, here: Path) -> None:
+    """H6."""
+    assert runs("runs", "export", "waits", "w.run").out == "written to w.run\n"
+    assert runs("runs", "export", "waits", "w.run", "--json").data == {"run_id": "waits", "file": "w.run"}
+    assert runs("store", "verify").out.splitlines()[1].split() == ["waits", "ok"]
+    assert [each["ok"] for each in runs("store", "verify", "--json").data] == [True, True]
+    assert "is up to date" in runs("store", "migrate").out
+    assert runs("runs", "rollback", "waits", "0", "--graph", "flows:graph").out == "back at step 0\n"
+    assert runs("runs", "delete", "done", "--yes").out == "deleted\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["ru"], ["run", "runs"]),
+        (["runs", "s"], ["show", "state"]),
+        (["store", "prune", "--d"], ["--dry-run"]),
+        (["resume", "r", "--s"], ["--store", "--set"]),
+        (["completion", ""], ["bash", "zsh", "fish"]),
+        (["run", "flo"], []),
+    ],
+)
+def test_bash_completes_what_was_typed(holdfast: Command, typed: list[str], offered: list[str]) -> None:
+    """H6: words, or options after a dash; files are bash's own."""
+    script = holdfast("completion", "bash").out
+    words = " ".join(f"'{word}'" for word in ["holdfast", *typed])
+    script += f"COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _holdfast; echo ${{COMPREPLY[*]}}"
+    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert (said.stdout.split(), said.stderr) == (offered, "")
+
+
+def test_completion_is_for_shells_that_are_known(holdfast: Command) -> None:
+    assert holdfast("completion", "tcsh").code == 2
+    assert holdfast("completion", "bash", "--json").data["shell"] == "bash"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from support.command_line import Command
+from support.command_line import FLOWS, Command
 
 
 def test_a_run_that_completes_shows_its_state(holdfast: Command) -> None:
@@ -132,6 +133,60 @@ def test_an_answer_can_be_left_to_a_worker(holdfast: Command) -> None:
     assert holdfast("runs", "show", "r", "--json").data["status"] == "completed"
 
 
+def test_an_answer_is_only_saved_if_that_is_wanted(holdfast: Command) -> None:
+    """P1: `--detach`, also where the code is known; the commands that it prints work."""
+    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    done = holdfast("answer", "r", "yes", "--detach", "--graph", "flows:graph")
+    assert (done.code, done.out) == (0, "r\n")
+    assert holdfast("runs", "show", "r", "--json").data["status"] == "running"
+    first, second = (line.split()[1:] for line in done.err.splitlines() if line.startswith("  holdfast"))
+    assert holdfast(*first).code == 0
+    assert holdfast(*second).code == 0
+    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r2")
+    assert holdfast("answer", "r2", "perhaps", "--detach").code == 2
+    data = holdfast("answer", "r2", "yes", "--detach", "--json").data
+    assert data == {"run_id": "r2", "status": "running"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["nope", "yes"], 4, "holdfast runs list"),
+        (["done", "yes"], 2, "asks nothing: it is completed"),
+        (["waits", "a", "b", "c"], 2, "quote a value of several words"),
+        (["waits"], 2, "usage:"),
+    ],
+)
+def test_an_answer_to_nothing_is_refused(holdfast: Command, words: list[str], code: int, said: str) -> None:
+    holdfast("run", "flows:plain", "--id", "done")
+    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "waits")
+    done = holdfast("answer", *words)
+    assert done.code == code
+    assert said in done.err
+
+
+def test_a_worker_tells_what_it_goes_on_with(holdfast: Command) -> None:
+    """H1: in lines, and as JSON."""
+    for run_id in ("a", "b"):
+        holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", run_id, "--detach")
+    done = holdfast("worker", "flows:graph", "flows:plain", "--once", "--concurrency", "1")
+    assert done.code == 0
+    assert "article a waits: 'review' asks: Publish" in done.err
+    assert done.err.endswith("gone on with 2 runs\n")
+    holdfast("run", "flows:plain", "--id", "c", "--detach")
+    said = holdfast("worker", "flows:plain", "--once", "--json").out.splitlines()
+    assert [json.loads(line).get("type") for line in said] == ["graph.start", "graph.complete", None]
+    assert json.loads(said[-1]) == {"runs": ["c"]}
+
+
+def test_a_worker_wants_graphs_and_a_store_that_it_can_use(holdfast: Command) -> None:
+    assert "which graphs?" in holdfast("worker", "--once").err
+    assert holdfast("worker", "--once").code == 2
+    assert holdfast("worker", "flows:nope", "--once").code == 2
+    assert holdfast("worker", "flows:plain", "--once", "--concurrency", "0").code == 2
+    assert holdfast("worker", "flows:plain", "--once", "--store", "sqlite:///no/such/a.db").code == 6
+
+
 def test_a_workflow_is_run_too(holdfast: Command) -> None:
     """D1."""
     done = holdfast("run", "flows:flow", "-i", "topic=kelp", "--json")
@@ -183,6 +238,19 @@ def test_the_project_may_name_store_and_graphs(
     monkeypatch.setenv("HOLDFAST_STORE", "sqlite:///other.db")
     assert holdfast("runs", "show", "r").code == 4
     assert (here / "other.db").exists()
+
+
+def test_a_graph_that_has_a_store_of_its_own_is_gone_on_with_there(holdfast: Command, here: Path) -> None:
+    """P5: by what is printed, which names no store; `holdfast.db` is only for those that have none."""
+    text = FLOWS.replace(
+        'set_finish_point("publish")', 'set_finish_point("publish")\ngraph.compile(store="sqlite:///own.db")'
+    )
+    (here / "flows.py").write_text(text)
+    done = holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    printed = done.err.strip().splitlines()[-1].split()
+    assert holdfast(*printed[1:]).code == 0
+    assert holdfast("runs", "list", "--graph", "flows:graph", "--json").data[0]["status"] == "completed"
+    assert [path.name for path in here.glob("*.db")] == ["own.db"]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 The python blocks of a page run in order, in one namespace and one empty directory. A comment right
 before a block says otherwise: `<!-- not run -->` only compiles it, `<!-- file: name.py -->` saves it, and
 `<!-- output -->` before a text block compares that with what the block above printed. A yaml block is saved as well,
-or else is at least YAML. A console block after
-`<!-- run -->` is carried out, line by line after each `$`. An … in an output stands for anything.
+or else is at least YAML; a toml block is saved. A console block after
+`<!-- run -->` is carried out, line by line after each `$`; with `<!-- run: 3 -->`, the last command ends with 3. Of
+`holdfast`, what it says on standard error counts too. An … in an output stands for anything.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from importlib.util import find_spec
@@ -108,6 +110,9 @@ def test_the_examples_of_a_page_run_and_print_what_it_says(
             case "yaml", ("file", name):
                 Path(name.strip()).write_text(block.text, encoding="utf-8")
                 check_text(block.text, where)
+            case "toml", ("file", name):
+                Path(name.strip()).write_text(block.text, encoding="utf-8")
+                tomllib.loads(block.text)
             case "yaml", _:
                 read_document(block.text, where)
             case "python", ("not run", _):
@@ -116,8 +121,8 @@ def test_the_examples_of_a_page_run_and_print_what_it_says(
                 printed = run(block, page, module)
             case "text", ("output", _):
                 check(printed, block.text, where)
-            case "console", ("run", _):
-                run_commands(block, where)
+            case "console", ("run", code):
+                run_commands(block, where, int(code or 0))
 
 
 def run(block: Block, page: Path, module: ModuleType) -> str:
@@ -128,19 +133,43 @@ def run(block: Block, page: Path, module: ModuleType) -> str:
     return printed.getvalue()
 
 
-def run_commands(block: Block, where: str) -> None:
-    """Carry out each `$` line of a console block and compare what it prints; a kill is shown as `Killed`."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    environment["PYTEST_PLUGINS"] = "holdfast.testing.plugin"
-    for part in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
+def run_commands(block: Block, where: str, code: int) -> None:
+    """Carry out each `$` line of a console block and compare what it prints; a kill is shown as `Killed`.
+
+    The last one ends with the exit code that is given, the others with 0.
+    """
+    parts = re.split(r"^\$ ", block.text, flags=re.M)[1:]
+    for number, part in enumerate(parts, 1):
         command, _, expected = part.partition("\n")
-        done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
+        errors = subprocess.STDOUT if command.startswith("holdfast ") else subprocess.PIPE
+        done = subprocess.run(
+            command, shell=True, env=surroundings(), stdout=subprocess.PIPE, stderr=errors, text=True
+        )
         killed = done.returncode in (-9, 137)
-        assert killed or done.returncode == 0, f"{where}: {command}\n{done.stdout}{done.stderr}"
+        wanted = code if number == len(parts) else 0
+        assert killed or done.returncode == wanted, f"{where}: {command}\n{done.stdout}{done.stderr}"
         if expected.strip():
             check(done.stdout + ("Killed\n" if killed else ""), expected, f"{where}: {command}")
+
+
+def surroundings() -> dict[str, str]:
+    """The environment of a command: `python` and `holdfast` are those that are tested, and nothing else is set up."""
+    installed = Path(".bin")
+    if not installed.exists():
+        installed.mkdir()
+        lines = f"#!{sys.executable}\nfrom holdfast.cli.main import main\n\nraise SystemExit(main())\n"
+        (installed / "holdfast").write_text(lines)
+        (installed / "holdfast").chmod(0o755)
+    path = [str(installed.resolve()), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    kept = {name: value for name, value in os.environ.items() if "HOLDFAST" not in name}
+    return {
+        **kept,
+        "PATH": os.pathsep.join(path),
+        "PYTHONPATH": str(SOURCE),
+        "PYTHONUNBUFFERED": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_PLUGINS": "holdfast.testing.plugin",
+    }
 
 
 def check(printed: str, expected: str, where: str) -> None:
@@ -158,7 +187,7 @@ def test_every_fence_is_closed_and_every_mark_is_known(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert len(re.findall(r"^```", text, re.M)) == 2 * len(blocks_of(page))
     marks = {mark.partition(":")[0] for mark in re.findall(r"<!-- *(.*?) *-->", text)}
-    assert marks <= {"not run", "output", "file", "run"}
+    assert marks <= {"not run", "output", "file", "run", "layers", "layers of the engine"}
 
 
 @on_every_page

@@ -10,11 +10,15 @@ from holdfast.cli.output import Output
 
 BASH = """\
 _holdfast() {{
-    local words="${{COMP_WORDS[*]:1:COMP_CWORD-1}}" found=""
-    case "$words" in
+    local now="${{COMP_WORDS[COMP_CWORD]}}" before="" words="" options="" each=1
+    while [ "$each" -lt "$COMP_CWORD" ]; do before="$before ${{COMP_WORDS[each]}}"; each=$((each + 1)); done
+    case "$before " in
 {cases}
     esac
-    COMPREPLY=($(compgen -W "$found" -- "${{COMP_WORDS[COMP_CWORD]}}") $(compgen -f -- "${{COMP_WORDS[COMP_CWORD]}}"))
+    case "$now" in
+        -*) COMPREPLY=($(compgen -W "$options" -- "$now")) ;;
+        *) COMPREPLY=($(compgen -W "$words" -- "$now")) ;;
+    esac
 }}
 complete -o default -F _holdfast holdfast
 """
@@ -24,15 +28,19 @@ ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 def show(given: Namespace, output: Output) -> int:
     """The script for one shell."""
     words = _words(make_parser())
-    if given.shell == "fish":
-        output.text("\n".join(_fish(words)))
-    else:
-        lines = [
-            f'        "{way}"*) found="{" ".join(words[way])}" ;;'
-            for way in sorted(words, key=len, reverse=True)
-        ]
-        output.text((ZSH if given.shell == "zsh" else "") + BASH.format(cases="\n".join(lines)))
+    script = "\n".join(_fish(words)) if given.shell == "fish" else _bash(words)
+    if given.shell == "zsh":
+        script = ZSH + script
+    output.result({"shell": given.shell, "script": script}) if output.json else output.text(script)
     return OK
+
+
+def _bash(words: dict[str, list[str]]) -> str:
+    lines = [
+        f'        " {way}{" " if way else ""}"*) {_offered(following)} ;;'
+        for way, following in sorted(words.items(), key=lambda each: -len(each[0]))
+    ]
+    return BASH.format(cases="\n".join(lines))
 
 
 def _words(parser: ArgumentParser, way: str = "") -> dict[str, list[str]]:
@@ -44,20 +52,26 @@ def _words(parser: ArgumentParser, way: str = "") -> dict[str, list[str]]:
                 found[way].append(name)
                 found |= _words(inner, f"{way} {name}".strip())
         else:
-            found[way] += action.option_strings
-            found[way] += [str(choice) for choice in action.choices or ()]
+            found[way] += action.option_strings or [str(choice) for choice in action.choices or ()]
     return found
 
 
+def _offered(following: list[str]) -> str:
+    options = [word for word in following if word.startswith("-")]
+    words = [word for word in following if not word.startswith("-")]
+    return f'words="{" ".join(words)}" options="{" ".join(options)}"'
+
+
 def _fish(words: dict[str, list[str]]) -> list[str]:
-    lines = ["complete -c holdfast -f"]
+    """A line for each word and option; where there are no words, fish completes files by itself."""
+    lines = []
     for way, following in words.items():
-        parts = way.split()
-        seen = " ".join(f"; and __fish_seen_subcommand_from {part}" for part in parts)
-        condition = seen.removeprefix("; and ") or "__fish_use_subcommand"
         plain = [word for word in following if not word.startswith("-")]
+        seen = [f"__fish_seen_subcommand_from {part}" for part in way.split()]
+        later = [f"not __fish_seen_subcommand_from {' '.join(plain)}"] if way and plain else []
+        condition = "; and ".join([*seen, *later]) or "__fish_use_subcommand"
         if plain:
-            lines.append(f"complete -c holdfast -n '{condition}' -a '{' '.join(plain)}'")
+            lines.append(f"complete -c holdfast -n '{condition}' -f -a '{' '.join(plain)}'")
         lines += [
             f"complete -c holdfast -n '{condition}' -l {word[2:]}"
             for word in following

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from holdfast.cli.exits import OK, PAUSED, UNAVAILABLE
 from holdfast.cli.output import Output
+from holdfast.cli.project import program
 from holdfast.demo import ACCIDENT, PACE
 
 GRAPH = "holdfast.demo:graph"
@@ -45,7 +46,7 @@ def show(given: Namespace, output: Output) -> int:
         return OK
     stage.say("3. Now it waits for you, for a minute or a month. Look at it, then answer:")
     for words in (["runs", "history", run], ["runs", "state", run], ["answer", run, "yes", "--graph", GRAPH]):
-        output.text(f"     {shlex.join([*_program(), *words, '--store', stage.store])}")
+        output.text(f"     {shlex.join([*program(), *words, '--store', stage.store])}")
     return OK
 
 
@@ -59,13 +60,11 @@ class _Stage:
         self._output.say(f"\n{text}\n")
 
     def play(self, *words: str, accident: bool = False) -> int:
-        shown = shlex.join(["holdfast", *words, "--store", self.store])
+        shown = shlex.join([*program(), *words, "--store", self.store])
         self._output.say(f"   $ {shown}", "bold")
         environment = {**os.environ, PACE: str(self._pace), ACCIDENT: "1" if accident else ""}
-        command = [sys.executable, "-m", "holdfast", *words, "--store", self.store]
+        script = Path(sys.argv[0])
+        called = [str(script)] if script.stem == "holdfast" and os.access(script, os.X_OK) else None
+        command = [*(called or [sys.executable, "-m", "holdfast"]), *words, "--store", self.store]
         quiet = subprocess.DEVNULL if self._output.json else None
         return subprocess.run(command, env=environment, stdout=quiet, stderr=quiet).returncode
-
-
-def _program() -> list[str]:
-    return ["holdfast"] if os.path.basename(sys.argv[0]) == "holdfast" else ["python", "-m", "holdfast"]

@@ -12,9 +12,11 @@ from holdfast.cli.plainly import moment
 from holdfast.cli.project import command, link_of
 from holdfast.cli.running import what_next
 from holdfast.engine import records
-from holdfast.engine.holder import describe_holder
+from holdfast.engine.holder import describe_holder, is_dead
+from holdfast.engine.link import Link
 from holdfast.engine.records import Difference, RunInfo, run_info
-from holdfast.errors import UsageError
+from holdfast.errors import DamagedRecord, RunNotFound, UsageError
+from holdfast.graphs.plan import END
 from holdfast.graphs.secrets import masked
 from holdfast.journal.progress import Progress
 from holdfast.journal.store import RUNNING
@@ -22,13 +24,15 @@ from holdfast.journal.store import RUNNING
 
 def list_runs(given: Namespace, output: Output) -> int:
     """The runs in the store."""
-    found = records.list_runs(link_of(given), given.status, given.of, given.tag, given.limit)
+    link = link_of(given)
+    listed = records.list_runs(link, given.status, given.of, given.tag, given.limit)
+    found = [_at_present(link, info) for info in listed]
     if output.json:
         output.result([_facts(info) for info in found])
         return OK
     columns = ("run", "graph", "status", "step", "at", "updated (UTC)", "")
     rows = [
-        (info.run_id, info.graph, info.status, info.step or "", info.node, moment(info.updated), _gist(info))
+        (info.run_id, info.graph, info.status, info.step, _place(info), moment(info.updated), _gist(info))
         for info in found
     ]
     output.table(
@@ -39,15 +43,16 @@ def list_runs(given: Namespace, output: Output) -> int:
 
 def show(given: Namespace, output: Output) -> int:
     """All that is known of one run."""
-    info = run_info(link_of(given).head(given.run))
+    link = link_of(given)
+    info = _at_present(link, run_info(link.head(given.run)))
     if output.json:
         output.result(_facts(info))
         return OK
     facts = {
-        "run": info.run_id, "graph": info.graph, "status": info.status, "step": info.step, "at": info.node,
+        "run": info.run_id, "graph": info.graph, "status": info.status, "step": info.step, "at": _place(info),
         "why": info.reason, "created": f"{moment(info.created)} UTC", "updated": f"{moment(info.updated)} UTC",
         "tags": ", ".join(info.tags), "forked from": info.parent,
-        "held by": describe_holder(info.holder) if info.holder else None,
+        "held by": _holder(info) if info.holder else None,
         "error": (info.error or {}).get("traceback") or (info.error or {}).get("message"),
     }  # fmt: skip
     output.facts(facts)
@@ -118,14 +123,14 @@ def diff(given: Namespace, output: Output) -> int:
 
 def watch(given: Namespace, output: Output) -> int:
     """Follow a run until it stops; each change is shown once."""
-    link, seen = link_of(given), None
+    link, seen, holder = link_of(given), None, None
     while True:
         head = link.head(given.run)
         info = run_info(head)
-        now = (head.sequence, info.status, head.holder)
+        now = (head.sequence, info.status, _holder(info))
         if now != seen:
-            seen = now
-            _tell(info, records.progress_of(link, given.run, None) if head.snapshot else None, output)
+            _tell(_at_present(link, info), holder != now[2], output)
+            seen, holder = now, now[2]
         if info.status != RUNNING:
             if not output.json:
                 what_next(info, given, output)
@@ -133,14 +138,32 @@ def watch(given: Namespace, output: Output) -> int:
         time.sleep(max(0.05, given.every))
 
 
-def _tell(info: RunInfo, progress: Any, output: Output) -> None:
-    step, node = (info.step, info.node) if progress is None else (progress.step, progress.place())
+def _tell(info: RunInfo, held: bool, output: Output) -> None:
+    """A line of a run that is followed; who has it is said where that is new."""
     if output.json:
-        output.result({"run_id": info.run_id, "status": info.status, "step": step, "at": node})
+        output.result({"run_id": info.run_id, "status": info.status, "step": info.step, "at": info.node})
         return
-    holder = f", {describe_holder(info.holder)}" if info.holder else ", nobody has it"
-    what = f"step {step}, at {node}{holder}" if info.status == RUNNING else info.reason or f"step {step}"
-    output.text(f"{time.strftime('%H:%M:%S')}  {info.status:9}  {what}")
+    what = f"step {info.step}" + (f", at {_place(info)}" if _place(info) else "")
+    if info.status == RUNNING and held:
+        what += f"; held by {_holder(info)}" if info.holder else "; nobody has it"
+    elif info.status == "failed" and info.reason:
+        what += f": {info.reason}"
+    output.event(time.strftime("%H:%M:%S"), info.status, what)
+
+
+def _at_present(link: Link, info: RunInfo) -> RunInfo:
+    """What is known of a run, with where it is now if it runs; as of its last stop where that can't be read."""
+    if info.status != RUNNING:
+        return info
+    try:
+        progress = records.progress_of(link, info.run_id, None)
+    except (DamagedRecord, RunNotFound):
+        return info
+    return info._replace(step=progress.step, node=progress.place(), reason=None, questions=[])
+
+
+def _holder(info: RunInfo) -> str:
+    return describe_holder(info.holder) + (", which is gone" if info.holder and is_dead(info.holder) else "")
 
 
 def _secrets(progress: Progress) -> list[str]:
@@ -148,7 +171,13 @@ def _secrets(progress: Progress) -> list[str]:
     return [str(key) for key in progress.meta.get("secrets", ())]
 
 
+def _place(info: RunInfo) -> str | None:
+    return None if info.node == END else info.node
+
+
 def _gist(info: RunInfo) -> str:
+    if info.status == RUNNING and info.holder and is_dead(info.holder):
+        return "its process is gone"
     if info.questions:
         return f"asks: {info.questions[0].prompt}"
     return info.reason or ""

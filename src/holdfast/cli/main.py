@@ -18,6 +18,9 @@ from holdfast.errors import HoldfastError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # what a terminal has no letters for must not end the command
+            stream.reconfigure(errors="backslashreplace")
     given = make_parser().parse_args(arguments)
     output = Output(given.json, colour=False if given.no_color else None)
     module, _, function = given.command.partition(":")

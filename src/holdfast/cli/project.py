@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from argparse import Namespace
 from functools import lru_cache
@@ -26,7 +27,10 @@ FALLBACK = "holdfast.db"
 
 
 def store_of(given: Namespace, graph: Graph | None = None) -> Store:
-    """The store that a command works on. Raises `UsageError` where nobody has named one."""
+    """The store that a command works on: where nobody has named one, that of its graph, or of those known here.
+
+    Raises `UsageError` where there is none.
+    """
     from holdfast.stores.registry import open_default_store, open_store
 
     if given.store:
@@ -36,8 +40,9 @@ def store_of(given: Namespace, graph: Graph | None = None) -> Store:
         return opened
     if (named := _settings().get("store")) is not None:
         return open_store(_text(named, "store"))
-    if graph is not None and (link := graph.compiled().link) is not None and link.store.abilities.shared:
-        return link.store
+    for known in [graph] if graph is not None else graphs_of(given):
+        if (link := known.compiled().link) is not None and link.store.abilities.shared:
+            return link.store
     if graph is not None or Path(FALLBACK).exists():
         return open_store(f"sqlite:///{FALLBACK}")
     raise UsageError(
@@ -65,10 +70,11 @@ def graph_of(given: Namespace, name: str) -> Graph:
 
 def graphs_of(given: Namespace) -> list[Graph]:
     """The graphs that are known here."""
-    return [load_target(target) for target in _targets(given)]
+    return [load_target(target) for target in targets_of(given)]
 
 
-def _targets(given: Namespace) -> list[str]:
+def targets_of(given: Namespace) -> list[str]:
+    """Where the code of the graphs is that are known here."""
     if given.graph:
         return list(given.graph)
     if named := os.environ.get(GRAPHS):
@@ -81,7 +87,7 @@ def _targets(given: Namespace) -> list[str]:
 
 def command(words: str, given: Namespace, *more: str) -> str:
     """A command to type next, with what was said on this command line of the store and the graphs."""
-    parts = [*_program(), *words.split(), *more]
+    parts = [*program(), *words.split(), *more]
     if given.store:
         parts += ["--store", given.store]
     for target in given.graph or ():
@@ -89,8 +95,17 @@ def command(words: str, given: Namespace, *more: str) -> str:
     return shlex.join(parts)
 
 
-def _program() -> list[str]:
-    return ["holdfast"] if os.path.basename(sys.argv[0]) == "holdfast" else ["python", "-m", "holdfast"]
+def program() -> list[str]:
+    """How this program is called here, so that what it prints can be typed."""
+    name = sys.argv[0]
+    if Path(name).stem != "holdfast":
+        return [_shortest("python", sys.executable), "-m", "holdfast"]
+    return [_shortest("holdfast", name) if os.path.dirname(name) else name]
+
+
+def _shortest(name: str, path: str) -> str:
+    found = shutil.which(name)
+    return name if found is not None and os.path.realpath(found) == os.path.realpath(path) else path
 
 
 @lru_cache(maxsize=1)

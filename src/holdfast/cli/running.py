@@ -8,10 +8,11 @@ from typing import Any
 from holdfast.cli.exits import BY_STATUS, INTERRUPTED, OK
 from holdfast.cli.output import Output
 from holdfast.cli.plainly import moment, read_input, read_pairs, read_value
-from holdfast.cli.project import command, graph_of, link_of, store_of
+from holdfast.cli.project import command, graph_of, link_of, store_of, targets_of
 from holdfast.cli.targets import OnStore, load_target
 from holdfast.engine import entry
 from holdfast.engine.given import Given
+from holdfast.engine.holder import is_dead
 from holdfast.engine.records import RunInfo, run_info
 from holdfast.engine.run import Run
 from holdfast.errors import HoldfastError, UsageError
@@ -26,13 +27,14 @@ def run(given: Namespace, output: Output) -> int:
     on_store = OnStore(graph, store_of(given, graph))
     values = read_input(part for parts in given.input for part in parts)
     config = read_pairs(given.config, "--config")
+    checkpoint = given.checkpoint or on_store.checkpoint_named
+    if given.detach and checkpoint is not None:
+        raise UsageError("a run that goes on from a checkpoint isn't queued: leave out --detach")
     if given.detach:
         queued = on_store.start(values, config, run_id=given.id, tags=given.tag, priority=given.priority)
         return _queued(queued.id, given, output)
-    if given.checkpoint is not None:
-        started = on_store.stream(values or None, config, given.checkpoint)
-    else:
-        started = on_store.stream(values, config, run_id=given.id, tags=given.tag)
+    found = values or None if checkpoint is not None else values
+    started = on_store.stream(found, config, checkpoint, run_id=given.id, tags=given.tag)
     return follow(started, on_store, given, output)
 
 
@@ -95,6 +97,9 @@ def what_next(info: RunInfo, given: Namespace, output: Output) -> None:
         output.hint(f"{info.reason or 'It waits'}. Go on with:", command("resume", given, info.run_id))
     elif info.status == "failed":
         output.hint("When that is mended, try it again with:", command("resume", given, info.run_id))
+    elif info.status == "running" and (info.holder is None or is_dead(info.holder)):
+        said = "Nobody has it" if info.holder is None else "Its process is gone"
+        output.hint(f"{said}. A worker goes on with it, or:", command("resume", given, info.run_id))
     elif info.status == "cancelled":
         output.hint("To go on all the same:", command("resume", given, info.run_id))
 
@@ -112,7 +117,11 @@ def _queued(run_id: str, given: Namespace, output: Output) -> int:
         output.result({"run_id": run_id, "status": "running"})
         return OK
     output.text(run_id)
-    output.hint("A worker goes on with it; if none runs:", command("worker", given, "--once"))
+    if targets_of(given):
+        output.hint("A worker goes on with it; if none runs:", command("worker", given, "--once"))
+    else:
+        said = "A worker goes on with it; if none runs, and GRAPH is where its code is:"
+        output.hint(said, command("worker", given, "GRAPH", "--once"))
     output.hint("Follow it with:", command("runs watch", given, run_id))
     return OK
 
@@ -141,16 +150,20 @@ def _fitting(text: str, question: Question) -> Any:
 
 def _show(event: dict[str, Any], output: Output) -> None:
     """One thing that happened, as it happens."""
-    branch = f"{event['branch']}/" if event.get("branch") else ""
+    where = _where(event)
     match event["type"]:
         case "state" | "task_complete":
-            output.say(f"  ✓ {branch}{event.get('task') or event.get('node')}", "completed")
+            output.say(f"  ✓ {where}", "completed")
         case "layer_start":
             output.say(f"  layer {event['layer']}: {', '.join(map(str, event.get('tasks', ())))}", "dim")
         case "task_error" | "error":
-            output.say(
-                f"  ✗ {branch}{event.get('task') or event.get('node')}: {event.get('error')}", "failed"
-            )
+            output.say(f"  ✗ {where}: {event.get('error')}", "failed")
+
+
+def _where(event: dict[str, Any]) -> str:
+    """The node or task, with the way to its branch where that isn't called the same."""
+    name, branch = str(event.get("task") or event.get("node")), event.get("branch") or ""
+    return branch if branch.rpartition("/")[2] == name else f"{branch}/{name}" if branch else name
 
 
 def _tell(
@@ -160,7 +173,8 @@ def _tell(
         {"run": info.run_id, "status": info.status, **{f"  {key}": value for key, value in state.items()}}
     )
     if error is not None and info.status == "failed":
-        output.problem(str(error), error)
+        output.problem(info.reason or str(error), error)
+        output.hint("Where that was:", command("runs show", given, info.run_id))
     what_next(info, given, output)
 
 

@@ -63,16 +63,16 @@ def verify(given: Namespace, output: Output) -> int:
     damaged = 0
     found = []
     for number, head in enumerate(runs, 1):
-        if output.live and len(runs) > 1:
-            print(f"\r{number} of {len(runs)}", end="", flush=True)
+        output.progress(f"{number} of {len(runs)}")
         report = records.verify(link, head.run_id)
         damaged += not report.ok
         found.append({"run_id": head.run_id, "ok": report.ok, "report": str(report)})
+    output.progress("")
     if output.json:
         output.result(found)
     else:
         output.table(
-            ("run", "", "what"),
+            ("run", "status", "what"),
             [
                 (each["run_id"], "ok" if each["ok"] else "damaged", "" if each["ok"] else each["report"])
                 for each in found
@@ -100,5 +100,6 @@ def prune(given: Namespace, output: Output) -> int:
     rows = [(each.run_id, each.graph, each.status, moment(each.updated), each.reason) for each in going]
     output.table(("run", "graph", "status", "updated (UTC)", "why"), rows, "nothing is to go")
     if rows:
-        output.say(f"{len(rows)} runs {'would be' if given.dry_run else 'were'} deleted")
+        done = "would be" if given.dry_run else "was" if len(rows) == 1 else "were"
+        output.say(f"{len(rows)} run{'s' if len(rows) != 1 else ''} {done} deleted")
     return OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -14,6 +15,7 @@ from holdfast.engine.session import Compiled
 from holdfast.errors import DefinitionError, HoldfastError
 from holdfast.graphs.state import State
 from holdfast.journal.store import Store
+from holdfast.stores.checkpoint_files import CheckpointFiles
 
 Graph = Runnable[Any]
 
@@ -31,7 +33,13 @@ class OnStore(Runnable[State]):
         if compiled.link is not None and compiled.link.store is self._store:
             return compiled
         link = link_to(self._store, compiled.link.ttl if compiled.link is not None else 10.0)
-        return compiled._replace(link=link, interval=compiled.interval or 1, checkpointer=None, own=True)
+        files = compiled.checkpointer if isinstance(compiled.checkpointer, CheckpointFiles) else None
+        return compiled._replace(link=link, interval=compiled.interval or 1, checkpointer=files, own=True)
+
+    @property
+    def checkpoint_named(self) -> str | os.PathLike[str] | None:
+        """The checkpoint that the file of a graph says its runs go on from."""
+        return getattr(self.graph, "checkpoint_named", None)
 
 
 def load_target(target: str) -> Graph:
@@ -43,14 +51,15 @@ def load_target(target: str) -> Graph:
     if target.endswith((".yaml", ".yml")):
         from holdfast.declared.loading import load
 
+        _on_path(Path.cwd())
+        _on_path(Path(target).parent)
         return cast(Graph, load(target))
     path, _, attribute = target.rpartition(":")
     if not path or not attribute:
         raise DefinitionError(
             f"{target!r} is no graph: give file.yaml, file.py:attribute or module:attribute"
         )
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    _on_path(Path.cwd())
     try:
         return cast(Graph, _from_file(Path(path), attribute) if path.endswith(".py") else find(target))
     except HoldfastError:
@@ -60,12 +69,17 @@ def load_target(target: str) -> Graph:
         raise DefinitionError(message) from problem
 
 
+def _on_path(folder: Path) -> None:
+    """Let modules be imported from a directory, as `python` does for that of a script."""
+    path = str(folder.resolve())
+    if path not in sys.path and not ("" in sys.path and path == str(Path.cwd())):
+        sys.path.insert(0, path)
+
+
 def _from_file(path: Path, attribute: str) -> Any:
     if not path.is_file():
         raise DefinitionError(f"there is no file {path}")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    _on_path(path.parent)
     name = path.stem
     if name not in sys.modules:
         spec = spec_from_file_location(name, path)

@@ -33,7 +33,8 @@ def work(given: Namespace, output: Output) -> int:
     )  # fmt: skip
     if given.once:
         done = supervisor.drain()
-        output.result({"runs": done}) if output.json else output.say(f"{len(done)} runs gone on with")
+        said = f"gone on with {len(done)} run{'s' if len(done) != 1 else ''}"
+        output.result({"runs": done}) if output.json else output.say(said)
         return OK
     output.say(
         f"working on {store!r}: {', '.join(graph.name for graph in found)}. Ctrl-C, or SIGTERM, ends it"

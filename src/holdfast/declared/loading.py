@@ -14,6 +14,7 @@ from holdfast.declared.grammar import DECLARATION
 from holdfast.declared.graphs import DeclaredGraph, GraphBuilding
 from holdfast.declared.mistakes import Mistakes
 from holdfast.errors import DeclarationError, UsageError
+from holdfast.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from holdfast.declared.workflows import DeclaredWorkflow, WorkflowBuilding
@@ -69,7 +70,8 @@ def check_text(text: str, name: str = TEXT, file: Path | None = None) -> Declare
     graph, building = _defined(value, mistakes, Sketching(), file)
     before, after = building.interrupts()
     if not mistakes and isinstance(graph, DeclaredGraph):
-        building.attempt(value.at("config"), lambda: graph.freeze(before, after))
+        stops: dict[str, Any] = {"interrupt_before": before, "interrupt_after": after}
+        building.attempt(value.at("config"), lambda: graph.compile(store=MemoryStore(), **stops))
     mistakes.raise_any()
     return graph
 

@@ -1,0 +1,166 @@
+"""The command line as a process: its imports, runs that are interrupted, workers told to end, the demonstration."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast as library
+
+SLOW = """
+import os, time
+
+from holdfast import StateGraph
+
+
+def first(state):
+    return {"seen": 1}
+
+
+def second(state):
+    open("at-second", "w").close()
+    while os.path.exists("hold"):
+        time.sleep(0.02)
+    return {"seen": 2}
+
+
+graph = StateGraph({"seen": int}, name="slow")
+graph.add_node("first", first).add_node("second", second)
+graph.set_entry_point("first").add_edge("first", "second").set_finish_point("second")
+graph.compile(preserve=True)
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a command in a project of its own whose second node waits while there is a file `hold`."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "hold").touch()
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(*words: str, **more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "holdfast", *words]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=environment(**more), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        begun.append(process)
+        return process
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if "HOLDFAST" not in name}
+    return {**kept, "PYTHONPATH": str(Path(library.__file__).parents[1]), **more}
+
+
+def wait_for(there: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_help_imports_no_engine_and_no_store(start: Start) -> None:
+    """H6: so that it is there at once."""
+    _, told = start("--help", PYTHONPROFILEIMPORTTIME="1").communicate()
+    imported = set(re.findall(r"\| +(holdfast[\w.]*)$", told, re.M))
+    assert "holdfast.cli.arguments" in imported
+    assert [name for name in imported if re.match(r"holdfast\.(engine|stores|graphs|journal)", name)] == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
+def test_a_run_that_is_interrupted_can_be_gone_on_with(start: Start, tmp_path: Path) -> None:
+    """G7, H6: by the command that is printed, in another process; nothing finished runs again."""
+    running = start("run", "slow:graph", "--id", "r")
+    wait_for((tmp_path / "at-second").exists)
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 130
+    printed = shlex.split(told.strip().splitlines()[-1])
+    assert printed[printed.index("resume") :] == ["resume", "r", "--graph", "slow:graph"]
+    (tmp_path / "hold").unlink()
+    resumed = start(*printed[printed.index("resume") :])
+    _, told = resumed.communicate(timeout=60)
+    assert resumed.returncode == 0
+    assert told.split() == ["✓", "second"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to send")
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_is_told_to_end_finishes_its_node_and_leaves_the_rest(
+    start: Start, tmp_path: Path, told: signal.Signals
+) -> None:
+    """H1: its exit code is 0."""
+    worker = start("worker", "slow:graph", "--poll", "0.05", "--json")
+    assert start("run", "slow:graph", "--id", "r", "--detach").wait(60) == 0
+    wait_for((tmp_path / "at-second").exists)
+    worker.send_signal(told)
+    (tmp_path / "hold").unlink()
+    out, _ = worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    assert json.loads(out.splitlines()[0])["run_id"] == "r"
+    state, _ = start("runs", "state", "r", "--json").communicate(timeout=60)
+    assert json.loads(state) == {"seen": 2}
+
+
+def test_watching_shows_each_step_until_the_run_stops(start: Start, tmp_path: Path) -> None:
+    running = start("run", "slow:graph", "--id", "r")
+    wait_for((tmp_path / "at-second").exists)
+    watching = start("runs", "watch", "r", "--every", "0.05")
+    assert watching.stdout is not None
+    line = watching.stdout.readline()
+    assert "running    step 1, at second; held by process" in line
+    (tmp_path / "hold").unlink()
+    out, _ = watching.communicate(timeout=60)
+    assert re.search(r"completed +step 2\n", out)
+    assert (watching.returncode, running.wait(60)) == (0, 0)
+
+
+def test_what_a_terminal_has_no_letters_for_ends_no_command(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "hold").unlink()
+    running = start("run", "slow:graph", PYTHONIOENCODING="ascii")
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 0
+    assert "\\u2713 first" in told
+
+
+def test_the_demonstration_ends_with_a_run_that_waits(start: Start, tmp_path: Path) -> None:
+    """H6: and the commands that it prints work."""
+    demo = start("demo", "--fast", "--dir", "shown")
+    out, told = demo.communicate(timeout=100)
+    assert demo.returncode == 0
+    assert "kill -9, now" in told
+    assert "▶ uses" in out
+    listed = [shlex.split(line) for line in out.splitlines() if " -m holdfast " in line]
+    commands = [words[words.index("holdfast") + 1 :] for words in listed]
+    assert [words[:2] for words in commands] == [["runs", "history"], ["runs", "state"], ["answer", "kelp-0"]]
+    for words in commands:
+        assert start(*words).wait(60) == 0
+    shown, _ = start("runs", "show", "kelp-0", *commands[0][-2:], "--json").communicate(timeout=60)
+    assert json.loads(shown)["status"] == "completed"
+
+
+def test_the_demonstration_tells_programs_where_its_run_is(start: Start) -> None:
+    demo = start("demo", "--fast", "--dir", "shown", "--json")
+    out, told = demo.communicate(timeout=100)
+    found = json.loads(out)
+    assert (demo.returncode, found["status"], told) == (0, "paused", "")
+    assert start("runs", "show", found["run_id"], "--store", found["store"]).wait(60) == 0
+    assert start("demo", "--dir", "slow.py/shown").wait(60) == 6
