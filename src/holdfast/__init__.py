@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from holdfast.observe.events import Event
     from holdfast.observe.registry import register_observer
     from holdfast.stategraph import StateGraph
+    from holdfast.storekeeping import export_run, import_run, verify_run
     from holdfast.stores.checkpoint_store import CheckpointState, CheckpointStore, PauseMetadata
     from holdfast.stores.checkpointer import Checkpointer, MemoryCheckpointer
     from holdfast.stores.cleaner import Cleaner
@@ -133,6 +134,9 @@ _LATER = {
     "secret": "graphs.secrets",
     "sleep": "engine.task",
     "supervise": "supervision",
+    "verify_run": "storekeeping",
+    "export_run": "storekeeping",
+    "import_run": "storekeeping",
 }
 """Where each name is found when it is first asked for, so that nobody waits for what they don't use."""
 
@@ -223,6 +227,8 @@ __all__ = [
     "always",
     "and_",
     "append",
+    "export_run",
+    "import_run",
     "key_equals",
     "key_exists",
     "load",
@@ -242,4 +248,5 @@ __all__ = [
     "secret",
     "sleep",
     "supervise",
+    "verify_run",
 ]

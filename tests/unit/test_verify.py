@@ -181,3 +181,26 @@ def test_looking_changes_nothing(store: Any) -> None:
     before = opened.read("r", first=1)
     graph.verify("r")
     assert opened.read("r", first=1) == before
+
+
+def test_a_stop_that_the_journal_knows_nothing_of_is_damage(tmp_path: Path) -> None:
+    """H5: the newest record is lost, or somebody was at the head."""
+    from contextlib import closing
+
+    from holdfast import export_run, import_run, pause, verify_run
+    from holdfast.journal.store import Commit
+    from holdfast.stores.memory import MemoryStore
+
+    store = MemoryStore()
+    graph = StateGraph(name="asks").add_node("ask", run=lambda state: {"a": pause("Well?")})
+    graph.set_entry_point("ask").set_finish_point("ask").compile(store=store)
+    graph.invoke({}, run_id="r").wait()
+    assert verify_run(store, "r").ok
+    export_run(store, "r", tmp_path / "r.run")
+    with closing(MemoryStore()) as other:
+        assert import_run(other, tmp_path / "r.run", "s") == "s"
+        assert verify_run(other, "s").ok
+    lease = store.claim("r", "somebody", 10.0)
+    assert store.append([Commit("r", lease.fence, store.head("r").sequence, [], status="failed")]) == [None]
+    (damage,) = verify_run(store, "r").damaged
+    assert (damage.sequence, "it is 'failed'" in damage.reason) == (0, True)

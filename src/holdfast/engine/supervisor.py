@@ -96,6 +96,7 @@ class Supervisor:
         self._compiled: dict[str, Compiled] = {}
         self._sessions: dict[str, Session] = {}
         self._left: dict[str, tuple[str, float]] = {}
+        self._taken_on: dict[str, None] = {}
         self._backlog: list[RunHead] = []
         self._more = False
         self._look_at = 0.0
@@ -152,13 +153,12 @@ class Supervisor:
 
     def drain(self) -> list[str]:
         """Go on with all that is ready, until nothing is; returns the ids of the runs. One sweep, not for ever."""
-        done: list[str] = []
+        self._taken_on.clear()
         while True:
             taken = self._begin(self._ready())
-            done += taken
             with self._change:
                 if not taken and not self._dispatch.runs:
-                    return list(dict.fromkeys(done))
+                    return list(self._taken_on)
                 self._change.wait_for(lambda: not self._dispatch.runs or self._has_next(), 1.0)
 
     def run(self) -> None:
@@ -420,6 +420,7 @@ class Supervisor:
             if not others or not self._on_probation(session):
                 self._left.pop(session.id, None)
                 self._sessions[session.id] = session
+                self._taken_on[session.id] = None
                 if self._stopping:
                     session.stop.leave()
                 return True

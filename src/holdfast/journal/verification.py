@@ -14,7 +14,7 @@ from holdfast.journal.codec import decode
 from holdfast.journal.progress import SNAPSHOT, Progress
 from holdfast.journal.reading import _apply, _each, read_progress
 from holdfast.journal.salvage import Found, gathered
-from holdfast.journal.store import Inspectable, RunHead, Store, Tail
+from holdfast.journal.store import RUNNING, Inspectable, RunHead, Store, Tail
 
 
 class Damage(NamedTuple):
@@ -84,7 +84,7 @@ def verify(store: Store, run_id: str) -> Verification:
         sum(map(len, stored)),
         [
             *(Damage(0, fault) for fault in faults),
-            *_of_head(head),
+            *_of_head(head, journal.newest),
             *(Damage(*each) for each in sorted(journal.damaged.items())),
         ],
         journal.missing,
@@ -108,6 +108,7 @@ class _Journal:
         kept = (found.get(number) for number in numbers)
         self.records = [data if isinstance(data, bytes) else b"" for data in kept]
         self.steps: list[int] = []
+        self.newest: Progress | None = None
 
     def look_through(self) -> None:
         """Follow the records from the first to the last; note the damaged ones, and the steps that can be had."""
@@ -128,7 +129,7 @@ class _Journal:
             return False
         tail = Tail(self.head, self.head.snapshot, self.records[self.head.snapshot - self.first :])
         try:
-            read_progress(tail)
+            self.newest = read_progress(tail)
         except DamagedRecord as damage:
             if not self.damaged and not self.missing:
                 self.damaged[damage.sequence] = damage.reason
@@ -171,14 +172,19 @@ class _Journal:
             self.steps.append(step)
 
 
-def _of_head(head: RunHead) -> list[Damage]:
-    """What is wrong with the head's note."""
+def _of_head(head: RunHead, newest: Progress | None) -> list[Damage]:
+    """What is wrong with the head: its note, or that it speaks of a stop of which the journal knows nothing."""
     try:
         note = decode(head.note) if head.note else {}
         if type(note) is not dict:
             raise ValueError("it holds something else")
     except (ValueError, HoldfastError) as problem:
         return [Damage(0, f"its summary can't be read: {problem}")]
+    if newest is not None and head.status not in (RUNNING, newest.status):
+        what = "records after it are lost, or the head was changed"
+        return [
+            Damage(0, f"it is {head.status!r}, but its journal ends where it is {newest.status!r}: {what}")
+        ]
     return []
 
 
