@@ -656,11 +656,11 @@ def test_a_malicious_pickle_would_have_run_elsewhere(tmp_path: Path, monkeypatch
 
 
 def test_only_one_module_knows_pickle() -> None:
-    """F9: and no other store's format is it."""
+    """F9: and no other store's format is it. The crash-test kit hands the test's own objects to its own children."""
     root = Path(pickled.__file__).parents[1]
     knowing = [
         path.name
         for path in root.rglob("*.py")
-        if re.search(r"^\s*(import|from) pickle\b", path.read_text(), re.M)
+        if path.parent.name != "testing" and re.search(r"^\s*(import|from) pickle\b", path.read_text(), re.M)
     ]
     assert knowing == ["pickled.py"]

@@ -109,9 +109,17 @@ class Waiting:
 
     def go_on(self, answers: Mapping[str, Any]) -> None:
         """What has stopped, here and in all branches, runs again: what failed is tried, and what was asked has an
-        answer. A branch that stopped for an approval has it if the run was paused: else nobody has seen it wait.
+        answer. A branch that stopped for an approval has it if the run was paused: else nobody has seen it wait. Nobody
+        waits for the next attempt of anything, if the run had stopped.
         """
+        if self.status != RUNNING:
+            self._hurry()
         self._wake(answers, self.status == PAUSED, own=True)
+
+    def _hurry(self) -> None:
+        self.timers = {name: until for name, until in self.timers.items() if name != NEXT_ATTEMPT}
+        for child in self.section.children.values() if self.section is not None else ():
+            child._hurry()
 
     def _pass_time(self, overdue: Sequence[str]) -> None:
         """Questions are taken back, here and in branches; what waits for nobody else runs again."""
@@ -134,7 +142,6 @@ class Waiting:
             ]
             if self.status != RUNNING:
                 self.status, self.reason, self.questions = RUNNING, None, []
-                self.timers = {name: until for name, until in self.timers.items() if name != NEXT_ATTEMPT}
             if self.phase == FAILED_PHASE:
                 self.phase, self.attempts = BEFORE, 0
             self.answers = {**self.answers, **mine}
