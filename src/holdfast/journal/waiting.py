@@ -109,8 +109,8 @@ class Waiting:
 
     def go_on(self, answers: Mapping[str, Any]) -> None:
         """What has stopped, here and in all branches, runs again: what failed is tried, and what was asked has an
-        answer. A branch that stopped for an approval has it if the run was paused: else nobody has seen it wait. Nobody
-        waits for the next attempt of anything, if the run had stopped.
+        answer. A branch that stopped for an approval has it if the run was paused: else nobody has seen it wait.
+        Where the run had stopped, nothing waits for its next attempt any more.
         """
         if self.status != RUNNING:
             self._hurry()
