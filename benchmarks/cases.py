@@ -290,13 +290,19 @@ def resume() -> Iterator[Result]:
 
 
 def importing() -> Iterator[Result]:
-    """`import holdfast` over bare Python."""
+    """`from holdfast import StateGraph` over bare Python: names are imported when they are asked for."""
     bare, ours = (
-        min(_timed([sys.executable, "-c", code]) for _ in range(15)) for code in ("pass", "import holdfast")
+        min(_timed([sys.executable, "-c", code]) for _ in range(15))
+        for code in ("pass", "from holdfast import StateGraph")
     )
     extra = (ours - bare) * 1e3
     yield Result(
-        "import holdfast", f"{bare * 1e3:.1f} ms", f"{ours * 1e3:.1f} ms", extra, "≤ 50 ms more", extra <= 50
+        "import StateGraph",
+        f"{bare * 1e3:.1f} ms",
+        f"{ours * 1e3:.1f} ms",
+        extra,
+        "≤ 50 ms more",
+        extra <= 50,
     )
 
 

@@ -76,7 +76,9 @@ def publish(state: dict[str, Any]) -> dict[str, Any]:
 
 def say(node: str, text: str) -> None:
     """Show what a node does, in which process, at a pace that can be followed."""
-    print(f"    process {os.getpid()} is at {node}: {text}", file=sys.stderr, flush=True)
+    line = f"    process {os.getpid()} is at {node}: {text}\n"
+    sys.stderr.write(line)  # in one piece, as branches speak together
+    sys.stderr.flush()
     time.sleep(_pace())
 
 

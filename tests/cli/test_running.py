@@ -50,7 +50,7 @@ def test_an_input_that_is_none_is_wrong_use(
     (here / "list.json").write_text("[1]")
     done = holdfast("run", "flows:plain", "-i", *given)
     assert (done.code, said in done.err) == (2, True)
-    assert holdfast("runs", "list", "--json", "--store", "sqlite:///new.db").data == []
+    assert not (here / "holdfast.db").exists()
 
 
 def test_a_paused_run_says_how_to_answer_it_and_that_works(holdfast: Command) -> None:
@@ -263,3 +263,54 @@ def test_a_project_that_cant_be_read_is_wrong_use(holdfast: Command, here: Path,
         3,
     )
     assert holdfast("resume", "r", "--store", "sqlite:///a.db" if "store" not in text else "").code == 2
+
+
+def test_a_store_that_is_named_in_a_file_lies_beside_it(
+    holdfast: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P5: wherever below it the command is typed."""
+    (here / "pyproject.toml").write_text('[tool.holdfast]\nstore = "sqlite:///mine.db"\n')
+    holdfast("run", "flows:plain", "--id", "r")
+    (here / "below").mkdir()
+    monkeypatch.chdir(here / "below")
+    assert holdfast("runs", "show", "r").code == 0
+    assert not list((here / "below").iterdir())
+
+
+def test_a_store_that_is_misspelt_is_not_made(holdfast: Command, here: Path) -> None:
+    """P5: looking at what isn't there is a mistake, and leaves nothing behind."""
+    for words in (
+        ["runs", "list"],
+        ["store", "info"],
+        ["store", "verify"],
+        ["resume", "r"],
+        ["store", "prune"],
+    ):
+        done = holdfast(*words, "--store", "sqlite:///nope.db")
+        assert (done.code, "there is no file nope.db" in done.err) == (6, True)
+    assert not (here / "nope.db").exists()
+
+
+def test_queueing_a_run_that_is_there_says_so(holdfast: Command) -> None:
+    """H1: the id is an idempotency key; that the input counts for nothing is told."""
+    holdfast("run", "flows:plain", "--id", "r")
+    done = holdfast("run", "flows:plain", "--id", "r", "--detach", "-i", "x=9")
+    assert (done.code, "is there already: it is completed" in done.err) == (0, True)
+
+
+def test_what_an_answer_may_be_is_said(holdfast: Command) -> None:
+    """P1."""
+    assert "? (yes / no)" in holdfast("run", "flows:graph", "-i", "topic=kelp").err
+    assert "A? (integer)" in holdfast("run", "flows:twice").err
+
+
+def test_what_was_run_here_can_be_looked_at_when_it_is_done(holdfast: Command) -> None:
+    """H6: whatever the graph itself would keep."""
+    holdfast("run", "flows:busy", "-i", "mended=true", "--id", "r")
+    assert holdfast("runs", "state", "r", "--json").data == {"mended": True, "done": True}
+
+
+def test_a_picture_is_of_the_graphs_own_runs(holdfast: Command) -> None:
+    holdfast("run", "flows:plain", "--id", "r")
+    done = holdfast("graph", "draw", "flows:graph", "--run", "r")
+    assert (done.code, "belongs to graph 'plain'" in done.err) == (2, True)

@@ -841,3 +841,27 @@ def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(gate: Gate)
         gate.open.set()
 
     asyncio.run(main())
+
+
+def test_a_lost_run_whose_lease_has_run_out_is_gone_on_with_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H1: it is known to be lost, and due as well; a sweep waits until it is through with it."""
+    from holdfast.engine import neighbours
+    from holdfast.testing.claims import ManualClock
+
+    monkeypatch.setattr(neighbours, "is_dead", lambda holder: holder == "the dead")
+    clock = ManualClock()
+    calls: list[str | None] = []
+    store = MemoryStore(clock)
+
+    def work(state: State) -> dict[str, Any]:
+        calls.append(state.run_id)
+        threading.Event().wait(0.05)  # longer than it takes to find that somebody else was quicker
+        return {"done": True}
+
+    graph = StateGraph(name="g").add_node("work", run=work).set_entry_point("work").set_finish_point("work")
+    graph.compile(store=store, preserve=True)
+    graph.start({}, run_id="r")
+    store.claim("r", "the dead", 10.0)
+    clock.advance(20.0)
+    assert graph.recover() == ["r"]
+    assert (calls, store.head("r").status, store.head("r").crashes) == (["r"], "completed", 1)

@@ -65,7 +65,10 @@ def _running(commands: Verbs) -> None:
     answer = _verb(commands, "answer", "running:answer", "answer what a paused run asks, and go on with it")
     answer.add_argument("run", metavar="RUN")
     answer.add_argument(
-        "answer", nargs="+", metavar="[QUESTION] VALUE", help="JSON where it is any, else text"
+        "answer",
+        nargs="+",
+        metavar="VALUE",
+        help="JSON where it is any, else text; before it the QUESTION, if there are several",
     )
     answer.add_argument("--detach", action="store_true", help="only save the answer: a worker goes on")
 
@@ -79,7 +82,7 @@ def _runs(verbs: Verbs) -> None:
     _of_run(verbs, "show", "looking:show", "what is known of a run, and what it waits for")
     _of_run(verbs, "history", "looking:history", "the steps of a run")
     state = _of_run(verbs, "state", "looking:state", "the state of a run, now or after a step")
-    state.add_argument("--step", type=int)
+    state.add_argument("--step", type=int, help="after this step; the newest, unless you say so")
     state.add_argument("--key", help="only the value of this key")
     state.add_argument("--reveal", action="store_true", help="show what is secret")
     diff = _of_run(verbs, "diff", "looking:diff", "what changed between two steps")
@@ -89,7 +92,7 @@ def _runs(verbs: Verbs) -> None:
     watch = _of_run(verbs, "watch", "looking:watch", "follow a run until it stops")
     watch.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="how often to look (0.5)")
     fork = _of_run(verbs, "fork", "changing:fork", "a new run that begins where this one stood after a step")
-    fork.add_argument("--step", type=int)
+    fork.add_argument("--step", type=int, help="after this step; the newest, unless you say so")
     fork.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the state first"
     )

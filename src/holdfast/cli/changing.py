@@ -44,7 +44,7 @@ def export(given: Namespace, output: Output) -> int:
 
 def import_(given: Namespace, output: Output) -> int:
     """Put an exported run into the store."""
-    run_id = carriage.import_run(link_of(given), given.file, given.id)
+    run_id = carriage.import_run(link_of(given, there=False), given.file, given.id)
     given.run = run_id
     return _done({"run_id": run_id}, run_id, given, output)
 

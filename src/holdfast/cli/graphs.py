@@ -72,7 +72,7 @@ def draw(given: Namespace, output: Output) -> int:
     wanted = given.format or _BY_ENDING.get(Path(given.out).suffix if given.out else ".txt")
     if wanted is None:
         raise UsageError(f"--out {given.out}: end it in {', '.join(_BY_ENDING)}, or say --format")
-    drawn: Any = graph if given.run is None else OnStore(graph, store_of(given, graph))
+    drawn: Any = graph if given.run is None else OnStore(graph, store_of(given, graph, there=True))
     picture = drawn.draw(wanted, run_id=given.run)
     if given.out is None:
         output.result({"format": wanted, "picture": picture}) if output.json else output.text(picture)

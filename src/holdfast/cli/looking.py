@@ -130,6 +130,8 @@ def watch(given: Namespace, output: Output) -> int:
         now = (head.sequence, info.status, _holder(info))
         if now != seen:
             _tell(_at_present(link, info), holder != now[2], output)
+            if info.status == RUNNING and info.holder and is_dead(info.holder) and not output.json:
+                what_next(info, given, output)
             seen, holder = now, now[2]
         if info.status != RUNNING:
             if not output.json:
@@ -178,6 +180,8 @@ def _place(info: RunInfo) -> str | None:
 def _gist(info: RunInfo) -> str:
     if info.status == RUNNING and info.holder and is_dead(info.holder):
         return "its process is gone"
+    if info.status == RUNNING and info.holder is None:
+        return "nobody has it"
     if info.questions:
         return f"asks: {info.questions[0].prompt}"
     return info.reason or ""

@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast.cli.targets import Graph, load_target
 from holdfast.engine.link import Link, link_to
-from holdfast.errors import UsageError, did_you_mean
+from holdfast.errors import StoreUnavailable, UsageError, did_you_mean
 from holdfast.journal.store import Store
 
 GRAPHS = "HOLDFAST_GRAPHS"
@@ -26,20 +26,20 @@ FALLBACK = "holdfast.db"
 """The SQLite file in the working directory that is used where nobody names a store."""
 
 
-def store_of(given: Namespace, graph: Graph | None = None) -> Store:
+def store_of(given: Namespace, graph: Graph | None = None, there: bool = False) -> Store:
     """The store that a command works on: where nobody has named one, that of its graph, or of those known here.
 
-    Raises `UsageError` where there is none.
+    `there` says that it must exist already. Raises `UsageError` where none is named, `StoreUnavailable`.
     """
     from holdfast.stores.registry import open_default_store, open_store
 
     if given.store:
-        return open_store(given.store)
+        return open_store(_there(given.store) if there else given.store)
     opened = open_default_store()
     if opened is not None:
         return opened
     if (named := _settings().get("store")) is not None:
-        return open_store(_text(named, "store"))
+        return open_store(_from(_settings()["folder"], _text(named, "store")))
     for known in [graph] if graph is not None else graphs_of(given):
         if (link := known.compiled().link) is not None and link.store.abilities.shared:
             return link.store
@@ -51,9 +51,9 @@ def store_of(given: Namespace, graph: Graph | None = None) -> Store:
     )
 
 
-def link_of(given: Namespace, graph: Graph | None = None) -> Link:
-    """The same, ready to be used."""
-    return link_to(store_of(given, graph))
+def link_of(given: Namespace, there: bool = True) -> Link:
+    """The same, ready to be used, for a command that looks at what is there."""
+    return link_to(store_of(given, there=there))
 
 
 def graph_of(given: Namespace, name: str) -> Graph:
@@ -121,8 +121,29 @@ def _settings() -> dict[str, Any]:
                 found = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("holdfast", {})
             except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
                 raise UsageError(f"can't read {path}: {problem}") from problem
-            return dict(found)
+            return {**found, "folder": folder}
     return {}
+
+
+def _from(folder: Path, target: str) -> str:
+    """A store that a file names: a relative path begins where the file is."""
+    path = _path_in(target)
+    return target if path is None or path.is_absolute() else f"sqlite:///{folder / path}"
+
+
+def _there(target: str) -> str:
+    """A store that must be there: a file that was only misspelt isn't made. Raises `StoreUnavailable`."""
+    path = _path_in(target)
+    if path is not None and not path.exists():
+        raise StoreUnavailable(f"there is no file {path}, so no run is in it")
+    return target
+
+
+def _path_in(target: str) -> Path | None:
+    """The SQLite file that a target names, if it does."""
+    if target.startswith("sqlite:///"):
+        return Path(target.removeprefix("sqlite:///").partition("?")[0])
+    return Path(target) if target.endswith((".db", ".sqlite")) and "://" not in target else None
 
 
 def _text(value: Any, what: str) -> str:

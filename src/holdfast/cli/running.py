@@ -15,7 +15,7 @@ from holdfast.engine.given import Given
 from holdfast.engine.holder import is_dead
 from holdfast.engine.records import RunInfo, run_info
 from holdfast.engine.run import Run
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import HoldfastError, RunNotFound, UsageError
 from holdfast.graphs.secrets import masked
 from holdfast.journal.waiting import Question
 
@@ -24,14 +24,17 @@ def run(given: Namespace, output: Output) -> int:
     """Start a run of a graph, or queue one."""
     graph = load_target(given.target)
     given.graph = given.graph or [given.target]  # so that what is said next says where the code is
-    on_store = OnStore(graph, store_of(given, graph))
     values = read_input(part for parts in given.input for part in parts)
     config = read_pairs(given.config, "--config")
+    on_store = OnStore(graph, store_of(given, graph))
     checkpoint = given.checkpoint or on_store.checkpoint_named
     if given.detach and checkpoint is not None:
         raise UsageError("a run that goes on from a checkpoint isn't queued: leave out --detach")
     if given.detach:
+        there = _standing(on_store, given.id)
         queued = on_store.start(values, config, run_id=given.id, tags=given.tag, priority=given.priority)
+        if there is not None:
+            output.say(f"run {queued.id} is there already: it is {there}, and this input isn't used")
         return _queued(queued.id, given, output)
     found = values or None if checkpoint is not None else values
     started = on_store.stream(found, config, checkpoint, run_id=given.id, tags=given.tag)
@@ -94,14 +97,19 @@ def what_next(info: RunInfo, given: Namespace, output: Output) -> None:
             name = [question.id] if len(info.questions) > 1 else []
             output.hint(_said(question), command("answer", given, info.run_id, *name, _example(question)))
     elif info.status == "paused":
-        output.hint(f"{info.reason or 'It waits'}. Go on with:", command("resume", given, info.run_id))
+        output.hint(f"{info.reason or 'It waits'}. Go on with:", _resume(given, info.run_id))
     elif info.status == "failed":
-        output.hint("When that is mended, try it again with:", command("resume", given, info.run_id))
+        output.hint("When that is mended, try it again with:", _resume(given, info.run_id))
     elif info.status == "running" and (info.holder is None or is_dead(info.holder)):
         said = "Nobody has it" if info.holder is None else "Its process is gone"
-        output.hint(f"{said}. A worker goes on with it, or:", command("resume", given, info.run_id))
+        output.hint(f"{said}. A worker goes on with it, or:", _resume(given, info.run_id))
     elif info.status == "cancelled":
-        output.hint("To go on all the same:", command("resume", given, info.run_id))
+        output.hint("To go on all the same:", _resume(given, info.run_id))
+
+
+def _resume(given: Namespace, run_id: str) -> str:
+    """The command that goes on with a run; where nobody said where its code is, with a place for that."""
+    return command("resume", given, run_id, *([] if targets_of(given) else ["--graph", "GRAPH"]))
 
 
 def _go_on(given: Namespace, output: Output, brought: Given, wait: float | None) -> int:
@@ -126,10 +134,20 @@ def _queued(run_id: str, given: Namespace, output: Output) -> int:
     return OK
 
 
+def _standing(graph: OnStore, run_id: str | None) -> str | None:
+    """The status of a run that is there already."""
+    try:
+        return None if run_id is None else graph.compiled().need_link("run").head(run_id).status
+    except RunNotFound:
+        return None
+
+
 def _asked(info: RunInfo, wanted: str | None) -> Question:
     listed = ", ".join(repr(question.id) for question in info.questions)
     if not info.questions:
-        raise UsageError(f"run {info.run_id!r} asks nothing: it is {info.status}")
+        left = info.status == "running" and info.holder is None
+        stands = "nobody has it now, and resume goes on" if left else f"it is {info.status}"
+        raise UsageError(f"run {info.run_id!r} asks nothing: {stands}")
     if wanted is None and len(info.questions) > 1:
         raise UsageError(f"run {info.run_id!r} asks several things; name one of {listed}")
     found = [each for each in info.questions if wanted in (None, each.id)]
@@ -180,7 +198,15 @@ def _tell(
 
 def _said(question: Question) -> str:
     until = f" (until {moment(question.deadline)} UTC)" if question.deadline is not None else ""
-    return f"{question.node} asks: {question.prompt}{until}\nAnswer with:"
+    return f"{question.node} asks: {question.prompt}{_wanted(question)}{until}\nAnswer with:"
+
+
+def _wanted(question: Question) -> str:
+    """What an answer may be, as part of a sentence."""
+    if question.choices:
+        return f" ({' / '.join(map(str, question.choices))})"
+    kind = (question.schema or {}).get("type")
+    return f" ({kind})" if isinstance(kind, str) else ""
 
 
 def _example(question: Question) -> str:

@@ -20,7 +20,7 @@ DEFAULT_AGE = "24h"
 
 def info(given: Namespace, output: Output) -> int:
     """What a store is, what it can do, and what is in it."""
-    store = store_of(given)
+    store = store_of(given, there=True)
     heads = store.list(RunFilter())
     by_status = Counter(head.status for head in heads)
     by_graph = Counter(head.graph for head in heads)
@@ -90,7 +90,7 @@ def prune(given: Namespace, output: Output) -> int:
         raise UsageError(f"--status is one of {', '.join(STATUSES)}, not {unknown[0]!r}")
     older = given.older or (None if given.newest is not None else DEFAULT_AGE)
     policy = Retention(**dict.fromkeys(statuses, older), newest=given.newest)
-    store = store_of(given)
+    store = store_of(given, there=True)
     going = expired(store, policy)
     if not given.dry_run:
         going = let_go(store, going)

@@ -28,8 +28,8 @@ class OnStore(Runnable[State]):
         self.name = graph.name
 
     def compiled(self) -> Compiled:
-        """The graph's own settings, but for where it is saved."""
-        compiled = self.graph.compiled()
+        """The graph's own settings, but for where it is saved, and that it is kept when it is done."""
+        compiled = self.graph.compiled()._replace(preserve=True)
         if compiled.link is not None and compiled.link.store is self._store:
             return compiled
         link = link_to(self._store, compiled.link.ttl if compiled.link is not None else 10.0)

@@ -10,12 +10,25 @@ from holdfast.cli.output import Output
 from holdfast.cli.project import graphs_of, store_of
 from holdfast.cli.targets import load_target
 from holdfast.errors import UsageError
-from holdfast.observe.events import GRAPH_COMPLETE, GRAPH_START, RUN_FAIL, RUN_PAUSE, RUN_REST, Event
+from holdfast.observe.events import (
+    CHECKPOINT_RESUME,
+    GRAPH_COMPLETE,
+    GRAPH_START,
+    RUN_FAIL,
+    RUN_PAUSE,
+    RUN_REST,
+    Event,
+)
 from holdfast.supervision import supervise
 
 TOLD = {
-    GRAPH_START: "begins", GRAPH_COMPLETE: "is done", RUN_PAUSE: "waits", RUN_FAIL: "failed", RUN_REST: "rests",
-}  # fmt: skip
+    GRAPH_START: "begins",
+    CHECKPOINT_RESUME: "goes on",
+    GRAPH_COMPLETE: "is done",
+    RUN_PAUSE: "waits",
+    RUN_FAIL: "failed",
+    RUN_REST: "rests",
+}
 
 
 def work(given: Namespace, output: Output) -> int:

@@ -51,13 +51,14 @@ class Dispatch:
         """Those of the runs that are ready which are to be begun now, in order.
 
         Urgent ones come first. Of those that are as urgent, the graph has its turn that has the fewest under way.
+        A run that is named twice, as one that was lost and is due as well, is begun once.
         """
         shares = Counter(self._under_way.values())
         ranked: list[tuple[int, int, int, RunHead]] = []
-        for place, head in enumerate(ready):
-            if head.run_id not in self._under_way:
-                ranked.append((-head.priority, shares[head.graph], place, head))
-                shares[head.graph] += 1
+        once = {head.run_id: head for head in ready if head.run_id not in self._under_way}
+        for place, head in enumerate(once.values()):
+            ranked.append((-head.priority, shares[head.graph], place, head))
+            shares[head.graph] += 1
         rooms = {head.graph: self.room_for(head.graph) for *_, head in ranked}
         chosen: list[RunHead] = []
         for *_, head in sorted(ranked, key=lambda each: each[:3]):

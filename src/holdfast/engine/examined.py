@@ -121,7 +121,11 @@ class Examined(ABC, Generic[S]):
         if run_id is not None:
             from holdfast.pictures.standing import standing_of
 
-            standing = standing_of(compiled.plan, compiled.need_link("draw").store.read(run_id, first=1))
+            tail = compiled.need_link("draw").store.read(run_id, first=1)
+            if tail.head.graph != compiled.plan.name:
+                other, mine = tail.head.graph, compiled.plan.name
+                raise UsageError(f"run {run_id!r} belongs to graph {other!r}, not to {mine!r}")
+            standing = standing_of(compiled.plan, tail)
         outline = drawing.outline_for(compiled.plan, standing)
         made = drawing.picture(outline, standing, kind, width=width, color=color, ascii=ascii)
         if path is not None:

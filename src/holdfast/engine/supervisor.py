@@ -443,7 +443,7 @@ class Supervisor:
 
     def _ended(self, head: RunHead, verdict: Verdict | None) -> None:
         if verdict is not None and verdict.error is not None:
-            log().warning("run %s of %s: %s", head.run_id, head.graph, verdict.error)
+            log().info("run %s of %s: %s", head.run_id, head.graph, verdict.error)
         with self._change:
             self._sessions.pop(head.run_id, None)
             self._dispatch.ended(head.run_id)
