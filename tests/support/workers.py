@@ -50,7 +50,9 @@ class Fleet:
         """All that has happened so far, in order."""
         file = self.folder / "log"
         text = file.read_text() if file.exists() else ""
-        return [json.loads(line) for line in text.splitlines()]
+        return [
+            json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()
+        ]  # the last may be half there
 
     def lines(self, did: str, **about: Any) -> list[Line]:
         """What has happened of one kind."""

@@ -207,7 +207,8 @@ def wait_for_neighbours(folder: Path, runs: list[str]) -> None:
     """Wait until this process is at one of these runs, if one is left, and for a moment more."""
     deadline = time.monotonic() + 1.0
     while time.monotonic() < deadline:
-        lines = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+        text = (folder / "log").read_text()
+        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         here = {line["run"] for line in lines if line["did"] == "begin" and line["pid"] == os.getpid()}
         if here.issuperset(runs):
             return
