@@ -21,25 +21,23 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from holdfast.errors import DamagedRecord, KeyMissing, StoreUnavailable, TooLarge, UsageError
 from holdfast.journal.store import (
     ENDED,
-    Abilities,
     Commit,
     Heads,
-    Inspectable,
     Lease,
     NewRun,
-    Notifying,
     RunFilter,
     RunHead,
     Store,
     Tail,
 )
+from holdfast.stores.around import Around
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -131,7 +129,7 @@ class Keys:
         return key
 
 
-class EncryptedStore:
+class EncryptedStore(Around):
     """The runs of another store, encrypted: see the module's text for what is hidden and what isn't.
 
     Everything else, abilities included, is the inner store's. Closing closes it.
@@ -151,20 +149,8 @@ class EncryptedStore:
     """That what is secret may be kept in it."""
 
     @property
-    def abilities(self) -> Abilities:
-        """What the inner store can do."""
-        return self.inner.abilities
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """The clock of the inner store, where that has one."""
-        found: Callable[[], float] = self.inner.clock  # type: ignore[attr-defined]  # or the attribute is missing
-        return found
-
-    @property
-    def closed(self) -> bool:
-        """Whether the inner store was closed."""
-        return bool(getattr(self.inner, "closed", False))
+    def _behind(self) -> Store:
+        return self.inner
 
     def create(self, run: NewRun) -> Lease | None:
         records = self._records(run.run_id, 0, run.records)
@@ -238,16 +224,6 @@ class EncryptedStore:
 
     def delete(self, run_id: str) -> None:
         self.inner.delete(run_id)
-
-    def wait_for_change(self, timeout: float) -> bool:
-        """For a store of which `abilities.notifies` is said. Raises `UsageError` for another."""
-        if not isinstance(self.inner, Notifying):
-            raise UsageError(f"{self.inner!r} can't be waited for: its abilities.notifies is False")
-        return self.inner.wait_for_change(timeout)
-
-    def faults(self) -> Sequence[str]:
-        """What the inner store finds wrong with itself."""
-        return self.inner.faults() if isinstance(self.inner, Inspectable) else []
 
     def close(self) -> None:
         self.inner.close()

@@ -34,18 +34,16 @@ from holdfast.journal.store import (
     CANCELLED,
     COMPLETED,
     ENDED,
-    Abilities,
     Commit,
     Heads,
-    Inspectable,
     Lease,
     NewRun,
-    Notifying,
     RunFilter,
     RunHead,
     Store,
     Tail,
 )
+from holdfast.stores.around import Around
 
 Outcome = TypeVar("Outcome")
 Records = list[bytes]
@@ -77,7 +75,7 @@ class Copy(NamedTuple):
     base: int
 
 
-class TieredStore:
+class TieredStore(Around):
     """The runs of `cold`, with copies of the live ones in `hot` that make resuming fast.
 
     The module's text says what holds. `hot` may also be a function that opens the hot store, called when that is
@@ -107,20 +105,8 @@ class TieredStore:
         return self._opened
 
     @property
-    def abilities(self) -> Abilities:
-        """What the cold store can do."""
-        return self.cold.abilities
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """The clock of the cold store, where that has one."""
-        found: Callable[[], float] = self.cold.clock  # type: ignore[attr-defined]  # or the attribute is missing
-        return found
-
-    @property
-    def closed(self) -> bool:
-        """Whether the cold store was closed."""
-        return bool(getattr(self.cold, "closed", False))
+    def _behind(self) -> Store:
+        return self.cold
 
     def create(self, run: NewRun) -> Lease | None:
         lease = self.cold.create(run)
@@ -178,16 +164,6 @@ class TieredStore:
     def delete(self, run_id: str) -> None:
         self.cold.delete(run_id)
         self._hot.attempt(lambda: self._drop(run_id))
-
-    def wait_for_change(self, timeout: float) -> bool:
-        """For a store of which `abilities.notifies` is said. Raises `UsageError` for another."""
-        if not isinstance(self.cold, Notifying):
-            raise UsageError(f"{self.cold!r} can't be waited for: its abilities.notifies is False")
-        return self.cold.wait_for_change(timeout)
-
-    def faults(self) -> Sequence[str]:
-        """What the cold store finds wrong with itself."""
-        return self.cold.faults() if isinstance(self.cold, Inspectable) else []
 
     def close(self) -> None:
         self.cold.close()
