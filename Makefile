@@ -40,7 +40,7 @@ coverage: $(VENV)/.dev
 	$(PY) -m coverage report
 
 demo: $(VENV)/.light
-	@$(BIN)/holdfast demo
+	@$(BIN)/limpet demo
 
 bench: $(VENV)/.light
 	@$(PY) benchmarks/run.py
@@ -80,7 +80,7 @@ if command -v uv >/dev/null 2>&1; then \
   echo "uv failed; trying again with pip"; rm -rf "$(VENV)"; \
 fi; \
 if [ -z "$$python" ]; then \
-  echo "Holdfast needs Python 3.11 or newer, with its venv module; none was found. Install one (Debian, Ubuntu: python3 and python3-venv), or name one: make PYTHON=/path/to/python3.12" >&2; exit 1; \
+  echo "Limpet needs Python 3.11 or newer, with its venv module; none was found. Install one (Debian, Ubuntu: python3 and python3-venv), or name one: make PYTHON=/path/to/python3.12" >&2; exit 1; \
 fi; \
 echo "Installing $(1) into $(VENV) with pip ($$("$$python" -V))"; \
 if ! { $(usable) && "$(PY)" -m pip --version; } >/dev/null 2>&1; then rm -rf "$(VENV)"; "$$python" -m venv "$(VENV)"; fi; \

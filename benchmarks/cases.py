@@ -23,7 +23,7 @@ from measure import Result, against, folder, ratio, sizes, stored_bytes
 from postgres import postgres_loop, postgres_runs
 from processes import processes
 
-from holdfast import StateGraph, append, open_store
+from limpet import StateGraph, append, open_store
 
 STEPS = 1000
 HISTORY = 2000
@@ -290,10 +290,10 @@ def resume() -> Iterator[Result]:
 
 
 def importing() -> Iterator[Result]:
-    """`from holdfast import StateGraph` over bare Python: names are imported when they are asked for."""
+    """`from limpet import StateGraph` over bare Python: names are imported when they are asked for."""
     bare, ours = (
         min(_timed([sys.executable, "-c", code]) for _ in range(15))
-        for code in ("pass", "from holdfast import StateGraph")
+        for code in ("pass", "from limpet import StateGraph")
     )
     extra = (ours - bare) * 1e3
     yield Result(

@@ -1,4 +1,4 @@
-"""The same run with Holdfast: `child_ours.py DATABASE kill|resume`."""
+"""The same run with Limpet: `child_ours.py DATABASE kill|resume`."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 from time import perf_counter
 from typing import Any
 
-from holdfast import StateGraph
+from limpet import StateGraph
 
 database, what = sys.argv[1:3]
 

@@ -16,8 +16,8 @@ from typing import Any
 import by_hand
 from measure import Result, against, folder, ratio, sizes, stored_bytes
 
-from holdfast import ExecutionError, Workflow, open_store
-from holdfast.engine.session import Session
+from limpet import ExecutionError, Workflow, open_store
+from limpet.engine.sessions.session import Session
 
 LAYERS, WIDTH = 10, 100
 DONE, MORE = 1000, 200

@@ -25,7 +25,7 @@ class Result:
 
     what: str
     by_hand: str
-    holdfast: str
+    limpet: str
     ratio: float
     goal: str
     met: bool
@@ -34,7 +34,7 @@ class Result:
 def against(
     what: str,
     by_hand: Work,
-    holdfast: Work,
+    limpet: Work,
     goal: float,
     per: int = 1,
     rounds: int = 9,
@@ -43,7 +43,7 @@ def against(
     """The median ratio of `rounds` turns each; `per` is how many steps one turn takes."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
-        for work, taken in zip((by_hand, holdfast), times, strict=True):
+        for work, taken in zip((by_hand, limpet), times, strict=True):
             gc.collect()
             began = perf_counter()
             work()
@@ -69,7 +69,7 @@ def sizes(what: str, hand: float, ours: float, goal: float) -> Result:
 def folder(*, ram: bool = True) -> Iterator[Path]:
     """An empty folder: on a RAM disk where there is one, so that the software's own cost is seen, or on disk."""
     place = "/dev/shm" if ram and os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=place) as name:
+    with tempfile.TemporaryDirectory(prefix="limpet-bench-", dir=place) as name:
         yield Path(name)
 
 

@@ -56,7 +56,7 @@ def postgres_runs() -> Iterator[Result]:
             yield Result(
                 f"200 runs at once, PostgreSQL, {name}",
                 line.by_hand,
-                line.holdfast,
+                line.limpet,
                 times,
                 "≥ 3×",
                 times >= 3,
@@ -90,8 +90,8 @@ def server(ram: bool) -> Iterator[tuple[str, Any]]:
     """The URL of a server of its own, and a connection to it with a table of steps."""
     import psycopg
 
-    from holdfast import open_store
-    from holdfast.stores.postgres_embedded import start_server
+    from limpet import open_store
+    from limpet.stores.postgres.embedded import start_server
 
     with folder(ram=ram) as place:
         running = start_server(place / "data")

@@ -1,4 +1,4 @@
-"""Measure Holdfast beside hand-written code, and print the ratios: `python benchmarks/run.py [name …]`."""
+"""Measure Limpet beside hand-written code, and print the ratios: `python benchmarks/run.py [name …]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main(names: list[str]) -> int:
         print(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(c.__name__ for c in CASES)}")
         return 2
     print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {platform.machine()}\n")
-    print(f"{'what':40} {'by hand':>18} {'Holdfast':>18} {'ratio':>8}  goal")
+    print(f"{'what':40} {'by hand':>18} {'Limpet':>18} {'ratio':>8}  goal")
     results: list[Result] = []
     for case in CASES:
         if not names or case.__name__ in names:
@@ -29,7 +29,9 @@ def main(names: list[str]) -> int:
 
 def _line(result: Result) -> str:
     mark = "" if result.met else "   MISSED"
-    return f"{result.what:40} {result.by_hand:>18} {result.holdfast:>18} {result.ratio:>8.2f}  {result.goal}{mark}"
+    return (
+        f"{result.what:40} {result.by_hand:>18} {result.limpet:>18} {result.ratio:>8.2f}  {result.goal}{mark}"
+    )
 
 
 if __name__ == "__main__":

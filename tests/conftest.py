@@ -7,20 +7,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.testing import plugin
+from limpet.testing import pytest_plugin as plugin
 from support.postgres import Server, serve
 
 pytest_plugins = ["pytester"]
 
-NAMES = ("HOLDFAST_STORE", "HOLDFAST_ENCRYPTION_KEY", "HOLDFAST_ENCRYPTION_OLD_KEYS")
+NAMES = ("LIMPET_STORE", "LIMPET_ENCRYPTION_KEY", "LIMPET_ENCRYPTION_OLD_KEYS")
 for name in (*NAMES, "WORKFLOW_CHECKPOINT_BACKEND", "WORKFLOW_CHECKPOINT_DSN"):
     os.environ.pop(name, None)  # for the processes that tests start, too
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
     """Have the plugin that ships with the library, also where the library isn't installed."""
-    if not pluginmanager.has_plugin("holdfast"):
-        pluginmanager.register(plugin, "holdfast")
+    if not pluginmanager.has_plugin("limpet"):
+        pluginmanager.register(plugin, "limpet")
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import project
-from holdfast.cli.main import main
+from limpet.cli import project
+from limpet.cli.main import main
 from support.command_line import FLOWS, Command, Done
 
 
@@ -19,10 +19,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "flows.py").write_text(FLOWS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(sys, "argv", ["holdfast"])
+    monkeypatch.setattr(sys, "argv", ["limpet"])
     for name in (
-        "HOLDFAST_STORE",
-        "HOLDFAST_GRAPHS",
+        "LIMPET_STORE",
+        "LIMPET_GRAPHS",
         "WORKFLOW_CHECKPOINT_BACKEND",
         "WORKFLOW_CHECKPOINT_DSN",
     ):
@@ -35,8 +35,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def holdfast(here: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Call the command line: `holdfast("runs", "list")`."""
+def limpet(here: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Call the command line: `limpet("runs", "list")`."""
 
     def call(*arguments: str) -> Done:
         capsys.readouterr()

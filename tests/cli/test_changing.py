@@ -13,11 +13,11 @@ from support.command_line import Command
 
 
 @pytest.fixture
-def runs(holdfast: Command) -> Command:
+def runs(limpet: Command) -> Command:
     """Two runs: one complete, one that waits."""
-    holdfast("run", "flows:plain", "--id", "done")
-    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "waits")
-    return holdfast
+    limpet("run", "flows:plain", "--id", "done")
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "waits")
+    return limpet
 
 
 def test_a_fork_is_a_run_of_its_own(runs: Command) -> None:
@@ -26,7 +26,7 @@ def test_a_fork_is_a_run_of_its_own(runs: Command) -> None:
         "runs", "fork", "waits", "--step", "0", "--set", "topic=rope", "--id", "f", "--graph", "flows:graph"
     )
     assert (done.code, done.out) == (0, "f\n")
-    assert "holdfast resume f --graph flows:graph" in done.err
+    assert "limpet resume f --graph flows:graph" in done.err
     assert runs("resume", "f", "--graph", "flows:graph").code == 3
     assert runs("runs", "state", "f", "--key", "text").out == "About rope.\n"
     made = runs("runs", "fork", "waits", "--json", "--graph", "flows:graph").data
@@ -83,7 +83,7 @@ def test_a_store_is_verified(runs: Command, here: Path) -> None:
 
     assert runs("store", "verify").code == 0
     assert runs("store", "verify", "nope").code == 4
-    with closing(sqlite3.connect(here / "holdfast.db")) as db:
+    with closing(sqlite3.connect(here / "limpet.db")) as db:
         db.execute("UPDATE records SET data = CAST(substr(data, 1, length(data) - 1) || x'00' AS BLOB)")
         db.commit()
     done = runs("store", "verify")
@@ -107,34 +107,34 @@ def test_old_runs_are_pruned(runs: Command) -> None:
 
 def test_the_schema_is_printed(runs: Command) -> None:
     """D10."""
-    assert "CREATE TABLE" in runs("store", "migrate", "--print", "--store", "sqlite:///holdfast.db").out
+    assert "CREATE TABLE" in runs("store", "migrate", "--print", "--store", "sqlite:///limpet.db").out
     assert "CREATE TABLE" in runs("store", "migrate", "--print", "--store", "postgresql://localhost/x").out
     assert runs("store", "migrate", "--json").data["current"] is True
     assert runs("store", "migrate", "--print", "--store", "memory").code == 2
 
 
-def test_a_graph_is_shown(holdfast: Command) -> None:
-    done = holdfast("graph", "show", "flows:graph")
+def test_a_graph_is_shown(limpet: Command) -> None:
+    done = limpet("graph", "show", "flows:graph")
     assert done.code == 0
     assert [line.split()[:2] for line in done.out.splitlines()[-3:]] == [
         ["draft", "review"], ["review", "publish"], ["publish", "end"],
     ]  # fmt: skip
-    data = holdfast("graph", "show", "flows:flow", "--json").data
+    data = limpet("graph", "show", "flows:flow", "--json").data
     assert [(node["layer"], node["task"], node["after"]) for node in data["nodes"]] == [
         (0, "page", ""), (1, "words", "page"),
     ]  # fmt: skip
-    assert holdfast("graph", "show", "flows:twice").code == 0
-    assert holdfast("graph", "show", "flows:nope").code == 2
+    assert limpet("graph", "show", "flows:twice").code == 0
+    assert limpet("graph", "show", "flows:nope").code == 2
 
 
-def test_a_graph_is_checked(holdfast: Command) -> None:
+def test_a_graph_is_checked(limpet: Command) -> None:
     """G2: all mistakes at once."""
-    assert holdfast("graph", "check", "flows:graph").out == "article is in order\n"
-    assert holdfast("graph", "check", "flows:graph", "--json").data["ok"] is True
-    done = holdfast("graph", "check", "flows:wrong")
+    assert limpet("graph", "check", "flows:graph").out == "article is in order\n"
+    assert limpet("graph", "check", "flows:graph", "--json").data["ok"] is True
+    done = limpet("graph", "check", "flows:wrong")
     assert done.code == 2
     assert len(done.err.splitlines()) >= 2
-    assert len(holdfast("graph", "check", "flows:wrong", "--json").data["mistakes"]) >= 2
+    assert len(limpet("graph", "check", "flows:wrong", "--json").data["mistakes"]) >= 2
 
 
 def test_a_graph_is_drawn(runs: Command, here: Path) -> None:
@@ -151,22 +151,22 @@ def test_a_graph_is_drawn(runs: Command, here: Path) -> None:
     assert runs("graph", "draw", "flows:graph", "--run", "nope").code == 4
 
 
-def test_a_store_that_isnt_there_or_is_none_is_told_by_the_exit_code(holdfast: Command, here: Path) -> None:
+def test_a_store_that_isnt_there_or_is_none_is_told_by_the_exit_code(limpet: Command, here: Path) -> None:
     """H6: 2 where nobody named one, 6 where it can't be used."""
     (here / "text.db").write_text("this is no database, but a text of some length\n" * 50)
     for words in (["info"], ["verify"], ["prune"], ["migrate"]):
-        done = holdfast("store", *words)
+        done = limpet("store", *words)
         assert (done.code, "which store?" in done.err) == (2, True)
-        assert holdfast("store", *words, "--store", "sqlite:///no/such/place/a.db").code == 6
-        done = holdfast("store", *words, "--store", "sqlite:///text.db", "--json")
+        assert limpet("store", *words, "--store", "sqlite:///no/such/place/a.db").code == 6
+        done = limpet("store", *words, "--store", "sqlite:///text.db", "--json")
         assert (done.code, done.data["error"]["code"]) == (6, "store-unavailable")
-    assert not (here / "holdfast.db").exists()
+    assert not (here / "limpet.db").exists()
 
 
 def test_a_store_that_may_only_be_read_is_told_by_the_exit_code(runs: Command, here: Path) -> None:
     runs("store", "info")
     (here / "only").mkdir()
-    shutil.copy(here / "holdfast.db", here / "only" / "read.db")
+    shutil.copy(here / "limpet.db", here / "only" / "read.db")
     (here / "only" / "read.db").chmod(0o400)
     (here / "only").chmod(0o500)
     try:
@@ -201,30 +201,30 @@ def test_what_is_changed_is_told_in_words_and_as_json(runs: Command, here: Path)
         (["run", "flo"], []),
     ],
 )
-def test_bash_completes_what_was_typed(holdfast: Command, typed: list[str], offered: list[str]) -> None:
+def test_bash_completes_what_was_typed(limpet: Command, typed: list[str], offered: list[str]) -> None:
     """H6: words, or options after a dash; files are bash's own."""
-    script = holdfast("completion", "bash").out
-    words = " ".join(f"'{word}'" for word in ["holdfast", *typed])
-    script += f"COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _holdfast; echo ${{COMPREPLY[*]}}"
+    script = limpet("completion", "bash").out
+    words = " ".join(f"'{word}'" for word in ["limpet", *typed])
+    script += f"COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _limpet; echo ${{COMPREPLY[*]}}"
     said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert (said.stdout.split(), said.stderr) == (offered, "")
 
 
-def test_completion_is_for_shells_that_are_known(holdfast: Command) -> None:
-    assert holdfast("completion", "tcsh").code == 2
-    assert holdfast("completion", "bash", "--json").data["shell"] == "bash"
+def test_completion_is_for_shells_that_are_known(limpet: Command) -> None:
+    assert limpet("completion", "tcsh").code == 2
+    assert limpet("completion", "bash", "--json").data["shell"] == "bash"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_every_command(holdfast: Command, shell: str) -> None:
-    said = holdfast("completion", shell).out
+def test_completion_knows_every_command(limpet: Command, shell: str) -> None:
+    said = limpet("completion", shell).out
     assert all(word in said for word in ("rollback", "migrate", "detach", "answer"))
 
 
-def test_wrong_use_is_2_and_help_is_0(holdfast: Command) -> None:
-    assert holdfast().code == 2
-    assert holdfast("runs").code == 2
-    assert holdfast("fly").code == 2
-    assert holdfast("--help").code == 0
-    assert "exit codes" in holdfast("runs", "watch", "--help").out
-    assert holdfast("--version").out.startswith("holdfast ")
+def test_wrong_use_is_2_and_help_is_0(limpet: Command) -> None:
+    assert limpet().code == 2
+    assert limpet("runs").code == 2
+    assert limpet("fly").code == 2
+    assert limpet("--help").code == 0
+    assert "exit codes" in limpet("runs", "watch", "--help").out
+    assert limpet("--version").out.startswith("limpet ")

@@ -28,14 +28,14 @@ config:
 
 
 @pytest.fixture
-def agent(holdfast: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def agent(limpet: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """A project with a YAML file, and the module that it names beside it; neither is on the path."""
     (here / "agents").mkdir()
     (here / "agents" / "agent.yaml").write_text(AGENT)
     (here / "agents" / "steps.py").write_text("def note(state, node):\n    return {'ran': [node]}\n")
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(here)])
     monkeypatch.delitem(sys.modules, "steps", raising=False)
-    return holdfast
+    return limpet
 
 
 def test_a_file_is_run_resumed_and_answered(agent: Command) -> None:
@@ -43,7 +43,7 @@ def test_a_file_is_run_resumed_and_answered(agent: Command) -> None:
     done = agent("run", "agents/agent.yaml", "--id", "r")
     assert done.code == 3
     printed = done.err.strip().splitlines()[-1].split()
-    assert printed == ["holdfast", "resume", "r", "--graph", "agents/agent.yaml"]
+    assert printed == ["limpet", "resume", "r", "--graph", "agents/agent.yaml"]
     done = agent(*printed[1:])
     printed = done.err.strip().splitlines()[-1].split()
     assert (done.code, printed[1:4]) == (3, ["answer", "r", "yes"])

@@ -8,11 +8,11 @@ from support.command_line import Command
 
 
 @pytest.fixture
-def runs(holdfast: Command) -> Command:
+def runs(limpet: Command) -> Command:
     """Two runs: one complete, one that waits."""
-    holdfast("run", "flows:plain", "--id", "done", "--tag", "old")
-    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "waits")
-    return holdfast
+    limpet("run", "flows:plain", "--id", "done", "--tag", "old")
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "waits")
+    return limpet
 
 
 def test_runs_are_listed(runs: Command) -> None:
@@ -40,7 +40,7 @@ def test_a_run_is_shown_with_the_command_that_goes_on(runs: Command) -> None:
     done = runs("runs", "show", "waits")
     assert done.code == 0
     assert "status   paused" in done.out
-    assert done.err.strip().endswith("holdfast answer waits yes")
+    assert done.err.strip().endswith("limpet answer waits yes")
     data = runs("runs", "show", "waits", "--json").data
     assert (data["status"], data["questions"][0]["choices"]) == ("paused", ["yes", "no"])
 
@@ -72,7 +72,7 @@ def test_watching_a_run_that_has_stopped_ends_at_once(runs: Command) -> None:
     done = runs("runs", "watch", "waits")
     assert done.code == 3
     assert "paused" in done.out
-    assert "holdfast answer waits yes" in done.err
+    assert "limpet answer waits yes" in done.err
     assert runs("runs", "watch", "done", "--json").data["status"] == "completed"
 
 
@@ -81,7 +81,7 @@ def test_a_run_that_isnt_there_is_not_found(runs: Command, verb: str) -> None:
     """H6: 4, and what to look at."""
     done = runs("runs", verb, "nope")
     assert done.code == 4
-    assert "holdfast runs list" in done.err
+    assert "limpet runs list" in done.err
 
 
 def test_a_problem_is_told_to_programs_with_its_code(runs: Command) -> None:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast as library
+import limpet as library
 
 SLOW = """
 import os, time
 
-from holdfast import StateGraph
+from limpet import StateGraph
 
 
 def first(state):
@@ -51,7 +51,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     begun: list[subprocess.Popen[str]] = []
 
     def begin(*words: str, **more: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "holdfast", *words]
+        command = [sys.executable, "-m", "limpet", *words]
         process = subprocess.Popen(
             command, cwd=tmp_path, env=environment(**more), text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -66,7 +66,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if "HOLDFAST" not in name}
+    kept = {name: value for name, value in os.environ.items() if "LIMPET" not in name}
     return {**kept, "PYTHONPATH": str(Path(library.__file__).parents[1]), **more}
 
 
@@ -80,9 +80,9 @@ def wait_for(there: Callable[[], bool]) -> None:
 def test_help_imports_no_engine_and_no_store(start: Start) -> None:
     """H6: so that it is there at once."""
     _, told = start("--help", PYTHONPROFILEIMPORTTIME="1").communicate()
-    imported = set(re.findall(r"\| +(holdfast[\w.]*)$", told, re.M))
-    assert "holdfast.cli.arguments" in imported
-    assert [name for name in imported if re.match(r"holdfast\.(engine|stores|graphs|journal)", name)] == []
+    imported = set(re.findall(r"\| +(limpet[\w.]*)$", told, re.M))
+    assert "limpet.cli.arguments" in imported
+    assert [name for name in imported if re.match(r"limpet\.(engine|stores|graphs|journal)", name)] == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
@@ -148,8 +148,8 @@ def test_the_demonstration_ends_with_a_run_that_waits(start: Start, tmp_path: Pa
     assert demo.returncode == 0
     assert "kill -9, now" in told
     assert "▶ uses" in out
-    listed = [shlex.split(line) for line in out.splitlines() if " -m holdfast " in line]
-    commands = [words[words.index("holdfast") + 1 :] for words in listed]
+    listed = [shlex.split(line) for line in out.splitlines() if " -m limpet " in line]
+    commands = [words[words.index("limpet") + 1 :] for words in listed]
     assert [words[:2] for words in commands] == [["runs", "history"], ["runs", "state"], ["answer", "kelp-0"]]
     for words in commands:
         assert start(*words).wait(60) == 0

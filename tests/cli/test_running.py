@@ -10,17 +10,17 @@ import pytest
 from support.command_line import FLOWS, Command
 
 
-def test_a_run_that_completes_shows_its_state(holdfast: Command) -> None:
+def test_a_run_that_completes_shows_its_state(limpet: Command) -> None:
     """H6: and ends with 0."""
-    done = holdfast("run", "flows:plain", "--input", "x=5", "--id", "r")
+    done = limpet("run", "flows:plain", "--input", "x=5", "--id", "r")
     assert done.code == 0
     assert "completed" in done.out
     assert "  x     7" in done.out
     assert "✓ one" in done.err
 
 
-def test_a_run_is_told_to_programs_as_one_object(holdfast: Command) -> None:
-    done = holdfast("run", "flows:plain", "--input", '{"x": 1}', "--id", "r", "--json")
+def test_a_run_is_told_to_programs_as_one_object(limpet: Command) -> None:
+    done = limpet("run", "flows:plain", "--input", '{"x": 1}', "--id", "r", "--json")
     assert done.code == 0
     assert done.data == {
         "run_id": "r", "graph": "plain", "status": "completed", "state": {"x": 3, "name": "ann"},
@@ -29,9 +29,9 @@ def test_a_run_is_told_to_programs_as_one_object(holdfast: Command) -> None:
     assert done.err == ""
 
 
-def test_an_input_is_put_together_from_files_objects_and_pairs(holdfast: Command, here: Path) -> None:
+def test_an_input_is_put_together_from_files_objects_and_pairs(limpet: Command, here: Path) -> None:
     (here / "in.json").write_text('{"x": 1, "y": [1, 2]}')
-    done = holdfast("run", "flows:plain", "-i", "@in.json", "x=10", "-i", '{"z": null}', "--json")
+    done = limpet("run", "flows:plain", "-i", "@in.json", "x=10", "-i", '{"z": null}', "--json")
     assert done.data["state"] == {"x": 12, "y": [1, 2], "z": None, "name": "ann"}
 
 
@@ -44,152 +44,150 @@ def test_an_input_is_put_together_from_files_objects_and_pairs(holdfast: Command
         (["@list.json"], "a JSON object"),
     ],
 )
-def test_an_input_that_is_none_is_wrong_use(
-    holdfast: Command, here: Path, given: list[str], said: str
-) -> None:
+def test_an_input_that_is_none_is_wrong_use(limpet: Command, here: Path, given: list[str], said: str) -> None:
     (here / "list.json").write_text("[1]")
-    done = holdfast("run", "flows:plain", "-i", *given)
+    done = limpet("run", "flows:plain", "-i", *given)
     assert (done.code, said in done.err) == (2, True)
-    assert not (here / "holdfast.db").exists()
+    assert not (here / "limpet.db").exists()
 
 
-def test_a_paused_run_says_how_to_answer_it_and_that_works(holdfast: Command) -> None:
+def test_a_paused_run_says_how_to_answer_it_and_that_works(limpet: Command) -> None:
     """G11, P1: with the very command that is printed, in another call."""
-    done = holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    done = limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
     assert done.code == 3
     printed = done.err.strip().splitlines()[-1].strip()
-    assert printed == "holdfast answer r yes --graph flows:graph"
-    done = holdfast(*printed.split()[1:])
+    assert printed == "limpet answer r yes --graph flows:graph"
+    done = limpet(*printed.split()[1:])
     assert done.code == 0
     assert "completed" in done.out
 
 
-def test_an_answer_that_isnt_one_is_refused(holdfast: Command) -> None:
+def test_an_answer_that_isnt_one_is_refused(limpet: Command) -> None:
     """P1: and the run waits on."""
-    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
-    done = holdfast("answer", "r", "perhaps", "--graph", "flows:graph")
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    done = limpet("answer", "r", "perhaps", "--graph", "flows:graph")
     assert done.code == 2
     assert "'yes', 'no'" in done.err
-    assert holdfast("runs", "show", "r", "--json").data["status"] == "paused"
+    assert limpet("runs", "show", "r", "--json").data["status"] == "paused"
 
 
-def test_several_questions_are_answered_by_name(holdfast: Command) -> None:
+def test_several_questions_are_answered_by_name(limpet: Command) -> None:
     """P3: each has its own command."""
-    done = holdfast("run", "flows:twice", "--id", "r")
+    done = limpet("run", "flows:twice", "--id", "r")
     assert done.code == 3
     first, second = (
-        line.strip().split() for line in done.err.splitlines() if line.startswith("  holdfast answer")
+        line.strip().split() for line in done.err.splitlines() if line.startswith("  limpet answer")
     )
-    assert holdfast("answer", "r", "5", "--graph", "flows:twice").code == 2
-    assert holdfast("answer", "r", "nope", "5", "--graph", "flows:twice").code == 2
-    assert holdfast("answer", "r", first[3], "5", "--graph", "flows:twice").code == 3
-    done = holdfast("answer", "r", second[3], "five words it is", "--graph", "flows:twice", "--json")
+    assert limpet("answer", "r", "5", "--graph", "flows:twice").code == 2
+    assert limpet("answer", "r", "nope", "5", "--graph", "flows:twice").code == 2
+    assert limpet("answer", "r", first[3], "5", "--graph", "flows:twice").code == 3
+    done = limpet("answer", "r", second[3], "five words it is", "--graph", "flows:twice", "--json")
     assert (done.code, done.data["state"]["sum"]) == (
         0,
         [{"x": 1, "a": 5}, {"x": 1, "b": "five words it is"}],
     )
 
 
-def test_a_failed_run_says_how_to_try_again_and_that_works(holdfast: Command) -> None:
+def test_a_failed_run_says_how_to_try_again_and_that_works(limpet: Command) -> None:
     """G11: after what was wrong is mended."""
-    done = holdfast("run", "flows:busy", "--id", "r")
+    done = limpet("run", "flows:busy", "--id", "r")
     assert done.code == 1
     assert "the line is busy" in done.err
     printed = done.err.strip().splitlines()[-1].strip()
-    assert printed == "holdfast resume r --graph flows:busy"
-    assert holdfast(*printed.split()[1:]).code == 1
-    assert holdfast(*printed.split()[1:], "--set", "mended=true").code == 0
+    assert printed == "limpet resume r --graph flows:busy"
+    assert limpet(*printed.split()[1:]).code == 1
+    assert limpet(*printed.split()[1:], "--set", "mended=true").code == 0
 
 
-def test_a_run_that_is_complete_isnt_resumed(holdfast: Command) -> None:
+def test_a_run_that_is_complete_isnt_resumed(limpet: Command) -> None:
     """G8."""
-    holdfast("run", "flows:plain", "--id", "r")
-    done = holdfast("resume", "r", "--graph", "flows:plain")
+    limpet("run", "flows:plain", "--id", "r")
+    done = limpet("resume", "r", "--graph", "flows:plain")
     assert done.code == 1
     assert "complete" in done.err
 
 
-def test_an_id_that_is_taken_is_a_conflict(holdfast: Command) -> None:
-    holdfast("run", "flows:plain", "--id", "r")
-    assert holdfast("run", "flows:plain", "--id", "r").code == 5
+def test_an_id_that_is_taken_is_a_conflict(limpet: Command) -> None:
+    limpet("run", "flows:plain", "--id", "r")
+    assert limpet("run", "flows:plain", "--id", "r").code == 5
 
 
-def test_a_run_can_be_queued_and_executed_by_a_worker(holdfast: Command) -> None:
+def test_a_run_can_be_queued_and_executed_by_a_worker(limpet: Command) -> None:
     """H1: `--detach` only stores it."""
-    done = holdfast("run", "flows:plain", "--id", "r", "--detach", "-i", "x=1")
+    done = limpet("run", "flows:plain", "--id", "r", "--detach", "-i", "x=1")
     assert (done.code, done.out) == (0, "r\n")
-    assert holdfast("runs", "show", "r", "--json").data["status"] == "running"
-    done = holdfast("worker", "flows:plain", "--once", "--json")
+    assert limpet("runs", "show", "r", "--json").data["status"] == "running"
+    done = limpet("worker", "flows:plain", "--once", "--json")
     assert done.code == 0
-    assert holdfast("runs", "state", "r", "--key", "x").out == "3\n"
+    assert limpet("runs", "state", "r", "--key", "x").out == "3\n"
 
 
-def test_an_answer_can_be_left_to_a_worker(holdfast: Command) -> None:
+def test_an_answer_can_be_left_to_a_worker(limpet: Command) -> None:
     """P1, H1: without the graph's code, or with `--detach`."""
-    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
-    assert holdfast("answer", "r", "yes").code == 0
-    assert holdfast("runs", "show", "r", "--json").data["status"] == "running"
-    holdfast("worker", "flows:graph", "--once")
-    assert holdfast("runs", "show", "r", "--json").data["status"] == "completed"
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    assert limpet("answer", "r", "yes").code == 0
+    assert limpet("runs", "show", "r", "--json").data["status"] == "running"
+    limpet("worker", "flows:graph", "--once")
+    assert limpet("runs", "show", "r", "--json").data["status"] == "completed"
 
 
-def test_an_answer_is_only_saved_if_that_is_wanted(holdfast: Command) -> None:
+def test_an_answer_is_only_saved_if_that_is_wanted(limpet: Command) -> None:
     """P1: `--detach`, also where the code is known; the commands that it prints work."""
-    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
-    done = holdfast("answer", "r", "yes", "--detach", "--graph", "flows:graph")
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    done = limpet("answer", "r", "yes", "--detach", "--graph", "flows:graph")
     assert (done.code, done.out) == (0, "r\n")
-    assert holdfast("runs", "show", "r", "--json").data["status"] == "running"
-    first, second = (line.split()[1:] for line in done.err.splitlines() if line.startswith("  holdfast"))
-    assert holdfast(*first).code == 0
-    assert holdfast(*second).code == 0
-    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r2")
-    assert holdfast("answer", "r2", "perhaps", "--detach").code == 2
-    data = holdfast("answer", "r2", "yes", "--detach", "--json").data
+    assert limpet("runs", "show", "r", "--json").data["status"] == "running"
+    first, second = (line.split()[1:] for line in done.err.splitlines() if line.startswith("  limpet"))
+    assert limpet(*first).code == 0
+    assert limpet(*second).code == 0
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r2")
+    assert limpet("answer", "r2", "perhaps", "--detach").code == 2
+    data = limpet("answer", "r2", "yes", "--detach", "--json").data
     assert data == {"run_id": "r2", "status": "running"}
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["nope", "yes"], 4, "holdfast runs list"),
+        (["nope", "yes"], 4, "limpet runs list"),
         (["done", "yes"], 2, "asks nothing: it is completed"),
         (["waits", "a", "b", "c"], 2, "quote a value of several words"),
         (["waits"], 2, "usage:"),
     ],
 )
-def test_an_answer_to_nothing_is_refused(holdfast: Command, words: list[str], code: int, said: str) -> None:
-    holdfast("run", "flows:plain", "--id", "done")
-    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "waits")
-    done = holdfast("answer", *words)
+def test_an_answer_to_nothing_is_refused(limpet: Command, words: list[str], code: int, said: str) -> None:
+    limpet("run", "flows:plain", "--id", "done")
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "waits")
+    done = limpet("answer", *words)
     assert done.code == code
     assert said in done.err
 
 
-def test_a_worker_tells_what_it_goes_on_with(holdfast: Command) -> None:
+def test_a_worker_tells_what_it_goes_on_with(limpet: Command) -> None:
     """H1: in lines, and as JSON."""
     for run_id in ("a", "b"):
-        holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", run_id, "--detach")
-    done = holdfast("worker", "flows:graph", "flows:plain", "--once", "--concurrency", "1")
+        limpet("run", "flows:graph", "-i", "topic=kelp", "--id", run_id, "--detach")
+    done = limpet("worker", "flows:graph", "flows:plain", "--once", "--concurrency", "1")
     assert done.code == 0
     assert "article a waits: 'review' asks: Publish" in done.err
     assert done.err.endswith("gone on with 2 runs\n")
-    holdfast("run", "flows:plain", "--id", "c", "--detach")
-    said = holdfast("worker", "flows:plain", "--once", "--json").out.splitlines()
+    limpet("run", "flows:plain", "--id", "c", "--detach")
+    said = limpet("worker", "flows:plain", "--once", "--json").out.splitlines()
     assert [json.loads(line).get("type") for line in said] == ["graph.start", "graph.complete", None]
     assert json.loads(said[-1]) == {"runs": ["c"]}
 
 
-def test_a_worker_wants_graphs_and_a_store_that_it_can_use(holdfast: Command) -> None:
-    assert "which graphs?" in holdfast("worker", "--once").err
-    assert holdfast("worker", "--once").code == 2
-    assert holdfast("worker", "flows:nope", "--once").code == 2
-    assert holdfast("worker", "flows:plain", "--once", "--concurrency", "0").code == 2
-    assert holdfast("worker", "flows:plain", "--once", "--store", "sqlite:///no/such/a.db").code == 6
+def test_a_worker_wants_graphs_and_a_store_that_it_can_use(limpet: Command) -> None:
+    assert "which graphs?" in limpet("worker", "--once").err
+    assert limpet("worker", "--once").code == 2
+    assert limpet("worker", "flows:nope", "--once").code == 2
+    assert limpet("worker", "flows:plain", "--once", "--concurrency", "0").code == 2
+    assert limpet("worker", "flows:plain", "--once", "--store", "sqlite:///no/such/a.db").code == 6
 
 
-def test_a_workflow_is_run_too(holdfast: Command) -> None:
+def test_a_workflow_is_run_too(limpet: Command) -> None:
     """D1."""
-    done = holdfast("run", "flows:flow", "-i", "topic=kelp", "--json")
+    done = limpet("run", "flows:flow", "-i", "topic=kelp", "--json")
     assert (done.code, done.data["state"]["tasks"]["words"]["result"]) == (0, 2)
 
 
@@ -205,79 +203,79 @@ def test_a_workflow_is_run_too(holdfast: Command) -> None:
         ("flows:wrong", "no node 'nowhere'"),
     ],
 )
-def test_a_graph_that_isnt_there_is_wrong_use(holdfast: Command, here: Path, target: str, said: str) -> None:
+def test_a_graph_that_isnt_there_is_wrong_use(limpet: Command, here: Path, target: str, said: str) -> None:
     (here / "broken.py").write_text("1 / 0")
-    done = holdfast("run", target)
+    done = limpet("run", target)
     assert done.code == 2
     assert said in done.err
 
 
-def test_a_graph_may_be_in_a_file_or_be_made_by_a_function(holdfast: Command) -> None:
-    assert holdfast("run", "flows.py:plain").code == 0
-    assert holdfast("run", "flows:make").code == 0
+def test_a_graph_may_be_in_a_file_or_be_made_by_a_function(limpet: Command) -> None:
+    assert limpet("run", "flows.py:plain").code == 0
+    assert limpet("run", "flows:make").code == 0
 
 
-def test_resume_without_the_code_says_how_to_name_it(holdfast: Command) -> None:
+def test_resume_without_the_code_says_how_to_name_it(limpet: Command) -> None:
     """Stored data never says what is imported."""
-    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
-    done = holdfast("resume", "r")
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    done = limpet("resume", "r")
     assert done.code == 2
     assert "where is the code of graph 'article'?" in done.err
 
 
 def test_the_project_may_name_store_and_graphs(
-    holdfast: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+    limpet: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P5: in pyproject.toml, and before that in the environment."""
     (here / "pyproject.toml").write_text(
-        '[tool.holdfast]\nstore = "sqlite:///mine.db"\ngraphs = ["flows:graph"]\n'
+        '[tool.limpet]\nstore = "sqlite:///mine.db"\ngraphs = ["flows:graph"]\n'
     )
-    holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
     assert (here / "mine.db").exists()
-    assert holdfast("answer", "r", "yes").code == 0
-    monkeypatch.setenv("HOLDFAST_STORE", "sqlite:///other.db")
-    assert holdfast("runs", "show", "r").code == 4
+    assert limpet("answer", "r", "yes").code == 0
+    monkeypatch.setenv("LIMPET_STORE", "sqlite:///other.db")
+    assert limpet("runs", "show", "r").code == 4
     assert (here / "other.db").exists()
 
 
-def test_a_graph_that_has_a_store_of_its_own_is_gone_on_with_there(holdfast: Command, here: Path) -> None:
-    """P5: by what is printed, which names no store; `holdfast.db` is only for those that have none."""
+def test_a_graph_that_has_a_store_of_its_own_is_gone_on_with_there(limpet: Command, here: Path) -> None:
+    """P5: by what is printed, which names no store; `limpet.db` is only for those that have none."""
     text = FLOWS.replace(
         'set_finish_point("publish")', 'set_finish_point("publish")\ngraph.compile(store="sqlite:///own.db")'
     )
     (here / "flows.py").write_text(text)
-    done = holdfast("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    done = limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
     printed = done.err.strip().splitlines()[-1].split()
-    assert holdfast(*printed[1:]).code == 0
-    assert holdfast("runs", "list", "--graph", "flows:graph", "--json").data[0]["status"] == "completed"
+    assert limpet(*printed[1:]).code == 0
+    assert limpet("runs", "list", "--graph", "flows:graph", "--json").data[0]["status"] == "completed"
     assert [path.name for path in here.glob("*.db")] == ["own.db"]
 
 
 @pytest.mark.parametrize(
-    "text", ["[tool.holdfast]\nstore = 5\n", "[tool.holdfast]\ngraphs = 'x'\n", "not toml ["]
+    "text", ["[tool.limpet]\nstore = 5\n", "[tool.limpet]\ngraphs = 'x'\n", "not toml ["]
 )
-def test_a_project_that_cant_be_read_is_wrong_use(holdfast: Command, here: Path, text: str) -> None:
+def test_a_project_that_cant_be_read_is_wrong_use(limpet: Command, here: Path, text: str) -> None:
     (here / "pyproject.toml").write_text(text)
-    assert holdfast("run", "flows:graph", "--store", "sqlite:///a.db", "-i", "topic=k", "--id", "r").code in (
+    assert limpet("run", "flows:graph", "--store", "sqlite:///a.db", "-i", "topic=k", "--id", "r").code in (
         2,
         3,
     )
-    assert holdfast("resume", "r", "--store", "sqlite:///a.db" if "store" not in text else "").code == 2
+    assert limpet("resume", "r", "--store", "sqlite:///a.db" if "store" not in text else "").code == 2
 
 
 def test_a_store_that_is_named_in_a_file_lies_beside_it(
-    holdfast: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+    limpet: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P5: wherever below it the command is typed."""
-    (here / "pyproject.toml").write_text('[tool.holdfast]\nstore = "sqlite:///mine.db"\n')
-    holdfast("run", "flows:plain", "--id", "r")
+    (here / "pyproject.toml").write_text('[tool.limpet]\nstore = "sqlite:///mine.db"\n')
+    limpet("run", "flows:plain", "--id", "r")
     (here / "below").mkdir()
     monkeypatch.chdir(here / "below")
-    assert holdfast("runs", "show", "r").code == 0
+    assert limpet("runs", "show", "r").code == 0
     assert not list((here / "below").iterdir())
 
 
-def test_a_store_that_is_misspelt_is_not_made(holdfast: Command, here: Path) -> None:
+def test_a_store_that_is_misspelt_is_not_made(limpet: Command, here: Path) -> None:
     """P5: looking at what isn't there is a mistake, and leaves nothing behind."""
     for words in (
         ["runs", "list"],
@@ -286,31 +284,31 @@ def test_a_store_that_is_misspelt_is_not_made(holdfast: Command, here: Path) -> 
         ["resume", "r"],
         ["store", "prune"],
     ):
-        done = holdfast(*words, "--store", "sqlite:///nope.db")
+        done = limpet(*words, "--store", "sqlite:///nope.db")
         assert (done.code, "there is no file nope.db" in done.err) == (6, True)
     assert not (here / "nope.db").exists()
 
 
-def test_queueing_a_run_that_is_there_says_so(holdfast: Command) -> None:
+def test_queueing_a_run_that_is_there_says_so(limpet: Command) -> None:
     """H1: the id is an idempotency key; that the input counts for nothing is told."""
-    holdfast("run", "flows:plain", "--id", "r")
-    done = holdfast("run", "flows:plain", "--id", "r", "--detach", "-i", "x=9")
+    limpet("run", "flows:plain", "--id", "r")
+    done = limpet("run", "flows:plain", "--id", "r", "--detach", "-i", "x=9")
     assert (done.code, "is there already: it is completed" in done.err) == (0, True)
 
 
-def test_what_an_answer_may_be_is_said(holdfast: Command) -> None:
+def test_what_an_answer_may_be_is_said(limpet: Command) -> None:
     """P1."""
-    assert "? (yes / no)" in holdfast("run", "flows:graph", "-i", "topic=kelp").err
-    assert "A? (integer)" in holdfast("run", "flows:twice").err
+    assert "? (yes / no)" in limpet("run", "flows:graph", "-i", "topic=kelp").err
+    assert "A? (integer)" in limpet("run", "flows:twice").err
 
 
-def test_what_was_run_here_can_be_looked_at_when_it_is_done(holdfast: Command) -> None:
+def test_what_was_run_here_can_be_looked_at_when_it_is_done(limpet: Command) -> None:
     """H6: whatever the graph itself would keep."""
-    holdfast("run", "flows:busy", "-i", "mended=true", "--id", "r")
-    assert holdfast("runs", "state", "r", "--json").data == {"mended": True, "done": True}
+    limpet("run", "flows:busy", "-i", "mended=true", "--id", "r")
+    assert limpet("runs", "state", "r", "--json").data == {"mended": True, "done": True}
 
 
-def test_a_picture_is_of_the_graphs_own_runs(holdfast: Command) -> None:
-    holdfast("run", "flows:plain", "--id", "r")
-    done = holdfast("graph", "draw", "flows:graph", "--run", "r")
+def test_a_picture_is_of_the_graphs_own_runs(limpet: Command) -> None:
+    limpet("run", "flows:plain", "--id", "r")
+    done = limpet("graph", "draw", "flows:graph", "--run", "r")
     assert (done.code, "belongs to graph 'plain'" in done.err) == (2, True)

@@ -8,7 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
-from holdfast.cli.output import Output
+from limpet.cli.output import Output
 
 ID = "0123456789abcdef0123456789abcdef"
 ROW = (ID, "article", "failed", "ValueError: the line is busy, and it was long")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.store import Store
-from holdfast.stores.adapter import AdaptedStore
-from holdfast.testing.conformance import ManualClock, StoreConformance
+from limpet.journal.store import Store
+from limpet.stores.user_stores.adapter import AdaptedStore
+from limpet.testing.conformance import ManualClock, StoreConformance
 from support.checkpoint_stores import InMemoryCheckpointStore, JsonCheckpointStore
 
 

@@ -1,6 +1,6 @@
 """A byte flipped, or a file cut off, anywhere in what a store keeps: noticed and named, or harmless. Promise H5.
 
-A share of all places is tried, always the same ones; `HOLDFAST_DAMAGE=1` tries all of them.
+A share of all places is tried, always the same ones; `LIMPET_DAMAGE=1` tries all of them.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import HoldfastError, MemoryStore, StateGraph, StoreError
-from holdfast.errors import CheckpointError
-from holdfast.journal.store import Store
-from holdfast.stores.files import FileStore
-from holdfast.stores.sqlite import SQLiteStore
+from limpet import LimpetError, MemoryStore, StateGraph, StoreError
+from limpet.errors import CheckpointError
+from limpet.journal.store import Store
+from limpet.stores.files.store import FileStore
+from limpet.stores.sqlite.store import SQLiteStore
 from support.damage import RUNS, Answers, answers, fill, flips, wrong
 from support.examples import exact, example
 from support.postgres import Server, needed
 from support.redis_servers import redis_server
 
-ALL = bool(os.environ.get("HOLDFAST_DAMAGE"))
+ALL = bool(os.environ.get("LIMPET_DAMAGE"))
 KEY = bytes(range(32))
 Open = Callable[[Path], Callable[[], Store]]
 
@@ -35,7 +35,7 @@ def sqlite(folder: Path) -> Callable[[], Store]:
 
 
 def encrypted(folder: Path) -> Callable[[], Store]:
-    from holdfast.stores.encrypted import EncryptedStore, Keys
+    from limpet.stores.composite.encrypted import EncryptedStore, Keys
 
     return lambda: EncryptedStore(sqlite(folder)(), Keys({"k": KEY}))
 
@@ -54,7 +54,7 @@ class Patient:
         with closing(opened(self.whole)()) as store:
             fill(store)
         self.sound = self.ask(self.copy())
-        assert not [each for each in self.sound.values() if isinstance(each, HoldfastError)]
+        assert not [each for each in self.sound.values() if isinstance(each, LimpetError)]
 
     def copy(self) -> Path:
         copy = self.folder / "copy"
@@ -77,7 +77,7 @@ class Patient:
 
 def noticed(found: Answers, log: str) -> bool:
     return bool(log) or any(
-        isinstance(each, HoldfastError) or getattr(each, "ok", True) is False for each in found.values()
+        isinstance(each, LimpetError) or getattr(each, "ok", True) is False for each in found.values()
     )
 
 
@@ -215,7 +215,7 @@ def test_a_flipped_byte_of_a_record_in_postgresql_is_noticed(
     postgres: Server, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """H5: what the server says was stored is checked."""
-    from holdfast.stores.postgres import PostgresStore
+    from limpet.stores.postgres.store import PostgresStore
 
     def opened() -> Store:
         return PostgresStore(database, level="process", connections=2)
@@ -229,21 +229,21 @@ def test_a_flipped_byte_of_a_record_in_postgresql_is_noticed(
             return cursor.fetchall() if cursor.description else None
 
         for table in ("runs", "records"):
-            sql(f"CREATE TABLE public.{table} AS SELECT * FROM holdfast.{table}")
+            sql(f"CREATE TABLE public.{table} AS SELECT * FROM limpet.{table}")
         columns = ", ".join(
             name
             for (name,) in sql(
-                "SELECT column_name FROM information_schema.columns WHERE table_schema = 'holdfast' "
+                "SELECT column_name FROM information_schema.columns WHERE table_schema = 'limpet' "
                 "AND table_name = 'runs' ORDER BY ordinal_position"
             )
         )
 
         def again() -> None:
-            sql("DELETE FROM holdfast.records")
-            sql("DELETE FROM holdfast.runs")
-            sql("INSERT INTO holdfast.records SELECT * FROM public.records")
+            sql("DELETE FROM limpet.records")
+            sql("DELETE FROM limpet.runs")
+            sql("INSERT INTO limpet.records SELECT * FROM public.records")
             sql(
-                f"INSERT INTO holdfast.runs ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM public.runs"
+                f"INSERT INTO limpet.runs ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM public.runs"
             )
 
         kept = []
@@ -253,9 +253,7 @@ def test_a_flipped_byte_of_a_record_in_postgresql_is_noticed(
                 Kept(
                     place,
                     lambda place=place: sql(f"SELECT data FROM public.records WHERE {place}")[0][0],
-                    lambda data, place=place: sql(
-                        f"UPDATE holdfast.records SET data = %s WHERE {place}", data
-                    ),
+                    lambda data, place=place: sql(f"UPDATE limpet.records SET data = %s WHERE {place}", data),
                 )
             )
         check_kept(kept, opened, again, caplog, ())
@@ -265,7 +263,7 @@ def test_a_flipped_byte_of_anything_in_redis_is_noticed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """H5: records, and every field of a head."""
-    from holdfast.stores.redis import RedisStore
+    from limpet.stores.redis.store import RedisStore
 
     with redis_server(tmp_path) as server, server.client() as client:
 
@@ -309,7 +307,7 @@ def test_a_flipped_byte_of_anything_in_redis_is_noticed(
 def test_a_flipped_byte_of_an_exported_run_is_noticed(tmp_path: Path) -> None:
     """H5: nothing of it is imported."""
     graph = example(MemoryStore(), preserve=True)
-    with pytest.raises(HoldfastError):
+    with pytest.raises(LimpetError):
         graph.execute({}, run_id="r")
     path = tmp_path / "r.run"
     graph.export_run("r", path)

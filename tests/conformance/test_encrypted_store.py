@@ -17,7 +17,7 @@ from zlib import crc32
 
 import pytest
 
-from holdfast import (
+from limpet import (
     DamagedRecord,
     ExecutionError,
     KeyMissing,
@@ -32,12 +32,12 @@ from holdfast import (
     pause,
     supervise,
 )
-from holdfast.journal.store import Commit, NewRun, RunFilter, Store
-from holdfast.stores import MemoryStore
-from holdfast.stores.encrypted import EncryptedStore, Keys
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.stores.tiered import TieredStore
-from holdfast.testing.conformance import ManualClock, StoreConformance
+from limpet.journal.store import Commit, NewRun, RunFilter, Store
+from limpet.stores import MemoryStore
+from limpet.stores.composite.encrypted import EncryptedStore, Keys
+from limpet.stores.composite.tiered import TieredStore
+from limpet.stores.sqlite.store import SQLiteStore
+from limpet.testing.conformance import ManualClock, StoreConformance
 from support.redis_servers import redis_server
 
 if importlib.util.find_spec("cryptography") is None and not os.environ.get("CI"):
@@ -235,7 +235,7 @@ def test_a_run_whose_note_is_damaged_is_left_out_of_lists(
     for run_id in ("r", "s"):
         store.create(NewRun(run_id, "g", [b"1"], note=b"SecretNote", due=0.0))
     with_note(inner, "r", inner.head("r").note[:-1])
-    with caplog.at_level(logging.WARNING, "holdfast.stores"):
+    with caplog.at_level(logging.WARNING, "limpet.stores"):
         assert [head.run_id for head in store.list(RunFilter())] == ["s"]
         assert [(head.run_id, head.note) for head in store.ready(["g"], 9)] == [("s", b"SecretNote")]
     assert "'r'" in caplog.text
@@ -296,7 +296,7 @@ def test_a_run_whose_key_is_missing_keeps_no_other_from_being_found(
         other.list(RunFilter())
     for number in range(3):
         other.create(NewRun(f"new-{number}", "g", [b"1"], note=b"note", due=0.0))
-    with caplog.at_level(logging.WARNING, "holdfast.stores"):
+    with caplog.at_level(logging.WARNING, "limpet.stores"):
         assert {head.run_id for head in other.list(RunFilter())} == {"new-0", "new-1", "new-2"}
         assert [head.run_id for head in other.ready(["g"], 2)] == ["new-0", "new-1"]
     assert "the note of run 'lost-0' was encrypted with the key '2026'" in caplog.text
@@ -361,7 +361,7 @@ def test_what_is_given_is_a_store_and_keys(inner: MemoryStore) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
-    with pytest.raises(StoreUnavailable, match=r"pip install 'holdfast\[encryption\]'"):
+    with pytest.raises(StoreUnavailable, match=r"pip install 'limpet\[encryption\]'"):
         Keys({"k": KEY})
 
 
@@ -421,7 +421,7 @@ def test_what_is_stored_is_as_the_format_says(store: EncryptedStore, inner: Memo
         (b"record 2 r", stored(inner)[1], b"record"),
         (b"note 0 r", inner.head("r").note, b"note"),
     ):
-        check = hmac.digest(KEY, b"holdfast key", "sha256")[:4]
+        check = hmac.digest(KEY, b"limpet key", "sha256")[:4]
         start = b"\xc1\x042026" + check
         start += crc32(start).to_bytes(4, "big")
         assert data.startswith(start)

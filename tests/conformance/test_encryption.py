@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     Cleaner,
     DamagedRecord,
     DefinitionError,
@@ -31,9 +31,9 @@ from holdfast import (
     pause,
     secret,
 )
-from holdfast.stores.encrypted import EncryptedStore, Keys
-from holdfast.stores.encryption import read_keys
-from holdfast.stores.sqlite import SQLiteStore
+from limpet.stores.composite.encrypted import EncryptedStore, Keys
+from limpet.stores.composite.keys import read_keys
+from limpet.stores.sqlite.store import SQLiteStore
 from support.checkpoint_stores import InMemoryCheckpointStore
 from support.postgres import Server
 from support.redis_servers import redis_server
@@ -42,7 +42,7 @@ if importlib.util.find_spec("cryptography") is None and not os.environ.get("CI")
     pytest.skip("not installed: cryptography", allow_module_level=True)
 
 KEY, OTHER, THIRD = (sha256(text).digest() for text in (b"one", b"another", b"a third"))
-VARIABLE, OLD = "HOLDFAST_ENCRYPTION_KEY", "HOLDFAST_ENCRYPTION_OLD_KEYS"
+VARIABLE, OLD = "LIMPET_ENCRYPTION_KEY", "LIMPET_ENCRYPTION_OLD_KEYS"
 MARKERS = (
     "MarkState",
     "MarkPrompt",
@@ -120,12 +120,12 @@ def test_nothing_that_a_user_gave_is_in_the_tables(postgres: Server, database: s
         tables = [
             row[0]
             for row in connection.execute(
-                "SELECT table_name FROM information_schema.tables WHERE table_schema = 'holdfast'"
+                "SELECT table_name FROM information_schema.tables WHERE table_schema = 'limpet'"
             )
         ]
         raw = b""
         for table in tables:
-            for row in connection.execute(f"SELECT * FROM holdfast.{table}"):  # type: ignore[call-overload]
+            for row in connection.execute(f"SELECT * FROM limpet.{table}"):  # type: ignore[call-overload]
                 raw += b"|".join(each if isinstance(each, bytes) else str(each).encode() for each in row)
     open_store(database).close()
     assert len(tables) >= 2
@@ -156,7 +156,7 @@ def test_a_store_of_five_methods_can_be_encrypted() -> None:
     tell_all(kept, encryption=KEY)
     checkpoints = kept.list()
     raw = repr([vars(each) for each in checkpoints]).encode()
-    check(raw + b"".join(base64.b64decode(each.context["__holdfast__"]) for each in checkpoints))
+    check(raw + b"".join(base64.b64decode(each.context["__limpet__"]) for each in checkpoints))
 
 
 # How it is given
@@ -221,7 +221,7 @@ def test_the_key_of_the_environment_encrypts_every_store_that_outlasts_the_proce
     with closing(SQLiteStore(tmp_path / "o.db", level="process")) as made:
         assert isinstance(open_store(made), EncryptedStore)
         assert open_store(made, encryption=False) is made
-    monkeypatch.setenv("HOLDFAST_STORE", runs)
+    monkeypatch.setenv("LIMPET_STORE", runs)
     graph = graph_of()
     assert graph.execute({"n": 1}, run_id="r")["n"] == 2
     assert isinstance(graph.compiled().link.store, EncryptedStore)  # type: ignore[union-attr]
@@ -237,7 +237,7 @@ def test_a_url_can_insist_on_encryption(runs: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(VARIABLE, KEY.hex())
     store = open_store(f"encrypted+{runs}")
     assert store is open_store(runs)
-    monkeypatch.setenv("HOLDFAST_STORE", f"encrypted+{runs}")
+    monkeypatch.setenv("LIMPET_STORE", f"encrypted+{runs}")
     assert open_store("env") is store
     with pytest.raises(UsageError, match="encrypted already"):
         open_store(f"encrypted+{runs}", KEY)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import ExecutionError, MemoryStore, StateGraph, StoreUnavailable, UsageError
-from holdfast.journal.store import NewRun, RunFilter, Store
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.testing import FaultyStore
-from holdfast.testing.claims import commit, create, landed
-from holdfast.testing.conformance import ManualClock, StoreConformance
+from limpet import ExecutionError, MemoryStore, StateGraph, StoreUnavailable, UsageError
+from limpet.journal.store import NewRun, RunFilter, Store
+from limpet.stores.sqlite.store import SQLiteStore
+from limpet.testing import FaultyStore
+from limpet.testing.conformance import ManualClock, StoreConformance
+from limpet.testing.conformance.tools import commit, create, landed
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import DamagedRecord, StoreUnavailable, UsageError
-from holdfast.journal.store import (
+from limpet.errors import DamagedRecord, StoreUnavailable, UsageError
+from limpet.journal.store import (
     COMPLETED,
     PAUSED,
     Commit,
@@ -27,9 +27,13 @@ from holdfast.journal.store import (
     Store,
     Tail,
 )
-from holdfast.stores import files_format, files_locks, files_runs, files_shelf, open_store
-from holdfast.stores.files import FileStore
-from holdfast.testing.conformance import ManualClock, StoreConformance
+from limpet.stores import open_store
+from limpet.stores.files import frames as files_format
+from limpet.stores.files import locks as files_locks
+from limpet.stores.files import run_cache as files_shelf
+from limpet.stores.files import run_files as files_runs
+from limpet.stores.files.store import FileStore
+from limpet.testing.conformance import ManualClock, StoreConformance
 
 
 @pytest.mark.parametrize("level", ["disk", "process"])
@@ -195,7 +199,7 @@ def test_a_damaged_head_is_left_out_of_the_list_and_said(
     with closing(FileStore(path)) as store:
         for run_id in ("r", "s"):
             store.create(NewRun(run_id, "g", [b"1"]))
-    head_file_of(path).write_bytes(b"HFF1 nonsense")
+    head_file_of(path).write_bytes(b"LMF1 nonsense")
     with closing(FileStore(path)) as store:
         assert [head.run_id for head in store.list(RunFilter())] == ["s"]
         assert "is left out of the list" in caplog.text
@@ -418,10 +422,10 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(path: Path) -> 
 
 
 def test_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
-    """P10: an older Holdfast says what to do."""
+    """P10: an older Limpet says what to do."""
     FileStore(path).close()
-    (path / "FORMAT").write_bytes(b"holdfast files 2\n")
-    with pytest.raises(StoreUnavailable, match=r"newer Holdfast.* upgrade"):
+    (path / "FORMAT").write_bytes(b"limpet files 2\n")
+    with pytest.raises(StoreUnavailable, match=r"newer Limpet.* upgrade"):
         FileStore(path)
 
 
@@ -467,7 +471,7 @@ def test_a_url_leads_to_the_directory(path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_without_locks_of_the_system_it_is_not_shared(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The abilities say so; threads are kept apart all the same."""
-    monkeypatch.setattr("holdfast.stores.files.SHARED", False)
+    monkeypatch.setattr("limpet.stores.files.store.SHARED", False)
     monkeypatch.setattr(files_locks, "SHARED", False)
     with closing(FileStore(path)) as store:
         assert store.abilities.shared is False

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.journal.store import Store
-from holdfast.stores import MemoryStore
-from holdfast.testing.conformance import ManualClock, StoreConformance
+from limpet.journal.store import Store
+from limpet.stores import MemoryStore
+from limpet.testing.conformance import ManualClock, StoreConformance
 
 
 class TestMemoryStore(StoreConformance):

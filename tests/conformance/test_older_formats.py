@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import MemoryStore, StoreUnavailable
-from holdfast.journal.codec import decode
-from holdfast.journal.envelope import Seal
-from holdfast.journal.progress import BUNDLE, KINDS, NESTED
-from holdfast.journal.store import RunFilter
-from holdfast.stores import postgres_schema, sqlite_schema
-from holdfast.stores.files import FileStore
-from holdfast.stores.migration import Migration, migrations_of, sql_of
-from holdfast.stores.sqlite import SQLiteStore
+from limpet import MemoryStore, StoreUnavailable
+from limpet.journal.encoding.codec import decode
+from limpet.journal.encoding.envelope import Seal
+from limpet.journal.progress import BUNDLE, KINDS, NESTED
+from limpet.journal.store import RunFilter
+from limpet.stores.files.store import FileStore
+from limpet.stores.migrations import Migration, migrations_of, sql_of
+from limpet.stores.postgres import schema as postgres_schema
+from limpet.stores.sqlite import schema as sqlite_schema
+from limpet.stores.sqlite.store import SQLiteStore
 from support.examples import DATA, ENDED, begin_all, check_all, exact, example
 from support.postgres import Server
 
@@ -54,7 +55,7 @@ def test_a_postgresql_database_of_each_schema_is_read_and_goes_on(
     dump: Path, postgres: Server, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D10, P10."""
-    from holdfast.stores.postgres import PostgresStore
+    from limpet.stores.postgres.store import PostgresStore
 
     known = migrations_of("postgres")
     version = int(dump.stem.rpartition("_")[2])
@@ -162,11 +163,11 @@ def test_the_sql_of_all_migrations_can_be_had(kind: str) -> None:
 
 
 def test_the_sql_is_in_the_wheel(tmp_path: Path) -> None:
-    """D10: an installed Holdfast has its migrations."""
+    """D10: an installed Limpet has its migrations."""
     builder = pytest.importorskip("hatchling.builders.wheel")
     root = Path(__file__).parent.parent.parent
     (built,) = builder.WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
     names = zipfile.ZipFile(built).namelist()
     for kind in ("postgres", "sqlite"):
         for migration in migrations_of(kind):
-            assert f"holdfast/stores/migrations/{kind}/{migration.name}" in names
+            assert f"limpet/stores/{kind}/migrations/{migration.name}" in names

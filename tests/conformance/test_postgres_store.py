@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Conflict, HoldfastError, RunNotFound, StoreUnavailable, TooLarge, UsageError
-from holdfast.journal.store import COMPLETED, Commit, Lease, Level, NewRun, RunFilter, Store
-from holdfast.testing.conformance import StoreConformance
+from limpet.errors import Conflict, LimpetError, RunNotFound, StoreUnavailable, TooLarge, UsageError
+from limpet.journal.store import COMPLETED, Commit, Lease, Level, NewRun, RunFilter, Store
+from limpet.testing.conformance import StoreConformance
 from support.postgres import Server, ServerClock, needed, new_schema
 
 
@@ -20,7 +20,7 @@ from support.postgres import Server, ServerClock, needed, new_schema
 class TestPostgresStore(StoreConformance):
     @pytest.fixture
     def store(self, postgres: Server, level: Level) -> Iterator[Store]:
-        from holdfast.stores.postgres import PostgresStore
+        from limpet.stores.postgres.store import PostgresStore
 
         schema = new_schema()
         store = PostgresStore(postgres.of("postgres"), schema=schema, level=level)
@@ -51,7 +51,7 @@ class TestPostgresStore(StoreConformance):
 @pytest.fixture
 def open_store(database: str) -> Iterator[Callable[..., Any]]:
     """Opens stores in an empty database."""
-    from holdfast.stores.postgres import PostgresStore
+    from limpet.stores.postgres.store import PostgresStore
 
     opened: list[PostgresStore] = []
 
@@ -75,7 +75,7 @@ def test_the_level_decides_whether_each_commit_is_flushed(open_store: OpenStore)
 
 def test_a_commit_is_one_statement(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """H2: one round trip for a step, and one for a step of each of many runs."""
-    from holdfast.stores import postgres_statements
+    from limpet.stores.postgres import statements as postgres_statements
 
     store = open_store()
     for number in range(50):
@@ -91,15 +91,15 @@ def test_a_commit_is_one_statement(open_store: OpenStore, monkeypatch: pytest.Mo
         raise AssertionError("another statement was sent")
 
     monkeypatch.setattr(postgres_statements, "_execute", counting)
-    monkeypatch.setattr("holdfast.stores.postgres_connections.Cursor.execute", refuse)
+    monkeypatch.setattr("limpet.stores.postgres.connections.Cursor.execute", refuse)
     assert store.append([Commit("r0", 1, 1, [b"2"])]) == [None]
     assert store.append([Commit(f"r{number}", 1, 1, [b"2"]) for number in range(1, 50)]) == [None] * 49
-    assert sent == [b"holdfast_append", b"holdfast_append_all"]
+    assert sent == [b"limpet_append", b"limpet_append_all"]
 
 
 def test_a_statement_looks_up_the_runs_it_needs_and_no_others(open_store: OpenStore) -> None:
     """H2: the cost of a commit doesn't grow with the number of runs; the plan is made before there are many."""
-    from holdfast.stores import postgres_queries as queries
+    from limpet.stores.postgres import queries
 
     store = open_store()
     for statement, values in (
@@ -120,7 +120,7 @@ def test_a_statement_looks_up_the_runs_it_needs_and_no_others(open_store: OpenSt
 
 def test_large_and_small_commits_of_one_call(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """P6: what can't go together goes one after the other; what is too large is refused alone."""
-    from holdfast.stores import postgres_commits
+    from limpet.stores.postgres import commits as postgres_commits
 
     monkeypatch.setattr(postgres_commits, "LARGEST", 1000)
     monkeypatch.setattr(postgres_commits, "LARGEST_TOGETHER", 1500)
@@ -155,7 +155,7 @@ def test_schemas_are_apart(open_store: OpenStore) -> None:
     """P6: two stores in one database, by any name."""
     odd = open_store(schema='My "odd" schéma')
     plain = open_store()
-    assert (odd.schema, plain.schema) == ('My "odd" schéma', "holdfast")
+    assert (odd.schema, plain.schema) == ('My "odd" schéma', "limpet")
     odd.create(NewRun("r", "odd", [b"1"]))
     plain.create(NewRun("r", "plain", [b"1"]))
     assert (odd.head("r").graph, plain.head("r").graph) == ("odd", "plain")
@@ -165,7 +165,7 @@ def test_migrating_keeps_every_run(
     open_store: OpenStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D10: the next version's migration is applied to what is there, once."""
-    from holdfast.stores import postgres_schema
+    from limpet.stores.postgres import schema as postgres_schema
 
     store = open_store()
     store.create(NewRun("r", "g", [b"1", b"2"], tags=("x",)))
@@ -191,22 +191,22 @@ def test_a_migration_that_fails_leaves_nothing_behind(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D10: all or nothing."""
-    from holdfast.stores import postgres_schema
+    from limpet.stores.postgres import schema as postgres_schema
 
     known = postgres_schema.migrations()
     bad = postgres_schema.Migration(len(known) + 1, "bad.sql", "CREATE TABLE half (x int); SELECT 1 / 0;")
     with monkeypatch.context() as patch:
         patch.setattr(postgres_schema, "migrations", lambda: (*known, bad))
-        with pytest.raises(HoldfastError, match="division by zero"):
+        with pytest.raises(LimpetError, match="division by zero"):
             open_store()
     assert query(open_store(), "SELECT to_regclass('half')") == [(None,)]
 
 
 def test_a_newer_schema_is_refused_and_left_alone(open_store: OpenStore) -> None:
-    """D10, P10: an older Holdfast says what to do."""
+    """D10, P10: an older Limpet says what to do."""
     store = open_store()
     query(store, "INSERT INTO schema_migrations (version, name) VALUES (999, 'future')")
-    with pytest.raises(StoreUnavailable, match=r"newer Holdfast \(schema 999.*upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"newer Limpet \(schema 999.*upgrade"):
         open_store()
 
 
@@ -214,11 +214,11 @@ def test_another_programs_tables_are_left_alone(
     open_store: OpenStore, postgres: Server, database: str
 ) -> None:
     name = database.partition("?")[0].rpartition("/")[2]
-    postgres.sql("CREATE SCHEMA holdfast", "CREATE TABLE holdfast.runs (theirs int)", database=name)
+    postgres.sql("CREATE SCHEMA limpet", "CREATE TABLE limpet.runs (theirs int)", database=name)
     with pytest.raises(StoreUnavailable, match=r"something else.*\?schema="):
         open_store()
-    assert postgres.sql("SELECT * FROM holdfast.runs", database=name) == []
-    assert postgres.sql("SELECT to_regclass('holdfast.schema_migrations')", database=name) == [(None,)]
+    assert postgres.sql("SELECT * FROM limpet.runs", database=name) == []
+    assert postgres.sql("SELECT to_regclass('limpet.schema_migrations')", database=name) == [(None,)]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_another_programs_tables_are_left_alone(
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     needed("psycopg")
-    from holdfast.stores.postgres import PostgresStore
+    from limpet.stores.postgres.store import PostgresStore
 
     with pytest.raises(UsageError):
         PostgresStore("postgresql://nowhere.invalid/x", **options)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import StateGraph, StoreUnavailable
-from holdfast.journal.store import Commit, NewRun, RunFilter, Store
-from holdfast.testing.conformance import StoreConformance
+from limpet import StateGraph, StoreUnavailable
+from limpet.journal.store import Commit, NewRun, RunFilter, Store
+from limpet.testing.conformance import StoreConformance
 from support.postgres import Server, ServerClock, needed, new_schema
 from support.postgres_ways import certificates, pgbouncer, tls_in_front_of
 
@@ -29,7 +29,7 @@ def test_a_server_is_reached_through_tls_that_is_verified(
 ) -> None:
     """P5: with a certificate for the host by an authority that is trusted; and no other."""
     needed("cryptography")
-    from holdfast.stores.postgres import PostgresStore
+    from limpet.stores.postgres.store import PostgresStore
 
     name = database.partition("?")[0].rpartition("/")[2]
     right, wrong = certificates(tmp_path / "a", "127.0.0.1"), certificates(tmp_path / "b", "127.0.0.1")
@@ -62,7 +62,7 @@ class TestBehindPgBouncer(StoreConformance):
 
     @pytest.fixture
     def store(self, postgres: Server, pooler: int) -> Iterator[Store]:
-        from holdfast.stores.postgres import PostgresStore
+        from limpet.stores.postgres.store import PostgresStore
 
         schema = new_schema()
         store = PostgresStore(f"postgresql://postgres@127.0.0.1:{pooler}/postgres", schema=schema)
@@ -90,7 +90,7 @@ class TestBehindPgBouncer(StoreConformance):
 
 def test_stores_that_share_sessions_of_a_pooler_stay_apart(postgres: Server, pooler: int) -> None:
     """P6: two schemas through the same few sessions, from many threads; and nothing of ours stays behind there."""
-    from holdfast.stores.postgres import PostgresStore
+    from limpet.stores.postgres.store import PostgresStore
 
     url, schemas = f"postgresql://postgres@127.0.0.1:{pooler}/postgres", [new_schema(), new_schema()]
     stores = [PostgresStore(url, schema=schema, connections=4) for schema in schemas]

@@ -14,22 +14,22 @@ from typing import Any
 
 import pytest
 
-from holdfast import open_store
-from holdfast.errors import (
+from limpet import open_store
+from limpet.errors import (
     Conflict,
     DamagedRecord,
-    HoldfastError,
+    LimpetError,
     RunExists,
     RunNotFound,
     StoreError,
     StoreUnavailable,
     UsageError,
 )
-from holdfast.journal.store import COMPLETED, FAILED, RUNNING, Commit, Lease, NewRun, RunFilter
-from holdfast.stores import redis as redis_store
-from holdfast.stores.redis import RedisStore
-from holdfast.stores.redis_heads import checksum
-from holdfast.stores.redis_scripts import FIELDS, SEALED
+from limpet.journal.store import COMPLETED, FAILED, RUNNING, Commit, Lease, NewRun, RunFilter
+from limpet.stores.redis import store as redis_store
+from limpet.stores.redis.head_fields import checksum
+from limpet.stores.redis.scripts import FIELDS, SEALED
+from limpet.stores.redis.store import RedisStore
 from support.redis_servers import RedisServer, need_redis, redis_server
 
 prefixes = (f"test{number}:" for number in itertools.count())
@@ -369,10 +369,10 @@ class TestDamage:
     ) -> None:
         begin(store, "r", b"1", b"2")
         begin(store, "other")
-        before = client.hgetall("holdfast:run:r")
+        before = client.hgetall("limpet:run:r")
         if before[field.encode()] == value:
             value += b"7"
-        client.hset("holdfast:run:r", field, value)
+        client.hset("limpet:run:r", field, value)
         for call in (store.head, store.read):
             with pytest.raises(StoreError) as caught:
                 call("r")
@@ -393,10 +393,10 @@ class TestDamage:
     ) -> None:
         for run_id in ("a", "b", "c", "d"):
             begin(store, run_id)
-        client.hset("holdfast:run:a", "fence", "9")
-        client.delete("holdfast:run:b")
-        client.set("holdfast:run:b", "something else")
-        client.delete("holdfast:journal:c")
+        client.hset("limpet:run:a", "fence", "9")
+        client.delete("limpet:run:b")
+        client.set("limpet:run:b", "something else")
+        client.delete("limpet:journal:c")
         assert [head.run_id for head in store.list(RunFilter())] == ["d"]
         assert len(caplog.records) == 3
         assert store.expire(-1, (RUNNING,)) == 0
@@ -406,15 +406,13 @@ class TestDamage:
         """H1, H5: however urgent it is; and one that is gone is forgotten."""
         for run_id in ("changed", "replaced", "cut", "odd", "gone", "sound"):
             store.create(NewRun(run_id, "g", [b"1"], due=0.0, priority=run_id != "sound"))
-        client.hset("holdfast:run:changed", "fence", "9")
-        client.delete(
-            "holdfast:run:replaced", "holdfast:journal:cut", "holdfast:journal:odd", "holdfast:run:gone"
-        )
-        client.set("holdfast:run:replaced", "something else")
-        client.set("holdfast:journal:odd", "something else")
+        client.hset("limpet:run:changed", "fence", "9")
+        client.delete("limpet:run:replaced", "limpet:journal:cut", "limpet:journal:odd", "limpet:run:gone")
+        client.set("limpet:run:replaced", "something else")
+        client.set("limpet:journal:odd", "something else")
         assert [head.run_id for head in store.ready(["g"], 1)] == ["sound"]
-        assert client.zscore("holdfast:runs:due:g", "gone") is None
-        assert client.zcard("holdfast:runs:due:g") == 5
+        assert client.zscore("limpet:runs:due:g", "gone") is None
+        assert client.zcard("limpet:runs:due:g") == 5
 
     @pytest.mark.parametrize("change", ["delete", "pop", "push", "type", "rename"])
     def test_a_journal_that_is_not_as_long_as_it_was(
@@ -423,7 +421,7 @@ class TestDamage:
         """H5: evicted, cut, or written to by another program."""
         begin(store, "r", b"1", b"2", b"3")
         begin(store, "s")
-        name = "holdfast:journal:r"
+        name = "limpet:journal:r"
         if change in ("delete", "type"):
             client.delete(name)
         if change == "pop":
@@ -433,8 +431,8 @@ class TestDamage:
         if change == "type":
             client.set(name, b"x")
         if change == "rename":
-            client.rename("holdfast:run:r", "holdfast:run:t")
-            client.rename(name, "holdfast:journal:t")
+            client.rename("limpet:run:r", "limpet:run:t")
+            client.rename(name, "limpet:journal:t")
         run_id = "t" if change == "rename" else "r"
         for call in (store.head, store.read):
             with pytest.raises(DamagedRecord):
@@ -449,8 +447,8 @@ class TestDamage:
     def test_a_newer_format_is_refused(self, store: RedisStore, client: Any) -> None:
         """P10."""
         begin(store)
-        values = [client.hget("holdfast:run:r", name) for name in SEALED[1:]]
-        client.hset("holdfast:run:r", mapping={"v": "3", "sum": checksum([b"3", *values])})
+        values = [client.hget("limpet:run:r", name) for name in SEALED[1:]]
+        client.hset("limpet:run:r", mapping={"v": "3", "sum": checksum([b"3", *values])})
         with pytest.raises(StoreUnavailable, match="upgrade"):
             store.read("r")
 
@@ -479,7 +477,7 @@ class TestKeys:
 
     def test_ended_runs_let_go_of_themselves(self, server: RedisServer, client: Any) -> None:
         """P7: by ttl, counted by the server; a run that goes on, or that somebody holds, stays."""
-        keys = ("holdfast:run:r", "holdfast:journal:r")
+        keys = ("limpet:run:r", "limpet:journal:r")
         with closing(open_store(f"{server.url}?ttl=3600")) as store:
             lease = store.create(NewRun("r", "g", [b"1"], holder="ann"))
             assert lease is not None
@@ -555,11 +553,13 @@ class TestPlaces:
         """P5."""
         monkeypatch.setitem(sys.modules, "redis", None)
         monkeypatch.setitem(sys.modules, "redis.exceptions", None)
-        with pytest.raises(StoreUnavailable, match=r"holdfast\[redis\]"):
+        with pytest.raises(StoreUnavailable, match=r"limpet\[redis\]"):
             open_store("redis://localhost/9")
 
     def test_nothing_is_imported_before_it_is_needed(self) -> None:
-        code = "import sys, holdfast; print([name for name in sys.modules if 'redis' in name or 'tiered' in name])"
+        code = (
+            "import sys, limpet; print([name for name in sys.modules if 'redis' in name or 'tiered' in name])"
+        )
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert found.stdout.strip() == "[]"
 
@@ -592,10 +592,10 @@ def test_two_processes_share_a_run(store: RedisStore, server: RedisServer) -> No
     """P8: of two writers at each place one wins, and a claim shuts the other out."""
     begin(store)
     code = f"""
-from holdfast.stores.redis import RedisStore
-from holdfast.stores.redis_heads import checksum
-from holdfast.stores.redis_scripts import SEALED
-from holdfast.journal.store import Commit
+from limpet.stores.redis.store import RedisStore
+from limpet.stores.redis.head_fields import checksum
+from limpet.stores.redis.scripts import SEALED
+from limpet.journal.store import Commit
 store = RedisStore({server.url!r})
 won, at = 0, store.head("r").sequence
 while at < 300:
@@ -620,19 +620,19 @@ print(won)
 
 def test_only_our_errors_come_out(store: RedisStore, client: Any) -> None:
     """The driver's errors never leak out."""
-    client.set("holdfast:runs", "something else")
+    client.set("limpet:runs", "something else")
     for call in (lambda: store.list(RunFilter()), lambda: store.create(NewRun("r", "g", [b"1"]))):
-        with pytest.raises(HoldfastError):
+        with pytest.raises(LimpetError):
             call()
     client.flushall()
     lease = begin(store)
     before = store.read("r")
-    client.set("holdfast:runs:due:g", "something else")
+    client.set("limpet:runs:due:g", "something else")
     (outcome,) = store.append([Commit("r", lease.fence, 1, [b"2"], status=RUNNING, due=0.0)])
-    assert isinstance(outcome, HoldfastError)
+    assert isinstance(outcome, LimpetError)
     assert store.read("r") == before
     for call in (lambda: store.ready(["g"], 1), lambda: store.create(NewRun("s", "g", [], due=0.0))):
-        with pytest.raises(HoldfastError):
+        with pytest.raises(LimpetError):
             call()
     with pytest.raises(RunNotFound):
         store.head("s")

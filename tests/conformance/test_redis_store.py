@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.journal.store import Store
-from holdfast.stores.redis import RedisStore
-from holdfast.testing.conformance import ManualClock, StoreConformance
+from limpet.journal.store import Store
+from limpet.stores.redis.store import RedisStore
+from limpet.testing.conformance import ManualClock, StoreConformance
 from support.redis_servers import RedisServer, redis_server
 
 SETTINGS = {
@@ -44,7 +44,7 @@ class ServerClock:
 
 class RedisClaims(StoreConformance):
     def damage(self, store: RedisStore, run_id: str, sequence: int) -> None:
-        name = f"holdfast:journal:{run_id}"
+        name = f"limpet:journal:{run_id}"
         with self.server.client() as client:
             data = client.lindex(name, sequence - 1)
             client.lset(name, sequence - 1, b"?" + data[1:])

@@ -14,19 +14,20 @@ from zlib import crc32
 
 import pytest
 
-from holdfast.errors import StoreError
-from holdfast.journal.codec import decode, encode
-from holdfast.journal.parcel import new_run_of, packed, parcel_of, unpacked
-from holdfast.journal.store import COMPLETED, PAUSED, RUNNING, Commit, NewRun, RunFilter, RunHead, Store
-from holdfast.stores import MemoryStore, files_format
-from holdfast.stores.adapter import KEY, MARK, AdaptedStore
-from holdfast.stores.files import FileStore
-from holdfast.stores.migration import migrations_of
-from holdfast.stores.redis import RedisStore
-from holdfast.stores.redis_heads import checksum
-from holdfast.stores.redis_scripts import SEALED, SEALED_BEFORE
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.stores.sqlite_schema import APPLICATION_ID
+from limpet.errors import StoreError
+from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.export import new_run_of, packed, parcel_of, unpacked
+from limpet.journal.store import COMPLETED, PAUSED, RUNNING, Commit, NewRun, RunFilter, RunHead, Store
+from limpet.stores import MemoryStore
+from limpet.stores.files import frames as files_format
+from limpet.stores.files.store import FileStore
+from limpet.stores.migrations import migrations_of
+from limpet.stores.redis.head_fields import checksum
+from limpet.stores.redis.scripts import SEALED, SEALED_BEFORE
+from limpet.stores.redis.store import RedisStore
+from limpet.stores.sqlite.schema import APPLICATION_ID
+from limpet.stores.sqlite.store import SQLiteStore
+from limpet.stores.user_stores.adapter import KEY, MARK, AdaptedStore
 from support.checkpoint_stores import InMemoryCheckpointStore
 from support.postgres import Server, new_schema
 from support.redis_servers import redis_server
@@ -102,8 +103,8 @@ def test_in_postgresql(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> Non
     """D10, H1: also what a process that hasn't noticed does from then on."""
     import psycopg
 
-    from holdfast.stores import postgres_schema
-    from holdfast.stores.postgres import PostgresStore
+    from limpet.stores.postgres import schema as postgres_schema
+    from limpet.stores.postgres.store import PostgresStore
 
     schema, known = new_schema(), postgres_schema.migrations()
     with monkeypatch.context() as patch:
@@ -151,11 +152,11 @@ def test_in_redis(tmp_path: Path) -> None:
     ):
         fill(store)
         for run_id in STATUSES:
-            key = f"holdfast:run:{run_id}"
+            key = f"limpet:run:{run_id}"
             client.hdel(key, "due", "priority")
             client.hset(key, "v", "1")
             client.hset(key, "sum", checksum(client.hmget(key, SEALED[:SEALED_BEFORE])))
-        assert not client.keys("holdfast:runs:due*")
+        assert not client.keys("limpet:runs:due*")
         check(store)
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Conflict, RunNotFound, StoreUnavailable, UsageError
-from holdfast.journal.store import COMPLETED, Commit, Level, NewRun, RunFilter, Store
-from holdfast.stores import sqlite as sqlite_store
-from holdfast.stores import sqlite_connections
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.stores.sqlite_connections import _is_busy
-from holdfast.stores.sqlite_schema import APPLICATION_ID, VERSION
-from holdfast.testing.conformance import ManualClock, StoreConformance
+from limpet.errors import Conflict, RunNotFound, StoreUnavailable, UsageError
+from limpet.journal.store import COMPLETED, Commit, Level, NewRun, RunFilter, Store
+from limpet.stores.sqlite import connections as sqlite_connections
+from limpet.stores.sqlite import store as sqlite_store
+from limpet.stores.sqlite.connections import _is_busy
+from limpet.stores.sqlite.schema import APPLICATION_ID, VERSION
+from limpet.stores.sqlite.store import SQLiteStore
+from limpet.testing.conformance import ManualClock, StoreConformance
 
 
 @pytest.mark.parametrize("level", ["disk", "process"])
@@ -111,13 +111,13 @@ def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None
 
 
 def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
-    """P10: an older Holdfast says what to do."""
+    """P10: an older Limpet says what to do."""
     SQLiteStore(path).close()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute(f"PRAGMA user_version = {VERSION + 1}")
     before = path.read_bytes()
-    with pytest.raises(StoreUnavailable, match=r"newer Holdfast .* upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"newer Limpet .* upgrade"):
         SQLiteStore(path)
     assert path.read_bytes() == before
 

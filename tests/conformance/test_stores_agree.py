@@ -20,12 +20,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.errors import HoldfastError
-from holdfast.journal.store import STATUSES, Commit, Lease, NewRun, RunFilter, Signalled, Store
-from holdfast.stores import MemoryStore
-from holdfast.stores.files import FileStore
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.testing.conformance import ManualClock
+from limpet.errors import LimpetError
+from limpet.journal.store import STATUSES, Commit, Lease, NewRun, RunFilter, Signalled, Store
+from limpet.stores import MemoryStore
+from limpet.stores.files.store import FileStore
+from limpet.stores.sqlite.store import SQLiteStore
+from limpet.testing.conformance import ManualClock
 from support.postgres import Server, needed, new_schema
 from support.redis_servers import RedisServer, redis_server
 
@@ -94,15 +94,15 @@ class Servers:
         self._sql.execute("; ".join(f"UPDATE {schema}.moment SET now = {now!r}" for schema in self.schemas))
 
     def _opened(self, schema: str) -> Store:
-        from holdfast.stores.postgres import PostgresStore
+        from limpet.stores.postgres.store import PostgresStore
 
         return PostgresStore(self.postgres.of("postgres"), schema=schema, level="process", connections=2)
 
     def kinds(self, folder: Path, clock: Any) -> dict[str, Callable[[], Store]]:
         """How to open each kind of store, any number of times on the same data."""
-        from holdfast.stores.encrypted import EncryptedStore, Keys
-        from holdfast.stores.redis import RedisStore
-        from holdfast.stores.tiered import TieredStore
+        from limpet.stores.composite.encrypted import EncryptedStore, Keys
+        from limpet.stores.composite.tiered import TieredStore
+        from limpet.stores.redis.store import RedisStore
 
         def sqlite(name: str) -> Store:
             return SQLiteStore(folder / name, level="process", clock=clock)
@@ -162,7 +162,7 @@ class StoresAgree(RuleBasedStateMachine):
     def written(self, run_id: str, fence: int, expected: int, data: list[bytes], **more: Any) -> Commit:
         try:
             head = self.model.head(run_id)
-        except HoldfastError:
+        except LimpetError:
             return Commit(run_id, fence, expected, data, **more)
         return Commit(run_id, head.fence + fence, head.sequence + expected, data, **more)
 
@@ -291,13 +291,13 @@ def outcome(store: Store, method: str, *arguments: Any, **more: Any) -> Any:
     """What a call returned or raised, in a form in which two of them can be compared."""
     try:
         returned = getattr(store, method)(*arguments, **more)
-    except HoldfastError as error:
+    except LimpetError as error:
         return comparable(error)
     return [comparable(item) for item in returned] if isinstance(returned, list) else returned
 
 
 def comparable(item: Any) -> Any:
-    if isinstance(item, HoldfastError | Signalled):
+    if isinstance(item, LimpetError | Signalled):
         return type(item), str(item), vars(item)
     return item
 

@@ -17,14 +17,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from conformance.test_stores_agree import StoresAgree
-from holdfast import END, START, StateGraph, append, open_store
-from holdfast.errors import ExecutionError, RunNotFound, RunPaused, StoreUnavailable, UsageError
-from holdfast.journal.store import COMPLETED, Commit, Lease, NewRun, RunFilter, Store
-from holdfast.stores import MemoryStore, tiered
-from holdfast.stores.redis import RedisStore
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.stores.tiered import TieredStore
-from holdfast.testing.conformance import ManualClock
+from limpet import END, START, StateGraph, append, open_store
+from limpet.errors import ExecutionError, RunNotFound, RunPaused, StoreUnavailable, UsageError
+from limpet.journal.store import COMPLETED, Commit, Lease, NewRun, RunFilter, Store
+from limpet.stores import MemoryStore
+from limpet.stores.composite import tiered
+from limpet.stores.composite.tiered import TieredStore
+from limpet.stores.redis.store import RedisStore
+from limpet.stores.sqlite.store import SQLiteStore
+from limpet.testing.conformance import ManualClock
 from support.redis_servers import RedisServer, redis_server
 
 STEPS = 12
@@ -64,7 +65,7 @@ class Shaky(MemoryStore):
         return {run_id: (run.head, run.dropped, list(run.records)) for run_id, run in runs.items()}
 
     def restore(self, dump: dict[str, Any]) -> None:
-        from holdfast.stores.memory import _Run
+        from limpet.stores.memory import _Run
 
         self._runs = {
             run_id: _Run(head, dropped, list(rest)) for run_id, (head, dropped, rest) in dump.items()
@@ -223,7 +224,7 @@ class TestTheHotStoreIsNotBelieved:
         """H5: in any record, and in its digest."""
         with closing(TieredStore(RedisStore(server.url), SQLiteStore(tmp_path / "cold.db"))) as store:
             begin(store)
-            name = "holdfast:journal:copy of r"
+            name = "limpet:journal:copy of r"
             number = position % 9
             data = bytearray(client.lindex(name, number))
             data[position % len(data)] ^= 1 << position % 8
@@ -234,15 +235,15 @@ class TestTheHotStoreIsNotBelieved:
     @pytest.mark.parametrize(
         "harm",
         [
-            lambda client: client.hset("holdfast:run:copy of r", "note", "nonsense"),
-            lambda client: client.hset("holdfast:run:copy of r", "dropped", "x"),
-            lambda client: client.delete("holdfast:journal:copy of r"),
-            lambda client: client.lpop("holdfast:journal:copy of r", 3),
-            lambda client: client.rpush("holdfast:journal:copy of r", b"", b"\x80\x04cos\nsystem\n."),
-            lambda client: client.lset("holdfast:journal:copy of r", 2, b""),
-            lambda client: client.set("holdfast:journal:copy of r", b"x"),
-            lambda client: client.set("holdfast:run:copy of r", b"x"),
-            lambda client: client.set("holdfast:runs", b"x"),
+            lambda client: client.hset("limpet:run:copy of r", "note", "nonsense"),
+            lambda client: client.hset("limpet:run:copy of r", "dropped", "x"),
+            lambda client: client.delete("limpet:journal:copy of r"),
+            lambda client: client.lpop("limpet:journal:copy of r", 3),
+            lambda client: client.rpush("limpet:journal:copy of r", b"", b"\x80\x04cos\nsystem\n."),
+            lambda client: client.lset("limpet:journal:copy of r", 2, b""),
+            lambda client: client.set("limpet:journal:copy of r", b"x"),
+            lambda client: client.set("limpet:run:copy of r", b"x"),
+            lambda client: client.set("limpet:runs", b"x"),
             lambda client: client.config_set("maxmemory", "1"),
             lambda client: client.script_flush(),
         ],
@@ -361,7 +362,7 @@ class TestURL:
         for name in [each for each in sys.modules if each.partition(".")[0] == "redis"]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, "redis", None)
-        with pytest.raises(StoreUnavailable, match=r"pip install 'holdfast\[redis\]'"):
+        with pytest.raises(StoreUnavailable, match=r"pip install 'limpet\[redis\]'"):
             open_store(f"tiered://?hot=redis://127.0.0.1:1&cold=sqlite:///{tmp_path}/cold.db")
 
     @pytest.mark.parametrize(
@@ -470,7 +471,7 @@ def test_whatever_becomes_of_the_hot_store_the_cold_one_decides(
             hot.restore({})
             return hot
 
-    logging.getLogger("holdfast.stores").setLevel(logging.CRITICAL)
+    logging.getLogger("limpet.stores").setLevel(logging.CRITICAL)
     try:
         run_state_machine_as_test(
             Machine,
@@ -482,7 +483,7 @@ def test_whatever_becomes_of_the_hot_store_the_cold_one_decides(
             ),
         )
     finally:
-        logging.getLogger("holdfast.stores").setLevel(logging.NOTSET)
+        logging.getLogger("limpet.stores").setLevel(logging.NOTSET)
 
 
 class Log(TypedDict):
@@ -597,9 +598,9 @@ def test_two_processes_share_both_stores(server: RedisServer, client: Any, tmp_p
 import os, sys
 sys.path[:0] = {[str(Path(__file__).parents[1])]!r}
 from conformance.test_tiered_losses import counting
-from holdfast.stores.redis import RedisStore
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.stores.tiered import TieredStore
+from limpet.stores.redis.store import RedisStore
+from limpet.stores.sqlite.store import SQLiteStore
+from limpet.stores.composite.tiered import TieredStore
 store = TieredStore(RedisStore({server.url!r}), SQLiteStore({str(tmp_path / "cold.db")!r}))
 graph = counting(store, lambda number: os._exit(9) if number == 4 else None)
 run = graph.stream({{"seen": [], "text": ""}})

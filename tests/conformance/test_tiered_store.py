@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.store import Store
-from holdfast.stores import MemoryStore
-from holdfast.stores.redis import RedisStore
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.stores.tiered import TieredStore
-from holdfast.testing.conformance import ManualClock, StoreConformance
+from limpet.journal.store import Store
+from limpet.stores import MemoryStore
+from limpet.stores.composite.tiered import TieredStore
+from limpet.stores.redis.store import RedisStore
+from limpet.stores.sqlite.store import SQLiteStore
+from limpet.testing.conformance import ManualClock, StoreConformance
 from support.redis_servers import RedisServer, redis_server
 
 

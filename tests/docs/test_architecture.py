@@ -11,17 +11,17 @@ from typing import Any
 
 import grimp
 
-import holdfast
+import limpet
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
-SOURCE = Path(holdfast.__file__).parent
-ANEW = "HOLDFAST_WRITE_DOCS"
+SOURCE = Path(limpet.__file__).parent
+ANEW = "LIMPET_WRITE_DOCS"
 BOX, BESIDE = 24, 80
 
 
 def test_the_diagrams_of_the_layers_are_current() -> None:
-    """Where this fails, run it once with HOLDFAST_WRITE_DOCS=1, and look at what changed."""
+    """Where this fails, run it once with LIMPET_WRITE_DOCS=1, and look at what changed."""
     text = PAGE.read_text(encoding="utf-8")
     library, engine = (contract["layers"] for contract in contracts()[:2])
     current = placed(text, "layers", drawn(library, imports()))
@@ -60,18 +60,18 @@ def contracts() -> list[dict[str, Any]]:
 
 def names(layer: str) -> list[str]:
     """The modules of one line of a contract."""
-    return [name.strip(" ()").removeprefix("holdfast.") for name in re.split("[|:]", layer)]
+    return [name.strip(" ()").removeprefix("limpet.") for name in re.split("[|:]", layer)]
 
 
 def imports() -> dict[str, list[str]]:
     """What each part of the library imports of the others, at once or later; names for type checkers don't count."""
-    graph = grimp.build_graph("holdfast", cache_dir=None, exclude_type_checking_imports=True)
-    parts = graph.find_children("holdfast")
+    graph = grimp.build_graph("limpet", cache_dir=None, exclude_type_checking_imports=True)
+    parts = graph.find_children("limpet")
     for part in parts:
         graph.squash_module(part)
     return {
-        part.removeprefix("holdfast."): sorted(
-            each.removeprefix("holdfast.")
+        part.removeprefix("limpet."): sorted(
+            each.removeprefix("limpet.")
             for each in graph.find_modules_directly_imported_by(part)
             if each in parts and each != part
         )

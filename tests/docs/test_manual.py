@@ -6,17 +6,17 @@ import os
 from argparse import Action, ArgumentParser, _SubParsersAction
 from pathlib import Path
 
-from holdfast.cli.arguments import make_parser
+from limpet.cli.arguments import make_parser
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 COMMON = {"--help", "--store", "--graph", "--json", "--no-color"}
-ANEW = "HOLDFAST_WRITE_DOCS"
+ANEW = "LIMPET_WRITE_DOCS"
 
 
 def test_the_reference_of_the_command_line_is_current() -> None:
-    """F13, H6: where this fails, run it once with HOLDFAST_WRITE_DOCS=1, and look at what changed."""
+    """F13, H6: where this fails, run it once with LIMPET_WRITE_DOCS=1, and look at what changed."""
     opening, found = PAGE.read_text(encoding="utf-8").split("\n## ", 1)
-    made = "".join(_sections(make_parser(), "holdfast"))
+    made = "".join(_sections(make_parser(), "limpet"))
     if os.environ.get(ANEW):
         PAGE.write_text(opening + made, encoding="utf-8")
     assert f"\n## {found}" == made

@@ -1,4 +1,4 @@
-"""The examples of the guide that Holdfast's first users come from run with only their import line changed."""
+"""The examples of the guide that Limpet's first users come from run with only their import line changed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from holdfast import CheckpointConfig, MemoryCheckpointer, MemoryStore, StateGraph
-from holdfast.stores.checkpoint_files import CheckpointFiles
+from limpet import CheckpointConfig, MemoryCheckpointer, MemoryStore, StateGraph
+from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 
 PAGE = Path(__file__).with_name("seed_examples.md")
 EXAMPLE = re.compile(r"^## (?P<title>.+?)\n+```python\n(?P<code>.*?)^```$", re.M | re.S)
@@ -88,7 +88,7 @@ def supplied(title: str) -> dict[str, Any]:
 
 def run(title: str, namespace: dict[str, Any]) -> None:
     """Carry out an example, with its import line changed and nothing else."""
-    code = re.sub(r"^from the_edge_agent import ", "from holdfast import ", EXAMPLES[title], flags=re.M)
+    code = re.sub(r"^from the_edge_agent import ", "from limpet import ", EXAMPLES[title], flags=re.M)
     exec(compile(code, f"{PAGE.name}: {title}", "exec"), namespace)
 
 

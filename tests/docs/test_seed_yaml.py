@@ -1,4 +1,4 @@
-"""The YAML of the guide that Holdfast's first users come from loads as it is, and does what the guide says."""
+"""The YAML of the guide that Limpet's first users come from loads as it is, and does what the guide says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import StateGraph, load, loads
+import limpet
+from limpet import StateGraph, load, loads
 
 PAGE = Path(__file__).with_name("seed_examples_yaml.md")
 EXAMPLE = re.compile(r"^## (?P<title>.+?)\n+```(?P<kind>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
@@ -74,7 +74,7 @@ def test_load_from_file_really_resumes(place: Path) -> None:
     """F13: the guide's own line of Python."""
     Path(stopped()["checkpoint_path"]).rename(place / "checkpoints" / "state.pkl")
     (place / "agent.yaml").write_text(NODES, encoding="utf-8")
-    namespace: dict[str, Any] = {"engine": holdfast}
+    namespace: dict[str, Any] = {"engine": limpet}
     exec(EXAMPLES["resume in Python"], namespace)
     assert [event["node"] for event in namespace["graph"].stream() if event["type"] == "state"] == [
         "review_node",

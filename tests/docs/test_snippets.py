@@ -5,7 +5,7 @@ before a block says otherwise: `<!-- not run -->` only compiles it, `<!-- file: 
 `<!-- output -->` before a text block compares that with what the block above printed. A yaml block is saved as well,
 or else is at least YAML; a toml block is saved. A console block after
 `<!-- run -->` is carried out, line by line after each `$`; with `<!-- run: 3 -->`, the last command ends with 3. Of
-`holdfast`, what it says on standard error counts too. An … in an output stands for anything.
+`limpet`, what it says on standard error counts too. An … in an output stands for anything.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     AsyncRun,
-    HoldfastError,
+    LimpetError,
     MemoryStore,
     QueuedRun,
     Retry,
@@ -46,9 +46,10 @@ from holdfast import (
     sleep,
     testing,
 )
-from holdfast.declared.builtin import BUILT_IN
-from holdfast.declared.document import read_document
-from holdfast.declared.grammar import (
+from limpet.observe.events import EVENT_TYPES, Event
+from limpet.yaml_files.actions.builtin import BUILT_IN
+from limpet.yaml_files.document import read_document
+from limpet.yaml_files.grammar.keys import (
     EDGE,
     GRAPH,
     GRAPH_CONFIG,
@@ -59,15 +60,14 @@ from holdfast.declared.grammar import (
     WORKFLOW,
     WORKFLOW_CONFIG,
 )
-from holdfast.declared.loading import check_text
-from holdfast.declared.records import Record
-from holdfast.observe.events import EVENT_TYPES, Event
+from limpet.yaml_files.grammar.mappings import Record
+from limpet.yaml_files.loading import check_text
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
-SOURCE = Path(holdfast.__file__).parents[1]
+SOURCE = Path(limpet.__file__).parents[1]
 
 on_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -141,7 +141,7 @@ def run_commands(block: Block, where: str, code: int) -> None:
     parts = re.split(r"^\$ ", block.text, flags=re.M)[1:]
     for number, part in enumerate(parts, 1):
         command, _, expected = part.partition("\n")
-        errors = subprocess.STDOUT if command.startswith("holdfast ") else subprocess.PIPE
+        errors = subprocess.STDOUT if command.startswith("limpet ") else subprocess.PIPE
         done = subprocess.run(
             command, shell=True, env=surroundings(), stdout=subprocess.PIPE, stderr=errors, text=True
         )
@@ -153,22 +153,22 @@ def run_commands(block: Block, where: str, code: int) -> None:
 
 
 def surroundings() -> dict[str, str]:
-    """The environment of a command: `python` and `holdfast` are those that are tested, and nothing else is set up."""
+    """The environment of a command: `python` and `limpet` are those that are tested, and nothing else is set up."""
     installed = Path(".bin")
     if not installed.exists():
         installed.mkdir()
-        lines = f"#!{sys.executable}\nfrom holdfast.cli.main import main\n\nraise SystemExit(main())\n"
-        (installed / "holdfast").write_text(lines)
-        (installed / "holdfast").chmod(0o755)
+        lines = f"#!{sys.executable}\nfrom limpet.cli.main import main\n\nraise SystemExit(main())\n"
+        (installed / "limpet").write_text(lines)
+        (installed / "limpet").chmod(0o755)
     path = [str(installed.resolve()), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    kept = {name: value for name, value in os.environ.items() if "HOLDFAST" not in name}
+    kept = {name: value for name, value in os.environ.items() if "LIMPET" not in name}
     return {
         **kept,
         "PATH": os.pathsep.join(path),
         "PYTHONPATH": str(SOURCE),
         "PYTHONUNBUFFERED": "1",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTEST_PLUGINS": "holdfast.testing.plugin",
+        "PYTEST_PLUGINS": "limpet.testing.pytest_plugin",
     }
 
 
@@ -223,7 +223,7 @@ INTERNAL = {"compiled", "freeze", "at", "call", "offer", (Task, "close")}
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    assert [name for name in holdfast.__all__ if not re.search(rf"`{name}\b", API)] == []
+    assert [name for name in limpet.__all__ if not re.search(rf"`{name}\b", API)] == []
 
 
 def test_every_name_of_the_crash_test_kit_is_in_the_reference() -> None:
@@ -257,7 +257,7 @@ def shown(function: Any) -> str:
     return str(plain).replace("'HIDDEN'", "…")
 
 
-def every_error(cls: type[HoldfastError] = HoldfastError) -> Iterable[type[HoldfastError]]:
+def every_error(cls: type[LimpetError] = LimpetError) -> Iterable[type[LimpetError]]:
     yield cls
     for each in cls.__subclasses__():
         if each.__module__ == errors.__name__:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import limpet
 from support.workers import Fleet
 
 PROGRAMS = Path(__file__).parent / "crash_graphs"
@@ -28,7 +28,7 @@ class Program:
     """A program of `crash_graphs`, which reads a JSON line for each order and answers with one."""
 
     def __init__(self, name: str, *arguments: object) -> None:
-        source = Path(holdfast.__file__).parents[1]
+        source = Path(limpet.__file__).parents[1]
         self.popen = subprocess.Popen(
             [sys.executable, str(PROGRAMS / f"{name}.py"), *map(str, arguments)],
             stdin=subprocess.PIPE,

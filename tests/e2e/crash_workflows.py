@@ -31,7 +31,7 @@ import lives
 import nursery
 from effects import die, effect, used_up, wait_until_there
 
-from holdfast import (
+from limpet import (
     AlreadyCompleted,
     Event,
     Retry,
@@ -43,8 +43,8 @@ from holdfast import (
     append,
     pause,
 )
-from holdfast.journal.store import Commit
-from holdfast.stores.sqlite import SQLiteStore
+from limpet.journal.store import Commit
+from limpet.stores.sqlite.store import SQLiteStore
 
 LAYERS, WIDTH = 10, 20
 TRANSIENT = ("timestamp", "duration", "attempts")
@@ -118,7 +118,7 @@ def live(
     **settings: Any,
 ) -> None:
     """One life of run "r". When that comes to its end, the final state is in a file "final" beside the log."""
-    logging.getLogger("holdfast").addHandler(logging.NullHandler())
+    logging.getLogger("limpet").addHandler(logging.NullHandler())
     life = Life(log, point, at)
     life.note("life", os.getpid())
     store = MortalStore(Path(db), level=level)  # type: ignore[arg-type]
@@ -529,7 +529,7 @@ def answer(
 ) -> dict[str, Any]:
     """Do as an order says with a workflow whose files are in a folder: what came of it, or what was raised."""
     place, warned = Path(folder), Warned()
-    logging.getLogger("holdfast").addHandler(warned)
+    logging.getLogger("limpet").addHandler(warned)
     flow = ALIVE[workflow](place)
     store = MoodyStore(place / "runs.db")
     store.refused_from, store.refused_to = refused

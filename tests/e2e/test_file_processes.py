@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import holdfast.stores
-from holdfast.stores.files_locks import SHARED
+import limpet.stores
+from limpet.stores.files.locks import SHARED
 
 pytestmark = pytest.mark.skipif(
     not SHARED or not hasattr(os, "fork"), reason="this platform has no fork or no file locks"
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.skipif(
 PREAMBLE = """
 import os, random, signal, sys, time
 from pathlib import Path
-from holdfast import DamagedCheckpoint, StateGraph
-from holdfast.errors import Conflict, RunNotFound
-from holdfast.journal.store import COMPLETED, Commit, NewRun, RunFilter
-from holdfast.stores.files import FileStore
+from limpet import DamagedCheckpoint, StateGraph
+from limpet.errors import Conflict, RunNotFound
+from limpet.journal.store import COMPLETED, Commit, NewRun, RunFilter
+from limpet.stores.files.store import FileStore
 
 path, level, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 chance = random.Random(seed)
@@ -57,7 +57,7 @@ def landed(store, *commits):
 
 
 def run(code: str, path: Path, level: str = "process", seed: int = 1, timeout: float = 100) -> str:
-    root = str(Path(holdfast.stores.__file__).parents[2])
+    root = str(Path(limpet.stores.__file__).parents[2])
     ran = subprocess.run(
         [sys.executable, "-c", PREAMBLE + textwrap.dedent(code), str(path), level, str(seed)],
         capture_output=True,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import StateGraph
-from holdfast.testing import UNANSWERED, CrashMatrix, in_turn
+from limpet import StateGraph
+from limpet.testing import UNANSWERED, CrashMatrix, in_turn
 from support import kit_graphs
 
 TEXT = "Kelp grows half a metre a day. It lives on rocks in cold water. It is eaten, and it holds fast."
@@ -56,9 +56,11 @@ def test_a_sweep_recovers_it_as_well(crash_matrix: CrashMatrix, build: Any, answ
 
 
 def test_the_demonstration_survives(crash_matrix: CrashMatrix) -> None:
-    """H1: the graph that `holdfast demo` kills once."""
+    """H1: the graph that `limpet demo` kills once."""
     review = f"Publish “{TEXT}”?"
-    account = crash_matrix("holdfast.demo:graph", {"topic": "kelp"}, answers={review: in_turn("no", "yes")})
+    account = crash_matrix(
+        "limpet.cli.demo_graph:graph", {"topic": "kelp"}, answers={review: in_turn("no", "yes")}
+    )
     assert account.ok
     assert account.killed > account.points // 2
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import UsageError
-from holdfast.testing import CrashMatrix, CrashMatrixFailed
+import limpet
+from limpet import UsageError
+from limpet.testing import CrashMatrix, CrashMatrixFailed
 from support import kit_graphs
 
-SOURCE = Path(holdfast.__file__).parents[1]
+SOURCE = Path(limpet.__file__).parents[1]
 
 IMPORTS = """
 import os, threading, uuid
 from pathlib import Path
-from holdfast import StateGraph, once, pause, sleep
-from holdfast.testing import effects
+from limpet import StateGraph, once, pause, sleep
+from limpet.testing import effects
 
 def chain(*functions):
     graph = StateGraph(name="shop")
@@ -41,7 +41,7 @@ def user(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(code: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(test_shop=IMPORTS + code)
-        return pytester.runpytest_inprocess("-p", "holdfast.testing.plugin", "-q", *options)
+        return pytester.runpytest_inprocess("-p", "limpet.testing.pytest_plugin", "-q", *options)
 
     return run
 
@@ -62,7 +62,7 @@ def test_it(crash_matrix):
 
 def test_an_effect_outside_of_once_is_found_named_and_can_be_seen_again(user: Any) -> None:
     """H3: with the node, the points, the advice, and how to reproduce one of them."""
-    told = user(CHARGE_TWICE, "--holdfast-crash-matrix")
+    told = user(CHARGE_TWICE, "--limpet-crash-matrix")
     told.assert_outcomes(failed=1)
     text = str(told.stdout)
     assert "effect 'charge' of node 'pay' happened 2 times, 1 in the uncut run" in text
@@ -70,11 +70,11 @@ def test_an_effect_outside_of_once_is_found_named_and_can_be_seen_again(user: An
     assert "point=3:before: killed before commit 3 that saves node 'pay'" in text
     assert "ctx.idempotency_key" in text
     assert "once(key, function)" in text
-    assert "--holdfast-crash-point=" in text
-    again = user(CHARGE_TWICE, "--holdfast-crash-point=3:before")
+    assert "--limpet-crash-point=" in text
+    again = user(CHARGE_TWICE, "--limpet-crash-point=3:before")
     again.assert_outcomes(failed=1)
     assert "killed at 1 of 1 points" in str(again.stdout)
-    fine = user(CHARGE_TWICE, "--holdfast-crash-point=3:written")
+    fine = user(CHARGE_TWICE, "--limpet-crash-point=3:written")
     fine.assert_outcomes(passed=1)
 
 
@@ -205,15 +205,15 @@ def test_a_good_graph_passes_beside_other_plugins(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Installed: with xdist, random order and whatever else is there, and warnings as errors."""
-    installed = pytester.mkdir("site") / "holdfast-0.dist-info"
+    installed = pytester.mkdir("site") / "limpet-0.dist-info"
     installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: holdfast\nVersion: 0\n")
-    (installed / "entry_points.txt").write_text("[pytest11]\nholdfast = holdfast.testing.plugin\n")
-    (installed / "RECORD").write_text("holdfast/__init__.py,,\nholdfast/testing/plugin.py,,\n")
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: limpet\nVersion: 0\n")
+    (installed / "entry_points.txt").write_text("[pytest11]\nlimpet = limpet.testing.pytest_plugin\n")
+    (installed / "RECORD").write_text("limpet/__init__.py,,\nlimpet/testing/plugin.py,,\n")
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), str(installed.parent)]))
     pytester.makepyfile(test_shop=IMPORTS + GOOD)
-    told = pytester.runpytest_subprocess("-n", "1", "-W", "error", "--holdfast-crash-matrix")
+    told = pytester.runpytest_subprocess("-n", "1", "-W", "error", "--limpet-crash-matrix")
     told.assert_outcomes(passed=2)
 
 

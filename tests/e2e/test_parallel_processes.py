@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.journal.reading import read_progress
-from holdfast.stores.sqlite import SQLiteStore
+from limpet.journal.reader import read_progress
+from limpet.stores.sqlite.store import SQLiteStore
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs the signals of POSIX")
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import open_store
-from holdfast.errors import StoreUnavailable, UsageError
+import limpet
+from limpet import open_store
+from limpet.errors import StoreUnavailable, UsageError
 from support.postgres import needed
 
 CODE = """
 import sys
-from holdfast import StateGraph, open_store
-from holdfast.journal.store import RunFilter
+from limpet import StateGraph, open_store
+from limpet.journal.store import RunFilter
 
 graph = StateGraph({"n": int}, name="count")
 graph.add_node("step", run=lambda state: {"n": state["n"] + 1})
@@ -35,8 +35,8 @@ print(store.abilities.level, sorted(head.run_id for head in store.list(RunFilter
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    needed("holdfast.stores.postgres_embedded")
-    path = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+    needed("limpet.stores.postgres.embedded")
+    path = Path(tempfile.mkdtemp(prefix="limpet-pg-"))
     yield path
     shutil.rmtree(path)
 
@@ -49,7 +49,7 @@ def test_a_server_comes_and_goes_with_the_process(folder: Path) -> None:
             [sys.executable, "-c", CODE, url, run_id],
             capture_output=True,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": str(Path(limpet.__file__).parents[1])},
             timeout=60,
         )
         assert (process.stdout, process.stderr) == (f"process {found}\n", "")

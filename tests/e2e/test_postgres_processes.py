@@ -17,17 +17,17 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import END, START, HoldfastError, RunNotFound, StateGraph, StoreUnavailable, open_store
-from holdfast.errors import Conflict, RunExists
-from holdfast.journal.store import COMPLETED, Commit, Lease, NewRun, RunFilter
+import limpet
+from limpet import END, START, LimpetError, RunNotFound, StateGraph, StoreUnavailable, open_store
+from limpet.errors import Conflict, RunExists
+from limpet.journal.store import COMPLETED, Commit, Lease, NewRun, RunFilter
 from support.postgres import Server
 
 PREAMBLE = """
 import os, sys
-from holdfast import open_store, StateGraph
-from holdfast.errors import Conflict
-from holdfast.journal.store import Commit, NewRun, RunFilter
+from limpet import open_store, StateGraph
+from limpet.errors import Conflict
+from limpet.journal.store import Commit, NewRun, RunFilter
 
 url = sys.argv[1]
 print("ready", flush=True)
@@ -51,7 +51,7 @@ def start() -> Iterator[Start]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).parents[1])},
+            env={**os.environ, "PYTHONPATH": str(Path(limpet.__file__).parents[1])},
         )
         processes.append(process)
         return process
@@ -302,7 +302,7 @@ def test_a_server_killed_ten_times_costs_nothing(postgres: Server, database: str
     """Invariants 1 and 2: 50 runs go on over kill -9 of the server; nothing is lost, nothing saved runs twice."""
     steps, runs = 20, 50
     done: dict[str, list[int]] = {f"run-{number}": [] for number in range(runs)}
-    failures: list[HoldfastError] = []
+    failures: list[LimpetError] = []
 
     def step(state: Any) -> dict[str, Any]:
         done[state["name"]].append(state["n"] + 1)
@@ -322,7 +322,7 @@ def test_a_server_killed_ten_times_costs_nothing(postgres: Server, database: str
                     return graph.resume(run_id)["n"]
                 except RunNotFound:
                     return graph.execute({"n": 0, "name": run_id}, run_id=run_id)["n"]
-            except HoldfastError as error:
+            except LimpetError as error:
                 assert time.monotonic() < deadline
                 failures.append(error)
 
@@ -351,7 +351,7 @@ def test_a_server_killed_ten_times_costs_nothing(postgres: Server, database: str
 
 
 WAITING = """
-from holdfast.engine import link
+from limpet.engine.leases import lease_client as link
 link.LONGEST_PAUSE = 1000.0  # so that it goes on because it is told, not because it looks
 graph = StateGraph({"n": int}, name="wait")
 graph.add_node("step", run=lambda state: {"n": state["n"] + 1})
@@ -391,14 +391,14 @@ def test_whoever_waits_for_a_run_is_told_when_it_is_free(
             wait_for_a_listener(postgres)
         assert not printed.done()
         go_on.set()
-        with pytest.raises(HoldfastError, match="let another try"):
+        with pytest.raises(LimpetError, match="let another try"):
             running.result(90)
         assert printed.result(90) == [["2"]]
 
 
 def wait_for_a_listener(postgres: Server) -> None:
     """Until a session of the server listens, and waits for nothing else."""
-    listening = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN holdfast%' AND state = 'idle'"
+    listening = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN limpet%' AND state = 'idle'"
     deadline = time.monotonic() + 60
     while not postgres.sql(listening):
         assert time.monotonic() < deadline
@@ -433,7 +433,7 @@ def test_a_run_that_waits_in_a_store_that_tells_nothing_is_found_all_the_same(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P8: a pooler may keep notifications back; then one looks now and then."""
-    from holdfast.engine.link import link_to
+    from limpet.engine.leases.lease_client import link_to
 
     with closing(open_store(database)) as store, ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(store, "wait_for_change", lambda timeout: bool(time.sleep(timeout)))

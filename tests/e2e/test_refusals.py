@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ExecutionError, State, StateGraph, StoreUnavailable, open_store
+from limpet import ExecutionError, State, StateGraph, StoreUnavailable, open_store
 from support.postgres import needed
 
 KINDS = ("sqlite", "file")
@@ -179,7 +179,7 @@ def test_a_checkpoint_that_cannot_be_written_yields_no_path(trouble: str, disk: 
 
 def test_an_embedded_server_that_cannot_have_its_directory_says_so(disk: Disk) -> None:
     """P5: and leaves nothing there."""
-    needed("holdfast.stores.postgres_embedded")
+    needed("limpet.stores.postgres.embedded")
     disk.mount("ro")
     try:
         with pytest.raises(StoreUnavailable, match="pg") as caught:

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-import holdfast.stores
-from holdfast.errors import StoreUnavailable
-from holdfast.journal.store import COMPLETED, Commit, NewRun, RunFilter
-from holdfast.stores.sqlite import SQLiteStore
+import limpet.stores
+from limpet.errors import StoreUnavailable
+from limpet.journal.store import COMPLETED, Commit, NewRun, RunFilter
+from limpet.stores.sqlite.store import SQLiteStore
 
 PREAMBLE = """
 import os, sys
-from holdfast.errors import Conflict, StoreUnavailable
-from holdfast.journal.store import Commit, Lease, NewRun, RunFilter
-from holdfast.stores.sqlite import SQLiteStore
+from limpet.errors import Conflict, StoreUnavailable
+from limpet.journal.store import Commit, Lease, NewRun, RunFilter
+from limpet.stores.sqlite.store import SQLiteStore
 
 def say(*words):
     print(*words, flush=True)
@@ -49,7 +49,7 @@ class Process:
     """A Python process that runs `code` with the file's path and more arguments, and answers in lines."""
 
     def __init__(self, code: str, path: Path, *arguments: object) -> None:
-        root = str(Path(holdfast.stores.__file__).parents[2])
+        root = str(Path(limpet.stores.__file__).parents[2])
         self.popen = subprocess.Popen(
             [sys.executable, "-c", PREAMBLE + textwrap.dedent(code), str(path), *map(str, arguments)],
             stdin=subprocess.PIPE,
@@ -208,7 +208,7 @@ def test_processes_may_create_the_file_at_the_same_moment(start: Start, tmp_path
 
 def test_a_new_file_is_looked_at_as_of_one_moment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """D10: else one that another process is about to create is half ours, and taken for another program's."""
-    from holdfast.stores import sqlite_connections
+    from limpet.stores.sqlite import connections as sqlite_connections
 
     looked: list[bool] = []
     is_current = sqlite_connections.is_current
@@ -227,7 +227,7 @@ def test_four_processes_with_many_runs_lose_nothing(start: Start, path: Path) ->
     """P6, P8: 4 processes × 50 runs on one file; no error, and all of each run is there at the end."""
     code = """
     from concurrent.futures import ThreadPoolExecutor
-    from holdfast import StateGraph
+    from limpet import StateGraph
     graph = StateGraph({"n": int}, name="count")
     graph.add_node("step", run=lambda state: {"n": state["n"] + 1})
     graph.set_entry_point("step")

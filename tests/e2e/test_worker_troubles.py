@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import limpet
 from support.postgres import Server
 from support.workers import FULL, PATIENCE, Fleet, check_journals, steps_begun_after_they_were_saved
 
@@ -377,7 +377,7 @@ def test_an_idle_supervisor_asks_less_than_one_thing_a_second(workers: Fleet) ->
             asked.append(time.monotonic())
             return found
 
-    with holdfast.supervise(Counting(), [workers.graphs["gated"]]):
+    with limpet.supervise(Counting(), [workers.graphs["gated"]]):
         began = workers.wait(lambda: asked[-1] if asked else 0)
         workers.wait(lambda: asked[-1] > began + 3.5)
         first, last = asked[0] + 0.5, asked[-1]

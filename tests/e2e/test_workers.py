@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from e2e.crash_graphs import fleet
-from holdfast.journal.store import RunFilter
+from limpet.journal.store import RunFilter
 from support.workers import (
     FULL,
     Fleet,
@@ -38,7 +38,7 @@ def test_all_runs_end_well_however_often_workers_are_killed(workers: Fleet, host
     run's, so many losses in a row are allowed here.
     """
     count, kills = (200, 60) if FULL else (60, 12)
-    seed = int(os.environ.get("HOLDFAST_SEED") or time.time())
+    seed = int(os.environ.get("LIMPET_SEED") or time.time())
     chance, lease = random.Random(seed), 20.0 if hosts == 1 else 3.0
     habits: dict[str, Any] = {"lease": lease, "concurrency": 4 if FULL else 8, "max_crashes": 50}
     habits["build"] = {"pace": 0.2, "nap": 2.0} if FULL else {"pace": 0.01, "nap": 1.0}

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Workflow
-from holdfast.stores.sqlite import SQLiteStore
+from limpet import Workflow
+from limpet.stores.sqlite.store import SQLiteStore
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs the signals of POSIX")
 

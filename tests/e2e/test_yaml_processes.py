@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import limpet
 
 GRAPH = """
 name: pages
@@ -67,14 +67,14 @@ def bind(state, parallel_results):
 
 PROGRAM = """
 import json, sys
-import holdfast
+import limpet
 
-graph = holdfast.load(sys.argv[1])
+graph = limpet.load(sys.argv[1])
 do, *rest = json.loads(sys.argv[2])
 try:
     state = getattr(graph, do)(*rest[:-1], **rest[-1])
     print(json.dumps({"state": state}))
-except holdfast.HoldfastError as error:
+except limpet.LimpetError as error:
     print(json.dumps({"error": error.code, "text": str(error)}))
 """
 
@@ -88,7 +88,7 @@ def folder(tmp_path: Path) -> Path:
 
 def in_process(folder: Path, *order: Any, file: str = "agent.yaml", **options: Any) -> Any:
     """What a fresh process that loads the file has to say; None if it was killed."""
-    source = Path(holdfast.__file__).parents[1]
+    source = Path(limpet.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, file, json.dumps([*order, options])],
         cwd=folder,

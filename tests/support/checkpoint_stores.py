@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Dict, List, Optional  # noqa: UP035  # as it was found
 
-from holdfast import CheckpointState, CheckpointStore, PauseMetadata
+from limpet import CheckpointState, CheckpointStore, PauseMetadata
 
 
 # fmt: off

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 FLOWS = """
 from typing import Annotated
 
-from holdfast import StateGraph, Workflow, pause, secret
+from limpet import StateGraph, Workflow, pause, secret
 
 
 def draft(state):

@@ -7,8 +7,8 @@ from contextlib import closing, suppress
 from random import Random
 from typing import Any
 
-from holdfast import Conflict, ExecutionError, HoldfastError, State, StateGraph, StoreError, UsageError
-from holdfast.journal.store import Store
+from limpet import Conflict, ExecutionError, LimpetError, State, StateGraph, StoreError, UsageError
+from limpet.journal.store import Store
 from support.examples import begin_all, exact, example
 from support.sections import Crash
 
@@ -46,12 +46,12 @@ def answers(opened: Callable[[], Store]) -> Answers:
     def ask(name: str, call: Callable[[], Any]) -> None:
         try:
             found[name] = call()
-        except HoldfastError as error:
+        except LimpetError as error:
             found[name] = error
 
     ask("open", lambda: opened())
     store = found.pop("open")
-    if isinstance(store, HoldfastError):
+    if isinstance(store, LimpetError):
         return {"open": store}
     with closing(store):
         graph, calls = example(store, preserve=True), list[str]()
@@ -81,7 +81,7 @@ def wrong(
     known = [run_id for run_id in RUNS if not _is_sound(found.get(f"verify {run_id}"))]
     for question, value in found.items():
         run_id = question.split()[-1].partition("@")[0]
-        if isinstance(value, HoldfastError):
+        if isinstance(value, LimpetError):
             if not _is_named(value, (run_id, *names)):
                 problems.append(f"{question}: {type(value).__name__}: {value}")
         elif question.startswith("verify ") and not value.ok:
@@ -95,14 +95,14 @@ def wrong(
 
 
 def _is_sound(verified: Any) -> bool:
-    return verified is not None and not isinstance(verified, HoldfastError) and verified.ok
+    return verified is not None and not isinstance(verified, LimpetError) and verified.ok
 
 
 def _is_warned_of(question: str, warned: str, names: tuple[str, ...]) -> bool:
     return question == "runs" and any(name in warned for name in names)
 
 
-def _is_named(error: HoldfastError, names: tuple[str, ...]) -> bool:
+def _is_named(error: LimpetError, names: tuple[str, ...]) -> bool:
     """Whether an error is one for damage, and says where it is."""
     if isinstance(error, ExecutionError):
         return isinstance(error.__cause__, StoreError) and any(name in str(error) for name in names)

@@ -1,4 +1,4 @@
-"""Runs as an earlier Holdfast left them: what they were made with, and what they have to come to.
+"""Runs as an earlier Limpet left them: what they were made with, and what they have to come to.
 
 `tests/data` has them as each version of a format wrote them. Those files are never changed, and this graph and what
 is expected of it neither. When a format gets a new version, `python -m support.examples <directory>`, run with `src`
@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
-from holdfast import RunPaused, StateGraph, Task, append, pause
+from limpet import RunPaused, StateGraph, Task, append, pause
 
 DATA = Path(__file__).parent.parent / "data"
 INPUT = {"seen": ["input"], "when": datetime(2026, 1, 31, 8, tzinfo=timezone(timedelta(hours=2)))}
@@ -90,8 +90,8 @@ def exact(state: Any) -> list[tuple[str, type, str]]:
 
 def write_examples(folder: Path) -> None:
     """The present formats of all that keeps runs in files, and of a PostgreSQL database."""
-    from holdfast.stores.files import FileStore
-    from holdfast.stores.sqlite import SQLiteStore
+    from limpet.stores.files.store import FileStore
+    from limpet.stores.sqlite.store import SQLiteStore
 
     folder.mkdir(parents=True)
     with closing(SQLiteStore(folder / "runs.db")) as store:
@@ -117,19 +117,19 @@ def write_postgres(url: str) -> str:
     """The rows of the same runs in a PostgreSQL database, as statements."""
     import psycopg
 
-    from holdfast.stores.postgres import PostgresStore
+    from limpet.stores.postgres.store import PostgresStore
 
     with closing(PostgresStore(url)) as store:
         begin_all(store)
     statements = []
     with psycopg.connect(url) as connection:
         for table in ("runs", "records"):
-            cursor = connection.execute(f"SELECT * FROM holdfast.{table} ORDER BY 1, 2")  # type: ignore[arg-type]
+            cursor = connection.execute(f"SELECT * FROM limpet.{table} ORDER BY 1, 2")  # type: ignore[arg-type]
             names = ", ".join(column.name for column in cursor.description or ())
             for row in cursor:
                 values = ", ".join(psycopg.sql.Literal(value).as_string(connection) for value in row)
                 override = " OVERRIDING SYSTEM VALUE" if table == "runs" else ""
-                statements.append(f"INSERT INTO holdfast.{table} ({names}){override} VALUES ({values});")
+                statements.append(f"INSERT INTO limpet.{table} ({names}){override} VALUES ({values});")
     return "\n".join(statements) + "\n"
 
 

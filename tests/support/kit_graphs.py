@@ -6,8 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import Annotated, Any
 
-from holdfast import Retry, StateGraph, Workflow, append, once, pause, sleep
-from holdfast.testing import effects
+from limpet import Retry, StateGraph, Workflow, append, once, pause, sleep
+from limpet.testing import effects
 
 TRAIL = {"trail": Annotated[list, append]}
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast import ExecutionError, MemoryStore, RunPaused, StateGraph, Workflow, pause
+from limpet import ExecutionError, MemoryStore, RunPaused, StateGraph, Workflow, pause
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 

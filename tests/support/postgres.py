@@ -27,16 +27,16 @@ def needed(module: str) -> Any:
     except ImportError as error:
         if os.environ.get("CI"):
             raise
-        pytest.skip(f"{error}: pip install 'holdfast[postgres,embedded]'")
+        pytest.skip(f"{error}: pip install 'limpet[postgres,embedded]'")
 
 
 class Server:
     """A server in a directory of its own, that can be killed and started again."""
 
     def __init__(self) -> None:
-        embedded = needed("holdfast.stores.postgres_embedded")
+        embedded = needed("limpet.stores.postgres.embedded")
         self.psycopg = needed("psycopg")
-        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="limpet-pg-"))
         self.data = self.folder / "data"
         self._server = embedded.start_server(self.data)
         self.sql("ALTER SYSTEM SET fsync = off", "ALTER SYSTEM SET max_connections = 200")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import BranchResult, Retry, RunPaused, State, StateGraph, Task
+from limpet import BranchResult, Retry, RunPaused, State, StateGraph, Task
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""

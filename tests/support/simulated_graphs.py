@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from holdfast import (
+from limpet import (
     BranchResult,
     DeadlinePassed,
     MemoryStore,
@@ -22,7 +22,7 @@ from holdfast import (
     pause,
     sleep,
 )
-from holdfast.engine.task import CURRENT
+from limpet.engine.node_context.node_context import CURRENT
 
 if TYPE_CHECKING:
     from support.simulation import Simulation

@@ -6,15 +6,15 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
-from holdfast.engine.calling import attempt
-from holdfast.engine.commands import Asked, Asleep, Begin, Cancelled, Failed, Gather, Report, Verdict, Wait
-from holdfast.engine.link import Link
-from holdfast.engine.session import Session
-from holdfast.engine.supervisor import Habits, Supervisor
-from holdfast.engine.task import CURRENT, Task
-from holdfast.errors import StoreUnavailable
-from holdfast.journal.store import PAUSED, RUNNING, Commit, RunHead
-from holdfast.stores.memory import MemoryStore
+from limpet.engine.drivers.call import attempt
+from limpet.engine.leases.lease_client import Link
+from limpet.engine.loop.commands import Asked, Asleep, Begin, Cancelled, Failed, Gather, Report, Verdict, Wait
+from limpet.engine.node_context.node_context import CURRENT, Task
+from limpet.engine.sessions.session import Session
+from limpet.engine.supervisor.supervisor import Habits, Supervisor
+from limpet.errors import StoreUnavailable
+from limpet.journal.store import PAUSED, RUNNING, Commit, RunHead
+from limpet.stores.memory import MemoryStore
 from support.simulated_graphs import BACKOFF
 from support.simulated_world import LEASE, MAX_CRASHES, PATIENCE, World
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.catalogue import Catalogue
-from holdfast.engine.link import Link, link_to
-from holdfast.engine.session import Compiled, Session
-from holdfast.engine.task import Task
-from holdfast.errors import StoreUnavailable
-from holdfast.journal.store import FAILED, Commit, Lease, NewRun, RunFilter, RunHead, Tail
-from holdfast.stores.memory import MemoryStore
-from holdfast.testing.claims import ManualClock
+from limpet.engine.leases.lease_client import Link, link_to
+from limpet.engine.node_context.node_context import Task
+from limpet.engine.sessions.session import Compiled, Session
+from limpet.engine.supervisor.catalog import Catalogue
+from limpet.errors import StoreUnavailable
+from limpet.journal.store import FAILED, Commit, Lease, NewRun, RunFilter, RunHead, Tail
+from limpet.stores.memory import MemoryStore
+from limpet.testing.conformance.tools import ManualClock
 from support.simulated_graphs import CASES, DELAY, NAP
 
 if TYPE_CHECKING:

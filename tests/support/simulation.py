@@ -26,14 +26,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from holdfast.engine import creation, entry, link, neighbours, records, session, supervisor
-from holdfast.engine.given import Given
-from holdfast.engine.link import Link
-from holdfast.engine.records import run_info
-from holdfast.errors import AnswerRefused, Conflict, RunNotFound, StoreUnavailable, UsageError
-from holdfast.journal.reading import read_progress
-from holdfast.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, RunHead
-from holdfast.stores.memory import MemoryStore
+from limpet.engine.leases import lease_client as link
+from limpet.engine.leases.lease_client import Link
+from limpet.engine.node_context.resume_input import Given
+from limpet.engine.operations import records
+from limpet.engine.operations.records import run_info
+from limpet.engine.sessions import resume as entry
+from limpet.engine.sessions import session
+from limpet.engine.sessions import start as creation
+from limpet.engine.supervisor import orphans as neighbours
+from limpet.engine.supervisor import supervisor
+from limpet.errors import AnswerRefused, Conflict, RunNotFound, StoreUnavailable, UsageError
+from limpet.journal.reader import read_progress
+from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, RunHead
+from limpet.stores.memory import MemoryStore
 from support.simulated_graphs import CASES, DELAY, NAP, Lost, Stage
 from support.simulated_workers import Worker
 from support.simulated_world import APPROVALS, LEASE, Never, Record, World

@@ -11,10 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import holdfast
+import limpet
 from e2e.crash_graphs import fleet
 
-FULL = bool(os.environ.get("HOLDFAST_FULL"))
+FULL = bool(os.environ.get("LIMPET_FULL"))
 """Whether tests take the time that the promises speak of, rather than a part of it."""
 PATIENCE = 300.0 if FULL else 100.0
 
@@ -26,7 +26,7 @@ class Fleet:
 
     def __init__(self, folder: Path, url: str, launch: Callable[..., Any]) -> None:
         self.folder, self.url, self._launch = folder, url, launch
-        self.store = holdfast.open_store(url)
+        self.store = limpet.open_store(url)
         self.graphs = fleet.build(folder)
         for graph in self.graphs.values():
             graph.compile(store=self.store)

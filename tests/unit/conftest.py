@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import MemoryStore
-from holdfast.engine.task import CURRENT
+from limpet import MemoryStore
+from limpet.engine.node_context.node_context import CURRENT
 from support.sections import Via
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.account import Account, Expected, Finding, Killed, Point, compare, points_of, sample
-from holdfast.testing.stage import shown
+from limpet.testing.crash.report import Account, Expected, Finding, Killed, Point, compare, points_of, sample
+from limpet.testing.crash.stage import shown
 
 Note = dict[str, Any]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import ExecutionError, MemoryStore, Question, StateGraph, Workflow, pause
-from holdfast.testing import UNANSWERED, Unscripted, arun_to_end, in_turn, run_to_end
+from limpet import ExecutionError, MemoryStore, Question, StateGraph, Workflow, pause
+from limpet.testing import UNANSWERED, Unscripted, arun_to_end, in_turn, run_to_end
 
 
 def reviewing(**settings: Any) -> StateGraph:

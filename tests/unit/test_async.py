@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     AlreadyCompleted,
     AsyncRun,
     Event,
@@ -26,7 +26,7 @@ from holdfast import (
     Task,
     UsageError,
 )
-from holdfast.journal.store import Abilities, Commit
+from limpet.journal.store import Abilities, Commit
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import MemoryStore, RunNotFound, StateGraph, Workflow
+from limpet import MemoryStore, RunNotFound, StateGraph, Workflow
 from support.sections import SOON
 
 LOOKING = ("history", "state_at", "diff", "verify", "runs")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     Conflict,
     DamagedRecord,
     ExecutionError,
@@ -31,8 +31,8 @@ from holdfast import (
     open_store,
     pause,
 )
-from holdfast.journal.store import RunFilter, Store
-from holdfast.stores.tiered import TieredStore
+from limpet.journal.store import RunFilter, Store
+from limpet.stores.composite.tiered import TieredStore
 from support.checkpoint_stores import InMemoryCheckpointStore
 from support.redis_servers import RedisServer, redis_server
 
@@ -255,7 +255,7 @@ def resealed(data: bytes, version: int, contents: bytes) -> bytes:
 
 def test_a_file_that_is_whole_but_not_to_be_read_is_refused(tmp_path: Path) -> None:
     """P10: a newer format, contents that make no sense, records of another run, a file that isn't there."""
-    from holdfast.journal.codec import decode, encode
+    from limpet.journal.encoding.codec import decode, encode
 
     graph, path = survey(MemoryStore()), tmp_path / "r.run"
     graph.invoke({}, run_id="r").wait()
@@ -265,7 +265,7 @@ def test_a_file_that_is_whole_but_not_to_be_read_is_refused(tmp_path: Path) -> N
     store = MemoryStore()
     other = survey(store)
     path.write_bytes(resealed(data, 2, data[53:]))
-    with pytest.raises(UnsupportedFormat, match="newer Holdfast"):
+    with pytest.raises(UnsupportedFormat, match="newer Limpet"):
         other.import_run(path)
     for change in ({"status": "odd"}, {"tags": None}, {"records": ["text"]}, {"graph": 5}, {"note": None}):
         path.write_bytes(resealed(data, 1, encode({**contents, **change})))

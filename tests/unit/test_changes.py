@@ -23,13 +23,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.changes import Changes, detached
-from holdfast.errors import UnstorableValue, UsageError
-from holdfast.graphs.reducers import append, merge
-from holdfast.graphs.state import NodeState, State
-from holdfast.journal.codec import decode
-from holdfast.journal.delta import Delta, read_delta
-from holdfast.journal.types import register_type
+from limpet.engine.loop.state_changes import Changes, detached
+from limpet.errors import UnstorableValue, UsageError
+from limpet.graphs.reducers import append, merge
+from limpet.graphs.state import NodeState, State
+from limpet.journal.delta import Delta, read_delta
+from limpet.journal.encoding.codec import decode
+from limpet.journal.encoding.user_types import register_type
 
 REDUCERS = {"log": append, "book": merge, "total": operator.add, "grown": operator.add}
 

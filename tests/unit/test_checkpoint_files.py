@@ -23,13 +23,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from holdfast import (
+from limpet import (
     CheckpointError,
     CheckpointNotFound,
     DamagedCheckpoint,
     DefinitionError,
     ForbiddenType,
-    HoldfastError,
+    LimpetError,
     MemoryCheckpointer,
     MemoryStore,
     RunPaused,
@@ -43,7 +43,9 @@ from holdfast import (
     pause,
     register_type,
 )
-from holdfast.stores import checkpoint_files, durable, pickled
+from limpet.stores import atomic_files as durable
+from limpet.stores.user_stores import checkpoint_files
+from limpet.stores.user_stores import safe_pickle as pickled
 
 NAMES = ("prepare", "review", "publish")
 
@@ -145,7 +147,7 @@ def test_what_is_saved_is_loaded_exactly(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["state.pkl"]
 
 
-def test_a_plain_pickle_load_reads_it_without_holdfast(tmp_path: Path) -> None:
+def test_a_plain_pickle_load_reads_it_without_limpet(tmp_path: Path) -> None:
     """F9: where the state holds nothing but standard types; the trailer is no obstacle, nor the extra key."""
     (event,) = build(Ran(), interrupt_before=["review"], checkpoint_dir=tmp_path).invoke(
         {"plain": {"a": [1, (2, datetime(2026, 1, 1, tzinfo=UTC), Decimal("1.5"), {3}, uuid.UUID(int=1))]}}
@@ -153,7 +155,7 @@ def test_a_plain_pickle_load_reads_it_without_holdfast(tmp_path: Path) -> None:
     code = (
         "import pickle, sys\n"
         "found = pickle.load(open(sys.argv[1], 'rb'))\n"
-        "assert 'holdfast' not in sys.modules\n"
+        "assert 'limpet' not in sys.modules\n"
         "print(found['node'], found['version'], found['config'], found['state']['plain'])\n"
     )
     ran = subprocess.run(
@@ -273,7 +275,7 @@ def test_without_the_extra_key_a_file_runs_its_node(tmp_path: Path) -> None:
     ran = Ran()
     (event,) = build(ran, interrupt_after=["review"], checkpoint_dir=tmp_path).invoke({"v": 1})
     found = pickle.loads(Path(event["checkpoint_path"]).read_bytes())
-    del found["__holdfast__"]
+    del found["__limpet__"]
     old = tmp_path / "old.pkl"
     old.write_bytes(pickle.dumps(found))
     (final,) = build(ran).invoke(None, checkpoint=str(old))
@@ -474,13 +476,13 @@ WHOLE = {"state": {"v": 1}, "node": "review", "config": {}, "timestamp": 1.0, "v
         (pickle.dumps({**WHOLE, "config": 5}), DamagedCheckpoint, "its config is"),
         (pickle.dumps({**WHOLE, "state": {"kind": datetime}}), CheckpointError, "state.kind"),
         (pickle.dumps(WHOLE) + b"more", DamagedCheckpoint, "something follows"),
-        (pickle.dumps({**WHOLE, "__holdfast__": "x"}), DamagedCheckpoint, "its end is missing"),
-        (pickled.dumps({**WHOLE, "__holdfast__": "x"}), UsageError, "damaged under '__holdfast__'"),
+        (pickle.dumps({**WHOLE, "__limpet__": "x"}), DamagedCheckpoint, "its end is missing"),
+        (pickled.dumps({**WHOLE, "__limpet__": "x"}), UsageError, "damaged under '__limpet__'"),
         (b"\x80\x02cfractions\nFraction\nX\x03\0\0\x001e9\x85R.", DamagedCheckpoint, "no fraction"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said(
-    tmp_path: Path, content: bytes, error: type[HoldfastError], words: str
+    tmp_path: Path, content: bytes, error: type[LimpetError], words: str
 ) -> None:
     """F10: corrupt, truncated, of another version, without its keys; nothing runs."""
     ran, path = Ran(), tmp_path / "bad.pkl"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     END,
     START,
     CheckpointState,
@@ -31,9 +31,9 @@ from holdfast import (
     pause,
     register_store,
 )
-from holdfast.journal.store import NewRun, RunFilter
-from holdfast.stores import registry
-from holdfast.stores.adapter import KEY, AdaptedStore
+from limpet.journal.store import NewRun, RunFilter
+from limpet.stores import opening as registry
+from limpet.stores.user_stores.adapter import KEY, AdaptedStore
 from support.checkpoint_stores import InMemoryCheckpointStore, JsonCheckpointStore
 
 
@@ -165,7 +165,7 @@ def test_what_was_changed_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
     kept._checkpoints["b"].context[KEY] = kept._checkpoints["c"].context[KEY]
     with pytest.raises(DamagedRecord, match="that of run 'c'"):
         store.head("b")
-    with caplog.at_level(logging.WARNING, "holdfast.stores"):
+    with caplog.at_level(logging.WARNING, "limpet.stores"):
         assert [head.run_id for head in store.list(RunFilter())] == ["c"]
     assert len(caplog.records) == 2
 

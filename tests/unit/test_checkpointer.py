@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     AlreadyCompleted,
     Checkpointer,
     DefinitionError,

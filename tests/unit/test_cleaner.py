@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Cleaner, MemoryStore, RunPaused, StateGraph, UsageError, Workflow, pause
-from holdfast.journal.store import ENDED, PAUSED, RUNNING, STATUSES, Commit, NewRun, RunFilter, RunHead
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.testing.claims import ManualClock
+from limpet import Cleaner, MemoryStore, RunPaused, StateGraph, UsageError, Workflow, pause
+from limpet.journal.store import ENDED, PAUSED, RUNNING, STATUSES, Commit, NewRun, RunFilter, RunHead
+from limpet.stores.sqlite.store import SQLiteStore
+from limpet.testing.conformance.tools import ManualClock
 from support.checkpoint_stores import InMemoryCheckpointStore
 
 HOUR = 3600.0
@@ -154,7 +154,7 @@ def test_it_survives_its_errors_and_tells_of_them(caplog: pytest.LogCaptureFixtu
     store = Watched(clock, failures=3)
     one_of_each(store)
     clock.advance(24 * HOUR)
-    with caplog.at_level(logging.INFO, "holdfast.upkeep"), Cleaner(store, every=0.01):
+    with caplog.at_level(logging.INFO, "limpet.upkeep"), Cleaner(store, every=0.01):
         for _ in range(5):
             assert store.was_asked()
     levels = [record.levelname for record in caplog.records]

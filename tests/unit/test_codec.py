@@ -25,9 +25,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import HoldfastError, UnstorableValue, UnsupportedFormat, UsageError
-from holdfast.journal.codec import decode, encode
-from holdfast.journal.types import register_type
+from limpet.errors import LimpetError, UnstorableValue, UnsupportedFormat, UsageError
+from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.encoding.user_types import register_type
 
 ZONES = [ZoneInfo(key) for key in ("Europe/Oslo", "America/New_York") if key in available_timezones()]
 FIXED = [
@@ -165,7 +165,7 @@ def test_containers_of_any_size_have_the_same_bytes_either_way(count: int) -> No
 )
 def test_bytes_that_nobody_encoded_are_a_value_error_or_some_value(data: bytes) -> None:
     """H5: nothing else escapes from decoding, so that the reader can report damage."""
-    with contextlib.suppress(ValueError, HoldfastError):
+    with contextlib.suppress(ValueError, LimpetError):
         decode(data)
 
 
@@ -459,7 +459,7 @@ def test_what_this_machine_lacks_is_no_damage(tag: int, payload: bytes, message:
 
 def test_a_kind_of_value_from_the_future_is_said_to_be_one() -> None:
     """P10: an unknown tag is a newer format, not damage."""
-    with pytest.raises(UnsupportedFormat, match="newer Holdfast"):
+    with pytest.raises(UnsupportedFormat, match="newer Limpet"):
         decode(ormsgpack.packb([ormsgpack.Ext(127, b"")]))
 
 
@@ -553,12 +553,12 @@ def test_importing_the_codec_imports_little_besides_ormsgpack() -> None:
     """H4: types of modules that the program hasn't imported cost it nothing."""
     script = (
         "import sys, types, ormsgpack\n"
-        "package = types.ModuleType('holdfast'); package.__path__ = [sys.argv[1]]\n"
-        "sys.modules['holdfast'] = package; before = set(sys.modules)\n"
-        "import holdfast.journal.codec, holdfast.journal.envelope\n"
-        "print(*sorted(name for name in set(sys.modules) - before if 'holdfast' not in name))"
+        "package = types.ModuleType('limpet'); package.__path__ = [sys.argv[1]]\n"
+        "sys.modules['limpet'] = package; before = set(sys.modules)\n"
+        "import limpet.journal.encoding.codec, limpet.journal.encoding.envelope\n"
+        "print(*sorted(name for name in set(sys.modules) - before if 'limpet' not in name))"
     )
-    source = pathlib.Path(sys.modules["holdfast.errors"].__file__ or "").parent
+    source = pathlib.Path(sys.modules["limpet.errors"].__file__ or "").parent
     ran = subprocess.run([sys.executable, "-c", script, source], capture_output=True, text=True, check=True)
     heavy = {"decimal", "fractions", "zoneinfo", "pathlib", "numpy", "pydantic", "json", "asyncio", "pickle"}
     assert not heavy & set(ran.stdout.split())

@@ -15,13 +15,13 @@ from threading import Barrier
 
 import pytest
 
-from holdfast import END, START, StateGraph
-from holdfast.errors import DamagedRecord, UnsupportedFormat
-from holdfast.journal import compression
-from holdfast.journal.codec import encode
-from holdfast.journal.compression import LEAST
-from holdfast.journal.envelope import COMPRESSED, VERSION, Seal
-from holdfast.stores.sqlite import SQLiteStore
+from limpet import END, START, StateGraph
+from limpet.errors import DamagedRecord, UnsupportedFormat
+from limpet.journal.encoding import compression
+from limpet.journal.encoding.codec import encode
+from limpet.journal.encoding.compression import LEAST
+from limpet.journal.encoding.envelope import COMPRESSED, VERSION, Seal
+from limpet.stores.sqlite.store import SQLiteStore
 
 SEAL = Seal("run-1")
 HEAD = 6
@@ -172,12 +172,12 @@ def test_threads_may_seal_at_once() -> None:
 def test_zstd_is_imported_with_the_first_large_body() -> None:
     """D9: a program without large values doesn't wait for it."""
     script = (
-        "import sys, holdfast\n"
-        "from holdfast.journal.envelope import Seal\n"
+        "import sys, limpet\n"
+        "from limpet.journal.encoding.envelope import Seal\n"
         f"Seal('r').close(1, bytes({LEAST - 1})); print({ZSTD!r} in sys.modules)\n"
         f"Seal('r').close(1, bytes({LEAST})); print({ZSTD!r} in sys.modules)"
     )
-    folder = Path(sys.modules["holdfast.errors"].__file__ or "").parent.parent
+    folder = Path(sys.modules["limpet.errors"].__file__ or "").parent.parent
     ran = subprocess.run(
         [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True
     )

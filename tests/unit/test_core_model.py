@@ -22,29 +22,29 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.calling import attempt
-from holdfast.engine.commands import Cancelled, Report, Verdict, Wait
-from holdfast.engine.core import Core
-from holdfast.engine.creation import new_run
-from holdfast.engine.entry import resume
-from holdfast.engine.given import Given
-from holdfast.engine.link import Stop as StopRequest
-from holdfast.engine.link import link_to
-from holdfast.engine.session import Compiled, Session
-from holdfast.engine.task import Task, pause
-from holdfast.errors import Conflict, ExecutionError, StoreUnavailable
-from holdfast.graphs.definition import Definition
-from holdfast.graphs.plan import END, Plan
-from holdfast.graphs.policy import Retry
-from holdfast.graphs.reducers import append, merge
-from holdfast.graphs.state import State
-from holdfast.journal.ledger import Ledger
-from holdfast.journal.progress import Progress
-from holdfast.journal.reading import history, progress_at, read_progress
-from holdfast.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, Lease, Signalled
-from holdfast.journal.waiting import AFTER, BEFORE
-from holdfast.stores.memory import MemoryStore
-from holdfast.testing.claims import ManualClock
+from limpet.engine.drivers.call import attempt
+from limpet.engine.leases.lease_client import Stop as StopRequest
+from limpet.engine.leases.lease_client import link_to
+from limpet.engine.loop.commands import Cancelled, Report, Verdict, Wait
+from limpet.engine.loop.run_lifecycle import Core
+from limpet.engine.node_context.node_context import Task, pause
+from limpet.engine.node_context.resume_input import Given
+from limpet.engine.sessions.resume import resume
+from limpet.engine.sessions.session import Compiled, Session
+from limpet.engine.sessions.start import new_run
+from limpet.errors import Conflict, ExecutionError, StoreUnavailable
+from limpet.graphs.builder import Definition
+from limpet.graphs.plan import END, Plan
+from limpet.graphs.reducers import append, merge
+from limpet.graphs.retry import Retry
+from limpet.graphs.state import State
+from limpet.journal.progress import Progress
+from limpet.journal.reader import history, progress_at, read_progress
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, Lease, Signalled
+from limpet.journal.waits import AFTER, BEFORE
+from limpet.journal.writer import Ledger
+from limpet.stores.memory import MemoryStore
+from limpet.testing.conformance.tools import ManualClock
 
 Stops = tuple[frozenset[str], frozenset[str]]
 Interrupts = list[Stops]
@@ -385,7 +385,7 @@ class Model:
                 return self._stop(FAILED, error="TypeError")
             if _is_unstorable(changed):
                 self.phase = FAILED_BEFORE
-                return self._stop(FAILED, error="holdfast.errors.UnstorableValue")
+                return self._stop(FAILED, error="limpet.errors.UnstorableValue")
             self.state, self.phase = _unshared(changed), AFTER
             self.path.append(self.node)
             self.states.append(_unshared(changed))
@@ -948,8 +948,8 @@ def eager_snapshots(wanted: bool) -> Iterator[None]:
     """Have a snapshot after every few records, so that short runs have some."""
     with pytest.MonkeyPatch.context() as patch:
         if wanted:
-            patch.setattr("holdfast.journal.ledger.LEAST_WEIGHT", 1)
-            patch.setattr("holdfast.journal.ledger.SNAPSHOT_FACTOR", 0.5)
+            patch.setattr("limpet.journal.writer.LEAST_WEIGHT", 1)
+            patch.setattr("limpet.journal.writer.SNAPSHOT_FACTOR", 0.5)
         yield
 
 

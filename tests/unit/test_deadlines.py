@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     AnswerRefused,
     DeadlinePassed,
     ExecutionError,
@@ -25,9 +25,9 @@ from holdfast import (
     pause,
     sleep,
 )
-from holdfast.engine import entry
-from holdfast.engine.given import Given
-from holdfast.testing.claims import ManualClock
+from limpet.engine.node_context.resume_input import Given
+from limpet.engine.sessions import resume as entry
+from limpet.testing.conformance.tools import ManualClock
 from support.sections import fan
 
 AN_HOUR = 3600.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     END,
     START,
     CheckpointConfig,
@@ -31,8 +31,8 @@ from holdfast import (
     register_observer,
     register_store,
 )
-from holdfast.observe import registry as observers
-from holdfast.stores import registry as stores
+from limpet.observe import registry as observers
+from limpet.stores import opening as stores
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import DamagedRecord, UnsupportedFormat
-from holdfast.journal.codec import encode
-from holdfast.journal.envelope import VERSION, Seal
+from limpet.errors import DamagedRecord, UnsupportedFormat
+from limpet.journal.encoding.codec import encode
+from limpet.journal.encoding.envelope import VERSION, Seal
 
 BODY = encode({"text": "the fox", "n": [1, 2.5, None, (True,)], "raw": b"\0" * 8})
 SEAL = Seal("run-1")
@@ -90,8 +90,8 @@ def test_damage_is_named() -> None:
 
 @pytest.mark.parametrize("version", [0, VERSION + 1, 255])
 def test_a_whole_record_of_another_version_is_unsupported_not_damaged(version: int) -> None:
-    """P10: a newer Holdfast wrote it, and the message says so."""
-    with pytest.raises(UnsupportedFormat, match=f"format version {version}: a newer Holdfast wrote it"):
+    """P10: a newer Limpet wrote it, and the message says so."""
+    with pytest.raises(UnsupportedFormat, match=f"format version {version}: a newer Limpet wrote it"):
         SEAL.open(7, record(version, 0, BODY))
 
 

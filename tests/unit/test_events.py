@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     CheckpointConfig,
     Event,
     ExecutionError,
@@ -22,7 +22,7 @@ from holdfast import (
     key_exists,
     pause,
 )
-from holdfast.observe import EVENT_TYPES
+from limpet.observe import EVENT_TYPES
 
 
 class Crash(BaseException):
@@ -319,7 +319,7 @@ def test_an_observer_that_raises_never_breaks_a_run(caplog: pytest.LogCaptureFix
     )
     graph.set_entry_point("a").set_finish_point("b").add_edge("a", "b", key_exists("n"))
     graph.compile(store="memory://", interrupt_before=["b"])
-    with caplog.at_level(logging.ERROR, logger="holdfast.observe"):
+    with caplog.at_level(logging.ERROR, logger="limpet.observe"):
         run = graph.invoke({}).wait()
         assert graph.resume(run.id) == {"n": 2}
         assert State(observer=explode).set("x", 1) == {"x": 1}
@@ -344,7 +344,7 @@ def test_no_event_is_made_when_nobody_listens(monkeypatch: pytest.MonkeyPatch) -
     def refuse(*arguments: Any, **more: Any) -> None:
         raise AssertionError("an event was made")
 
-    monkeypatch.setattr("holdfast.observe.hub.Event", refuse)
+    monkeypatch.setattr("limpet.observe.hub.Event", refuse)
     graph = loop(4, lambda state: state.set("n", state.get("n", 0) + 1), observer="noop")
     graph.compile(store="memory://", interrupt_before=["c"])
     run = graph.invoke({}).wait()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import MemoryStore, Retry, RunPaused, StateGraph, UsageError, pause, sleep, supervise
-from holdfast.stores.sqlite import SQLiteStore
-from holdfast.testing import UNANSWERED, FakeClock, run_to_end
-from holdfast.testing.conformance import StoreConformance
+from limpet import MemoryStore, Retry, RunPaused, StateGraph, UsageError, pause, sleep, supervise
+from limpet.stores.sqlite.store import SQLiteStore
+from limpet.testing import UNANSWERED, FakeClock, run_to_end
+from limpet.testing.conformance import StoreConformance
 
 DAY = 86400.0
 

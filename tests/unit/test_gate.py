@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import MemoryStore, StateGraph, StoreUnavailable
-from holdfast.engine import gate as gates
-from holdfast.engine.gate import Gate, Slot
-from holdfast.journal.store import Commit, NewRun
+from limpet import MemoryStore, StateGraph, StoreUnavailable
+from limpet.engine.leases import group_commit as gates
+from limpet.engine.leases.group_commit import Gate, Slot
+from limpet.journal.store import Commit, NewRun
 
 
 class Watched(MemoryStore):

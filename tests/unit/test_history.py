@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     Checkpoint,
     Conflict,
     DamagedRecord,
@@ -29,8 +29,8 @@ from holdfast import (
     append,
     pause,
 )
-from holdfast.engine.environment import environment, git_commit
-from holdfast.journal.store import Commit, Tail
+from limpet.engine.sessions.provenance import environment, git_commit
+from limpet.journal.store import Commit, Tail
 
 COMMIT = "1f2e3d4c5b6a79880123456789abcdef01234567"
 
@@ -98,7 +98,7 @@ def test_the_history_has_every_step_with_what_it_did(graph: StateGraph) -> None:
     assert all(isinstance(checkpoint, Checkpoint) for checkpoint in history)
     assert [checkpoint.step for checkpoint in history] == [0, 1, 2, 3, 4]
     assert [checkpoint.node for checkpoint in history] == [None, "n1", "n2", "n3", "n4"]
-    assert [checkpoint.next for checkpoint in history] == ["n1", "n2", "n3", "n4", holdfast.END]
+    assert [checkpoint.next for checkpoint in history] == ["n1", "n2", "n3", "n4", limpet.END]
     assert [checkpoint.keys for checkpoint in history[1:]] == [("n",)] * 4
     assert [checkpoint.status for checkpoint in history] == ["running"] * 4 + ["completed"]
     assert [checkpoint.id for checkpoint in history] == [f"r@{step}" for step in range(5)]
@@ -213,12 +213,12 @@ def new_process() -> Iterator[Callable[[], None]]:
 
 @pytest.mark.usefixtures("new_process")
 def test_every_checkpoint_says_where_it_was_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """G13: the versions of Holdfast and Python, the git commit, and the run's tags."""
+    """G13: the versions of Limpet and Python, the git commit, and the run's tags."""
     monkeypatch.chdir(tmp_path)
     made = line(2).compile(store="memory://", preserve=True)
     made.execute({}, run_id="r", tags=["nightly", "kelp"])
     for checkpoint in made.history("r"):
-        assert checkpoint.metadata["holdfast"] == holdfast.__version__
+        assert checkpoint.metadata["limpet"] == limpet.__version__
         assert checkpoint.metadata["python"] == platform.python_version()
         assert checkpoint.metadata["git"] is None
         assert checkpoint.metadata["tags"] == ["nightly", "kelp"]

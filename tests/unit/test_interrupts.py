@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     Conflict,
     ExecutionError,
     MemoryCheckpointer,

@@ -20,19 +20,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.creation import new_run
-from holdfast.errors import Conflict, DamagedRecord, UnstorableValue, UsageError
-from holdfast.journal import ledger as ledgers
-from holdfast.journal.codec import decode, encode
-from holdfast.journal.delta import Delta, read_delta
-from holdfast.journal.envelope import Seal
-from holdfast.journal.ledger import RECORD_WEIGHT, Ledger
-from holdfast.journal.progress import PATH_KEPT, SNAPSHOT, STEP, Progress
-from holdfast.journal.reading import history, opened, progress_at, read_on, read_progress
-from holdfast.journal.store import PAUSED, RUNNING, Commit, Tail
-from holdfast.journal.types import register_type
-from holdfast.journal.waiting import AFTER, BEFORE, Question
-from holdfast.stores.memory import MemoryStore
+from limpet.engine.sessions.start import new_run
+from limpet.errors import Conflict, DamagedRecord, UnstorableValue, UsageError
+from limpet.journal import writer as ledgers
+from limpet.journal.delta import Delta, read_delta
+from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.encoding.envelope import Seal
+from limpet.journal.encoding.user_types import register_type
+from limpet.journal.progress import PATH_KEPT, SNAPSHOT, STEP, Progress
+from limpet.journal.reader import history, opened, progress_at, read_on, read_progress
+from limpet.journal.store import PAUSED, RUNNING, Commit, Tail
+from limpet.journal.waits import AFTER, BEFORE, Question
+from limpet.journal.writer import RECORD_WEIGHT, Ledger
+from limpet.stores.memory import MemoryStore
 
 RUN = "run-1"
 

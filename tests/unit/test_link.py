@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     Conflict,
     ExecutionError,
     MemoryStore,
@@ -17,9 +17,9 @@ from holdfast import (
     StoreUnavailable,
     UsageError,
 )
-from holdfast.engine.holder import describe_holder, is_dead, this_process
-from holdfast.engine.link import link_to
-from holdfast.journal.store import Commit, NewRun
+from limpet.engine.leases.lease_client import link_to
+from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
+from limpet.journal.store import Commit, NewRun
 
 
 def new_run(run_id: str = "r") -> NewRun:
@@ -212,9 +212,9 @@ def test_a_run_whose_lease_is_lost_stops_before_its_next_node() -> None:
 
 def test_whoever_waits_for_a_run_is_told_when_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """P8: by the store, where it can tell; also where it is wrapped in another."""
-    from holdfast.stores.tiered import TieredStore
+    from limpet.stores.composite.tiered import TieredStore
 
-    monkeypatch.setattr("holdfast.engine.link.LONGEST_PAUSE", 1000.0)
+    monkeypatch.setattr("limpet.engine.leases.lease_client.LONGEST_PAUSE", 1000.0)
     for store in (MemoryStore(), TieredStore(MemoryStore(), MemoryStore())):
         lease = store.create(NewRun("r", "g", [b"1"], holder="somebody", ttl=1000.0))
         assert lease is not None
@@ -259,9 +259,9 @@ def test_waiting_for_a_run_that_is_never_free_has_an_end() -> None:
 
 def test_a_store_around_one_that_tells_nothing_says_so(tmp_path: Any) -> None:
     """Abilities are declared; whoever waits all the same is told."""
-    from holdfast.stores.encrypted import EncryptedStore, Keys
-    from holdfast.stores.sqlite import SQLiteStore
-    from holdfast.stores.tiered import TieredStore
+    from limpet.stores.composite.encrypted import EncryptedStore, Keys
+    from limpet.stores.composite.tiered import TieredStore
+    from limpet.stores.sqlite.store import SQLiteStore
 
     pytest.importorskip("cryptography")
     silent = SQLiteStore(tmp_path / "runs.db")

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     BranchResult,
     DefinitionError,
     ExecutionError,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import UnknownName, UsageError
-from holdfast.observe import (
+from limpet.errors import UnknownName, UsageError
+from limpet.observe import (
     EVENT_TYPES,
     Event,
     LogObserver,
@@ -44,7 +44,7 @@ def explode(event: Event) -> None:
 
 def log_line(caplog: pytest.LogCaptureFixture, type: str, data: dict[str, Any], source: str = "essay") -> str:
     caplog.clear()
-    with caplog.at_level(logging.INFO, logger="holdfast.run"):
+    with caplog.at_level(logging.INFO, logger="limpet.run"):
         LogObserver().on_event(Event(type, 1.0, source, data))
     (record,) = caplog.records
     return record.getMessage()
@@ -183,7 +183,7 @@ def test_an_event_can_not_be_changed() -> None:
 
 
 def test_the_promised_event_types_exist() -> None:
-    """G11: the types of the promise, and those of Holdfast's own."""
+    """G11: the types of the promise, and those of Limpet's own."""
     promised = (
         "state.create state.clone state.set state.merge graph.start graph.complete node.start node.complete "
         "edge.evaluate edge.transition cycle.detected checkpoint.save checkpoint.load checkpoint.resume"
@@ -220,7 +220,7 @@ def test_an_observer_that_raises_is_logged_once_and_does_not_break_the_run(
     for _ in range(3):
         emit("node.start", "essay", {"run_id": "r1"})
     assert len(seen) == 3
-    records = [record for record in caplog.records if record.name == "holdfast.observe"]
+    records = [record for record in caplog.records if record.name == "limpet.observe"]
     assert [record.getMessage().split(" failed at ")[0] for record in records] == [
         "observer explode",
         "observer " + Broken.__qualname__,
@@ -235,7 +235,7 @@ def test_a_log_handler_that_raises_does_not_break_the_run_either() -> None:
         def emit(self, record: logging.LogRecord) -> None:
             raise OSError("disk full")
 
-    logger, handler = logging.getLogger("holdfast.observe"), Worse()
+    logger, handler = logging.getLogger("limpet.observe"), Worse()
     logger.addHandler(handler)
     try:
         emit = gather([explode], clock=lambda: 1.0)
@@ -341,6 +341,6 @@ def test_a_silent_logger_costs_no_formatting() -> None:
 
 def test_importing_the_observers_imports_no_logging() -> None:
     """G11: what isn't used costs no import time."""
-    code = "import sys, holdfast.observe; sys.exit(bool({'logging', 'asyncio'} & set(sys.modules)))"
+    code = "import sys, limpet.observe; sys.exit(bool({'logging', 'asyncio'} & set(sys.modules)))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == 0

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     DefinitionError,
     Event,
     ExecutionError,
@@ -116,7 +116,7 @@ def test_once_with_an_async_function_can_be_awaited_when_its_result_was_kept(sto
         return value
 
     async def node(state: State) -> dict[str, Any]:
-        from holdfast import once
+        from limpet import once
 
         attempts.append(1)
         found = await once("fetch", fetch, 7)

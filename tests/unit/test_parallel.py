@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     END,
     BranchResult,
     Conflict,
@@ -38,8 +38,8 @@ from holdfast import (
     merge,
     once,
 )
-from holdfast.journal import ledger
-from holdfast.journal.store import Commit
+from limpet.journal import writer as ledger
+from limpet.journal.store import Commit
 from support.sections import AT_ONCE, SOON, Calls, Crash, Run, Via, fan, gather
 
 

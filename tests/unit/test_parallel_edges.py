@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     BranchResult,
     DefinitionError,
     ExecutionError,
@@ -23,7 +23,7 @@ from holdfast import (
     once,
     pause,
 )
-from holdfast.engine import run as runs
+from limpet import run as runs
 from support.sections import SOON, gather
 
 

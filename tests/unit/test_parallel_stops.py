@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     AnswerRefused,
     BranchResult,
     Event,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
-from holdfast import (
+from limpet import (
     AnswerRefused,
     ExecutionError,
     MemoryStore,

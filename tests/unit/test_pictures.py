@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     END,
     DefinitionError,
     StateGraph,
@@ -24,14 +24,14 @@ from holdfast import (
     Workflow,
     key_equals,
 )
-from holdfast.pictures.drawing import picture
-from holdfast.pictures.lettering import cells, clean, shortened
-from holdfast.pictures.mermaid import escaped, mermaid
-from holdfast.pictures.outline import Line, Outline, Shape, outline_of_graph, outline_of_plan
-from holdfast.pictures.palette import DARK, LIGHT, STYLE
-from holdfast.pictures.standing import Mark, Standing
-from holdfast.pictures.svg import svg
-from holdfast.pictures.terminal import Style, text
+from limpet.drawing.draw import picture
+from limpet.drawing.mermaid import escaped, mermaid
+from limpet.drawing.outline import Line, Outline, Shape, outline_of_graph, outline_of_plan
+from limpet.drawing.palette import DARK, LIGHT, STYLE
+from limpet.drawing.run_marks import Mark, Standing
+from limpet.drawing.svg import svg
+from limpet.drawing.terminal import Style, text
+from limpet.drawing.text_width import cells, clean, shortened
 from support.pictures import IMAGES, article, nothing, pictures, research, stopped, unfinished, weather
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -552,17 +552,17 @@ def test_the_pictures_of_the_documentation_are_current() -> None:
 
 def test_nobody_waits_for_pictures_who_draws_none() -> None:
     code = (
-        "import sys, holdfast; g = holdfast.StateGraph().add_node('a').set_entry_point('a').set_finish_point('a');"
-        "g.execute({}); assert not [m for m in sys.modules if m.startswith('holdfast.pictures')]; g.draw();"
-        "assert 'holdfast.pictures.svg' in sys.modules"
+        "import sys, limpet; g = limpet.StateGraph().add_node('a').set_entry_point('a').set_finish_point('a');"
+        "g.execute({}); assert not [m for m in sys.modules if m.startswith('limpet.drawing')]; g.draw();"
+        "assert 'limpet.drawing.svg' in sys.modules"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(limpet.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
 def test_a_picture_is_the_same_in_every_process() -> None:
     code = "from support.pictures import research; print(research().draw())"
-    folders = [str(Path(holdfast.__file__).parents[1]), str(Path(__file__).parents[1])]
+    folders = [str(Path(limpet.__file__).parents[1]), str(Path(__file__).parents[1])]
     made = set()
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "PYTHONHASHSEED": seed}

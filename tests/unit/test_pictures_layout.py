@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.pictures.lattice import Lattice, Tag
-from holdfast.pictures.layering import downwards, parts, ranks
-from holdfast.pictures.layout import Box, Layout, Link, Rect, Spacing, lay_out
-from holdfast.pictures.ordering import crossings, untangle
+from limpet.drawing.layout.crossings import crossings, untangle
+from limpet.drawing.layout.layout import Box, Layout, Link, Rect, Spacing, lay_out
+from limpet.drawing.layout.ranked_graph import Lattice, Tag
+from limpet.drawing.layout.ranks import downwards, parts, ranks
 
 PAGE = Spacing(
     apart=30, beside=18, lane=10, port=18, margin=16, loop=30, page=640, gap=lambda spans, small: 40.0

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from holdfast import (
+from limpet import (
     ExecutionError,
     MemoryStore,
     RunNotFound,
@@ -21,10 +21,10 @@ from holdfast import (
     Workflow,
     pause,
 )
-from holdfast.pictures.drawing import outline_for
-from holdfast.pictures.figure import Figure, figure_of
-from holdfast.pictures.notebook import runs_as_html
-from holdfast.pictures.standing import Standing, standing_of, standing_so_far
+from limpet.drawing.draw import outline_for
+from limpet.drawing.figure import Figure, figure_of
+from limpet.drawing.notebook import runs_as_html
+from limpet.drawing.run_marks import Standing, standing_of, standing_so_far
 from support.pictures import article, broken, nothing, research, stopped, weather
 
 SECRET = "swordfish"

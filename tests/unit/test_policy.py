@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     DefinitionError,
     Event,
     ExecutionError,
@@ -23,7 +23,7 @@ from holdfast import (
     once,
     pause,
 )
-from holdfast.journal.store import Lease
+from limpet.journal.store import Lease
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import StateGraph, always, and_, key_equals, key_exists, not_, or_
-from holdfast.graphs.predicates import describe
+from limpet import StateGraph, always, and_, key_equals, key_exists, not_, or_
+from limpet.graphs.predicates import describe
 
 
 class NeverEqual:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.observe import Event, ProgressObserver
+from limpet.observe import Event, ProgressObserver
 
 
 class Clock:
@@ -72,7 +72,7 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
 
 
 def ticking() -> bool:
-    return any(thread.name == "holdfast-progress" for thread in threading.enumerate())
+    return any(thread.name == "limpet-progress" for thread in threading.enumerate())
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import MemoryStore, StateGraph, UsageError, Workflow
-from holdfast.engine.retention import StepRetention
-from holdfast.journal.store import Commit
+from limpet import MemoryStore, StateGraph, UsageError, Workflow
+from limpet.engine.sessions.step_retention import StepRetention
+from limpet.journal.store import Commit
 
 
 def eventually(holds: Callable[[], bool]) -> bool:

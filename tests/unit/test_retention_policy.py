@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     Cleaner,
     DefinitionError,
     Expired,
@@ -26,10 +26,10 @@ from holdfast import (
     open_store,
     pause,
 )
-from holdfast.journal.store import ENDED, STATUSES, NewRun, RunFilter
-from holdfast.stores.checkpoint_files import CheckpointFiles, clean_checkpoints
-from holdfast.stores.retention import expired, let_go
-from holdfast.testing.claims import ManualClock
+from limpet.journal.store import ENDED, STATUSES, NewRun, RunFilter
+from limpet.stores.retention import expired, let_go
+from limpet.stores.user_stores.checkpoint_files import CheckpointFiles, clean_checkpoints
+from limpet.testing.conformance.tools import ManualClock
 
 DAY = 86400.0
 
@@ -235,7 +235,7 @@ def test_a_cleaner_goes_by_a_policy() -> None:
 
 def test_runs_of_an_encrypted_store_go_without_their_keys() -> None:
     """F14: also those whose note can't be read any more."""
-    encryption = pytest.importorskip("holdfast.stores.encrypted")
+    encryption = pytest.importorskip("limpet.stores.composite.encrypted")
     pytest.importorskip("cryptography")
     inner = MemoryStore()
     lost = encryption.EncryptedStore(inner, encryption.Keys({"lost": b"1" * 32}))

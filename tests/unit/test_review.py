@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     CheckpointConfig,
     DefinitionError,
     ExecutionError,
@@ -25,9 +25,9 @@ from holdfast import (
     once,
     pause,
 )
-from holdfast.engine.holder import is_dead, this_process
-from holdfast.engine.link import link_to
-from holdfast.journal.store import Commit, NewRun
+from limpet.engine.leases.lease_client import link_to
+from limpet.engine.leases.process_identity import is_dead, this_process
+from limpet.journal.store import Commit, NewRun
 
 
 def line(*functions: Any, schema: Any = None, **options: Any) -> StateGraph:
@@ -108,10 +108,10 @@ def test_a_step_saved_while_a_result_is_kept_is_not_lost() -> None:
 
 def test_a_holder_that_can_not_be_looked_at_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """P8: a process without file handles left, or one that hides others, declares nobody dead."""
-    monkeypatch.setattr("holdfast.engine.holder._first_line", lambda path: "")
+    monkeypatch.setattr("limpet.engine.leases.process_identity._first_line", lambda path: "")
     host, boot, space, _, began = this_process().split("|")
     me = "|".join([host, boot, space, str(os.getpid()), began or "1"])
-    monkeypatch.setattr("holdfast.engine.holder._place", lambda: (host, boot or "b", space))
+    monkeypatch.setattr("limpet.engine.leases.process_identity._place", lambda: (host, boot or "b", space))
     assert not is_dead(me.replace(f"|{boot}|", f"|{boot or 'b'}|", 1))
 
 
@@ -258,7 +258,7 @@ def test_a_checkpoint_that_was_damaged_elsewhere_is_refused() -> None:
     graph.set_entry_point("n").set_finish_point("n").compile(interrupt_before=["n"], checkpointer=keeper)
     (event,) = graph.invoke({})
     saved = keeper.load(event["checkpoint_path"])
-    for damaged in ("no base64!", "AAAA", saved["config"]["__holdfast__"][:-8]):
-        reference = keeper.save(saved["state"], saved["node"], {"__holdfast__": damaged})
+    for damaged in ("no base64!", "AAAA", saved["config"]["__limpet__"][:-8]):
+        reference = keeper.save(saved["state"], saved["node"], {"__limpet__": damaged})
         with pytest.raises(UsageError, match="is damaged"):
             list(graph.invoke(None, checkpoint=reference))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     AlreadyCompleted,
     CheckpointConfig,
     Conflict,
@@ -30,7 +30,7 @@ from holdfast import (
     key_exists,
     pause,
 )
-from holdfast.journal.store import Commit, RunFilter
+from limpet.journal.store import Commit, RunFilter
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""

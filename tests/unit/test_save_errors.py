@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     Conflict,
     DefinitionError,
     ExecutionError,
@@ -21,8 +21,8 @@ from holdfast import (
     once,
     pause,
 )
-from holdfast.journal.store import Commit
-from holdfast.observe.events import Event
+from limpet.journal.store import Commit
+from limpet.observe.events import Event
 
 
 class Failing(MemoryStore):

@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypedDict
 import pydantic
 import pytest
 
-from holdfast import DefinitionError, ExecutionError, State, StateGraph, UsageError, append, merge
-from holdfast.graphs.schema import read_schema
+from limpet import DefinitionError, ExecutionError, State, StateGraph, UsageError, append, merge
+from limpet.graphs.schema import read_schema
 
 
 class Crash(BaseException):

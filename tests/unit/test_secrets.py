@@ -15,7 +15,7 @@ from typing import Annotated, Any, NotRequired, Optional, TypedDict
 import pydantic
 import pytest
 
-from holdfast import (
+from limpet import (
     END,
     START,
     AnswerRefused,
@@ -34,9 +34,9 @@ from holdfast import (
     pause,
     secret,
 )
-from holdfast.graphs.secrets import MASK, forms_of, hidden
-from holdfast.journal.store import RunFilter
-from holdfast.observe import LogObserver, ProgressObserver
+from limpet.graphs.secrets import MASK, forms_of, hidden
+from limpet.journal.store import RunFilter
+from limpet.observe import LogObserver, ProgressObserver
 from support.checkpoint_stores import InMemoryCheckpointStore
 
 TOKEN = "sk-live-7f3a9c"

@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine import given
-from holdfast.engine.link import Stop
-from holdfast.engine.session import Session
-from holdfast.journal.store import RUNNING, Commit, Lease, RunHead
-from holdfast.stores.memory import MemoryStore, _Run
+from limpet.engine.leases.lease_client import Stop
+from limpet.engine.node_context import resume_input as given
+from limpet.engine.sessions.session import Session
+from limpet.journal.store import RUNNING, Commit, Lease, RunHead
+from limpet.stores.memory import MemoryStore, _Run
 from support.simulated_world import LEASE, Store
 from support.simulation import Simulation, Violation, explore
 

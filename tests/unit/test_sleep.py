@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     END,
     START,
     BranchResult,
@@ -28,9 +28,9 @@ from holdfast import (
     pause,
     sleep,
 )
-from holdfast.engine import entry
-from holdfast.engine.given import Given
-from holdfast.testing.claims import ManualClock
+from limpet.engine.node_context.resume_input import Given
+from limpet.engine.sessions import resume as entry
+from limpet.testing.conformance.tools import ManualClock
 from support.sections import AT_ONCE, Via, fan
 
 A_DAY = 86_400.0

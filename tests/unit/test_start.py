@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     ExecutionError,
     MemoryStore,
     RunCancelled,
@@ -24,8 +24,8 @@ from holdfast import (
     append,
     pause,
 )
-from holdfast.journal.store import NewRun, RunHead
-from holdfast.testing.claims import ManualClock
+from limpet.journal.store import NewRun, RunHead
+from limpet.testing.conformance.tools import ManualClock
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from holdfast import (
+from limpet import (
     ExecutionError,
     MemoryStore,
     State,

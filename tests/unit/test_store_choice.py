@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     MemoryCheckpointer,
     MemoryStore,
     RunPaused,
@@ -26,10 +26,11 @@ from holdfast import (
     pause,
     register_store,
 )
-from holdfast.stores import registry, schemes
-from holdfast.stores.environment import BACKEND, DSN, STORE, Choice, chosen
-from holdfast.stores.files import FileStore
-from holdfast.stores.sqlite import SQLiteStore
+from limpet.stores import opening as registry
+from limpet.stores import urls as schemes
+from limpet.stores.environment import BACKEND, DSN, STORE, Choice, chosen
+from limpet.stores.files.store import FileStore
+from limpet.stores.sqlite.store import SQLiteStore
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +116,7 @@ def test_the_stores_of_backends_are_where_they_should_be(
         ({}, f"set {STORE} to a URL or name"),
         ({STORE: "env"}, '"env" is none'),
         ({BACKEND: "env"}, '"env" is none'),
-        ({STORE: "encrypted+env", "HOLDFAST_ENCRYPTION_KEY": "7" * 64}, '"env" is none'),
+        ({STORE: "encrypted+env", "LIMPET_ENCRYPTION_KEY": "7" * 64}, '"env" is none'),
         ({STORE: "tiered://?hot=memory://&cold=env"}, '"env" is none'),
         ({BACKEND: "postgres"}, f"set {DSN} to where the postgres is, such as postgresql://"),
         ({BACKEND: "redis"}, f"set {DSN} to where the redis is, such as redis://"),
@@ -142,7 +143,7 @@ def test_what_makes_no_sense_is_told_without_passwords(
     assert not any("secret" in line for line in told)
 
 
-def test_what_names_no_store_uses_the_one_of_holdfast_store(
+def test_what_names_no_store_uses_the_one_of_limpet_store(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """P5: and the log says so. The other variables aren't asked, since they may be another program's."""
@@ -150,7 +151,7 @@ def test_what_names_no_store_uses_the_one_of_holdfast_store(
     assert asking().compiled().link is None
     register_store("mine", MemoryStore())
     monkeypatch.setenv(STORE, "mine")
-    with caplog.at_level(logging.INFO, "holdfast.stores"), pytest.raises(RunPaused):
+    with caplog.at_level(logging.INFO, "limpet.stores"), pytest.raises(RunPaused):
         asking().execute({}, run_id="r")
     assert caplog.messages == [f"{STORE} names the store: {open_store('mine')!r}"]
     assert asking().resume("r", "yes").results == {"ask": "yes"}
@@ -193,7 +194,7 @@ def test_a_missing_extra_is_told_with_what_to_install(monkeypatch: pytest.Monkey
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
     monkeypatch.setenv(STORE, "redis://localhost:1/7")
-    with pytest.raises(StoreUnavailable, match=r"pip install 'holdfast\[redis\]'"):
+    with pytest.raises(StoreUnavailable, match=r"pip install 'limpet\[redis\]'"):
         open_store("env")
 
 
@@ -206,10 +207,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "Metadata-Version: 2.1\nName: tidal\nVersion: 1.0\n"
     )
     (place / "tidal-1.0.dist-info" / "entry_points.txt").write_text(
-        "[holdfast.stores]\ntidal = tidal_stores:make\nneedy = tidal_needy:make\nodd = tidal_stores:ODD\n"
+        "[limpet.stores]\ntidal = tidal_stores:make\nneedy = tidal_needy:make\nodd = tidal_stores:ODD\n"
     )
     (place / "tidal_stores.py").write_text(
-        "from holdfast import MemoryStore\nODD = 7\n\n\ndef make(url):\n    store = MemoryStore()\n"
+        "from limpet import MemoryStore\nODD = 7\n\n\ndef make(url):\n    store = MemoryStore()\n"
         "    store.url = url\n    return store\n"
     )
     (place / "tidal_needy.py").write_text("import a_driver_that_is_missing\n")
@@ -238,6 +239,6 @@ def test_an_installed_package_may_bring_stores(monkeypatch: pytest.MonkeyPatch) 
 
 def test_packages_are_not_asked_for_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """P5, D9: looking through them takes its time."""
-    monkeypatch.setitem(sys.modules, "holdfast.stores.plugins", None)
+    monkeypatch.setitem(sys.modules, "limpet.stores.plugins", None)
     for target in ("memory", "memory://", "runs.db", "sqlite:///runs.db", "file://./runs"):
         open_store(target)

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import StoreUnavailable, UnknownName, UsageError
-from holdfast.journal.store import NewRun, RunFilter, Store
-from holdfast.stores import MemoryStore, open_store, register_store, registry, schemes
-from holdfast.stores.registry import StoreURL, register_store_scheme
-from holdfast.stores.sqlite import SQLiteStore
+from limpet.errors import StoreUnavailable, UnknownName, UsageError
+from limpet.journal.store import NewRun, RunFilter, Store
+from limpet.stores import MemoryStore, open_store, register_store
+from limpet.stores import opening as registry
+from limpet.stores import urls as schemes
+from limpet.stores.opening import StoreURL, register_store_scheme
+from limpet.stores.sqlite.store import SQLiteStore
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +55,7 @@ def test_sqlite_is_a_file_in_the_working_directory(tmp_path: Path) -> None:
     """G10."""
     store = open_store("sqlite")
     assert isinstance(store, SQLiteStore)
-    assert (store.path, store.abilities.level) == ((tmp_path / "holdfast.db").resolve(), "disk")
+    assert (store.path, store.abilities.level) == ((tmp_path / "limpet.db").resolve(), "disk")
     assert open_store("sqlite") is store
 
 
@@ -219,8 +221,8 @@ def test_a_scheme_can_be_registered() -> None:
 
 
 def test_the_stores_are_light_to_import() -> None:
-    """`import holdfast` stays light: no sqlite3 until a SQLite store is opened, and never pytest."""
-    code = "import sys, holdfast.stores; print(*({'sqlite3', 'pytest'} & {*sys.modules}))"
+    """`import limpet` stays light: no sqlite3 until a SQLite store is opened, and never pytest."""
+    code = "import sys, limpet.stores; print(*({'sqlite3', 'pytest'} & {*sys.modules}))"
     environment = {**os.environ, "PYTHONPATH": str(Path(registry.__file__).parents[2])}
     shown = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
     assert shown.strip() == ""

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import pydantic
 import pytest
 
-from holdfast import (
+from limpet import (
     END,
     DefinitionError,
     ExecutionError,
@@ -29,7 +29,7 @@ from holdfast import (
     once,
     pause,
 )
-from holdfast.journal import ledger
+from limpet.journal import writer as ledger
 from support.sections import AT_ONCE, Calls, Crash, Via, gather
 
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     DefinitionError,
     MemoryStore,
     RunCancelled,
@@ -29,8 +29,8 @@ from holdfast import (
     pause,
     supervise,
 )
-from holdfast.engine.catalogue import REGISTERED, Catalogue
-from holdfast.engine.supervisor import Supervisor
+from limpet.engine.supervisor.catalog import REGISTERED, Catalogue
+from limpet.engine.supervisor.supervisor import Supervisor
 
 SOON = 60.0
 """Seconds within which what is waited for has happened, on any machine."""
@@ -531,7 +531,7 @@ def test_an_idle_supervisor_costs_one_small_query_a_look() -> None:
 
 def test_an_idle_supervisor_finds_what_another_process_queued(tmp_path: Path) -> None:
     """H1: by looking, as nobody nudges it: two stores of one file."""
-    from holdfast.stores.sqlite import SQLiteStore
+    from limpet.stores.sqlite.store import SQLiteStore
 
     here, there = SQLiteStore(tmp_path / "runs.db"), SQLiteStore(tmp_path / "runs.db")
     graph, elsewhere = one(hello).compile(store=here), one(hello).compile(store=there)
@@ -575,7 +575,7 @@ def test_leases_are_renewed_while_a_node_blocks(gate: Gate) -> None:
 def test_graphs_are_found_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """H1: a fresh process loads what it needs when a run of it turns up."""
     (tmp_path / "their_graphs.py").write_text(
-        "from holdfast import StateGraph\n"
+        "from limpet import StateGraph\n"
         "class inside:\n"
         "    graph = StateGraph(name='theirs').add_node('a', run=lambda state: {'x': 1})\n"
         "    graph.set_entry_point('a').set_finish_point('a')\n"
@@ -618,12 +618,12 @@ def test_registered_graphs_are_known_to_all(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(UsageError, match="needs graphs"):
         supervise(store)
     graph = one(hello).compile(store=store)
-    assert holdfast.register_graph(graph) == "one"
-    assert holdfast.register_graph(graph) == "one"
+    assert limpet.register_graph(graph) == "one"
+    assert limpet.register_graph(graph) == "one"
     with pytest.raises(DefinitionError, match="two graphs called 'one'"):
-        holdfast.register_graph(one(hello))
+        limpet.register_graph(one(hello))
     with pytest.raises(DefinitionError, match="is no graph"):
-        holdfast.register_graph(StateGraph)  # type: ignore[arg-type]
+        limpet.register_graph(StateGraph)  # type: ignore[arg-type]
     with supervise(store, poll=0.02):
         assert graph.start().wait(SOON).status == "completed"
 
@@ -747,7 +747,7 @@ def test_a_supervisor_says_what_it_does_to_its_log_alone(capsys: pytest.CaptureF
     """H1: it prints nothing."""
     store = MemoryStore()
     graph = one(hello).compile(store=store)
-    logging.getLogger("holdfast.supervisor").addHandler(logging.NullHandler())
+    logging.getLogger("limpet.supervisor").addHandler(logging.NullHandler())
     with Supervisor(store, Catalogue([graph]), supervise(store, [graph]).habits._replace(poll=0.02)):
         graph.start().wait(SOON)
     assert capsys.readouterr() == ("", "")
@@ -782,10 +782,10 @@ def test_a_stop_while_a_node_waits_for_the_store_does_not_fail_it(
         return effect()
 
     def node(state: State) -> dict[str, Any]:
-        return {"log": [holdfast.once("pay", effect)]}
+        return {"log": [limpet.once("pay", effect)]}
 
     async def anode(state: State) -> dict[str, Any]:
-        return {"log": [await holdfast.once("pay", aeffect)]}
+        return {"log": [await limpet.once("pay", aeffect)]}
 
     graph = one(node if sort == "sync" else anode).compile(store=store)
     run = graph.start()
@@ -845,8 +845,8 @@ def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(gate: Gate)
 
 def test_a_lost_run_whose_lease_has_run_out_is_gone_on_with_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """H1: it is known to be lost, and due as well; a sweep waits until it is through with it."""
-    from holdfast.engine import neighbours
-    from holdfast.testing.claims import ManualClock
+    from limpet.engine.supervisor import orphans as neighbours
+    from limpet.testing.conformance.tools import ManualClock
 
     monkeypatch.setattr(neighbours, "is_dead", lambda holder: holder == "the dead")
     clock = ManualClock()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import END, START, MemoryStore, StateGraph, supervise
+from limpet import END, START, MemoryStore, StateGraph, supervise
 
 NEVER = 10_000.0
 """A poll that isn't lived to see: what happens before didn't wait for it."""

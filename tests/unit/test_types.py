@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import pytest
 
-from holdfast.errors import UnstorableValue, UsageError
-from holdfast.journal.codec import decode, encode
-from holdfast.journal.types import TypeRegistry, register_type
+from limpet.errors import UnstorableValue, UsageError
+from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.encoding.user_types import TypeRegistry, register_type
 
 T = TypeVar("T")
 
@@ -510,7 +510,7 @@ class TestRegistering:
         register_type(Celsius, name="taken", to=lambda value: value.degrees, restore=Celsius)
         with pytest.raises(UsageError, match=r"the name 'taken' is taken by .*Celsius"):
             register_type(Plain, name="taken")
-        with pytest.raises(UsageError, match="Holdfast itself"):
+        with pytest.raises(UsageError, match="Limpet itself"):
             register_type(Plain, name="numpy:array")
 
     def test_registering_twice_changes_nothing(self) -> None:

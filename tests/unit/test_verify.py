@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import MemoryStore, RunNotFound, State, StateGraph, StoreError, UsageError, open_store, pause
-from holdfast.journal.store import Store
+from limpet import MemoryStore, RunNotFound, State, StateGraph, StoreError, UsageError, open_store, pause
+from limpet.journal.store import Store
 from support.redis_servers import redis_server
 
 
@@ -124,21 +124,21 @@ def test_damage_in_redis_is_named(tmp_path: Path) -> None:
     ):
         graph = line(6, store, preserve=True)
         graph.execute({}, run_id="r")
-        third = client.lindex("holdfast:journal:r", 2)
-        client.lset("holdfast:journal:r", 2, third[:-1])
+        third = client.lindex("limpet:journal:r", 2)
+        client.lset("limpet:journal:r", 2, third[:-1])
         found = graph.verify("r")
         assert [damage.sequence for damage in found.damaged] == [3]
         assert found.steps == readable(graph, "r", 6) == [0]
-        client.rpop("holdfast:journal:r")
+        client.rpop("limpet:journal:r")
         found = graph.verify("r")
         assert (found.ok, found.restorable) == (False, False)
         assert "should have" in str(found)
 
 
 def test_what_can_not_be_told_is_reported_too() -> None:
-    """H5: a record of a newer Holdfast, one that doesn't follow, and a head that makes no sense."""
-    from holdfast.journal.codec import encode
-    from holdfast.journal.envelope import Seal
+    """H5: a record of a newer Limpet, one that doesn't follow, and a head that makes no sense."""
+    from limpet.journal.encoding.codec import encode
+    from limpet.journal.encoding.envelope import Seal
 
     store = MemoryStore()
     graph = line(3, store, preserve=True)
@@ -187,9 +187,9 @@ def test_a_stop_that_the_journal_knows_nothing_of_is_damage(tmp_path: Path) -> N
     """H5: the newest record is lost, or somebody was at the head."""
     from contextlib import closing
 
-    from holdfast import export_run, import_run, pause, verify_run
-    from holdfast.journal.store import Commit
-    from holdfast.stores.memory import MemoryStore
+    from limpet import export_run, import_run, pause, verify_run
+    from limpet.journal.store import Commit
+    from limpet.stores.memory import MemoryStore
 
     store = MemoryStore()
     graph = StateGraph(name="asks").add_node("ask", run=lambda state: {"a": pause("Well?")})

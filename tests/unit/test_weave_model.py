@@ -24,28 +24,28 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.calling import attempt
-from holdfast.engine.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
-from holdfast.engine.core import Core
-from holdfast.engine.creation import start
-from holdfast.engine.entry import resume
-from holdfast.engine.given import Given
-from holdfast.engine.link import link_to
-from holdfast.engine.records import fork, rollback
-from holdfast.engine.session import Compiled, Session
-from holdfast.engine.task import Task
-from holdfast.engine.ways import update_inside
-from holdfast.errors import ExecutionError, StoreUnavailable
-from holdfast.graphs.definition import Definition
-from holdfast.graphs.plan import END, Plan
-from holdfast.graphs.policy import Retry
-from holdfast.graphs.reducers import append, merge
-from holdfast.graphs.schema import read_schema
-from holdfast.graphs.state import State
-from holdfast.journal.codec import decode
-from holdfast.journal.progress import MEMO, NESTED, STEP, Progress
-from holdfast.journal.reading import Checkpoint, history, opened, progress_at, read_progress
-from holdfast.journal.store import (
+from limpet.engine.drivers.call import attempt
+from limpet.engine.leases.lease_client import link_to
+from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
+from limpet.engine.loop.next_node import update_inside
+from limpet.engine.loop.run_lifecycle import Core
+from limpet.engine.node_context.node_context import Task
+from limpet.engine.node_context.resume_input import Given
+from limpet.engine.operations.records import fork, rollback
+from limpet.engine.sessions.resume import resume
+from limpet.engine.sessions.session import Compiled, Session
+from limpet.engine.sessions.start import start
+from limpet.errors import ExecutionError, StoreUnavailable
+from limpet.graphs.builder import Definition
+from limpet.graphs.plan import END, Plan
+from limpet.graphs.reducers import append, merge
+from limpet.graphs.retry import Retry
+from limpet.graphs.schema import read_schema
+from limpet.graphs.state import State
+from limpet.journal.encoding.codec import decode
+from limpet.journal.progress import MEMO, NESTED, STEP, Progress
+from limpet.journal.reader import Checkpoint, history, opened, progress_at, read_progress
+from limpet.journal.store import (
     CANCELLED,
     COMPLETED,
     FAILED,
@@ -56,9 +56,9 @@ from holdfast.journal.store import (
     Signalled,
     Tail,
 )
-from holdfast.journal.waiting import AFTER, BEFORE
-from holdfast.stores.memory import MemoryStore
-from holdfast.testing.claims import ManualClock
+from limpet.journal.waits import AFTER, BEFORE
+from limpet.stores.memory import MemoryStore
+from limpet.testing.conformance.tools import ManualClock
 
 Key = str | int
 Interrupts = list[tuple[frozenset[str], frozenset[str]]]
@@ -1304,8 +1304,8 @@ def eager_snapshots(wanted: bool) -> Iterator[None]:
     """Have a snapshot after every few records, so that short runs have some."""
     with pytest.MonkeyPatch.context() as patch:
         if wanted:
-            patch.setattr("holdfast.journal.ledger.LEAST_WEIGHT", 1)
-            patch.setattr("holdfast.journal.ledger.SNAPSHOT_FACTOR", 0.5)
+            patch.setattr("limpet.journal.writer.LEAST_WEIGHT", 1)
+            patch.setattr("limpet.journal.writer.SNAPSHOT_FACTOR", 0.5)
         yield
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     DefinitionError,
     ExecutionError,
     MemoryStore,

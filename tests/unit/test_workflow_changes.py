@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     ExecutionError,
     MemoryStore,
     RunPaused,
@@ -21,8 +21,8 @@ from holdfast import (
     WorkflowState,
     pause,
 )
-from holdfast.journal.codec import encode
-from holdfast.journal.store import Commit
+from limpet.journal.encoding.codec import encode
+from limpet.journal.store import Commit
 from support.sections import AT_ONCE, Crash, Via
 
 NOT_COMPARED = ("timestamp", "duration", "attempts")
@@ -329,7 +329,7 @@ def test_what_is_found_out_later_is_refused_and_the_run_goes_on(
         flow.add_task("x", adder).add_task("y", adder)
         return flow.add_task("late", Calls(), ["x"]).add_task("stop", lambda: pause("?"), ["x"])
 
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "limpet"):
         stopped(made())
     final = made().resume("r", 1)
     refused = [(each["by"], each["decision"]) for each in final.decisions if each["kind"] == "refused"]
@@ -558,7 +558,7 @@ def test_a_run_goes_on_with_edited_tasks_and_keeps_what_is_finished(
     made = edited(store, calls, tasks, on_mismatch="warn")
     plan = made.plan_resume("r")
     still_asks = bool(plan.questions)
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "limpet"):
         final = via.resume(made, "r", *((1,) if still_asks else ()))
     (warning,) = [each.getMessage() for each in caplog.records if "has changed" in each.getMessage()]
     assert all(repr(name) in warning for name in plan.gone)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     DefinitionError,
     ExecutionError,
     MemoryStore,
@@ -27,7 +27,7 @@ from holdfast import (
     once,
     pause,
 )
-from holdfast.engine.records import progress_of
+from limpet.engine.operations.records import progress_of
 
 
 def paged(store: Any, page: Any, merge: str = "merge", plan: str = "plan", **settings: Any) -> Workflow:
@@ -218,7 +218,7 @@ def test_a_setting_that_there_is_not_is_refused() -> None:
 
 
 TYPED = """
-from holdfast import StateGraph, Task, Workflow, WorkflowState, once
+from limpet import StateGraph, Task, Workflow, WorkflowState, once
 
 flow = Workflow("typed", store="memory")
 
@@ -248,7 +248,7 @@ def test_types_reach_those_who_define_and_run_workflows(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "typed.py").write_text(TYPED)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "typed.py"]
-    found = os.environ | {"MYPYPATH": str(Path(holdfast.__file__).parents[1])}
+    found = os.environ | {"MYPYPATH": str(Path(limpet.__file__).parents[1])}
     checked = subprocess.run(command, cwd=tmp_path, env=found, capture_output=True, text=True, timeout=100)
     assert "Success" in checked.stdout, checked.stdout
 

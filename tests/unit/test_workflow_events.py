@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     ExecutionError,
     MemoryStore,
     Retry,
@@ -365,7 +365,7 @@ def test_a_large_checkpoint_is_warned_of(via: Via, store: Any, caplog: pytest.Lo
     flow = Workflow("f", store=store).add_task("a", lambda: os.urandom(300_000))
     flow.add_task("b", lambda: os.urandom(300_000)).add_task("c", lambda a: len(a), ["a", "b"])
     flow.add_task("d", lambda: b"x" * 5_000_000, ["c"])
-    with caplog.at_level(logging.WARNING, logger="holdfast"):
+    with caplog.at_level(logging.WARNING, logger="limpet"):
         via.execute(flow, run_id="big")
     warned = [record.getMessage() for record in caplog.records]
     assert len(warned) == 1
@@ -378,7 +378,7 @@ def test_a_small_checkpoint_is_not(via: Via, store: Any, caplog: pytest.LogCaptu
     flow = Workflow("f", store=store)
     for n in range(4):
         flow.add_task(f"t{n}", lambda: os.urandom(400_000), [f"t{n - 1}"] if n else ())
-    with caplog.at_level(logging.WARNING, logger="holdfast"):
+    with caplog.at_level(logging.WARNING, logger="limpet"):
         via.execute(flow)
     assert caplog.records == []
 

@@ -22,20 +22,20 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from holdfast import Retry, RunPaused, StateGraph, TaskResult, Workflow, WorkflowState
-from holdfast.engine.calling import attempt
-from holdfast.engine.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
-from holdfast.engine.creation import start
-from holdfast.engine.entry import resume
-from holdfast.engine.given import Given
-from holdfast.engine.link import link_to
-from holdfast.engine.session import Session
-from holdfast.engine.task import Task
-from holdfast.errors import Conflict, ExecutionError, StoreUnavailable, UsageError
-from holdfast.journal.codec import decode
-from holdfast.journal.progress import MEMO, NESTED, STEP, Progress
-from holdfast.journal.reading import history, opened, progress_at, read_progress
-from holdfast.journal.store import (
+from limpet import Retry, RunPaused, StateGraph, TaskResult, Workflow, WorkflowState
+from limpet.engine.drivers.call import attempt
+from limpet.engine.leases.lease_client import link_to
+from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
+from limpet.engine.node_context.node_context import Task
+from limpet.engine.node_context.resume_input import Given
+from limpet.engine.sessions.resume import resume
+from limpet.engine.sessions.session import Session
+from limpet.engine.sessions.start import start
+from limpet.errors import Conflict, ExecutionError, StoreUnavailable, UsageError
+from limpet.journal.encoding.codec import decode
+from limpet.journal.progress import MEMO, NESTED, STEP, Progress
+from limpet.journal.reader import history, opened, progress_at, read_progress
+from limpet.journal.store import (
     CANCELLED,
     COMPLETED,
     FAILED,
@@ -46,8 +46,8 @@ from holdfast.journal.store import (
     Signalled,
     Tail,
 )
-from holdfast.stores.memory import MemoryStore
-from holdfast.testing.claims import ManualClock
+from limpet.stores.memory import MemoryStore
+from limpet.testing.conformance.tools import ManualClock
 
 Key = str | int
 Operation = tuple[Any, ...]
@@ -1348,8 +1348,8 @@ def eager_snapshots(wanted: bool) -> Iterator[None]:
     """Have a snapshot after every few records, so that short runs have some."""
     with pytest.MonkeyPatch.context() as patch:
         if wanted:
-            patch.setattr("holdfast.journal.ledger.LEAST_WEIGHT", 1)
-            patch.setattr("holdfast.journal.ledger.SNAPSHOT_FACTOR", 0.5)
+            patch.setattr("limpet.journal.writer.LEAST_WEIGHT", 1)
+            patch.setattr("limpet.journal.writer.SNAPSHOT_FACTOR", 0.5)
         yield
 
 

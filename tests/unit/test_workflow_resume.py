@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     AlreadyCompleted,
     AnswerRefused,
     Conflict,
@@ -34,7 +34,7 @@ from holdfast import (
     once,
     pause,
 )
-from holdfast.journal.codec import encode
+from limpet.journal.encoding.codec import encode
 from support.sections import SOON, Crash, Via
 
 TIMES = ("timestamp", "duration")

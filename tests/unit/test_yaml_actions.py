@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     ActionFailed,
     AnswerRefused,
     CheckpointNotFound,
@@ -30,9 +30,9 @@ from holdfast import (
     loads,
     register_action,
 )
-from holdfast.declared import actions as registry
-from holdfast.declared.builtin import BUILT_IN
-from holdfast.declared.loading import check_text
+from limpet.yaml_files.actions import registry
+from limpet.yaml_files.actions.builtin import BUILT_IN
+from limpet.yaml_files.loading import check_text
 
 
 def run(uses: str, given: dict[str, Any], state: dict[str, Any] | None = None, **settings: Any) -> Any:
@@ -489,7 +489,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         info = tmp_path / "kelp-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kelp\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[holdfast.actions]\n{points}\n")
+        (info / "entry_points.txt").write_text(f"[limpet.actions]\n{points}\n")
         monkeypatch.syspath_prepend(tmp_path)
 
     yield install
@@ -514,7 +514,7 @@ def test_packages_bring_actions_which_are_imported_when_a_graph_is_built(
 def test_modules_that_a_file_imports_bring_actions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F13: while such a file is only looked at, actions that nobody knows yet may be theirs."""
     (tmp_path / "own_actions.py").write_text(
-        "import holdfast\n\n@holdfast.action('own.add')\ndef add(a, b):\n    return a + b\n"
+        "import limpet\n\n@limpet.action('own.add')\ndef add(a, b):\n    return a + b\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     text = "imports: [own_actions]\nnodes: [{name: n, uses: own.add, with: {a: 1, b: 2}, output: out}]"

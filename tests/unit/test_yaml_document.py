@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import DeclarationError
-from holdfast.declared.document import MOST_CHARACTERS, MOST_LEVELS, read_document
+from limpet import DeclarationError
+from limpet.yaml_files.document import MOST_CHARACTERS, MOST_LEVELS, read_document
 
 
 def read(text: str) -> Any:

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     END,
     START,
     DeclarationError,
@@ -28,7 +28,7 @@ from holdfast import (
     load_from_file,
     loads,
 )
-from holdfast.declared.loading import check, check_text
+from limpet.yaml_files.loading import check, check_text
 
 
 def prepare(state: Any) -> dict[str, Any]:
@@ -485,13 +485,13 @@ def test_a_missing_key_fails_the_run_and_names_template_node_and_key() -> None:
     with pytest.raises(ExecutionError) as caught:
         graph.execute({"path": "x"})
     cause = caught.value.cause
-    assert isinstance(cause, holdfast.TemplateError)
+    assert isinstance(cause, limpet.TemplateError)
     assert (cause.key, cause.node, cause.place) == ("paht", "node 'a'", "<text>:5:13")
     assert str(cause).endswith("the state has no key 'paht'; did you mean 'path'?")
     edge = loads("nodes: [{name: a, goto: [{to: a, condition: state.missing > 3}, END]}]")
     with pytest.raises(ExecutionError) as caught:
         edge.execute({})
-    assert isinstance(caught.value.cause, holdfast.TemplateError)
+    assert isinstance(caught.value.cause, limpet.TemplateError)
 
 
 def test_reading_imports_nothing_and_loading_imports_only_what_makes_sense(

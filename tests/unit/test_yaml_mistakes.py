@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from holdfast import DeclarationError, DefinitionError, HoldfastError, UsageError, load, loads
-from holdfast.declared.loading import check_text
+from limpet import DeclarationError, DefinitionError, LimpetError, UsageError, load, loads
+from limpet.yaml_files.loading import check_text
 
 
 def mistakes(text: str) -> list[str]:
@@ -160,7 +160,7 @@ def test_a_mistake_in_a_file_is_a_mistake_in_a_definition() -> None:
     """F13: whoever catches `DefinitionError` catches these; the code is its own."""
     with pytest.raises(DefinitionError) as caught:
         loads("nodes: 5")
-    assert (caught.value.code, issubclass(DeclarationError, HoldfastError)) == ("declaration", True)
+    assert (caught.value.code, issubclass(DeclarationError, LimpetError)) == ("declaration", True)
 
 
 def test_code_that_is_not_there_is_told_with_its_place_and_all_at_once() -> None:
@@ -171,7 +171,7 @@ nodes:
   - {name: b, run: "os.path:joim"}
   - {name: c, run: "os:sep"}
   - {name: d, retry: {on: "json:JSONDecodeErorr"}}
-  - {name: e, run: "holdfast:append"}
+  - {name: e, run: "limpet:append"}
 state: {x: "json:JSONDecoder", y: "os:sep", z: {reducer: "os:sep"}, u: "gone_module:T"}
 """
     check_text(text)
@@ -207,10 +207,10 @@ def test_settings_that_there_are_not_are_the_callers_mistake() -> None:
 
 def test_without_the_extra_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """F13: it names what to install."""
-    from holdfast.declared.templates import sandbox
+    from limpet.yaml_files.templates import sandbox
 
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(UsageError, match=r"pip install 'holdfast\[yaml\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'limpet\[yaml\]'"):
         loads("nodes: [{name: a}]")
     with pytest.raises(UsageError, match="there is no file"):
         load("gone.yaml")
@@ -218,5 +218,5 @@ def test_without_the_extra_there_is_one_clear_error(monkeypatch: pytest.MonkeyPa
     sandbox.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert loads("nodes: [{name: a}]").execute({}) == {}
-    with pytest.raises(UsageError, match=r"pip install 'holdfast\[yaml\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'limpet\[yaml\]'"):
         loads("nodes: [{name: a, prompt: '{{ state.x }}'}]")

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast import DeclarationError, loads
-from holdfast.declared.document import Value, read_document
-from holdfast.declared.grammar import DECLARATION, GRAPH, TASK
-from holdfast.declared.loading import check_text
-from holdfast.declared.mistakes import Mistakes
-from holdfast.declared.records import Record
-from holdfast.declared.schema import schema, text
+from limpet import DeclarationError, loads
+from limpet.yaml_files.document import Value, read_document
+from limpet.yaml_files.grammar.json_schema import schema, text
+from limpet.yaml_files.grammar.keys import DECLARATION, GRAPH, TASK
+from limpet.yaml_files.grammar.mappings import Record
+from limpet.yaml_files.grammar.mistakes import Mistakes
+from limpet.yaml_files.loading import check_text
 
-PUBLISHED = Path(__file__).parents[2] / "docs" / "reference" / "holdfast.schema.json"
+PUBLISHED = Path(__file__).parents[2] / "docs" / "reference" / "limpet.schema.json"
 EDITOR = jsonschema.Draft7Validator(schema())
 
 
@@ -37,7 +37,7 @@ def editor_takes(data: Any) -> bool:
 
 
 def test_the_published_schema_is_current_and_is_one() -> None:
-    """F13: `python -m holdfast.declared.schema > docs/reference/holdfast.schema.json` makes it anew."""
+    """F13: `python -m limpet.yaml_files.grammar.json_schema > docs/reference/limpet.schema.json` makes it anew."""
     assert PUBLISHED.read_text(encoding="utf-8") == text()
     jsonschema.Draft7Validator.check_schema(json.loads(text()))
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import State, TemplateError
-from holdfast.declared.document import Value
-from holdfast.declared.mistakes import Mistakes
-from holdfast.declared.templates import LONGEST_RANGE, Compiler, filled
+from limpet import State, TemplateError
+from limpet.yaml_files.document import Value
+from limpet.yaml_files.grammar.mistakes import Mistakes
+from limpet.yaml_files.templates import LONGEST_RANGE, Compiler, filled
 
 NAMES = ("state", "config")
 

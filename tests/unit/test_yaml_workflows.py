@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     DeclarationError,
     ExecutionError,
     MemoryStore,
@@ -22,8 +22,8 @@ from holdfast import (
     load,
     loads,
 )
-from holdfast.declared import actions as registry
-from holdfast.declared.loading import check, check_text
+from limpet.yaml_files.actions import registry
+from limpet.yaml_files.loading import check, check_text
 
 FLOW = """\
 name: weather

@@ -17,7 +17,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast import StateGraph
+from limpet import StateGraph
 
 
 def main() -> None:

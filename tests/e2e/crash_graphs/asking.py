@@ -8,7 +8,7 @@ from typing import Any
 
 from effects import die, effect, used_up
 
-from holdfast import StateGraph, once, pause
+from limpet import StateGraph, once, pause
 
 
 def build(folder: Path) -> StateGraph:

@@ -12,7 +12,7 @@ from typing import Any
 
 from effects import effect, wait_until_there
 
-from holdfast import Event, StateGraph, once
+from limpet import Event, StateGraph, once
 
 BRANCHES = ("north", "east", "south")
 

@@ -14,9 +14,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
-from holdfast import AlreadyCompleted, Event, RunNotFound, StateGraph, append, merge
-from holdfast.journal.store import Commit, Lease, NewRun
-from holdfast.stores.sqlite import SQLiteStore
+from limpet import AlreadyCompleted, Event, RunNotFound, StateGraph, append, merge
+from limpet.journal.store import Commit, Lease, NewRun
+from limpet.stores.sqlite.store import SQLiteStore
 
 STEPS = 50
 ROUNDS = 24

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from effects import die, effect
 
-from holdfast import Event, StateGraph, append
+from limpet import Event, StateGraph, append
 
 STEPS = 40
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import holdfast
-from holdfast import END, START, Retry, StateGraph, Workflow
+import limpet
+from limpet import END, START, Retry, StateGraph, Workflow
 
 KINDS = ("steps", "beside", "items", "plan")
 ITEMS = 4
@@ -55,7 +55,7 @@ def build(folder: Path, pace: float = 0.02, nap: float = 1.0) -> dict[str, State
 
     def napping(state: Any, ctx: Any) -> dict[str, Any]:
         with told(ctx):
-            holdfast.sleep(nap)
+            limpet.sleep(nap)
             return {"trail": [*state["trail"], "nap"]}
 
     def shaky(state: Any, ctx: Any) -> dict[str, Any]:
@@ -169,13 +169,11 @@ def special(folder: Path, log: Log, told: Any) -> dict[str, StateGraph]:
 
     def asking(state: Any, ctx: Any) -> dict[str, Any]:
         with told(ctx):
-            return {
-                "said": holdfast.pause("well?", deadline=state["seconds"], default="nobody said anything")
-            }
+            return {"said": limpet.pause("well?", deadline=state["seconds"], default="nobody said anything")}
 
     def napping(state: Any, ctx: Any) -> dict[str, Any]:
         with told(ctx):
-            holdfast.sleep(state["seconds"])
+            limpet.sleep(state["seconds"])
             return {"by": [os.getpid()]}
 
     def trivial(state: Any) -> dict[str, Any]:

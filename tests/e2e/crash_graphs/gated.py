@@ -8,7 +8,7 @@ from typing import Any
 
 from effects import effect, used_up, wait_until_there
 
-from holdfast import StateGraph, once
+from limpet import StateGraph, once
 
 
 def build(folder: Path) -> StateGraph:

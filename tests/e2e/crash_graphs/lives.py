@@ -21,8 +21,8 @@ from typing import Any
 import fifty
 import nursery
 
-from holdfast import AlreadyCompleted, Event, RunNotFound, StateGraph, once
-from holdfast.journal.reading import read_progress
+from limpet import AlreadyCompleted, Event, RunNotFound, StateGraph, once
+from limpet.journal.reader import read_progress
 
 
 class Life(fifty.Life):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Any
 
-from holdfast import StateGraph
+from limpet import StateGraph
 
 ITEMS = 2000
 AT_ONCE = 16

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Annotated, Any
 
-from holdfast import StateGraph, append
+from limpet import StateGraph, append
 
 PARTS = 6
 PAGES = 7

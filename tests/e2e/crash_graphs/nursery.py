@@ -17,7 +17,7 @@ from typing import Any
 
 from fifty import live
 
-import holdfast.engine.aio  # noqa: F401  # so that no child has to import it
+import limpet.engine.drivers.async_driver  # noqa: F401  # so that no child has to import it
 
 
 def main() -> None:

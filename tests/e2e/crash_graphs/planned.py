@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from holdfast import Retry, StateGraph, append
+from limpet import Retry, StateGraph, append
 
 ROUNDS = 3
 JOBS = 5

@@ -7,7 +7,7 @@ from typing import Any
 
 from effects import die, effect
 
-from holdfast import Retry, StateGraph
+from limpet import Retry, StateGraph
 
 
 def build(folder: Path) -> StateGraph:

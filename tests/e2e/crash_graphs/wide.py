@@ -13,7 +13,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Annotated, Any
 
-from holdfast import StateGraph, append, merge
+from limpet import StateGraph, append, merge
 
 BRANCHES = [f"b{number}" for number in range(8)]
 PAGES = 7

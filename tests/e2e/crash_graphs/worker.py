@@ -18,10 +18,10 @@ from typing import Any
 
 import fleet
 
-import holdfast
-from holdfast.engine import holder
-from holdfast.journal.store import Commit, Lease
-from holdfast.observe.events import Event
+import limpet
+from limpet.engine.leases import process_identity as holder
+from limpet.journal.store import Commit, Lease
+from limpet.observe.events import Event
 
 
 class Watched:
@@ -72,8 +72,8 @@ def main() -> None:
             what = {"run": data["run_id"], "node": data.get("node"), "branch": data.get("branch", "")}
             log(event.type, **what, step=data.get("step"))
 
-    store = Watched(holdfast.open_store(url), log)
-    supervisor = holdfast.supervise(store, graphs, observers=[saved], **settings)
+    store = Watched(limpet.open_store(url), log)
+    supervisor = limpet.supervise(store, graphs, observers=[saved], **settings)
     print(json.dumps({"ready": os.getpid()}), flush=True)
     if tell:
         supervisor.start()

@@ -1,1 +1,0 @@
-"""The command line. `main` is in `holdfast.cli.main`."""

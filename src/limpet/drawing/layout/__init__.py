@@ -1,0 +1,1 @@
+"""Where boxes and the lines between them go on a page."""

@@ -1,0 +1,168 @@
+"""Questions that pause a run, and what counts as an answer.
+
+What an answer must be like is stored with the question as data (choices, and a JSON Schema), so any
+process can refuse a wrong answer without the code that asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from limpet.errors import AnswerRefused, UsageError
+from limpet.graphs.secrets import MASK
+from limpet.journal.waits import Question
+
+_TYPES: dict[str, Any] = {
+    "string": str, "integer": int, "number": (int, float), "boolean": bool,
+    "array": (list, tuple), "object": Mapping, "null": type(None),
+}  # fmt: skip
+
+_NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+
+
+class NotGiven:
+    """Stands for an argument that wasn't given, where None could be one."""
+
+    def __repr__(self) -> str:
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN: Any = NotGiven()
+
+
+class Pause(BaseException):
+    """Carries a question out of a node. Not an `Exception`, so that a node's own `except` lets it through."""
+
+    def __init__(self, question: Question, note: str = "") -> None:
+        self.question, self.note = question, note
+        super().__init__(question.prompt)
+
+
+class Sleep(BaseException):
+    """Ends a call of a node that is to be called again at a certain time. No `Exception` either."""
+
+    def __init__(self, timer: str, until: float) -> None:
+        self.timer, self.until = timer, until
+        super().__init__(timer)
+
+
+class LetOff(BaseException):
+    """Ends a call of a node whose run is to stop, since what it wants kept can't be. No `Exception` either."""
+
+
+def question_for(
+    question_id: str,
+    prompt: str,
+    node: str,
+    choices: Iterable[Any] | None,
+    schema: Any,
+    deadline: float | None = None,
+    secret: bool = False,
+) -> Question:
+    """The question as data. Raises `UsageError` for choices or a schema that aren't any."""
+    if isinstance(choices, str) or (choices is not None and not (choices := list(choices))):
+        raise UsageError(f"choices is a list of at least one answer, not {choices!r}")
+    listed = None if choices is None else list(choices)
+    return Question(question_id, str(prompt), node, listed, _as_schema(schema), deadline, bool(secret))
+
+
+def check_answer(question: Question, answer: Any) -> None:
+    """Raise `AnswerRefused` unless `answer` is one that the question takes. One that is secret isn't quoted."""
+    if question.choices is not None and not any(_equal(answer, choice) for choice in question.choices):
+        listed = ", ".join(map(repr, question.choices))
+        raise AnswerRefused(
+            question.id, f"{MASK if question.secret else repr(answer)} is not one of {listed}"
+        )
+    if question.schema is not None:
+        problem = _mismatch(answer, question.schema, question.schema.get("$defs", {}), "the answer")
+        if problem and question.secret:
+            problem = "it doesn't fit the question's schema; as it is secret, it isn't shown"
+        if problem:
+            raise AnswerRefused(question.id, problem)
+
+
+def read_answer(answer: Any, schema: Any) -> Any:
+    """The answer as `pause()` returns it: an instance of the pydantic model, if the schema is one."""
+    if isinstance(schema, type) and hasattr(schema, "model_validate"):
+        return schema.model_validate(answer)
+    return answer
+
+
+def _as_schema(schema: Any) -> dict[str, Any] | None:
+    if schema is None:
+        return None
+    if isinstance(schema, Mapping):
+        return dict(schema)
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+        described: dict[str, Any] = schema.model_json_schema()
+        return described
+    if schema in _NAMES:
+        return {"type": _NAMES[schema]}
+    raise UsageError(
+        f"schema is a type ({', '.join(kind.__name__ for kind in _NAMES)}), a JSON Schema dict "
+        f"or a pydantic model, not {schema!r}"
+    )
+
+
+def _mismatch(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
+    """Why a value doesn't fit a JSON Schema, or an empty str. The common keywords are looked at."""
+    if "$ref" in schema:
+        schema = shared.get(str(schema["$ref"]).rpartition("/")[2], {})
+    if "anyOf" in schema:
+        problems = [_mismatch(value, each, shared, where) for each in schema["anyOf"]]
+        return "" if "" in problems else problems[0]
+    for check in (_wrong_type, _wrong_value, _wrong_parts):
+        problem = check(value, schema, shared, where)
+        if problem:
+            return problem
+    return ""
+
+
+def _wrong_type(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
+    kinds = schema.get("type")
+    if kinds is None:
+        return ""
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    for kind in kinds:
+        boolean = isinstance(value, bool)
+        if isinstance(value, _TYPES.get(kind, object)) and (not boolean or kind == "boolean"):
+            return ""
+    return f"{where} is {value!r}, not of type {' or '.join(kinds)}"
+
+
+def _wrong_value(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
+    if "enum" in schema and not any(_equal(value, each) for each in schema["enum"]):
+        return f"{where} is {value!r}, not one of {schema['enum']!r}"
+    if "const" in schema and value != schema["const"]:
+        return f"{where} is {value!r}, not {schema['const']!r}"
+    number = isinstance(value, (int, float))
+    if number and "minimum" in schema and value < schema["minimum"]:
+        return f"{where} is {value!r}, below {schema['minimum']}"
+    if number and "maximum" in schema and value > schema["maximum"]:
+        return f"{where} is {value!r}, above {schema['maximum']}"
+    sized = isinstance(value, str)
+    if sized and len(value) < schema.get("minLength", 0):
+        return f"{where} is shorter than {schema['minLength']} characters"
+    if sized and "maxLength" in schema and len(value) > schema["maxLength"]:
+        return f"{where} is longer than {schema['maxLength']} characters"
+    return ""
+
+
+def _wrong_parts(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
+    if isinstance(value, Mapping):
+        for key in schema.get("required", ()):
+            if key not in value:
+                return f"{where} has no {key!r}"
+        for key, part in schema.get("properties", {}).items():
+            if key in value and (problem := _mismatch(value[key], part, shared, f"{where}.{key}")):
+                return problem
+    if isinstance(value, (list, tuple)) and isinstance(schema.get("items"), Mapping):
+        for index, each in enumerate(value):
+            if problem := _mismatch(each, schema["items"], shared, f"{where}[{index}]"):
+                return problem
+    return ""
+
+
+def _equal(answer: Any, choice: Any) -> bool:
+    return type(answer) is type(choice) and bool(answer == choice)

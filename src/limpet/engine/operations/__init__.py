@@ -1,0 +1,1 @@
+"""What can be done with a stored run without running it: answer, cancel, fork, rollback, export."""

@@ -1,0 +1,287 @@
+"""The ways into a run: it is started, resumed, or recalled from a checkpoint of a user's own store.
+
+This is where runs differ: a new one is created, a stored one is claimed and rebuilt. What comes out is a session, and
+the same loop goes on from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from time import time
+from typing import Any
+
+from limpet.engine.leases.lease_client import Held, Link, link_to, nudge
+from limpet.engine.loop.next_node import update_inside
+from limpet.engine.loop.state_changes import Changes
+from limpet.engine.node_context.accounts import summary
+from limpet.engine.node_context.resume_input import Given
+from limpet.engine.sessions.checkpoint_refs import check_step, is_run, located, names_file
+from limpet.engine.sessions.compatibility import check_fits
+from limpet.engine.sessions.provenance import environment
+from limpet.engine.sessions.session import Compiled, Session
+from limpet.engine.sessions.start import new_run, tell_start
+from limpet.engine.sessions.user_checkpointer import take_back
+from limpet.errors import (
+    AlreadyCompleted,
+    Conflict,
+    RunNotFound,
+    RunSetAside,
+    UnstorableValue,
+    UsageError,
+)
+from limpet.graphs.plan import Plan
+from limpet.graphs.secrets import refused_discreetly
+from limpet.graphs.state import State, new_id
+from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.progress import Progress
+from limpet.journal.reader import read_on
+from limpet.journal.store import (
+    COMPLETED,
+    FAILED,
+    RUNNING,
+    RunHead,
+    Tail,
+)
+from limpet.journal.waits import FAILED_PHASE
+from limpet.journal.writer import Ledger
+from limpet.observe import events
+
+A_MOMENT = 1.0
+"""Seconds by which what is known of the store's clock may be wrong."""
+
+
+def resume(
+    compiled: Compiled,
+    run_id: str,
+    given: Given,
+    wait: float | None,
+    stream: bool,
+    step: int | None = None,
+    patience: float | None = None,
+    most_crashes: int | None = None,
+    known: RunHead | None = None,
+) -> Session:
+    """Open a stored run where it stands, with what `given` brings, which is durable before this returns.
+
+    `step` says where the caller believes the run to be, `patience` for how long it may wait here, `most_crashes` how
+    often in a row it may have taken its process down, `known` what the store said of it just now. Raises
+    `RunNotFound`, `AlreadyCompleted`, `Conflict`, `AnswerRefused`, `RunPaused` for a question left open,
+    `DamagedRecord`, `UsageError`, `RunSetAside`.
+    """
+    link = compiled.need_link("resume")
+    if known is None:
+        _refuse_completed(link.head(run_id))
+    held = link.claim(run_id, wait, known)
+    try:
+        tail = link.store.read(run_id)
+        progress, ledger, losses = _reopen(compiled, tail, held, step, given, most_crashes)
+        _bring_in(compiled, progress, ledger, given, tail.head.signal is not None, held.now())
+        fresh = progress.meta.get("queued") and not progress.iterations and progress.section is None
+        session = Session(
+            compiled, progress, ledger, held, stream=stream, resumed=not fresh, whole=tail.first, patience=patience,
+            losses=losses,
+        )  # fmt: skip
+    except BaseException:
+        link.release(held)
+        raise
+    if given.timed and tail.head.signal is not None:
+        session.stop.ask()
+    if fresh:
+        tell_start(compiled, run_id)
+    elif compiled.emit is not None:
+        data = {"run_id": run_id, "node": progress.made_by}
+        compiled.emit(events.CHECKPOINT_LOAD, compiled.plan.name, data)
+    return session
+
+
+def answer(link: Link, run_id: str, given: Given, wait: float | None = None) -> None:
+    """Store answers to what a run asks; whoever supervises the store goes on with it. Needs no plan.
+
+    Raises `RunNotFound`, `Conflict`, `AnswerRefused`, `UsageError` if it asks nothing, `DamagedRecord`.
+    """
+    held = link.claim(run_id, wait)
+    try:
+        tail = link.store.read(run_id)
+        _refuse_completed(tail.head)
+        progress, weight = read_on(tail)
+        if not progress.open_questions():
+            raise UsageError(
+                f"run {run_id!r} asks nothing; resume({run_id!r}) goes on with one that has stopped"
+            )
+        answers, overdue = given.answers_to(progress, held.now()), progress.overdue(held.now())
+        encode(answers, "answers")
+        progress.lost(held.lease.crashes)
+        ledger = Ledger(run_id, held.lease.fence, tail.head.sequence, weight)
+        ledger.move(progress, {"time_passed": overdue, "going_on": answers}, time())
+        refusal = link.commit(
+            ledger.commit(RUNNING, summary(progress), heed=False, due=progress.due() or 0.0)
+        )
+        if refusal is not None:
+            raise refusal
+    finally:
+        link.release(held)
+    nudge(link.store)
+
+
+def recall(
+    compiled: Compiled, reference: str | os.PathLike[str], given: Given, stream: bool, file: bool = False
+) -> Session:
+    """Open the run that a checkpoint's reference leads to: a file's, if `file`. Raises what `resume` does."""
+    file = file or isinstance(reference, os.PathLike)
+    if compiled.checkpointer is None and not (file or names_file(compiled.plan, reference)):
+        run_id, step = located(compiled, reference)
+        return resume(compiled, run_id, given, None, stream, step)
+    from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
+
+    keeper = compiled.checkpointer if compiled.checkpointer is not None and not file else CheckpointFiles()
+    progress = take_back(keeper, os.fspath(reference), compiled.plan)
+    check_fits(compiled.plan, progress)
+    if compiled.link is None:
+        from limpet.stores.memory import MemoryStore
+
+        compiled = compiled._replace(link=link_to(MemoryStore()), interval=0, own=False)
+    link = compiled.need_link("invoke(checkpoint=…)")
+    if not compiled.own:
+        with suppress(RunNotFound):
+            link.store.delete(progress.run_id)
+    elif is_run(link, progress.run_id):
+        if _stands_there(link, progress):
+            return resume(compiled, progress.run_id, given, None, stream, progress.step)
+        progress.run_id, progress.parent = new_id(), progress.run_id
+    progress.crashes = 0
+    link.store.create(new_run(progress, (), None, link.ttl))
+    return resume(compiled, progress.run_id, given, None, stream)
+
+
+def _stands_there(link: Link, progress: Progress) -> bool:
+    """Whether the stored run is still where this progress of it was saved: then its journal is gone on with."""
+    tail = link.store.read(progress.run_id)
+    if not tail.records or tail.head.status == COMPLETED:
+        return False
+    stored, _ = read_on(tail)
+    return (stored.step, stored.node, stored.phase, stored.status, stored.state) == (
+        progress.step, progress.node, progress.phase, progress.status, progress.state
+    )  # fmt: skip
+
+
+def _reopen(
+    compiled: Compiled, tail: Tail, held: Held, step: int | None, given: Given, most_crashes: int | None
+) -> tuple[Progress, Ledger, int]:
+    """The run's progress, the ledger to go on with, and how many holders were lost since it last came further."""
+    _refuse_completed(tail.head)
+    if given.timed and (tail.head.due is None or tail.head.due > held.now() + A_MOMENT):
+        raise Conflict(tail.head.run_id, "it isn't due any more")
+    progress, weight = read_on(tail)
+    losses = held.lease.crashes - progress.crashes
+    waits = (progress.due() or 0.0) > held.now()
+    if most_crashes is not None and losses >= most_crashes and not waits:
+        _set_aside(compiled, progress, tail, held)
+    asked = {question.id for question in progress.open_questions()}
+    refitted = check_fits(compiled.plan, progress)
+    gone = sorted(asked - {question.id for question in progress.open_questions()})
+    if gone and given.answers_any:
+        way_out = f"resume({progress.run_id!r}) without an answer goes on"
+        raise UsageError(f"question {gone[0]!r} is gone, as the task that asked it has changed; {way_out}")
+    check_step(progress, step)
+    if step is not None and step != progress.step and compiled.plan.layers is None:
+        raise Conflict(
+            progress.run_id,
+            f"step {step} is not its newest any more, that is {progress.step}; "
+            f"fork({progress.run_id!r}, step={step}) goes on from there beside the run",
+        )
+    ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence, weight)
+    if losses > 0 and waits:
+        _forgive(progress, ledger, held)
+        losses = 0
+    progress.lost(held.lease.crashes)
+    if refitted:
+        ledger.whole(progress)
+    return progress, ledger, losses
+
+
+def _forgive(progress: Progress, ledger: Ledger, held: Held) -> None:
+    """A run that only let time pass took nobody down: holders that were lost meanwhile don't count against it."""
+    changes = {"attempts": progress.attempts} if progress.section is None else {}
+    progress.lost(held.lease.crashes)
+    ledger.move(progress, changes, time())
+
+
+def _set_aside(compiled: Compiled, progress: Progress, tail: Tail, held: Held) -> None:
+    """Have a run that takes its process down again and again count as failed: `RunSetAside`."""
+    times = held.lease.crashes - progress.crashes
+    link, node = compiled.need_link("supervise"), progress.place()
+    reason = f"its process was lost {times} times in a row at {node!r}, so it was set aside"
+    error = {"type": RunSetAside.__name__, "message": reason, "node": node}
+    changes: dict[str, Any] = {"status": FAILED, "reason": reason, "error": error, "cleared": True}
+    if progress.section is None:
+        changes["phase"] = FAILED_PHASE
+    progress.crashes = held.lease.crashes
+    ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence)
+    ledger.move(progress, changes, time())
+    refusal = link.commit(ledger.commit(FAILED, summary(progress), heed=None))
+    if refusal is not None:
+        raise refusal
+    if compiled.emit is not None:
+        data = {"run_id": progress.run_id, "node": node, "error": reason}
+        compiled.emit(events.RUN_FAIL, compiled.plan.name, data)
+    message = f"run {progress.run_id!r}: {reason}; resume({progress.run_id!r}) tries it again"
+    raise RunSetAside(message, progress.run_id)
+
+
+def _refuse_completed(head: RunHead) -> None:
+    if head.status == COMPLETED:
+        kept = "fork() it to go on from one of its steps"
+        kept = kept if head.snapshot else "its journal went with that; compile(preserve=True) keeps it"
+        message = f"run {head.run_id!r} is complete; {kept}"
+        raise AlreadyCompleted(message, head.run_id)
+
+
+def _bring_in(
+    compiled: Compiled, progress: Progress, ledger: Ledger, given: Given, signalled: bool, now: float
+) -> None:
+    """Make a resume durable: from now on the run is running again, with what it was given.
+
+    A request to cancel that its holder didn't live to heed is over: resuming is the newer wish, if it is one.
+    """
+    answers, update = given.answers_to(progress, now), given.update_for(progress)
+    overdue = progress.overdue(now)
+    if compiled.plan.layers is not None:
+        update = compiled.plan.layers.check_update(update)
+    encode(answers, "answers")
+    encode(dict(given.config or {}), "config")
+    failed = any(branch.status == FAILED for _, branch in progress.stops())
+    wished = not given.timed and (signalled or failed)
+    brings = answers or update or given.config or wished or overdue or ledger.pending
+    if progress.status == RUNNING and not brings:
+        return
+    changes: dict[str, Any] = {"meta": {**progress.meta, **environment()}}
+    changes["fingerprint"] = compiled.plan.fingerprint
+    if given.config:
+        changes["config"] = {**progress.config, **given.config}
+    link, at = compiled.need_link("resume"), time()
+    if overdue or given.timed:
+        changes["time_passed"] = overdue
+    ledger.move(progress, changes if given.timed else {**changes, "going_on": answers}, at)
+    if update:
+        ledger.note(progress.move_record({}, at, merge_update(compiled.plan, update, progress)))
+        for path, branch in list(progress.under_way()):
+            delta = merge_update(*update_inside(compiled.plan, progress, path, update), branch)
+            ledger.put(progress, path, at, branch.move_record({}, at, delta))
+    commit = ledger.commit(RUNNING, summary(progress), heed=None if given.timed else False, due=0.0)
+    refusal = link.commit(commit)
+    if refusal is not None:
+        raise refusal
+    ledger.acknowledged(commit)
+
+
+def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> bytes:
+    """Change the state as if a node had returned `update`; returns the delta. Raises `UnstorableValue`."""
+    changes = Changes(State(progress.state), plan.schema.reducers, durable=True, base=progress.state)
+    try:
+        delta = changes.collect(changes.private(tracked=False), dict(update))
+    except UnstorableValue as problem:
+        raise refused_discreetly(problem, plan.secrets) from None
+    progress.change(decode(delta))
+    return delta

@@ -1,0 +1,1 @@
+"""Finding the runs of a store that no process advances, and resuming them."""

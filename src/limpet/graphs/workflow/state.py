@@ -1,0 +1,206 @@
+"""What a workflow's state holds: what its tasks came to, and what they said, decided and share.
+
+It is plain data under a few keys, each with a reducer, so that a layer adds to it and stores what it added.
+`WorkflowState` reads it for you.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, NoReturn
+
+from limpet.errors import UsageError
+from limpet.graphs.reducers import Reducer, append, merge
+from limpet.graphs.secrets import COVERED
+from limpet.graphs.state import LiveState, State, TrackedState
+
+TASK_COMPLETED: Final = "completed"
+TASK_FAILED: Final = "failed"
+TASK_SKIPPED: Final = "skipped"
+TASK_STATUSES: Final = (TASK_COMPLETED, TASK_FAILED, TASK_SKIPPED)
+
+REDUCERS: Final[Mapping[str, Reducer]] = {
+    "messages": append,
+    "tasks": merge,
+    "decisions": append,
+    "context": merge,
+    "dag": merge,
+}
+OPEN_TO_UPDATES: Final = ("messages", "decisions", "context")
+"""The keys that somebody may add to from outside, when a run is resumed or forked."""
+
+
+class TaskRecord(NamedTuple):
+    """What one task came to.
+
+    `status` is `completed`, `failed` (where the task is safe to fail) or `skipped`, with the `reason`. `timestamp` is
+    when that was, in seconds since the epoch, `duration` how many seconds the last attempt took. A task that hasn't
+    come to anything yet has no record. The result of one that is `secret` isn't printed with it.
+    """
+
+    id: str
+    status: str
+    result: Any = None
+    timestamp: float = 0.0
+    duration: float = 0.0
+    attempts: int = 0
+    layer: int = 0
+    reason: str | None = None
+    error: dict[str, Any] | None = None
+    secret: bool = False
+
+    def __repr__(self) -> str:
+        shown = self._replace(result=COVERED, secret=False) if self.secret else self
+        told = (f"{name}={value!r}" for name, value in zip(self._fields[:-1], shown, strict=False))
+        return f"TaskRecord({', '.join(told)}{', secret=True' if self.secret else ''})"
+
+
+class TaskResult:
+    """What a task may return instead of its bare result, to say more: messages, decisions, context, changes.
+
+    `value` is the result. `messages` and `decisions` are lists to be added, `context` a dict to be merged into the
+    workflow's. `add_tasks` are dicts as `ctx.add_task` takes them; `skip` names tasks that aren't to run.
+    """
+
+    __slots__ = ("add_tasks", "context", "decisions", "messages", "skip", "value")
+
+    def __init__(
+        self,
+        value: Any = None,
+        *,
+        messages: Iterable[Any] = (),
+        decisions: Iterable[Any] = (),
+        context: Mapping[str, Any] | None = None,
+        add_tasks: Iterable[Mapping[str, Any]] = (),
+        skip: Iterable[str] = (),
+    ) -> None:
+        self.value, self.context = value, {} if context is None else context
+        self.messages, self.decisions = messages, decisions
+        self.add_tasks, self.skip = add_tasks, skip
+
+
+class WorkflowState(State):
+    """The state of a workflow's run: a dict of plain data, with properties that read it.
+
+    `messages`, `decisions` and `context` are what tasks have added, `tasks` their records by name, `results` the
+    results of those that completed. `inputs` is what the run was started with, `dag` what it consists of by now.
+    """
+
+    __slots__ = ()
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What the run was started with."""
+        return dict(self.get("inputs") or {})
+
+    @property
+    def messages(self) -> list[Any]:
+        """What tasks have said, in the order of layers and, in a layer, of the tasks."""
+        return list(self.get("messages") or ())
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """What tasks, handlers and people have decided, in the same order."""
+        return list(self.get("decisions") or ())
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What tasks share."""
+        return dict(self.get("context") or {})
+
+    @property
+    def tasks(self) -> dict[str, TaskRecord]:
+        """The tasks that have come to something, by name."""
+        return {name: TaskRecord(**data) for name, data in (self.get("tasks") or {}).items()}
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """The results of the tasks that completed, by name."""
+        found = (self.get("tasks") or {}).items()
+        return {name: data["result"] for name, data in found if data["status"] == TASK_COMPLETED}
+
+    @property
+    def checkpoint_id(self) -> str | None:
+        """The id of the checkpoint that this was saved as, while there is one."""
+        return getattr(self, "_saved", None)
+
+    def check(self) -> None:
+        """Raise `UsageError` that lists what in this state can't be so; return if all is well."""
+        wrong = [*_wrong_shapes(self)] or [*_wrong_records(self)]
+        if wrong:
+            raise UsageError("this can't be the state of a workflow: " + "; ".join(wrong))
+
+    def _blank(self) -> State:
+        return WorkflowState.__new__(WorkflowState)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        told = (self.run_id, self.checkpoint_node, self._at, self.checkpoint_id)
+        return _restore, (dict(self), *told, getattr(self, "_secrets", None))
+
+    def __repr__(self) -> str:
+        done = ", ".join(f"{name} {data['status']}" for name, data in (self.get("tasks") or {}).items())
+        return f"<WorkflowState of run {self.run_id}: {done or 'nothing done yet'}>"
+
+
+class LiveWorkflowState(LiveState, WorkflowState):
+    """The same as the engine holds it."""
+
+    __slots__ = ()
+
+
+class SeenWorkflowState(TrackedState, WorkflowState):
+    """The same as a task gets to see it: what is read of it is a copy of the reader's own."""
+
+    __slots__ = ()
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise UsageError("a task only looks at the state; it returns its result, and says more through ctx")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = pop = popitem = setdefault = clear = _refuse
+
+
+def _restore(
+    data: dict[str, Any],
+    run_id: str,
+    node: str | None,
+    at: float,
+    saved: str | None,
+    secrets: frozenset[str] | None = None,
+) -> WorkflowState:
+    made = WorkflowState(data, run_id=run_id, checkpoint_node=node, timestamp=at)
+    made._saved = saved
+    if secrets:
+        made._secrets = secrets
+    return made
+
+
+def _wrong_shapes(state: State) -> Iterable[str]:
+    for key, kind in (
+        ("messages", list),
+        ("decisions", list),
+        ("tasks", dict),
+        ("context", dict),
+        ("dag", dict),
+    ):
+        if type(state.get(key)) is not kind:
+            yield f"{key!r} is {type(state.get(key)).__name__}, not {kind.__name__}"
+
+
+def _wrong_records(state: State) -> Iterable[str]:
+    dag, tasks = state["dag"], state["tasks"]
+    for name, data in tasks.items():
+        status = data.get("status") if isinstance(data, dict) else None
+        if name not in dag:
+            yield f"task {name!r} has a record but is no task of it"
+        elif not isinstance(data, dict):
+            yield f"the record of task {name!r} is {type(data).__name__}, not dict"
+        elif data.get("id") != name or status not in TASK_STATUSES:
+            yield f"the record of task {name!r} says id {data.get('id')!r} and status {status!r}"
+        elif status == TASK_SKIPPED and not data.get("reason"):
+            yield f"task {name!r} was skipped without a reason"
+        elif status == TASK_COMPLETED:
+            for needed in dag[name].get("depends_on", ()):
+                other = tasks.get(needed)
+                if isinstance(other, dict) and other.get("status") != TASK_COMPLETED:
+                    yield f"task {name!r} completed although {needed!r}, which it needs, didn't"

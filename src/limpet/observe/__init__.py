@@ -1,0 +1,35 @@
+"""Who watches a run, and what is seen: events, the hub that hands them out, and ready-made observers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from limpet.observe.events import EVENT_TYPES, Event, Observer, ObserverLike
+from limpet.observe.hub import Emit, NoopObserver, gather
+from limpet.observe.log import LogObserver
+from limpet.observe.registry import register_observer, resolve_observer
+
+if TYPE_CHECKING:
+    from limpet.observe.progress_bar import ProgressObserver
+
+__all__ = [
+    "EVENT_TYPES",
+    "Emit",
+    "Event",
+    "LogObserver",
+    "NoopObserver",
+    "Observer",
+    "ObserverLike",
+    "ProgressObserver",
+    "gather",
+    "register_observer",
+    "resolve_observer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ProgressObserver":  # re-exported late: few programs show progress, all would wait for it
+        from limpet.observe.progress_bar import ProgressObserver
+
+        return ProgressObserver
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

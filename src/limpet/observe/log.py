@@ -1,0 +1,102 @@
+"""Events as log lines, through the standard `logging`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from limpet.observe.events import NODE_RETRY, RUN_FAIL, Event
+
+if TYPE_CHECKING:
+    import logging
+
+
+class LogObserver:
+    """Writes one line per event: `node.complete node=draft iteration=3 duration=0.012 run=7f3a source=essay`.
+
+    Goes to the logger `limpet.run` unless you pass one, at `level` (20 is INFO); a retry is at least a
+    warning, a failed run at least an error. Only names, counts and times are written, and the text of
+    errors and reasons, cut short: never a value of the state.
+    """
+
+    def __init__(self, logger: logging.Logger | None = None, level: int = 20) -> None:
+        if logger is None:
+            import logging
+
+            logger = logging.getLogger("limpet.run")
+        self._logger = logger
+        self._level = level
+
+    def on_event(self, event: Event) -> None:
+        """Write the event's line, if the logger wants lines of this level."""
+        level = max(self._level, _AT_LEAST.get(event.type, 0))
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, "%s", _line(event))
+
+
+_AT_LEAST = {NODE_RETRY: 30, RUN_FAIL: 40}
+
+# What may be written, under which name and in this order. A key that isn't here may hold state.
+_SHOWN = {
+    "branch": "branch",
+    "node": "node",
+    "entry": "entry",
+    "from": "from",
+    "to": "to",
+    "result": "result",
+    "checkpoint_node": "checkpoint",
+    "resume_node": "resume",
+    "exit_point": "exit",
+    "layer": "layer",
+    "step": "step",
+    "iteration": "iteration",
+    "iterations": "iterations",
+    "attempt": "attempt",
+    "visit_count": "visits",
+    "path_length": "path",
+    "duration": "duration",
+    "delay": "delay",
+    "reason": "reason",
+    "error": "error",
+    "run_id": "run",
+}
+_LONGEST = 200
+
+
+def _line(event: Event) -> str:
+    words = [event.type]
+    for key, name in _SHOWN.items():
+        value = _word(key, event.data.get(key))
+        if value:
+            words.append(f"{name}={value}")
+    if event.source:
+        words.append(f"source={_text(event.source)}")
+    return " ".join(words)
+
+
+def _word(key: str, value: Any) -> str:
+    """The value as one word, or nothing when there is nothing to say."""
+    match key, value:
+        case "error", False:
+            return ""
+        case _, bool():
+            return "true" if value else "false"
+        case "result", _:  # what a condition returned may come from the state
+            return ""
+        case _, float():
+            return f"{value:.3f}"
+        case _, int():
+            return str(value)
+        case _, str():
+            return _text(value)
+        case "error", BaseException():
+            return _text(f"{type(value).__name__}: {value}")
+        case _:
+            return ""
+
+
+def _text(text: str) -> str:
+    """As it is when that's one plain word, otherwise quoted, so that no text can pass for another line."""
+    if len(text) > _LONGEST:
+        text = text[: _LONGEST - 1] + "…"
+    plain = text.isprintable() and not any(mark in text for mark in " \"'=")
+    return text if plain and text else repr(text)

@@ -1,0 +1,272 @@
+"""A live view of runs in the terminal, with nothing but the standard library.
+
+On a terminal, one block is repainted in place: a headline per run, its last nodes with their durations,
+and what it is doing now. A run that ends leaves its block behind, above those that go on. A thread
+turns the spinner, and lives only while a node runs. Anywhere else (a file, a pipe, CI) each finished
+node, retry, pause and end is one plain line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from limpet.observe import events
+from limpet.observe.events import Event
+
+
+class ProgressObserver:
+    """Shows how runs get on, on `stream` (standard error unless you say otherwise).
+
+    Follows any number of runs at once, from any thread. A stream that is closed or broken ends the show
+    quietly; what the stream's encoding lacks is shown in ASCII. While a block is being repainted, other
+    output to the same terminal may be painted over.
+    """
+
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._screen = _Screen(sys.stderr if stream is None else stream)
+        self._marks = _FANCY if self._screen.can_show(_FANCY.all()) else _PLAIN
+        self._clock = clock
+        self._runs: dict[str, _Run] = {}
+        self._painted = float("-inf")
+        self._frame = 0
+        self._turn = threading.Condition()
+        self._ticker: threading.Thread | None = None
+
+    def on_event(self, event: Event) -> None:
+        """Follow the event, and show what came of it."""
+        run_id = event.data.get("run_id")
+        if run_id is None:
+            return
+        with self._turn:
+            run = self._run(run_id, event)
+            if run is None:
+                return
+            line = run.follow(event, self._clock(), self._marks)
+            if run.outcome:
+                del self._runs[run_id]
+                self._turn.notify_all()
+            if self._screen.live:
+                self._show(run)
+            elif line:
+                self._screen.write(f"{_clean(run.graph)} {_clean(run.run_id)}: {_clean(line)}\n")
+
+    def _run(self, run_id: str, event: Event) -> _Run | None:
+        """The run as followed so far, anew when it starts or is resumed; None for what isn't followed."""
+        run = self._runs.get(run_id)
+        if event.type in _STARTS or (run is None and event.type in _OPENS):
+            run = self._runs[run_id] = _Run(str(run_id), event.source, self._clock())
+        return run
+
+    def _show(self, run: _Run) -> None:
+        now = self._clock()
+        if run.outcome:
+            self._paint(now, leave=run.lines(now, self._marks, ""))
+        elif now - self._painted >= _PAUSE:
+            self._paint(now)
+        if run.running and self._ticker is None:
+            # Not a daemon: one that writes while the interpreter shuts down can abort the process.
+            self._ticker = threading.Thread(target=self._tick, name="limpet-progress", daemon=False)
+            self._ticker.start()
+
+    def _paint(self, now: float, leave: Iterable[str] = ()) -> None:
+        self._painted = now
+        spinner = self._marks.spinner[self._frame % len(self._marks.spinner)]
+        block = [line for run in self._runs.values() for line in run.lines(now, self._marks, spinner)]
+        self._screen.repaint(leave, block)
+
+    def _tick(self) -> None:
+        with self._turn:
+            while self._screen.live and threading.main_thread().is_alive():
+                if not any(run.running for run in self._runs.values()):
+                    break
+                self._frame += 1
+                self._paint(self._clock())
+                self._turn.wait(_PAUSE)
+            self._ticker = None
+
+
+_PAUSE = 0.1
+_LAST_NODES = 5
+_STARTS = (events.GRAPH_START, events.CHECKPOINT_RESUME)
+_OPENS = (*_STARTS, events.NODE_START, events.RUN_PAUSE, events.RUN_FAIL, events.RUN_CANCEL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    done: str
+    failed: str
+    paused: str
+    retry: str
+    between: str
+    spinner: str
+
+    def all(self) -> str:
+        return "".join((self.done, self.failed, self.paused, self.retry, self.between, self.spinner))
+
+
+_FANCY = _Marks("✓", "✗", "⏸", "↻", "·", "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
+_PLAIN = _Marks("+", "x", "=", "~", "-", "|/-\\")
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is known of one run from its events, and how it looks."""
+
+    run_id: str
+    graph: str
+    started: float
+    steps: int = 0
+    retries: int = 0
+    outcome: str = ""
+    mark: str = ""
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_NODES))
+    running: dict[tuple[str, Any], float] = field(default_factory=dict)
+    waiting: dict[str, str] = field(default_factory=dict)
+
+    def follow(self, event: Event, now: float, marks: _Marks) -> str:
+        """Take in the event; return the plain line for it, if it is worth one."""
+        data = event.data
+        branch = data.get("branch")
+        node = f"{branch}/{data.get('node', '?')}" if branch else str(data.get("node", "?"))
+        task = (node, data.get("iteration"))
+        match event.type:
+            case events.CHECKPOINT_RESUME:
+                self.last.append(f"{marks.retry} resumed at {data.get('resume_node', '?')}")
+                return f"resumed at {data.get('resume_node', '?')}"
+            case events.NODE_START:
+                self.waiting.pop(node, None)
+                self.running[task] = now
+            case events.NODE_COMPLETE:
+                took = _seconds(data.get("duration", now - self.running.get(task, now)))
+                self.running.pop(task, None)
+                return self._completed(node, took, bool(data.get("error")), marks)
+            case events.NODE_RETRY:
+                self.retries += 1
+                for other in [other for other in self.running if other[0] == node]:
+                    del self.running[other]
+                self.waiting[node] = f"retry in {_seconds(data.get('delay', 0.0))}: {_error(data)}"
+                return f"{node}: {self.waiting[node]}"
+            case events.RUN_PAUSE:
+                reason = data.get("reason") or "waits for an answer"
+                return self._end(marks.paused, f"paused at {node}: {reason}")
+            case events.RUN_FAIL:
+                return self._end(marks.failed, f"failed at {node}: {_error(data)}")
+            case events.RUN_CANCEL:
+                return self._end(marks.failed, f"cancelled at {node}")
+            case events.GRAPH_COMPLETE:
+                self.steps = max(self.steps, data.get("iterations", 0))
+                last = data.get("exit_point")
+                outcome = self._end(marks.done, f"completed at {last}" if last else "completed")
+                return f"{outcome}, {self._counts()}"
+        return ""
+
+    def _completed(self, node: str, took: str, error: bool, marks: _Marks) -> str:
+        if error:
+            self.last.append(f"{marks.failed} {node}  failed after {took}")
+            return f"{node} failed after {took}"
+        self.steps += 1
+        self.last.append(f"{marks.done} {node}  {took}")
+        return f"{node} done in {took}"
+
+    def _end(self, mark: str, outcome: str) -> str:
+        self.mark, self.outcome = mark, outcome
+        self.running.clear()
+        self.waiting.clear()
+        return outcome
+
+    def _counts(self) -> str:
+        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        retries = f", {self.retries} retr{'y' if self.retries == 1 else 'ies'}" if self.retries else ""
+        return steps + retries
+
+    def lines(self, now: float, marks: _Marks, spinner: str) -> list[str]:
+        """The block of this run: the headline, its last nodes, and what it is doing now."""
+        head = [self.graph, self.run_id]
+        head += [self.outcome] if self.outcome else []
+        if not self.outcome or self.steps:
+            head += [self._counts(), _seconds(now - self.started)]
+        headline = f" {marks.between} ".join(head)
+        lines = [f"{self.mark} {headline}" if self.mark else headline]
+        lines += [f"  {done}" for done in self.last]
+        lines += [f"  {marks.retry} {node}  {why}" for node, why in self.waiting.items()]
+        lines += [f"  {spinner} {node}  {_seconds(now - since)}" for (node, _), since in self.running.items()]
+        return lines
+
+
+def _seconds(seconds: Any) -> str:
+    if not isinstance(seconds, int | float):
+        return "?"
+    if seconds < 60:
+        return f"{max(seconds, 0.0):.2f}s" if seconds < 10 else f"{seconds:.1f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m{rest:02}s" if hours else f"{minutes}m{rest:02}s"
+
+
+def _error(data: Any) -> str:
+    error = data.get("error")
+    return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+
+
+def _clean(text: str) -> str:
+    """Without line breaks and control characters, which could do anything to a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+class _Screen:
+    """Writes to a stream that may be no terminal, lack characters, or be closed at any time."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._encoding: str | None = getattr(stream, "encoding", None)
+        self._height = 0
+        self.live = self._is_terminal()
+
+    def can_show(self, text: str) -> bool:
+        try:
+            text.encode(self._encoding or "utf-8")
+        except (UnicodeError, LookupError):
+            return False
+        return True
+
+    def repaint(self, leave: Iterable[str], block: Iterable[str]) -> None:
+        """Replace the block painted last: `leave` stays there whole and for good, `block` is the new one."""
+        columns, rows = self._size()
+        shown = [_clean(line)[: columns - 1] for line in block][: max(rows - 1, 1)]
+        up = f"\x1b[{self._height}F" if self._height else ""
+        kept = "".join(f"{_clean(line)}\n" for line in leave)
+        # Wrapping is off for the block: wide characters may make a line longer than it was counted.
+        self.write(f"{up}\x1b[0J{kept}\x1b[?7l" + "".join(f"{line}\n" for line in shown) + "\x1b[?7h")
+        self._height = len(shown)
+
+    def write(self, text: str) -> None:
+        if self._stream is None:
+            return
+        try:
+            if not self.can_show(text):
+                text = text.encode(self._encoding or "ascii", "replace").decode(self._encoding or "ascii")
+            self._stream.write(text)
+            self._stream.flush()
+        except Exception:  # whatever became of the stream, the run is worth more than its picture
+            self._stream, self.live = None, False
+
+    def _is_terminal(self) -> bool:
+        try:
+            return self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        except Exception:  # a closed stream, or one that can't say
+            return False
+
+    def _size(self) -> tuple[int, int]:
+        try:
+            assert self._stream is not None
+            size = os.get_terminal_size(self._stream.fileno())
+        except (OSError, ValueError, AttributeError, AssertionError):
+            return 80, 24
+        return (size.columns or 80, size.lines or 24)

@@ -1,0 +1,109 @@
+"""What PostgreSQL's errors mean to a person, and which of them pass if one tries again."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors
+
+from limpet.errors import StoreUnavailable, UsageError
+from limpet.stores.postgres.address import Address
+
+DRIVER_ERRORS = (psycopg.Error, UnicodeEncodeError)
+
+PASSING = (
+    errors.DeadlockDetected,
+    errors.SerializationFailure,
+    errors.TooManyConnections,
+    errors.CannotConnectNow,
+)
+"""A call that met one of these has changed nothing and may be repeated."""
+
+
+def explained(error: Exception, place: str) -> StoreUnavailable | UsageError:
+    """Our error for one that a statement met."""
+    if isinstance(error, UnicodeEncodeError):
+        return UsageError(f"{error.object!r} isn't text that PostgreSQL can keep: {error.reason}")
+    if isinstance(error, psycopg.DataError):
+        return UsageError(f"PostgreSQL can't keep this: {_first_line(error)}")
+    for kind, meaning in _MEANINGS:
+        if isinstance(error, kind):
+            return StoreUnavailable(f"{place} {meaning} ({_first_line(error)})")
+    return StoreUnavailable(f"{place} failed: {_first_line(error)}")
+
+
+def unreachable(error: Exception, address: Address) -> tuple[StoreUnavailable, bool]:
+    """Our error for one that connecting met, and whether it may pass by itself.
+
+    The server's reasons come without a code before a session begins, so they are told by their words; where
+    those are in another language, they are shown as they are.
+    """
+    text = address.clean(str(error))
+    said = text.strip().partition("\n")[0].removeprefix("connection failed: ")
+    for words, meaning, passing in _GREETINGS:
+        if any(word in text for word in words):
+            about = meaning.format(user=address.user, database=address.database)
+            return StoreUnavailable(f"{address} {about} ({said})"), passing
+    return StoreUnavailable(f"{address} can't be reached: {said}"), True
+
+
+def _first_line(error: Exception) -> str:
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return (primary or str(error)).strip().partition("\n")[0]
+
+
+_MEANINGS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
+    (errors.DiskFull, "has no room to grow: free space on the server's disk; what was saved before is safe"),
+    (
+        errors.ReadOnlySqlTransaction,
+        "can't be written to: it is read-only, a standby perhaps; name the primary server, or a user who may write",
+    ),
+    (
+        errors.InsufficientPrivilege,
+        "doesn't let this user do that: grant it USAGE on the schema, SELECT, INSERT, UPDATE and DELETE on its "
+        "tables and, for the first start and after upgrades, CREATE on the database",
+    ),
+    (
+        (errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedColumn, errors.InvalidSchemaName),
+        "doesn't have Limpet's tables any more: restore the schema, or open the store anew to create them",
+    ),
+    (
+        (errors.DuplicateTable, errors.DuplicateFunction, errors.DuplicateObject),
+        "has tables of something else in the schema: choose another one with ?schema=",
+    ),
+    (errors.ProgramLimitExceeded, "can't hold a record of this size"),
+    (
+        (errors.QueryCanceled, errors.LockNotAvailable),
+        "gave up on the call: allow a longer statement_timeout or lock_timeout",
+    ),
+)
+
+_GREETINGS = (
+    (
+        ("password authentication failed", "no password supplied", "authentication failed"),
+        "refused the password of user {user!r}: check user and password",
+        False,
+    ),
+    (
+        ("no pg_hba.conf entry", "pg_hba.conf rejects"),
+        "doesn't admit user {user!r} from here: allow it in the server's pg_hba.conf",
+        False,
+    ),
+    (("role ",), "doesn't know user {user!r}: create the user, or name another", False),
+    (("permission denied for database",), "doesn't let user {user!r} connect: grant CONNECT", False),
+    (
+        ('database "',),
+        "has no database {database!r}: create it (createdb {database}), or name another",
+        False,
+    ),
+    (("starting up", "shutting down", "recovery"), "isn't ready: wait until it has started", True),
+    (
+        ("too many clients", "connection slots", "too many connections"),
+        "has no connection left: raise max_connections, or give fewer connections to each process",
+        True,
+    ),
+    (
+        ("refused", "No such file", "host name", "resolve host", "timeout", "unreachable", "No route"),
+        "can't be reached: start the server, or check host and port",
+        True,
+    ),
+)

@@ -1,0 +1,73 @@
+"""What a PostgreSQL database of Limpet looks like inside, and how it comes to be.
+
+The files in `stores/postgres/migrations` lead from nothing to the present schema; see `stores/migrations.py`. What
+was applied is noted in the table `schema_migrations` beside the runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from limpet.errors import StoreUnavailable
+from limpet.stores.migrations import Migration, migrations_of
+
+if TYPE_CHECKING:
+    from psycopg import Cursor
+
+LOCK = 0x484F4C44
+"""With the schema's hash, the number of the advisory lock that whoever migrates holds."""
+
+LEDGER = """
+CREATE TABLE schema_migrations (
+    version integer PRIMARY KEY, name text NOT NULL, applied timestamptz NOT NULL DEFAULT clock_timestamp()
+)
+"""
+
+
+def migrations() -> tuple[Migration, ...]:
+    """All migrations that this version of Limpet knows, in order."""
+    return migrations_of("postgres")
+
+
+def version_of(cursor: Cursor[Any], place: str) -> int:
+    """The number of the newest migration that was applied; 0 where there is nothing yet.
+
+    Raises `StoreUnavailable` if the database belongs to a newer Limpet.
+    """
+    (ledger,) = _one(
+        cursor, "SELECT to_regclass(quote_ident(current_schema()) || '.schema_migrations')::text"
+    )
+    if ledger is None:
+        return 0
+    (version,) = _one(cursor, "SELECT coalesce(max(version), 0) FROM schema_migrations")
+    known = migrations()[-1].version
+    if version > known:
+        raise StoreUnavailable(
+            f"{place} was written by a newer Limpet (schema {version}; this one knows {known}): "
+            "upgrade limpet, or choose another ?schema="
+        )
+    return int(version)
+
+
+def migrate(cursor: Cursor[Any], schema: str, place: str) -> None:
+    """Bring the database to the present schema, one process at a time, all or nothing."""
+    if version_of(cursor, place) == migrations()[-1].version:
+        return
+    with cursor.connection.transaction():
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (LOCK, schema))
+        (there,) = _one(cursor, "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL", (schema,))
+        if not there:
+            cursor.execute("CREATE SCHEMA " + '"' + schema.replace('"', '""') + '"')
+        version = version_of(cursor, place)
+        if version == 0:
+            cursor.execute(LEDGER)
+        for migration in migrations():
+            if migration.version > version:
+                cursor.connection.execute(migration.sql.encode(), prepare=False)
+                cursor.execute("INSERT INTO schema_migrations (version, name) VALUES (%s, %s)", migration[:2])
+
+
+def _one(cursor: Cursor[Any], query: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    row = cursor.execute(query.encode(), parameters).fetchone()
+    assert row is not None
+    return tuple(row)

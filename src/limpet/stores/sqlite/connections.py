@@ -1,0 +1,347 @@
+"""The connections to one SQLite file: one that writes, and as many that read as threads read at once.
+
+Everything about SQLite that the store above should not have to know is here: locks and how long to wait
+for them, transactions, forks, and what its errors mean to a person.
+
+A fork is the delicate one. SQLite keeps what it knows of a file's locks in the memory of the process. A
+child that inherits an open connection believes in locks that only its parent has, even on connections
+of its own, and once the parent is gone others remove the write-ahead log under the child's feet: what it
+then writes is lost. So everything is closed before a fork, and opened again when next needed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from limpet.errors import StoreUnavailable, UsageError
+from limpet.stores.sqlite.schema import is_current, migrate
+
+Outcome = TypeVar("Outcome")
+
+PAUSE = 0.001
+"""Seconds between two attempts to get a lock. SQLite itself would wait up to 100 times as long, and longer the longer
+it has waited: of several processes that write without a break, one then gets hardly a turn."""
+
+FORK_PATIENCE = 5.0
+"""Seconds that a fork waits for the calls of other threads to end."""
+
+IDLE_READERS = 8
+
+NOW_AND_THEN = 0.01
+"""Seconds between two looks at whether the file is still there, where a save takes hardly longer than a look."""
+
+
+class Connections:
+    """Transactions on the file at `path`, from any thread. Raises `StoreUnavailable`, never sqlite3's own."""
+
+    def __init__(self, path: Path, *, flush: bool, timeout: float) -> None:
+        self.path = path
+        self.closed = False
+        self._flush = flush
+        self._timeout = timeout
+        self._writer: sqlite3.Cursor | None = None
+        self._idle: list[sqlite3.Cursor] = []
+        self._start_afresh()
+        self._writer = self._persist(self._create)
+        self._file, self._looked = self._identity(), time.monotonic()
+        _all.add(self)
+
+    def __del__(self) -> None:
+        if self._pid == os.getpid():
+            self._close_idle_and_writer()
+
+    def execute(self, statement: str, parameters: Sequence[Any]) -> int:
+        """Carry out one statement that is a transaction of its own; return how many rows it changed."""
+        if self._pid != os.getpid():
+            self._abandon()
+        self._look()
+        with self._writing:
+            cursor = self._writer or self._reopen_writer()
+            try:
+                return cursor.execute(statement, parameters).rowcount
+            except _DRIVER_ERRORS as error:
+                if not _is_busy(error):
+                    raise self._explained(error) from error
+            return self._persist(lambda: cursor.execute(statement, parameters).rowcount)
+
+    def write(self, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
+        """Run `work` in a transaction that has the write lock; keep all it does, or nothing if it raises."""
+        if self._pid != os.getpid():
+            self._abandon()
+        self._look()
+        with self._writing:
+            cursor = self._writer or self._reopen_writer()
+            return self._persist(lambda: self._transact(cursor, work))
+
+    def read(self, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
+        """Run `work`, which only reads, on one moment's state of the file; no writer waits for it."""
+        if self._pid != os.getpid():
+            self._abandon()
+        idle = self._begin_reading()
+        cursor = idle
+        try:
+            cursor = reader = idle or self._open()
+            return self._persist(lambda: _look(reader, work))
+        finally:
+            self._end_reading(cursor)
+
+    def check_file(self) -> None:
+        """See whether the file is still the one that was opened. If not, it is opened anew when next needed.
+
+        A file that was removed goes on taking what is written to it, for nobody: better to fail.
+        """
+        found = self._identity()
+        if found != self._file:
+            with self._writing, self._reading:
+                self._close_idle_and_writer()
+                self._file = found
+
+    def _look(self) -> None:
+        """The same before something is written: always where it goes to the disk, else now and then."""
+        now = time.monotonic()
+        if self._flush or now - self._looked > NOW_AND_THEN:
+            self._looked = now
+            self.check_file()
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def close(self) -> None:
+        """Close what is idle now and, as soon as it is given back, what is in use."""
+        if self._pid != os.getpid():
+            self._abandon()
+        self.closed = True
+        with self._writing, self._reading:
+            self._close_idle_and_writer()
+
+    def _reopen_writer(self) -> sqlite3.Cursor:
+        self._writer = self._open()
+        return self._writer
+
+    def _begin_reading(self) -> sqlite3.Cursor | None:
+        with self._reading:
+            self._reading.wait_for(lambda: not self._forking)
+            self._busy_readers += 1
+            return self._idle.pop() if self._idle else None
+
+    def _end_reading(self, cursor: sqlite3.Cursor | None) -> None:
+        with self._reading:
+            self._busy_readers -= 1
+            self._reading.notify_all()
+            if cursor is None:
+                return
+            if self.closed or self._forking or len(self._idle) >= IDLE_READERS:
+                cursor.connection.close()
+            else:
+                self._idle.append(cursor)
+
+    def _create(self) -> sqlite3.Cursor:
+        path = str(self.path)
+        cursor = self._connect("rwc")
+        try:
+            if not _look(
+                cursor, lambda cursor: is_current(cursor, path)
+            ):  # as of one moment: others create too
+                self._transact(cursor, lambda cursor: migrate(cursor, path))
+            (mode,) = cursor.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise StoreUnavailable(
+                    f"{path} can't have a write-ahead log there (a network drive?): use a local disk"
+                )
+        except BaseException:
+            cursor.connection.close()
+            raise
+        return cursor
+
+    def _open(self) -> sqlite3.Cursor:
+        if self.closed:
+            raise StoreUnavailable(f"the store at {self.path} was closed; open it again")
+        return self._persist(lambda: self._connect("rw"))
+
+    def _connect(self, mode: str) -> sqlite3.Cursor:
+        connection = sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=0.0,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.text_factory = _text
+        try:
+            cursor = connection.cursor()
+            cursor.execute(f"PRAGMA synchronous = {'FULL' if self._flush else 'NORMAL'}")
+            # macOS: fsync alone leaves the data in the drive's cache. Elsewhere this does nothing.
+            cursor.execute(f"PRAGMA fullfsync = {'ON' if self._flush else 'OFF'}")
+        except BaseException:
+            connection.close()
+            raise
+        return cursor
+
+    def _persist(self, attempt: Callable[[], Outcome]) -> Outcome:
+        """Try until the file is free."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                return attempt()
+            except _DRIVER_ERRORS as error:
+                if not _is_busy(error) or time.monotonic() >= deadline:
+                    raise self._explained(error) from error
+            time.sleep(PAUSE)
+
+    def _transact(self, cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
+        try:
+            cursor.execute("BEGIN IMMEDIATE")
+            outcome = work(cursor)
+            cursor.execute("COMMIT")
+        except BaseException:
+            self._roll_back(cursor)
+            raise
+        return outcome
+
+    def _roll_back(self, cursor: sqlite3.Cursor) -> None:
+        try:
+            if cursor.connection.in_transaction:
+                cursor.execute("ROLLBACK")
+        except sqlite3.Error:
+            cursor.connection.close()
+            self._writer = None
+
+    def _explained(self, error: Exception) -> StoreUnavailable | UsageError:
+        if isinstance(error, UnicodeEncodeError):
+            return UsageError(f"{error.object!r} isn't text that SQLite can keep: {error.reason}")
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if isinstance(error, UnicodeDecodeError):  # in SQLite's own words about a damaged schema
+            code = sqlite3.SQLITE_CORRUPT
+        if code == sqlite3.SQLITE_IOERR and _is_full(self.path.parent):
+            code = sqlite3.SQLITE_FULL
+        meaning = _MEANINGS.get(code, "failed: {error}").format(timeout=self._timeout, error=error)
+        return StoreUnavailable(f"{self.path} {meaning}")
+
+    def _close_idle_and_writer(self) -> None:
+        while self._idle:
+            self._idle.pop().connection.close()
+        if self._writer is not None:
+            self._writer.connection.close()
+            self._writer = None
+
+    def _before_fork(self) -> None:
+        self._unwritten = self._writing.acquire(timeout=FORK_PATIENCE)
+        self._reading.acquire()
+        self._forking = True
+        unread = self._reading.wait_for(lambda: not self._busy_readers, FORK_PATIENCE)
+        self._nothing_open = unread and self._unwritten
+        if self._nothing_open:
+            self._close_idle_and_writer()
+
+    def _after_fork(self) -> None:
+        if self._nothing_open:
+            self._pid = os.getpid()
+        self._forking = False
+        self._reading.notify_all()
+        self._reading.release()
+        if self._unwritten:
+            self._writing.release()
+
+    def _abandon(self) -> None:
+        """In a child that inherited connections after all: leave them open and unused, and begin anew."""
+        _inherited.extend([*self._idle, *([self._writer] if self._writer else [])])
+        self._writer, self._idle = None, []
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        self._pid = os.getpid()
+        self._writing: threading.Lock = threading.Lock()
+        self._reading: threading.Condition = threading.Condition(threading.Lock())
+        self._busy_readers: int = 0
+        self._forking = self._unwritten = self._nothing_open = False
+
+
+def _look(cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
+    try:
+        cursor.execute("BEGIN")
+        return work(cursor)
+    finally:
+        if cursor.connection.in_transaction:
+            cursor.execute("ROLLBACK")
+
+
+def _text(data: bytes) -> str:
+    """Text as it is stored; what isn't text any more is left to the checksums."""
+    return data.decode("utf-8", "replace")
+
+
+def _is_full(directory: Path) -> bool:
+    """Whether there is too little room for SQLite's files: not all that fails for that is reported as such."""
+    from shutil import disk_usage
+
+    try:
+        return disk_usage(directory).free < 1 << 16
+    except OSError:
+        return False
+
+
+def _is_busy(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
+
+
+_DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
+
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+
+_MEANINGS = {
+    **dict.fromkeys(
+        _BUSY,
+        "was locked by another process for {timeout:g} s: end whatever holds it, or allow a longer timeout",
+    ),
+    sqlite3.SQLITE_FULL: "has no room to grow: free space on its disk; what was saved before is safe",
+    sqlite3.SQLITE_IOERR: "can't be written to or read: check its disk; what was saved before is safe",
+    sqlite3.SQLITE_READONLY: "can't be written to: let this user write the file and its directory",
+    sqlite3.SQLITE_CANTOPEN: "can't be opened: check that it exists, and let this user write the file "
+    "and its directory",
+    sqlite3.SQLITE_PERM: "can't be opened: let this user read and write the file and its directory",
+    sqlite3.SQLITE_NOTADB: "is not a SQLite database: use another file, or move this one away",
+    sqlite3.SQLITE_CORRUPT: "is damaged: restore a copy, or save what is left with the .recover of sqlite3",
+    sqlite3.SQLITE_TOOBIG: "can't hold a record of this size",
+}
+
+_all: WeakSet[Connections] = WeakSet()
+_paused: list[Connections] = []
+_one_fork = threading.Lock()
+_inherited: list[sqlite3.Cursor] = []
+
+
+def _before_fork() -> None:
+    _one_fork.acquire()
+    _paused.extend(_all)
+    for connections in _paused:
+        connections._before_fork()
+
+
+def _after_fork() -> None:
+    for connections in _paused:
+        connections._after_fork()
+    _paused.clear()
+    _one_fork.release()
+
+
+def _at_exit() -> None:
+    """Close what is open, so that SQLite folds the log into the file and takes it away."""
+    for connections in list(_all):
+        connections.close()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

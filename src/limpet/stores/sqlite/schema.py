@@ -1,0 +1,73 @@
+"""What a SQLite file of Limpet looks like inside, and how one comes to be.
+
+The files in `stores/sqlite/migrations` lead from nothing to the present schema; see `stores/migrations.py`. A
+database carries the number of the newest that was applied as its `user_version`.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+
+from limpet.errors import StoreUnavailable
+from limpet.stores.migrations import Migration, migrations_of
+
+APPLICATION_ID = 0x4C4D4A31
+"""Marks a file as ours ("LMJ1"), so that another program's database is never written to."""
+
+VERSION = 3
+"""The number of the newest migration. Here as well, so that a file that has it is opened without reading them."""
+
+
+def migrations() -> tuple[Migration, ...]:
+    """All migrations that this version of Limpet knows, in order."""
+    return migrations_of("sqlite")
+
+
+def is_current(cursor: sqlite3.Cursor, path: str) -> bool:
+    """Whether the file has the schema of this version of Limpet; False if it is new or older.
+
+    Raises `StoreUnavailable`, without having touched the file, if it belongs to a newer Limpet or to
+    another program.
+    """
+    (version,) = cursor.execute("PRAGMA user_version").fetchone()
+    (owner,) = cursor.execute("PRAGMA application_id").fetchone()
+    if owner != APPLICATION_ID:
+        (tables,) = cursor.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if owner or version or tables:
+            raise StoreUnavailable(
+                f"{path} is a SQLite database of something else: give Limpet a file of its own"
+            )
+        return False
+    if version > VERSION:
+        raise StoreUnavailable(
+            f"{path} was written by a newer Limpet (schema {version}; this one knows {VERSION}): "
+            "upgrade limpet, or use another file"
+        )
+    return bool(version == VERSION)
+
+
+def migrate(cursor: sqlite3.Cursor, path: str) -> None:
+    """Bring the file to the present schema, inside the caller's transaction, which has the write lock."""
+    if is_current(cursor, path):
+        return
+    (version,) = cursor.execute("PRAGMA user_version").fetchone()
+    for migration in migrations():
+        if migration.version > version:
+            for statement in _statements(migration.sql):
+                cursor.execute(statement)
+    cursor.execute(f"PRAGMA user_version = {VERSION}")
+    cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def _statements(sql: str) -> Iterator[str]:
+    """The statements of a file. (`executescript` would end the transaction that they are to be in.)"""
+    statement = ""
+    for part in re.split("(?<=;)", sql):
+        statement += part
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    if statement.strip():
+        yield statement

@@ -1,0 +1,179 @@
+"""Claims about many at once, and about what is there afterwards: threads, reopening, closing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+
+from limpet.errors import Conflict, StoreUnavailable
+from limpet.journal.store import COMPLETED, Lease, NewRun, RunFilter, Store
+from limpet.testing.conformance.tools import commit, create, landed, needs_deltas, needs_leases
+
+Outcome = TypeVar("Outcome")
+
+THREADS = 8
+ROUNDS = 30
+
+
+class SharingClaims:
+    """Part of `StoreConformance`."""
+
+    def reopen(self, store: Store) -> Store:
+        """Close the store and open what it kept once more. Leave it as it is to skip what needs that."""
+        pytest.skip("the test class doesn't override reopen()")
+
+    def test_threads_lose_nothing(self, store: Store) -> None:
+        """P6: many runs at once, and the records of each are all there, in order."""
+        needs_deltas(store)
+
+        def work(number: int) -> None:
+            leases = [create(store, f"{number}-{run}") for run in range(3)]
+            for expected in range(1, ROUNDS):
+                landed(store, *(commit(lease, expected, b"%d" % expected) for lease in leases))
+                landed(store, commit(create(store, f"{number}-{expected}-short"), 1, status=COMPLETED))
+                assert store.head(leases[0].run_id).sequence == expected + 1
+            store.renew(leases, 10)
+
+        at_once(work)
+        journal = [b"first", *(b"%d" % expected for expected in range(1, ROUNDS))]
+        for number in range(THREADS):
+            for run in range(3):
+                assert store.read(f"{number}-{run}").records == journal
+        assert len(store.list(RunFilter())) == THREADS * (3 + ROUNDS - 1)
+
+    def test_of_many_claims_one_wins(self, store: Store) -> None:
+        """P8."""
+        needs_leases(store)
+        for number in range(ROUNDS):
+            create(store, f"r{number}", holder=None)
+
+        def work(number: int) -> list[str]:
+            won = []
+            for run in range(ROUNDS):
+                try:
+                    store.claim(f"r{run}", f"holder-{number}", 100)
+                except Conflict:
+                    continue
+                won.append(f"r{run}")
+            return won
+
+        won = [run_id for outcome in at_once(work) for run_id in outcome]
+        assert sorted(won) == sorted(f"r{number}" for number in range(ROUNDS))
+        assert {head.fence for head in store.list(RunFilter())} == {2}
+
+    def test_of_many_writers_at_one_place_one_wins(self, store: Store) -> None:
+        """P8: and what it wrote is what is there."""
+        needs_deltas(store)
+        lease = create(store, "r")
+
+        def work(number: int) -> list[int]:
+            won = []
+            for expected in range(1, ROUNDS):
+                (outcome,) = store.append([commit(lease, expected, b"%d" % number)])
+                if outcome is None:
+                    won.append(expected)
+                else:
+                    assert isinstance(outcome, Conflict)
+                while store.head("r").sequence == expected:
+                    pass
+            return won
+
+        outcomes = at_once(work)
+        assert sorted(place for won in outcomes for place in won) == list(range(1, ROUNDS))
+        for place, record in enumerate(store.read("r").records[1:], 1):
+            assert place in outcomes[int(record)]
+
+    def test_of_many_creations_one_wins(self, store: Store) -> None:
+        """P6."""
+
+        def work(number: int) -> bool:
+            try:
+                create(store, "r", b"%d" % number)
+            except Conflict:
+                return False
+            return True
+
+        outcomes = at_once(work)
+        assert outcomes.count(True) == 1
+        assert store.read("r").records == [b"%d" % outcomes.index(True)]
+
+    def test_a_reader_sees_head_and_records_of_one_moment(self, store: Store) -> None:
+        """P6: however fast they are written and pruned."""
+        needs_deltas(store)
+        lease = create(store, "r")
+        done = threading.Event()
+
+        def work(number: int) -> None:
+            if number:
+                while number < 4 and not done.is_set():
+                    tail = store.read("r")
+                    assert tail.first == tail.head.snapshot
+                    assert len(tail.records) == tail.head.sequence - tail.first + 1
+                return
+            try:
+                for expected in range(1, 3 * ROUNDS):
+                    whole = 0 if expected % 3 else expected + 1
+                    landed(store, commit(lease, expected, b"x", snapshot=whole))
+                    store.prune("r", expected)
+            finally:
+                done.set()
+
+        at_once(work)
+
+    def test_reopening_finds_everything(self, store: Store) -> None:
+        """G6, P1: another process, or the next one, reads what this one wrote."""
+        lease = create(store, "r", b"1", tags=("x",), parent="p")
+        landed(store, commit(lease, 1, b"2", b"3", snapshot=2, note=b"n"))
+        purged = create(store, "p", b"1")
+        landed(store, commit(purged, 1, b"2", status=COMPLETED, purge=True))
+        store.signal("p", "cancel")
+        before = (store.list(RunFilter()), store.read("r", first=1), store.read("p"))
+        again = self.reopen(store)
+        try:
+            assert (again.list(RunFilter()), again.read("r", first=1), again.read("p")) == before
+            landed(again, commit(lease, 3, b"4", snapshot=4))
+            refusal = again.append([commit(purged, 1, b"2")])[0]
+            assert isinstance(refusal, Conflict)
+            landed(again, commit(purged, 2, b"3", snapshot=3, heed=False))
+        finally:
+            again.close()
+
+    def test_a_closed_store_says_so(self, store: Store) -> None:
+        """G9: it never pretends to have saved."""
+        lease = create(store, "r")
+        store.close()
+        store.close()
+        calls: list[Callable[[], object]] = [
+            lambda: store.create(NewRun("s", "g", [b"1"])),
+            lambda: store.append([commit(lease, 1, b"2")]),
+            lambda: store.append([commit(lease, 1, b"2", status=COMPLETED), commit(lease, 1, b"2")]),
+            lambda: store.head("r"),
+            lambda: store.read("r"),
+            lambda: store.list(RunFilter()),
+            lambda: store.claim("r", "bob", 10),
+            lambda: store.renew([lease], 10),
+            lambda: store.release(Lease("r", 1, 0.0)),
+            lambda: store.signal("r", "cancel"),
+            lambda: store.prune("r", 1),
+            lambda: store.expire(0),
+            lambda: store.delete("r"),
+        ]
+        for call in calls:
+            with pytest.raises(StoreUnavailable, match="closed"):
+                call()
+
+
+def at_once(work: Callable[[int], Outcome]) -> list[Outcome]:
+    """Run `work(0)` … `work(7)` in threads that start together; return what they returned, in order."""
+    together = threading.Barrier(THREADS)
+
+    def start(number: int) -> Outcome:
+        together.wait(30)
+        return work(number)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(start, range(THREADS)))

@@ -1,0 +1,63 @@
+"""What the claims of the conformance suite are written with: a clock to turn, and short ways to commit."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from limpet.journal.store import Commit, Lease, NewRun, Store
+
+Refusal = TypeVar("Refusal", bound=Exception)
+
+
+class ManualClock:
+    """A clock that stands still until it is advanced. Hand it to the store under test."""
+
+    def __init__(self, now: float = 1_750_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let so many seconds pass, for the store."""
+        self.now += seconds
+
+
+def create(store: Store, run_id: str = "run-1", *records: bytes, **more: Any) -> Lease:
+    """A new run of the graph "g" with a lease of 10 seconds for "ann", unless `more` says otherwise."""
+    more = {"graph": "g", "holder": "ann", **more}
+    lease = store.create(NewRun(run_id, records=records or (b"first",), **more))
+    return lease or Lease(run_id, 1, 0.0)
+
+
+def commit(lease: Lease, expected: int, *records: bytes, **more: Any) -> Commit:
+    """A commit by the holder of `lease` to its run."""
+    return Commit(lease.run_id, lease.fence, expected, list(records), **more)
+
+
+def landed(store: Store, *commits: Commit) -> None:
+    """Append, and expect that all of it was accepted."""
+    assert store.append(commits) == [None] * len(commits)
+
+
+def refused(store: Store, commit: Commit, why: type[Refusal]) -> Refusal:
+    """Append one commit; expect that it is refused and that nothing changed; return the refusal."""
+    before = store.read(commit.run_id, first=1)
+    (outcome,) = store.append([commit])
+    assert isinstance(outcome, why), f"expected {why.__name__}, got {outcome!r}"
+    assert store.read(commit.run_id, first=1) == before
+    return outcome
+
+
+def needs_leases(store: Store) -> None:
+    """Skip the claim for a store that can't keep two holders apart."""
+    if not store.abilities.leases:
+        pytest.skip("the store declares abilities.leases = False")
+
+
+def needs_deltas(store: Store) -> None:
+    """Skip the claim for a store that can't append to what it has."""
+    if not store.abilities.deltas:
+        pytest.skip("the store declares abilities.deltas = False")

@@ -1,0 +1,264 @@
+"""A store that fails on demand: what becomes of your runs when theirs does?
+
+store = FaultyStore(MemoryStore())
+fault = store.lose_ack("append", nth=3)      # the third save from here on is taken, and nobody is told
+…
+assert fault.struck == 1
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
+
+from limpet.errors import StoreUnavailable, UsageError
+from limpet.journal.store import ENDED, Abilities, Commit, Lease, NewRun, RunFilter, RunHead, Store, Tail
+
+T = TypeVar("T")
+
+Kind = Literal["fail", "hang", "lose_ack", "disk_full"]
+OPERATIONS = (
+    "create", "append", "head", "read", "claim", "renew", "release", "signal", "ready", "list", "prune", "expire",
+    "delete",
+)  # fmt: skip
+"""What can be made to fail: all that a store does, but that it is closed."""
+
+
+class Call(NamedTuple):
+    """A call of a store: which operation, with which arguments, and the how manieth of this operation it is."""
+
+    operation: str
+    arguments: tuple[Any, ...]
+    number: int
+
+
+class Which(TypedDict, total=False):
+    """Which calls a fault strikes: see `FaultyStore`."""
+
+    nth: int
+    times: int | None
+    when: Callable[[Call], bool] | None
+    chance: float | None
+
+
+class Fault:
+    """Something that is to go wrong, got from `FaultyStore.fail` and its like. `struck` is how often it has.
+
+    `wait(timeout)` returns when it has struck, which says when a call hangs; `release()` lets hanging calls go on,
+    and takes the fault back.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        operations: frozenset[str],
+        nth: int,
+        when: Callable[[Call], bool] | None,
+        chance: float | None,
+        times: int | None,
+        seconds: float | None,
+    ) -> None:
+        self.kind, self.operations, self.seconds = kind, operations, seconds
+        self._nth, self._when, self._chance, self._times = nth, when, chance, times
+        self._seen = self.struck = 0
+        self._has_struck = threading.Condition()
+        self._released = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"<Fault: {self.kind} {', '.join(sorted(self.operations))}; struck {self.struck} times>"
+
+    @property
+    def spent(self) -> bool:
+        """Whether it won't strike any more."""
+        return self._released.is_set() or (self._times is not None and self.struck >= self._times)
+
+    def wait(self, timeout: float = 60.0) -> None:
+        """Return when it has struck. Raises `TimeoutError`."""
+        with self._has_struck:
+            if not self._has_struck.wait_for(lambda: self.struck, timeout):
+                raise TimeoutError(f"{self!r}: it didn't come to that in {timeout} s")
+
+    def release(self) -> None:
+        """Let calls that hang go on, and strike no more."""
+        self._released.set()
+
+    def strikes(self, call: Call, chance: Callable[[], float]) -> bool:
+        """Whether it strikes this call; counts it, if so."""
+        if self.spent or call.operation not in self.operations:
+            return False
+        if self._when is not None and not self._when(call):
+            return False
+        self._seen += 1
+        if self._seen < self._nth or (self._chance is not None and chance() >= self._chance):
+            return False
+        with self._has_struck:
+            self.struck += 1
+            self._has_struck.notify_all()
+        return True
+
+    def hang(self, call: Call) -> None:
+        """Block until it is released. Raises `StoreUnavailable` if that takes longer than it may."""
+        if not self._released.wait(self.seconds):
+            raise StoreUnavailable(
+                f"{call.operation}: no answer from the store in {self.seconds} s (a planned fault)"
+            )
+
+
+class FaultyStore:
+    """Another store, of which calls fail as they are told to. Without a fault it does what the other does.
+
+    Each of `fail`, `hang`, `lose_ack` and `disk_full` plans a fault for calls of an operation (`"append"`, several in
+    a tuple, or `"*"`), by default for the next one: `nth` is for the how manieth from now, `times` for how many
+    from there (None: all), `when` a function of the `Call` for those that count, `chance` a probability for each,
+    drawn from the `seed`, by which the same calls in the same order fail again. Threads may share it.
+    """
+
+    def __init__(self, store: Store, *, seed: int = 0) -> None:
+        self.inner = store
+        self.calls: Counter[str] = Counter()
+        """How often each operation was called."""
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+        self._random = random.Random(seed)
+
+    def __repr__(self) -> str:
+        return f"FaultyStore({self.inner!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        """What only some stores have: `clock`, `path`, `closed`, `wait_for_change`."""
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def fail(self, operation: str | Iterable[str] = "append", **which: Unpack[Which]) -> Fault:
+        """Plan that calls fail before anything is done: `StoreUnavailable`."""
+        return self._plan("fail", operation, which)
+
+    def hang(
+        self,
+        operation: str | Iterable[str] = "append",
+        *,
+        seconds: float | None = None,
+        **which: Unpack[Which],
+    ) -> Fault:
+        """Plan that calls get no answer until the fault is released, or for so many seconds: `StoreUnavailable`."""
+        return self._plan("hang", operation, which, seconds)
+
+    def lose_ack(self, operation: str | Iterable[str] = "append", **which: Unpack[Which]) -> Fault:
+        """Plan that calls are carried out and the caller hears that they failed, as when a connection breaks."""
+        return self._plan("lose_ack", operation, which)
+
+    def disk_full(
+        self, operation: str | Iterable[str] = ("append", "create"), **which: Unpack[Which]
+    ) -> Fault:
+        """Plan that there is no space left: nothing is done, and `StoreUnavailable` says so."""
+        return self._plan("disk_full", operation, which)
+
+    def heal(self) -> None:
+        """Take all faults back; what hangs goes on."""
+        with self._lock:
+            faults, self._faults = self._faults, []
+        for fault in faults:
+            fault.release()
+
+    @property
+    def abilities(self) -> Abilities:
+        """Those of the other store."""
+        return self.inner.abilities
+
+    def create(self, run: NewRun) -> Lease | None:
+        return self._call("create", self.inner.create, run)
+
+    def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        return self._call("append", self.inner.append, commits)
+
+    def head(self, run_id: str) -> RunHead:
+        return self._call("head", self.inner.head, run_id)
+
+    def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
+        return self._call("read", self.inner.read, run_id, first, last)
+
+    def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
+        return self._call("claim", self.inner.claim, run_id, holder, ttl, instead_of)
+
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+        return self._call("renew", self.inner.renew, list(leases), ttl)
+
+    def release(self, lease: Lease) -> None:
+        self._call("release", self.inner.release, lease)
+
+    def signal(self, run_id: str, signal: str) -> None:
+        self._call("signal", self.inner.signal, run_id, signal)
+
+    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+        return self._call("ready", self.inner.ready, graphs, limit)
+
+    def list(self, which: RunFilter) -> list[RunHead]:
+        return self._call("list", self.inner.list, which)
+
+    def prune(self, run_id: str, before: int) -> int:
+        return self._call("prune", self.inner.prune, run_id, before)
+
+    def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
+        return self._call("expire", self.inner.expire, older_than, statuses)
+
+    def delete(self, run_id: str) -> None:
+        self._call("delete", self.inner.delete, run_id)
+
+    def close(self) -> None:
+        """Close the other store; what hangs goes on, and finds it closed."""
+        self.heal()
+        self.inner.close()
+
+    def _plan(
+        self,
+        kind: Kind,
+        operation: str | Iterable[str],
+        which: Which,
+        seconds: float | None = None,
+    ) -> Fault:
+        named = (
+            OPERATIONS
+            if operation == "*"
+            else (operation,)
+            if isinstance(operation, str)
+            else tuple(operation)
+        )
+        unknown = [each for each in named if each not in OPERATIONS]
+        if unknown:
+            raise UsageError(f"a store has no operation {unknown[0]!r}; it has {', '.join(OPERATIONS)}")
+        nth, chance = which.get("nth", 1), which.get("chance")
+        if type(nth) is not int or nth < 1:
+            raise UsageError(f"nth is a whole number from 1, not {nth!r}")
+        if chance is not None and not 0 <= chance <= 1:
+            raise UsageError(f"chance is a number from 0 to 1, not {chance!r}")
+        times = which.get("times", 1 if chance is None else None)
+        fault = Fault(kind, frozenset(named), nth, which.get("when"), chance, times, seconds)
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def _call(self, operation: str, function: Callable[..., T], *arguments: Any) -> T:
+        with self._lock:
+            self.calls[operation] += 1
+            call = Call(operation, arguments, self.calls[operation])
+            struck = next((fault for fault in self._faults if fault.strikes(call, self._random.random)), None)
+        if struck is None:
+            return function(*arguments)
+        if struck.kind == "fail":
+            raise StoreUnavailable(f"{operation}: the store can't be reached (a planned fault)")
+        if struck.kind == "disk_full":
+            raise StoreUnavailable(f"{operation}: {os.strerror(errno.ENOSPC)} (a planned fault); make room")
+        if struck.kind == "hang":
+            struck.hang(call)
+        result = function(*arguments)
+        if struck.kind == "lose_ack":
+            raise StoreUnavailable(
+                f"{operation}: the connection broke before the store answered (a planned fault)"
+            )
+        return result
