@@ -24,7 +24,7 @@ from limpet.errors import (
     RunExists,
     RunNotFound,
     RunPaused,
-    RunSetAside,
+    RunQuarantined,
     StoreError,
     StoreUnavailable,
     TemplateError,
@@ -39,7 +39,7 @@ from limpet.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from limpet.engine.node_context.branch_result import BranchResult
-    from limpet.engine.node_context.node_context import Task, once, pause, sleep
+    from limpet.engine.node_context.node_context import NodeContext, once, pause, sleep
     from limpet.engine.operations.records import Difference, RunInfo
     from limpet.engine.operations.workflow_checkpoints import PauseInfo, WorkflowCheckpoint
     from limpet.engine.supervisor.catalog import register_graph
@@ -104,7 +104,7 @@ _LATER = {
     "State": "graphs.state",
     "StateGraph": "stategraph",
     "Supervisor": "engine.supervisor",
-    "Task": "engine.task",
+    "NodeContext": "engine.task",
     "TaskRecord": "graphs.flowstate",
     "TaskResult": "graphs.flowstate",
     "Verification": "journal.verification",
@@ -187,6 +187,7 @@ __all__ = [
     "LimpetError",
     "MemoryCheckpointer",
     "MemoryStore",
+    "NodeContext",
     "NodeTimeout",
     "PauseInfo",
     "PauseMetadata",
@@ -202,13 +203,12 @@ __all__ = [
     "RunInfo",
     "RunNotFound",
     "RunPaused",
-    "RunSetAside",
+    "RunQuarantined",
     "State",
     "StateGraph",
     "StoreError",
     "StoreUnavailable",
     "Supervisor",
-    "Task",
     "TaskRecord",
     "TaskResult",
     "TemplateError",

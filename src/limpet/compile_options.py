@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from time import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from limpet.engine.leases.lease_client import link_to
+from limpet.engine.leases.lease_client import client_for
 from limpet.engine.loop.run_lifecycle import BESIDE
-from limpet.engine.sessions.session import Compiled
+from limpet.engine.sessions.session import CompiledGraph
 from limpet.engine.sessions.step_retention import Upkeep
 from limpet.errors import DefinitionError
 from limpet.graphs.config import CheckpointConfig
@@ -39,7 +39,7 @@ def keys_given(encryption: Any) -> Any:
     return read_keys(encryption)
 
 
-class Settings(NamedTuple):
+class CompileOptions(NamedTuple):
     """The settings that every kind of graph has. What is None is as `checkpoint` says, or as it is without."""
 
     store: Any = None
@@ -57,7 +57,7 @@ class Settings(NamedTuple):
     secrets_in_clear: bool = False
     retention: Retention | None = None
 
-    def compiled(self, plan: Plan, observers: Iterable[ObserverLike]) -> Compiled:
+    def compiled(self, plan: Plan, observers: Iterable[ObserverLike]) -> CompiledGraph:
         """The plan and all that a run of it needs. Raises `DefinitionError` for settings that can't be."""
         mistakes = list(self._mistakes())
         if mistakes:
@@ -79,9 +79,9 @@ class Settings(NamedTuple):
         in_clear = None if self.secrets_in_clear else self._in_clear(opened)
         if in_clear and plan.holds_secrets:
             raise DefinitionError(_secrets_in_clear(plan, in_clear), plan.name)
-        return Compiled(
+        return CompiledGraph(
             plan=plan,
-            link=None if opened is None else link_to(opened, self.lease),
+            client=None if opened is None else client_for(opened, self.lease),
             interval=every if self.interval is None else CheckpointConfig(interval=self.interval).interval,
             preserve=self.checkpoint.preserve if self.preserve is None else self.preserve,
             emit=gather(observers, time),

@@ -274,7 +274,7 @@ class NodeTimeout(RunError):
     code = "timeout"
 
 
-class RunSetAside(RunError):
+class RunQuarantined(RunError):
     """A run took its process down too often without getting any further, so it counts as failed.
 
     Supervisors leave it alone from then on; `resume` tries it again.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from limpet.async_twins import twin
 from limpet.engine.operations import records
 from limpet.engine.operations.records import Difference, RunInfo
-from limpet.engine.sessions.session import Compiled
+from limpet.engine.sessions.session import CompiledGraph
 from limpet.errors import UsageError
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
@@ -25,18 +25,18 @@ Config = Mapping[str, Any] | None
 S = TypeVar("S", bound=State)
 
 
-class Examined(ABC, Generic[S]):
+class GraphInspection(ABC, Generic[S]):
     """A graph whose runs can be looked at. What it gives: a `name`, and `compiled()`."""
 
     name: str
 
     @abstractmethod
-    def compiled(self) -> Compiled:
+    def compiled(self) -> CompiledGraph:
         """The plan and its settings. Raises `DefinitionError`."""
 
     def history(self, run_id: str) -> list[Checkpoint]:
         """The steps of a run, oldest first, as far as its journal goes back."""
-        return records.checkpoints(self.compiled().need_link("history"), run_id)
+        return records.checkpoints(self.compiled().need_client("history"), run_id)
 
     ahistory = twin(history)
 
@@ -49,13 +49,13 @@ class Examined(ABC, Generic[S]):
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """What is different after step `b` from what was after step `a`."""
         compiled = self.compiled()
-        return records.difference(compiled.need_link("diff"), run_id, a, b, compiled.plan.secrets)
+        return records.difference(compiled.need_client("diff"), run_id, a, b, compiled.plan.secrets)
 
     adiff = twin(diff)
 
     def verify(self, run_id: str) -> Verification:
         """What of a stored run is damaged, and what can still be had. Changes nothing; damage doesn't raise."""
-        return records.verify(self.compiled().need_link("verify"), run_id)
+        return records.verify(self.compiled().need_client("verify"), run_id)
 
     averify = twin(verify)
 
@@ -67,7 +67,7 @@ class Examined(ABC, Generic[S]):
         """
         from limpet.engine.operations import carriage
 
-        carriage.export_run(self.compiled().need_link("export_run"), run_id, path)
+        carriage.export_run(self.compiled().need_client("export_run"), run_id, path)
 
     aexport_run = twin(export_run)
 
@@ -78,7 +78,7 @@ class Examined(ABC, Generic[S]):
         """
         from limpet.engine.operations import carriage
 
-        return carriage.import_run(self.compiled().need_link("import_run"), path, run_id)
+        return carriage.import_run(self.compiled().need_client("import_run"), path, run_id)
 
     aimport_run = twin(import_run)
 
@@ -93,7 +93,7 @@ class Examined(ABC, Generic[S]):
         """The runs in the store, newest first, of this graph or the one named (`"*"` for all)."""
         compiled = self.compiled()
         wanted = None if graph == "*" else graph or compiled.plan.name
-        return records.list_runs(compiled.need_link("runs"), status, wanted, tag, limit)
+        return records.list_runs(compiled.need_client("runs"), status, wanted, tag, limit)
 
     aruns = twin(runs)
 
@@ -121,7 +121,7 @@ class Examined(ABC, Generic[S]):
         if run_id is not None:
             from limpet.drawing.run_marks import standing_of
 
-            tail = compiled.need_link("draw").store.read(run_id, first=1)
+            tail = compiled.need_client("draw").store.read(run_id, first=1)
             if tail.head.graph != compiled.plan.name:
                 other, mine = tail.head.graph, compiled.plan.name
                 raise UsageError(f"run {run_id!r} belongs to graph {other!r}, not to {mine!r}")
@@ -150,7 +150,7 @@ class Examined(ABC, Generic[S]):
         unknown = [status for status in wanted if status not in STATUSES]
         if unknown or not max_age_hours >= 0:
             raise UsageError(f"cleanup_expired() takes hours from 0 and statuses of {', '.join(STATUSES)}")
-        return self.compiled().need_link("cleanup_expired").store.expire(max_age_hours * 3600, wanted)
+        return self.compiled().need_client("cleanup_expired").store.expire(max_age_hours * 3600, wanted)
 
     acleanup_expired = twin(cleanup_expired)
 
@@ -167,7 +167,7 @@ class Examined(ABC, Generic[S]):
             raise UsageError(
                 "cleanup() needs a policy: cleanup(Retention(completed='7d')), or compile(retention=…)"
             )
-        store = compiled.need_link("cleanup").store
+        store = compiled.need_client("cleanup").store
         found = expired(store, policy, compiled.plan.name)
         return found if dry_run else let_go(store, found)
 

@@ -10,14 +10,14 @@ from limpet.async_twins import twin
 from limpet.durations import Span, seconds_of
 from limpet.engine.leases.lease_client import nudge
 from limpet.engine.node_context.questions import NOT_GIVEN
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.operations import records
 from limpet.engine.sessions import checkpoint_refs as references
 from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions import start as creation
 from limpet.engine.sessions.session import Session
 from limpet.errors import UsageError
-from limpet.graph_inspection import Examined
+from limpet.graph_inspection import GraphInspection
 from limpet.graphs.state import State, new_id
 from limpet.run import AsyncRun, Run
 
@@ -28,7 +28,7 @@ Config = Mapping[str, Any] | None
 S = TypeVar("S", bound=State)
 
 
-class Runnable(Examined[S]):
+class GraphMethods(GraphInspection[S]):
     """A graph that can be run, on states of its own kind. What it gives: a `name`, and `compiled()`."""
 
     def invoke(
@@ -163,9 +163,9 @@ class Runnable(Examined[S]):
             raise UsageError(f"priority is a whole number, not {priority!r}")
         named, seconds = creation.check_id(new_id() if run_id is None else run_id), seconds_of(delay, "delay")
         creation.enqueue(compiled, input, config, named, labels, priority, seconds)
-        link = compiled.need_link("start")
-        nudge(link.store)
-        return QueuedRun(named, link, self.state_at)
+        client = compiled.need_client("start")
+        nudge(client.store)
+        return QueuedRun(named, client, self.state_at)
 
     enqueue = start
 
@@ -184,7 +184,7 @@ class Runnable(Examined[S]):
         The answer is durable when this returns. Raises `AnswerRefused`, `RunPaused` if nothing was answered,
         `RunNotFound`, `Conflict`, `UsageError` for a run that asks nothing.
         """
-        entry.answer(self.compiled().need_link("answer"), run_id, Given(value, answers), wait)
+        entry.answer(self.compiled().need_client("answer"), run_id, ResumeInput(value, answers), wait)
 
     aanswer = twin(answer)
 
@@ -194,12 +194,12 @@ class Runnable(Examined[S]):
         One sweep: those that were queued, whose process died, whose sleep or deadline is over. `supervise` does it
         for as long as it is there.
         """
-        from limpet.engine.supervisor.catalog import Catalogue
-        from limpet.engine.supervisor.supervisor import Habits, Supervisor
+        from limpet.engine.supervisor.catalog import GraphCatalog
+        from limpet.engine.supervisor.supervisor import Supervisor, SupervisorOptions
 
-        link = self.compiled().need_link("recover")
-        habits = Habits(link.ttl, concurrency, max_crashes=max_crashes)
-        return Supervisor(link.store, Catalogue([cast(Any, self)]), habits).drain()
+        client = self.compiled().need_client("recover")
+        options = SupervisorOptions(client.ttl, concurrency, max_crashes=max_crashes)
+        return Supervisor(client.store, GraphCatalog([cast(Any, self)]), options).drain()
 
     arecover = twin(recover)
 
@@ -208,7 +208,7 @@ class Runnable(Examined[S]):
 
         Raises `RunNotFound`, and `UsageError` for a run that has ended.
         """
-        records.cancel(self.compiled().need_link("cancel"), run_id)
+        records.cancel(self.compiled().need_client("cancel"), run_id)
 
     acancel = twin(cancel)
 
@@ -227,7 +227,7 @@ class Runnable(Examined[S]):
         """
         compiled = self.compiled()
         made = records.fork(compiled, run_id, step, update, new_run_id, _tags(tags))
-        return Run(made, self._resuming(made, Given(), None))
+        return Run(made, self._resuming(made, ResumeInput(), None))
 
     async def afork(
         self,
@@ -242,7 +242,7 @@ class Runnable(Examined[S]):
         from asyncio import to_thread
 
         run = await to_thread(self.fork, run_id, step, update, new_run_id=new_run_id, tags=tags)
-        return AsyncRun(run.id, self._resuming(run.id, Given(), None))
+        return AsyncRun(run.id, self._resuming(run.id, ResumeInput(), None))
 
     def rollback(self, run_id: str, step: int) -> S:
         """Set a run back to where it stood after `step`, and return the state there; `resume` goes on from it."""
@@ -266,21 +266,21 @@ class Runnable(Examined[S]):
             return named, lambda: creation.start(compiled, input, config, named, labels, stream)
         if run_id is not None:
             raise UsageError("a checkpoint belongs to its run: give checkpoint= or run_id=, not both")
-        given = Given(NOT_GIVEN if input is None else input, config=config)
+        given = ResumeInput(NOT_GIVEN if input is None else input, config=config)
         return references.run_of(checkpoint), lambda: entry.recall(compiled, checkpoint, given, stream)
 
-    def _resuming(self, run_id: str, given: Given, wait: float | None) -> Callable[[], Session]:
+    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
         compiled = self.compiled()
         if not isinstance(run_id, str):
             raise UsageError(f"a run is resumed by its id, a str, not {run_id!r}; of a Run, that is .id")
         return lambda: entry.resume(compiled, run_id, given, wait, stream=False)
 
 
-def given_to(value: Any, response: Any, answers: Any, update: Any, config: Config) -> Given:
+def given_to(value: Any, response: Any, answers: Any, update: Any, config: Config) -> ResumeInput:
     """What a resume brings along. Raises `UsageError` for an answer that is given twice."""
     if value is not NOT_GIVEN and response is not NOT_GIVEN:
         raise UsageError("give the answer once: as the second argument or as response=")
-    return Given(value if response is NOT_GIVEN else response, answers, update, config)
+    return ResumeInput(value if response is NOT_GIVEN else response, answers, update, config)
 
 
 def _tags(tags: Iterable[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Generic, TypeVar
 
-from limpet.engine.leases.lease_client import Link, Patience
+from limpet.engine.leases.lease_client import ChangeWaiter, LeaseClient
 from limpet.engine.operations.records import RunInfo, run_info
 from limpet.errors import ExecutionError, LimpetError, RunCancelled, RunPaused, UsageError
 from limpet.graphs.state import State
@@ -18,19 +18,19 @@ S = TypeVar("S", bound=State)
 class QueuedRun(Generic[S]):
     """A run in the store, executed by whichever supervisor takes it on. Got from `graph.start(…)`."""
 
-    def __init__(self, run_id: str, link: Link, read: Callable[[str], S]) -> None:
+    def __init__(self, run_id: str, client: LeaseClient, read: Callable[[str], S]) -> None:
         self.id = run_id
-        self._link, self._read = link, read
+        self._client, self._read = client, read
 
     @property
     def info(self) -> RunInfo:
         """What the store knows of it. Raises `RunNotFound` once it has been deleted or has expired."""
-        return run_info(self._link.head(self.id))
+        return run_info(self._client.head(self.id))
 
     @property
     def status(self) -> str:
         """`running` (also before anybody has begun with it), `paused`, `completed`, `failed` or `cancelled`."""
-        return self._link.head(self.id).status
+        return self._client.head(self.id).status
 
     @property
     def state(self) -> S:
@@ -39,7 +39,7 @@ class QueuedRun(Generic[S]):
 
     def wait(self, timeout: float | None = None) -> RunInfo:
         """Wait until it ends or asks something, and say what is known of it then. Raises `TimeoutError`."""
-        patience = Patience(self._link.store, inf if timeout is None else timeout)
+        patience = ChangeWaiter(self._client.store, inf if timeout is None else timeout)
         while (info := self.info).status == RUNNING:
             if not patience.wait():
                 raise TimeoutError(

@@ -16,7 +16,7 @@ from limpet.journal.store import COMPLETED, PAUSED, RUNNING
 from limpet.journal.waits import Question
 
 if TYPE_CHECKING:
-    from limpet.drawing.run_marks import Standing
+    from limpet.drawing.run_marks import RunMarks
 
 Open = Callable[[], Session]
 S = TypeVar("S", bound=State)
@@ -70,7 +70,7 @@ class Seen:
 
     def status(self) -> str:
         status = self.verdict.status if self.verdict is not None else RUNNING
-        unsaved = self.session is not None and self.session.core.course.unsaved is not None
+        unsaved = self.session is not None and self.session.core.context.unsaved is not None
         return DEGRADED if unsaved and status in (RUNNING, COMPLETED) else status
 
     def state(self) -> State:
@@ -79,16 +79,16 @@ class Seen:
         state = self.session.core.state
         return state._copy() if self.verdict is not None else detached(state)
 
-    def standing(self) -> Standing | None:
+    def standing(self) -> RunMarks | None:
         """How the run stands, for a picture: by its journal where it has one, else by what is known here."""
         from limpet.drawing.run_marks import standing_of, standing_so_far
 
         session = self.session
         if session is None:
             return None
-        plan, link = session.compiled.plan, session.compiled.link
-        if link is not None:
-            tail = link.store.read(self.run_id, first=1)
+        plan, client = session.compiled.plan, session.compiled.client
+        if client is not None:
+            tail = client.store.read(self.run_id, first=1)
             if tail.records:
                 return standing_of(plan, tail)._replace(status=self.status())
         return standing_so_far(plan, session.progress, self.status())

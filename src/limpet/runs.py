@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from limpet.engine.leases.lease_client import link_to
+from limpet.engine.leases.lease_client import client_for
 from limpet.engine.operations import carriage, records
 from limpet.journal.verify import Verification
 from limpet.stores.opening import open_store
@@ -16,7 +16,7 @@ def verify_run(store: Any, run_id: str) -> Verification:
 
     `store` is whatever `open_store` takes. Raises `RunNotFound`.
     """
-    return records.verify(link_to(open_store(store)), run_id)
+    return records.verify(client_for(open_store(store)), run_id)
 
 
 def export_run(store: Any, run_id: str, path: str | os.PathLike[str]) -> None:
@@ -25,7 +25,7 @@ def export_run(store: Any, run_id: str, path: str | os.PathLike[str]) -> None:
     What is in the file isn't encrypted. Raises `RunNotFound`, `Conflict` while somebody advances the run,
     `DamagedRecord`, and `StoreUnavailable` if the file can't be written.
     """
-    carriage.export_run(link_to(open_store(store)), run_id, path)
+    carriage.export_run(client_for(open_store(store)), run_id, path)
 
 
 def import_run(store: Any, path: str | os.PathLike[str], run_id: str | None = None) -> str:
@@ -33,4 +33,4 @@ def import_run(store: Any, path: str | os.PathLike[str], run_id: str | None = No
 
     All of it is stored, or nothing: `RunExists` if the id is taken, `StoreError` for a file that is damaged.
     """
-    return carriage.import_run(link_to(open_store(store)), path, run_id)
+    return carriage.import_run(client_for(open_store(store)), path, run_id)

@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from limpet.compile_options import LEASE, OnSaveError, Settings, keys_given
+from limpet.compile_options import LEASE, CompileOptions, OnSaveError, keys_given
 from limpet.engine.loop.run_lifecycle import BESIDE
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.sessions import checkpoint_refs as references
 from limpet.engine.sessions import resume as entry
-from limpet.engine.sessions.session import Compiled
+from limpet.engine.sessions.session import CompiledGraph
 from limpet.errors import UsageError
-from limpet.graph_methods import Runnable
-from limpet.graphs.builder import Definition, stop_names
+from limpet.graph_methods import GraphMethods
+from limpet.graphs.builder import GraphBuilder, stop_names
 from limpet.graphs.config import CheckpointConfig, GraphConfig
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from limpet.stores.retention import Retention
 
 
-class StateGraph(Definition, Runnable[State]):
+class StateGraph(GraphBuilder, GraphMethods[State]):
     """A graph of functions over one state: nodes, edges with conditions, cycles.
 
     `schema` names the state's keys: a dict of types, a TypedDict, a dataclass or a pydantic model, with
@@ -54,9 +54,9 @@ class StateGraph(Definition, Runnable[State]):
         if self._checkpoint.interval:
             opened = open_store(self._checkpoint.store, encryption=False)  # that is for compile() to say
             self._checkpoint = CheckpointConfig(opened, self._checkpoint.interval, self._checkpoint.preserve)
-        self._settings = Settings(checkpoint=self._checkpoint)
+        self._settings = CompileOptions(checkpoint=self._checkpoint)
         self._stops: tuple[list[str], list[str]] = ([], [])
-        self._compiled: Compiled | None = None
+        self._compiled: CompiledGraph | None = None
 
     @classmethod
     def from_config(cls, config: GraphConfig | Mapping[str, Any], schema: Any = None) -> StateGraph:
@@ -112,7 +112,7 @@ class StateGraph(Definition, Runnable[State]):
         that have stopped: old ones go in the background now and then, when one stops; `cleanup()` does it at once.
         Raises `DefinitionError` that lists all mistakes.
         """
-        self._settings = Settings(
+        self._settings = CompileOptions(
             store, checkpointer, interval, preserve, lease, executor, max_concurrency, on_save_error, keep,
             self._checkpoint, checkpoint_dir, keys_given(encryption), secrets_in_clear, retention,
         )  # fmt: skip
@@ -169,7 +169,7 @@ class StateGraph(Definition, Runnable[State]):
         itself, it goes on exactly there; a file that was saved by hand, or by another program, runs its node.
         Raises, when it begins, what `load_checkpoint` does, and `DefinitionError` for a node that is gone.
         """
-        compiled, given = self.compiled(), Given(update=state_update, config=config)
+        compiled, given = self.compiled(), ResumeInput(update=state_update, config=config)
         return Run(
             references.run_of(path), lambda: entry.recall(compiled, path, given, stream=False, file=True)
         )
@@ -181,12 +181,12 @@ class StateGraph(Definition, Runnable[State]):
         state_update: Mapping[str, Any] | None = None,
     ) -> AsyncRun[State]:
         """`resume_from_checkpoint` for `async for`."""
-        compiled, given = self.compiled(), Given(update=state_update, config=config)
+        compiled, given = self.compiled(), ResumeInput(update=state_update, config=config)
         return AsyncRun(
             references.run_of(path), lambda: entry.recall(compiled, path, given, stream=False, file=True)
         )
 
-    def compiled(self) -> Compiled:
+    def compiled(self) -> CompiledGraph:
         """The plan and its settings; what was added since the last `compile` is taken in."""
         if self._compiled is None:
             self._compiled = self._compile()
@@ -200,7 +200,7 @@ class StateGraph(Definition, Runnable[State]):
     def __repr__(self) -> str:
         return f"<StateGraph {self.name!r}: {', '.join(self._draft.nodes) or 'no nodes'}>"
 
-    def _compile(self) -> Compiled:
+    def _compile(self) -> CompiledGraph:
         return self._settings.compiled(self.freeze(*self._stops), self._observers)
 
     def _changed(self) -> Self:

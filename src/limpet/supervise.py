@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from limpet.engine.supervisor.catalog import REGISTERED, Catalogue, Reference
-from limpet.engine.supervisor.supervisor import Habits, Supervisor
+from limpet.engine.supervisor.catalog import REGISTERED, GraphCatalog, Reference
+from limpet.engine.supervisor.supervisor import Supervisor, SupervisorOptions
 from limpet.errors import UsageError
 from limpet.observe.registry import resolve_observer
 from limpet.stores.opening import open_default_store, open_store
@@ -44,8 +44,8 @@ def supervise(
     opened = open_default_store() if store is None else open_store(store)
     if opened is None:
         raise UsageError("supervise() needs a store: supervise('sqlite:///runs.db', …), or LIMPET_STORE")
-    catalogue = REGISTERED if graphs is None else Catalogue(graphs)
-    if graphs is None and not catalogue.names:
+    catalog = REGISTERED if graphs is None else GraphCatalog(graphs)
+    if graphs is None and not catalog.names:
         raise UsageError("supervise() needs graphs: give graphs=[…], or register_graph() them before")
-    habits = Habits(lease, concurrency, per_graph, poll, max_crashes, patience, grace)
-    return Supervisor(opened, catalogue, habits, [resolve_observer(each) for each in observers])
+    options = SupervisorOptions(lease, concurrency, per_graph, poll, max_crashes, patience, grace)
+    return Supervisor(opened, catalog, options, [resolve_observer(each) for each in observers])

@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from limpet.async_twins import twin
-from limpet.compile_options import OnSaveError, Settings, keys_given
+from limpet.compile_options import CompileOptions, OnSaveError, keys_given
 from limpet.engine.node_context.questions import NOT_GIVEN
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.operations import workflow_checkpoints as checkpoints
 from limpet.engine.operations.records import progress_of
 from limpet.engine.operations.workflow_checkpoints import WorkflowCheckpoint
 from limpet.engine.sessions import checkpoint_refs as references
 from limpet.engine.sessions import compatibility as fitting
 from limpet.engine.sessions import resume as entry
-from limpet.engine.sessions.session import Compiled, Session
+from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.errors import DefinitionError, did_you_mean
-from limpet.graph_methods import Config, Runnable, given_to
+from limpet.graph_methods import Config, GraphMethods, given_to
 from limpet.graphs.plan import Plan
-from limpet.graphs.workflow.builder import FlowDefinition, OnMismatch
+from limpet.graphs.workflow.builder import OnMismatch, WorkflowBuilder
 from limpet.graphs.workflow.redefinition import ResumePlan, plan_resume
 from limpet.graphs.workflow.state import WorkflowState
 from limpet.journal.reader import Checkpoint
@@ -36,7 +36,7 @@ KEPT = 5
 """How many checkpoints of a run are kept, unless it is said otherwise."""
 
 
-class FlowSettings(TypedDict, total=False):
+class WorkflowOptions(TypedDict, total=False):
     """How a workflow runs: what `Workflow(…)` and `compile(…)` take besides the store."""
 
     preserve: bool
@@ -51,7 +51,7 @@ class FlowSettings(TypedDict, total=False):
     retention: Retention | None
 
 
-class Workflow(FlowDefinition, Runnable[WorkflowState]):
+class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
     """Tasks with dependencies, run in layers: those of a layer beside each other, each with what it depends on.
 
     `store` saves every run after each layer and each task of it. `observer` and `observers` watch all runs, by name
@@ -68,15 +68,15 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         observer: Any = None,
         observers: Iterable[Any] = (),
         secrets: Iterable[str] = (),
-        **settings: Unpack[FlowSettings],
+        **settings: Unpack[WorkflowOptions],
     ) -> None:
         super().__init__(name, max_layers=max_layers, secrets=secrets)
         watching = [*([] if observer is None else [observer]), *observers]
         self._observers = [resolve_observer(each) for each in watching]
         self._given = self._known({"store": store, **settings})
-        self._compiled: Compiled | None = None
+        self._compiled: CompiledGraph | None = None
 
-    def compile(self, *, store: Any = None, **settings: Unpack[FlowSettings]) -> Self:
+    def compile(self, *, store: Any = None, **settings: Unpack[WorkflowOptions]) -> Self:
         """Check the workflow, fix how it runs, and return it. What isn't given stays as it was.
 
         `store` (an object, a registered name, a URL or a file) saves each run; `preserve` keeps what is saved of
@@ -101,7 +101,7 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
             raise
         return self
 
-    def compiled(self) -> Compiled:
+    def compiled(self) -> CompiledGraph:
         """The plan and its settings; what was added since the last `compile` is taken in."""
         if self._compiled is None:
             given = {"keep": KEPT, **self._given}
@@ -110,7 +110,7 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
                 raise DefinitionError(
                     f"on_mismatch is 'fail' or 'warn', not {on_mismatch!r}", self.name, "workflow"
                 )
-            self._compiled = Settings(**given).compiled(self.freeze(on_mismatch), self._observers)
+            self._compiled = CompileOptions(**given).compiled(self.freeze(on_mismatch), self._observers)
         return self._compiled
 
     def resume_from_checkpoint(
@@ -157,13 +157,13 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         """
         compiled = self.compiled()
         run_id, step = references.located(compiled, id)
-        link = compiled.need_link("plan_resume")
-        head = link.head(run_id)
+        client = compiled.need_client("plan_resume")
+        head = client.head(run_id)
         if head.status == COMPLETED and not head.snapshot:
             return ResumePlan(
                 run_id, "", COMPLETED, 0, [], [], [], {}, [], [], [], ["its journal went with that"]
             )
-        progress = progress_of(link, run_id, None)
+        progress = progress_of(client, run_id, None)
         references.check_step(progress, step)
         assert compiled.plan.layers is not None
         under_way = fitting.workflows_in(compiled.plan, progress)
@@ -190,10 +190,10 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
 
     acheckpoints = twin(checkpoints)
 
-    def _resuming(self, run_id: str, given: Given, wait: float | None) -> Callable[[], Session]:
+    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
         return self._from_checkpoint(run_id, given, wait)
 
-    def _from_checkpoint(self, id: str, given: Given, wait: float | None) -> Callable[[], Session]:
+    def _from_checkpoint(self, id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
         compiled = self.compiled()
 
         def opening() -> Session:
@@ -210,7 +210,7 @@ class Workflow(FlowDefinition, Runnable[WorkflowState]):
         return plan
 
     def _known(self, settings: dict[str, Any]) -> dict[str, Any]:
-        names = ["store", *FlowSettings.__annotations__]
+        names = ["store", *WorkflowOptions.__annotations__]
         unknown = [
             f"there is no setting {name!r}{did_you_mean(name, names)}"
             for name in settings

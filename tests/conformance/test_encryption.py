@@ -189,7 +189,7 @@ def test_a_key_is_given_in_many_ways(given: Any, runs: str) -> None:
     shown = f"{graph!r} {graph.compiled()!r} {graph._settings!r} {open_store(runs, given)!r}"
     for key in (KEY.hex(), KEY.hex().upper(), base64.b64encode(KEY).decode()[:-1], repr(KEY)):
         assert key not in shown
-    assert open_store(runs, given) is graph.compiled().link.store  # type: ignore[union-attr]
+    assert open_store(runs, given) is graph.compiled().client.store  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_the_key_of_the_environment_encrypts_every_store_that_outlasts_the_proce
     monkeypatch.setenv("LIMPET_STORE", runs)
     graph = graph_of()
     assert graph.execute({"n": 1}, run_id="r")["n"] == 2
-    assert isinstance(graph.compiled().link.store, EncryptedStore)  # type: ignore[union-attr]
+    assert isinstance(graph.compiled().client.store, EncryptedStore)  # type: ignore[union-attr]
     assert Cleaner(runs, max_age_hours=0).clean() == 1
     monkeypatch.delenv(VARIABLE)
     assert not isinstance(open_store(runs), EncryptedStore)
@@ -305,7 +305,7 @@ def test_the_store_of_a_checkpoint_config_is_encrypted_as_compile_says(
     graph = StateGraph({"n": int}, name="g", checkpoint={"store": runs, "interval": 1, "preserve": True})
     graph.add_node("a").set_entry_point("a").set_finish_point("a")
     stores = [
-        graph.compile(**given).compiled().link.store
+        graph.compile(**given).compiled().client.store
         for given in ({}, {"encryption": OTHER}, {"encryption": False})
     ]  # type: ignore[union-attr, arg-type]
     assert [getattr(store, "keys", None) and repr(store.keys) for store in stores] == [  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ import pytest
 
 from limpet import MemoryStore, StoreUnavailable
 from limpet.journal.encoding.codec import decode
-from limpet.journal.encoding.envelope import Seal
+from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import BUNDLE, KINDS, NESTED
 from limpet.journal.store import RunFilter
 from limpet.stores.files.store import FileStore
@@ -99,7 +99,7 @@ def test_the_example_has_every_kind_of_record(tmp_path: Path) -> None:
     with closing(SQLiteStore(restored(DATA / "sqlite_1.sql", tmp_path / "runs.db"))) as store:
         for run_id in ("waits", "complete"):
             for number, data in enumerate(store.read(run_id, first=1).records, 1):
-                record = decode(Seal(run_id).open(number, data))
+                record = decode(Envelope(run_id).open(number, data))
                 kinds |= {record[0]}
                 for each in record[1:] if record[0] == BUNDLE else [record]:
                     kinds |= {each[0], *([each[5][0]] if each[0] == NESTED else [])}

@@ -32,6 +32,7 @@ from limpet import (
     AsyncRun,
     LimpetError,
     MemoryStore,
+    NodeContext,
     QueuedRun,
     Retry,
     Run,
@@ -39,7 +40,6 @@ from limpet import (
     StateGraph,
     StoreUnavailable,
     Supervisor,
-    Task,
     Workflow,
     errors,
     pause,
@@ -218,8 +218,8 @@ def test_every_page_is_on_the_map() -> None:
 
 
 API = (REFERENCE / "api.md").read_text(encoding="utf-8")
-CLASSES = (StateGraph, Workflow, Run, AsyncRun, QueuedRun, Supervisor, State, Task)
-INTERNAL = {"compiled", "freeze", "at", "call", "offer", (Task, "close")}
+CLASSES = (StateGraph, Workflow, Run, AsyncRun, QueuedRun, Supervisor, State, NodeContext)
+INTERNAL = {"compiled", "freeze", "at", "call", "offer", (NodeContext, "close")}
 
 
 def test_every_public_name_is_in_the_reference() -> None:
@@ -356,7 +356,7 @@ def named_in(row: str) -> set[str]:
 def provoke_everything(observer: Any) -> list[dict[str, Any]]:
     """Runs to which everything happens that can; the events of their iteration."""
 
-    def work(state: State, ctx: Task) -> State:
+    def work(state: State, ctx: NodeContext) -> State:
         if ctx.attempt == 1:
             raise ValueError("the first time")
         if ctx.visit == 1:
@@ -415,7 +415,7 @@ def provoke_branches(observer: Any) -> list[dict[str, Any]]:
 def provoke_workflows(observer: Any) -> list[dict[str, Any]]:
     """The same for tasks: one that asks, one that fails and is tried again, and some that don't run."""
 
-    def work(ctx: Task) -> int:
+    def work(ctx: NodeContext) -> int:
         if ctx.attempt == 1:
             raise ValueError("the first time")
         return pause("How many?", schema=int) if ctx.config.get("ask") else 1

@@ -433,12 +433,12 @@ def test_a_run_that_waits_in_a_store_that_tells_nothing_is_found_all_the_same(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P8: a pooler may keep notifications back; then one looks now and then."""
-    from limpet.engine.leases.lease_client import link_to
+    from limpet.engine.leases.lease_client import client_for
 
     with closing(open_store(database)) as store, ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(store, "wait_for_change", lambda timeout: bool(time.sleep(timeout)))
         lease = store.create(NewRun("r", "g", [b"1"], holder="somebody", ttl=1000.0))
-        claimed = pool.submit(link_to(store, 60.0).claim, "r", 60.0)
+        claimed = pool.submit(client_for(store, 60.0).claim, "r", 60.0)
         store.release(lease)
         held = claimed.result(60)
         assert held.lease.fence == 2

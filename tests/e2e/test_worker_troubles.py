@@ -68,12 +68,12 @@ def test_a_worker_that_stood_still_for_too_long_is_refused_and_goes_on_with_othe
     workers: Fleet, kind: str
 ) -> None:
     """H1, invariant 2: its run went to another worker, which ended it; what it has to save is too late."""
-    habits = {"lease": 1.0, "asyncio": kind == "gated_here"}
-    late = workers.worker(host="one", **habits)
+    options = {"lease": 1.0, "asyncio": kind == "gated_here"}
+    late = workers.worker(host="one", **options)
     workers.start(kind, "r")
     under_way(workers, "r", late, GATES[kind][0])
     late.freeze()
-    other = workers.worker(host="two", **habits)
+    other = workers.worker(host="two", **options)
     under_way(workers, "r", other, GATES[kind][0])
     workers.let("r", *GATES[kind])
     assert ended(workers, "r") == "completed"
@@ -207,11 +207,11 @@ def test_a_worker_that_is_cut_off_loses_its_runs_to_one_that_is_not(workers: Fle
 def test_a_worker_that_is_told_to_end_hands_its_runs_over(workers: Fleet, kind: str) -> None:
     """H1: the node that runs is finished and saved, and nobody waits for a lease to run out."""
     first, second, third = GATES[kind]
-    habits = {"lease": NEVER, "grace": PATIENCE, "asyncio": kind == "gated_here"}
-    leaving = workers.worker(**habits)
+    options = {"lease": NEVER, "grace": PATIENCE, "asyncio": kind == "gated_here"}
+    leaving = workers.worker(**options)
     workers.start(kind, "r")
     under_way(workers, "r", leaving, first)
-    staying = workers.worker(**habits)
+    staying = workers.worker(**options)
     os.kill(leaving.pid, signal.SIGTERM)
     workers.let("r", first)
     assert leaving.wait() == 0
@@ -227,11 +227,11 @@ def test_a_worker_that_is_told_to_end_hands_its_runs_over(workers: Fleet, kind: 
 @pytest.mark.parametrize("kind", GATES)
 def test_a_node_that_outlasts_the_grace_is_left_to_others(workers: Fleet, kind: str) -> None:
     """H1: the worker ends all the same, and another calls the node again, at once."""
-    habits = {"lease": NEVER, "asyncio": kind == "gated_here"}
-    leaving = workers.worker(**habits, grace=0.1)
+    options = {"lease": NEVER, "asyncio": kind == "gated_here"}
+    leaving = workers.worker(**options, grace=0.1)
     workers.start(kind, "r")
     under_way(workers, "r", leaving, GATES[kind][0])
-    staying = workers.worker(**habits)
+    staying = workers.worker(**options)
     os.kill(leaving.pid, signal.SIGTERM)
     assert leaving.wait() == 0
     under_way(workers, "r", staying, GATES[kind][0])
@@ -266,7 +266,7 @@ def test_what_came_due_while_nobody_was_there_is_done_once_somebody_is(workers: 
     workers.start("asking", "question", seconds=1.0)
     workers.start("napping", "sleeper", seconds=1.0)
     workers.wait(lambda: workers.store.head("question").status == "paused")
-    workers.wait(lambda: workers.lines("run.rest", run="sleeper"))
+    workers.wait(lambda: workers.lines("run.sleep", run="sleeper"))
     first.kill()
     due = [workers.store.head(run_id).due for run_id in ("question", "sleeper")]
     workers.wait(lambda: time.time() > max(each or NEVER for each in due))
@@ -283,18 +283,18 @@ def test_what_came_due_while_nobody_was_there_is_done_once_somebody_is(workers: 
 @only("sqlite")
 def test_a_run_is_not_to_blame_for_what_happens_while_it_sleeps(workers: Fleet) -> None:
     """H1, H9: a holder that is lost meanwhile counts neither against the run nor as an attempt of its node."""
-    habits = {"patience": NEVER, "max_crashes": 2}
+    options = {"patience": NEVER, "max_crashes": 2}
     workers.start("napping", "r", seconds=4.0)
-    first = workers.worker(**habits)
+    first = workers.worker(**options)
     under_way(workers, "r", first, "napping")
     workers.wait(lambda: workers.lines("append", run="r", pid=first.pid))
     first.kill()
-    second = workers.worker(**habits)
+    second = workers.worker(**options)
     workers.wait(lambda: workers.lines("append", run="r", pid=second.pid))
     second.kill()
     (slept,) = workers.lines("begin", run="r")
     workers.wait(lambda: time.time() > slept["at"] + 4.5)
-    third = workers.worker(**habits)
+    third = workers.worker(**options)
     assert ended(workers, "r") == "completed"
     assert workers.lines("begin", run="r")[-1]["pid"] == third.pid
     assert workers.lines("begin", run="r")[-1]["attempt"] == 2, "of the one who was lost when it was over"

@@ -40,8 +40,8 @@ def test_all_runs_end_well_however_often_workers_are_killed(workers: Fleet, host
     count, kills = (200, 60) if FULL else (60, 12)
     seed = int(os.environ.get("LIMPET_SEED") or time.time())
     chance, lease = random.Random(seed), 20.0 if hosts == 1 else 3.0
-    habits: dict[str, Any] = {"lease": lease, "concurrency": 4 if FULL else 8, "max_crashes": 50}
-    habits["build"] = {"pace": 0.2, "nap": 2.0} if FULL else {"pace": 0.01, "nap": 1.0}
+    options: dict[str, Any] = {"lease": lease, "concurrency": 4 if FULL else 8, "max_crashes": 50}
+    options["build"] = {"pace": 0.2, "nap": 2.0} if FULL else {"pace": 0.01, "nap": 1.0}
     runs = {f"{kind}-{number}": kind for number in range(count // 4) for kind in fleet.KINDS}
     for run_id, kind in runs.items():
         workers.graphs[kind].start(
@@ -49,7 +49,7 @@ def test_all_runs_end_well_however_often_workers_are_killed(workers: Fleet, host
         )
 
     def another(number: int) -> Any:
-        return workers.worker(**habits, **({"host": f"host-{number}"} if hosts > 1 else {}))
+        return workers.worker(**options, **({"host": f"host-{number}"} if hosts > 1 else {}))
 
     crew, since = [another(0), another(1)], time.monotonic()
     for kill in range(kills):

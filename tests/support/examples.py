@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
-from limpet import RunPaused, StateGraph, Task, append, pause
+from limpet import NodeContext, RunPaused, StateGraph, append, pause
 
 DATA = Path(__file__).parent.parent / "data"
 INPUT = {"seen": ["input"], "when": datetime(2026, 1, 31, 8, tzinfo=timezone(timedelta(hours=2)))}
@@ -34,7 +34,7 @@ ENDED = {**BEGUN, "seen": ["input", "begin", "join"], "results": RESULTS}
 def example(store: Any, **settings: Any) -> StateGraph:
     """A graph whose run has every kind of record: it asks in one branch while another is done."""
 
-    def ask(ctx: Task) -> dict[str, Any]:
+    def ask(ctx: NodeContext) -> dict[str, Any]:
         fee = ctx.once("fee", lambda: 7)
         return {"fee": fee, "ship": pause("Ship it?", choices=["yes", "no"])}
 

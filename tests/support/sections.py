@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from limpet import BranchResult, Retry, RunPaused, State, StateGraph, Task
+from limpet import BranchResult, NodeContext, Retry, RunPaused, State, StateGraph
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""
@@ -72,7 +72,7 @@ class Calls:
         self.fail: set[str] = set()
 
     def __call__(
-        self, state: State, ctx: Task, parallel_results: Sequence[BranchResult] = ()
+        self, state: State, ctx: NodeContext, parallel_results: Sequence[BranchResult] = ()
     ) -> dict[str, Any]:
         place = f"{ctx.branch}/{ctx.node}" if ctx.branch else ctx.node
         self.nodes.append(place)

@@ -7,11 +7,11 @@ from math import inf
 from typing import Any
 
 from limpet.engine.drivers.call import attempt
-from limpet.engine.leases.lease_client import Link
+from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.commands import Asked, Asleep, Begin, Cancelled, Failed, Gather, Report, Verdict, Wait
-from limpet.engine.node_context.node_context import CURRENT, Task
+from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
-from limpet.engine.supervisor.supervisor import Habits, Supervisor
+from limpet.engine.supervisor.supervisor import Supervisor, SupervisorOptions
 from limpet.errors import StoreUnavailable
 from limpet.journal.store import PAUSED, RUNNING, Commit, RunHead
 from limpet.stores.memory import MemoryStore
@@ -29,8 +29,8 @@ class Drive:
         self.clean, self.did = self.record.clean_at_claim, False
         self.loop = opened.loop()
         self.command: Any = None
-        self.begun: list[Task] = []
-        self.finished: list[tuple[Task, float]] = []
+        self.begun: list[NodeContext] = []
+        self.finished: list[tuple[NodeContext, float]] = []
         self.kept: list[str] = []
         self.waits: dict[str, float] = {}
         self.until = 0.0
@@ -39,8 +39,8 @@ class Drive:
     @property
     def is_current(self) -> bool:
         """Whether nobody has claimed the run since."""
-        ledger = self.session.ledger
-        return ledger is not None and ledger.fence == self.record.fence
+        writer = self.session.writer
+        return writer is not None and writer.fence == self.record.fence
 
     @property
     def can_go_on(self) -> bool:
@@ -51,7 +51,7 @@ class Drive:
         """Carry out what was asked last, and hear what is asked next. `verdict` is there at the end."""
         command, answer = self.command, None
         self.sim.driving = self
-        if isinstance(command, Task):
+        if isinstance(command, NodeContext):
             answer = self._delivered(command, self._call(command))
         elif isinstance(command, Commit):
             answer = self._commit(command)
@@ -87,7 +87,7 @@ class Drive:
                 found == wanted, f"{self.head.run_id} is due at {found}, and should be at {wanted}"
             )
 
-    def _call(self, task: Task) -> Any:
+    def _call(self, task: NodeContext) -> Any:
         if self.session.stop.asked:
             return Cancelled()
         self.did = True
@@ -96,7 +96,7 @@ class Drive:
         CURRENT.set(None)
         return outcome
 
-    def _delivered(self, task: Task, outcome: Any) -> Any:
+    def _delivered(self, task: NodeContext, outcome: Any) -> Any:
         """The loop hears what came of a task: its next commit will have that."""
         key = task.idempotency_key
         if isinstance(outcome, Asleep):
@@ -111,7 +111,7 @@ class Drive:
             self.finished.append((task, self.sim.clock.now))
         return outcome
 
-    def _gather(self, seconds: float | None) -> list[tuple[Task | None, Any]]:
+    def _gather(self, seconds: float | None) -> list[tuple[NodeContext | None, Any]]:
         """Some of the nodes that run are done, in any order; or time passes."""
         if seconds is not None and self.sim.dice.random() < 0.2:
             self.sim.clock.advance(seconds)
@@ -119,7 +119,9 @@ class Drive:
         self.sim.dice.shuffle(self.begun)
         some = [self.begun.pop() for _ in range(self.sim.dice.randint(1, len(self.begun)))]
         called = [(task, self._call(task)) for task in some]
-        found: list[tuple[Task | None, Any]] = [(task, self._delivered(task, what)) for task, what in called]
+        found: list[tuple[NodeContext | None, Any]] = [
+            (task, self._delivered(task, what)) for task, what in called
+        ]
         return [*found, (None, Cancelled())] if self.session.stop.asked else found
 
     def _commit(self, commit: Commit) -> Any:
@@ -128,10 +130,10 @@ class Drive:
             return answer
         answer = self.sim.write(self.session, commit)
         if answer is None:
-            ledger, record = self.session.ledger, self.record
-            assert ledger is not None
-            saved = record.fence > ledger.fence or record.sequence == ledger.sequence
-            self.sim.check(saved and not ledger.pending, "a worker was told that it saved what wasn't")
+            writer, record = self.session.writer, self.record
+            assert writer is not None
+            saved = record.fence > writer.fence or record.sequence == writer.sequence
+            self.sim.check(saved and not writer.pending, "a worker was told that it saved what wasn't")
         if answer is not None or commit.status is not None:
             answer = self.session.settle(commit, answer)
         return answer
@@ -142,7 +144,7 @@ class Worker:
 
     def __init__(self, sim: World, number: int) -> None:
         self.sim, self.name = sim, f"worker-{number}"
-        self.links: dict[Any, Link] = {}
+        self.links: dict[Any, LeaseClient] = {}
         self.drives: list[Drive] = []
         self.chosen: list[RunHead] = []
         self.busy = self.dead = False
@@ -151,8 +153,8 @@ class Worker:
         each = sim.dice.choice((None, None, 1))
         sim.current = self
         sim.link_here()
-        habits = Habits(LEASE, self.limit, each, patience=PATIENCE, max_crashes=MAX_CRASHES)
-        self.supervisor = Supervisor(sim.store, sim.catalogue, habits)
+        options = SupervisorOptions(LEASE, self.limit, each, patience=PATIENCE, max_crashes=MAX_CRASHES)
+        self.supervisor = Supervisor(sim.store, sim.catalog, options)
         self.supervisor._unknown_after = float("inf")
 
     @property

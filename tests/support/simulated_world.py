@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.leases.lease_client import Link, link_to
-from limpet.engine.node_context.node_context import Task
-from limpet.engine.sessions.session import Compiled, Session
-from limpet.engine.supervisor.catalog import Catalogue
+from limpet.engine.leases.lease_client import LeaseClient, client_for
+from limpet.engine.node_context.node_context import NodeContext
+from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.errors import StoreUnavailable
 from limpet.journal.store import FAILED, Commit, Lease, NewRun, RunFilter, RunHead, Tail
 from limpet.stores.memory import MemoryStore
@@ -136,9 +136,9 @@ class World:
         self.workers: list[Worker] = []
         self.current: Worker | None = None
         self.driving: Drive | None = None
-        self.catalogue = Catalogue([case.graph for case in CASES.values()])
+        self.catalog = GraphCatalog([case.graph for case in CASES.values()])
         self.store = self.store_kind(self)
-        self.outside: dict[Any, Link] = {}
+        self.outside: dict[Any, LeaseClient] = {}
 
     def heads(self) -> list[RunHead]:
         """All runs, whether the store can be reached or not, in the order they were made in."""
@@ -146,7 +146,7 @@ class World:
 
     def ready(self) -> bool:
         """Whether any run wants a holder."""
-        return bool(MemoryStore.ready(self.store, self.catalogue.names, 1))
+        return bool(MemoryStore.ready(self.store, self.catalog.names, 1))
 
     def write(self, opened: Session, commit: Commit) -> Exception | None:
         """Carry out a commit, as a driver does."""
@@ -163,19 +163,19 @@ class World:
 
     def link_here(self) -> None:
         """Have a link to the store whose leases are renewed by nobody but the simulation."""
-        made = link_to(self.store, LEASE)
+        made = client_for(self.store, LEASE)
         made._keeper = Awake()  # type: ignore[assignment]  # all that is asked of it
 
-    def outside_link(self) -> Link:
+    def outside_link(self) -> LeaseClient:
         """The link of those who are no workers."""
         if not self.outside:
             self.link_here()
-        return link_to(self.store, LEASE)
+        return client_for(self.store, LEASE)
 
-    def compiled(self, graph: str) -> Compiled:
+    def compiled(self, graph: str) -> CompiledGraph:
         """A graph as those run it who are no workers."""
-        found: Compiled = CASES[graph].graph.compiled()
-        return found._replace(link=self.outside_link(), interval=1)
+        found: CompiledGraph = CASES[graph].graph.compiled()
+        return found._replace(client=self.outside_link(), interval=1)
 
     def now_here(self) -> float:
         """The time by the clock of the machine that is at work."""
@@ -251,7 +251,7 @@ class World:
         record.lost_at_claim = record.lost
         record.clean_at_claim, record.clean = record.clean, False
 
-    def begins(self, drive: Drive, task: Task) -> None:
+    def begins(self, drive: Drive, task: NodeContext) -> None:
         """A node is about to be called."""
         record, key, now = drive.record, task.idempotency_key, self.clock.now
         self.note(self.who, "calls" if drive.is_current else "calls, although it has lost the run,", key)
@@ -269,27 +269,27 @@ class World:
             if task.node == target:
                 self.check(record.done_at[source] + seconds <= now, f"{key} begins before its edge is over")
 
-    def lies_down(self, task: Task | None, seconds: float) -> None:
+    def lies_down(self, task: NodeContext | None, seconds: float) -> None:
         """A node is about to sleep."""
         assert task is not None
         until = self.clock.now + seconds
         record, key = self.runs[task.run_id], f"sleep {task.idempotency_key}"
         record.began[key] = min(until, record.began.get(key, until))
 
-    def gets_up(self, task: Task | None) -> None:
+    def gets_up(self, task: NodeContext | None) -> None:
         """A node has slept."""
         assert task is not None
         until = self.runs[task.run_id].began[f"sleep {task.idempotency_key}"]
         self.check(until <= self.clock.now, f"{task.idempotency_key} slept too short")
 
-    def asks(self, task: Task | None, deadline: float | None) -> None:
+    def asks(self, task: NodeContext | None, deadline: float | None) -> None:
         """A node is about to ask."""
         assert task is not None
         until = self.clock.now + (float("inf") if deadline is None else deadline)
         record, key = self.runs[task.run_id], f"ask {task.idempotency_key}"
         record.began[key] = min(until, record.began.get(key, until))
 
-    def told(self, task: Task | None, answer: Any) -> None:
+    def told(self, task: NodeContext | None, answer: Any) -> None:
         """A node was answered, or goes on without an answer."""
         assert task is not None
         record, place = self.runs[task.run_id], task.scope.place(task.node)
@@ -299,7 +299,7 @@ class World:
             until = record.began[f"ask {task.idempotency_key}"]
             self.check(until <= self.clock.now, f"{place} goes on without an answer before its deadline")
 
-    def effect(self, task: Task | None, name: str) -> str:
+    def effect(self, task: NodeContext | None, name: str) -> str:
         """Something happens outside, that is to be kept."""
         assert task is not None
         assert self.driving is not None

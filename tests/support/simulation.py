@@ -26,9 +26,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from limpet.engine.leases import lease_client as link
-from limpet.engine.leases.lease_client import Link
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.leases import lease_client as client
+from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.operations import records
 from limpet.engine.operations.records import run_info
 from limpet.engine.sessions import resume as entry
@@ -193,7 +193,7 @@ class Simulation(World):
             moment = question.deadline + self.dice.choice((-0.1, 0.0, 0.1))
             self.clock.advance(max(0.0, moment - self.clock.now))
         value = self.dice.choice(("yes", "no", 7))
-        given = Given() if question is None else Given(answers={question.id: value})
+        given = ResumeInput() if question is None else ResumeInput(answers={question.id: value})
         before = record.sequence
         late = question is not None and question.deadline is not None and question.deadline <= self.clock.now
         self.note("answer to", head.run_id, question and question.node, value, "late" if late else "")
@@ -212,7 +212,7 @@ class Simulation(World):
                 record.answers[question.node] = value
             record.cancelled = None
 
-    def resume(self, head: RunHead, given: Given) -> None:
+    def resume(self, head: RunHead, given: ResumeInput) -> None:
         """Bring something to a run, and leave it to the workers."""
         entry.resume(self.compiled(head.graph), head.run_id, given, None, False).close()
 
@@ -274,7 +274,7 @@ class Simulation(World):
         elif head.status == FAILED and not CASES[head.graph].poison:
             self.go_outside()
             self.note("try again", head.run_id)
-            self.resume(head, Given())
+            self.resume(head, ResumeInput())
             self.runs[head.run_id].cancelled = None
 
     def has_ended(self, head: RunHead) -> bool:
@@ -330,14 +330,14 @@ def simulated() -> Iterator[None]:
         def values(self) -> Any:
             return self._mine().values()
 
-        def _mine(self) -> dict[Any, Link]:
+        def _mine(self) -> dict[Any, LeaseClient]:
             here = world().current
             return world().outside if here is None else here.links
 
     patches: list[tuple[Any, str, Any]] = [
-        (link, "this_process", lambda: world().who),
-        (link, "is_dead", lambda name: world().known_dead.get(name, False)),
-        (link, "_links", Links()),
+        (client, "this_process", lambda: world().who),
+        (client, "is_dead", lambda name: world().known_dead.get(name, False)),
+        (client, "_links", Links()),
         (neighbours, "is_dead", lambda name: world().known_dead.get(name, False)),
         (neighbours, "this_process", lambda: world().who),
         (neighbours, "monotonic", lambda: world().clock.now),

@@ -17,13 +17,13 @@ from limpet import (
     Event,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     Retry,
     RunCancelled,
     RunNotFound,
     RunPaused,
     State,
     StateGraph,
-    Task,
     UsageError,
 )
 from limpet.journal.store import Abilities, Commit
@@ -418,7 +418,7 @@ def test_an_async_run_that_waits_to_be_tried_again_can_be_cancelled() -> None:
         retrying = asyncio.Event()
         attempts: list[int] = []
 
-        async def fail(state: State, ctx: Task) -> dict[str, Any]:
+        async def fail(state: State, ctx: NodeContext) -> dict[str, Any]:
             attempts.append(ctx.attempt)
             if len(attempts) == 1:
                 raise ValueError

@@ -16,6 +16,7 @@ from limpet import (
     DamagedRecord,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     RunExists,
     RunNotFound,
     RunPaused,
@@ -23,7 +24,6 @@ from limpet import (
     StateGraph,
     StoreError,
     StoreUnavailable,
-    Task,
     UnsupportedFormat,
     UsageError,
     Workflow,
@@ -89,7 +89,7 @@ def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Opener]:
 def survey(store: Store, **settings: Any) -> StateGraph:
     """Counts, asks, and adds what was answered."""
 
-    def ask(state: State, ctx: Task) -> dict[str, Any]:
+    def ask(state: State, ctx: NodeContext) -> dict[str, Any]:
         dived = once("dive", lambda: state.get("dives", 0) + 1)
         return {"dives": dived, "depth": pause("How deep?", schema=int), "key": ctx.idempotency_key}
 

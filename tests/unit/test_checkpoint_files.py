@@ -32,11 +32,11 @@ from limpet import (
     LimpetError,
     MemoryCheckpointer,
     MemoryStore,
+    NodeContext,
     RunPaused,
     State,
     StateGraph,
     StoreUnavailable,
-    Task,
     UnstorableValue,
     UnsupportedFormat,
     UsageError,
@@ -57,7 +57,7 @@ class Ran:
         self.nodes: list[str] = []
         self.seen: list[tuple[int, int, dict[str, Any]]] = []
 
-    def __call__(self, state: State, ctx: Task) -> dict[str, Any]:
+    def __call__(self, state: State, ctx: NodeContext) -> dict[str, Any]:
         self.nodes.append(ctx.node)
         self.seen.append((ctx.visit, ctx.step, dict(ctx.config)))
         return {ctx.node: True}
@@ -367,7 +367,7 @@ def test_parallel_results_are_in_the_file_after_a_fan_in(tmp_path: Path) -> None
 def test_a_question_is_answered_through_its_file(tmp_path: Path) -> None:
     """P1, F7: with `invoke`, as the answer."""
 
-    def ask(ctx: Task) -> dict[str, Any]:
+    def ask(ctx: NodeContext) -> dict[str, Any]:
         return {"ok": pause("Ship it?", choices=["yes", "no"])} if ctx.node == "review" else {}
 
     graph = build(ask, checkpoint_dir=tmp_path)
@@ -381,7 +381,7 @@ def test_a_question_is_answered_through_its_file(tmp_path: Path) -> None:
 def test_a_failed_run_has_a_file_too(tmp_path: Path) -> None:
     """F8: mend the node and go on."""
 
-    def fail(ctx: Task) -> None:
+    def fail(ctx: NodeContext) -> None:
         if ctx.node == "review":
             raise ValueError("no")
 

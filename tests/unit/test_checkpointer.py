@@ -16,11 +16,11 @@ from limpet import (
     DefinitionError,
     ExecutionError,
     MemoryCheckpointer,
+    NodeContext,
     Retry,
     RunPaused,
     State,
     StateGraph,
-    Task,
     UsageError,
     pause,
 )
@@ -76,7 +76,7 @@ class Ran:
         self.nodes: list[str] = []
         self.seen: list[tuple[int, int, dict[str, Any]]] = []
 
-    def __call__(self, state: State, ctx: Task) -> dict[str, Any]:
+    def __call__(self, state: State, ctx: NodeContext) -> dict[str, Any]:
         self.nodes.append(ctx.node)
         self.seen.append((ctx.visit, ctx.step, dict(ctx.config)))
         return {ctx.node: True}
@@ -150,7 +150,7 @@ def test_the_phase_and_the_counters_travel_with_the_checkpoint(checkpointer: Che
     ran = Ran()
 
     def loop(limit: int = 100, **settings: Any) -> StateGraph:
-        def count(state: State, ctx: Task) -> dict[str, Any]:
+        def count(state: State, ctx: NodeContext) -> dict[str, Any]:
             ran(state, ctx)
             return {"n": state.get("n", 0) + 1}
 
@@ -185,7 +185,7 @@ def test_the_same_reference_may_be_resumed_again_when_that_failed(checkpointer: 
     """F11: a failure is handed over as well, and goes on where it failed."""
     ran, fail = Ran(), [True]
 
-    def fragile(state: State, ctx: Task) -> dict[str, Any]:
+    def fragile(state: State, ctx: NodeContext) -> dict[str, Any]:
         if ctx.node == "publish" and fail:
             fail.clear()
             raise ValueError("no")
@@ -203,7 +203,7 @@ def test_the_same_reference_may_be_resumed_again_when_that_failed(checkpointer: 
 def test_a_question_is_answered_through_the_checkpoint(checkpointer: Checkpointer) -> None:
     """F11, P1: the question travels with it, and wrong answers are refused."""
 
-    def ask(state: State, ctx: Task) -> dict[str, Any]:
+    def ask(state: State, ctx: NodeContext) -> dict[str, Any]:
         return {"ok": pause("Ship it?", choices=["yes", "no"])} if ctx.node == "review" else {}
 
     (event,) = build(checkpointer, ask).invoke({})
@@ -226,7 +226,7 @@ def test_a_checkpointer_is_handed_a_run_only_where_it_stops() -> None:
             saved.append(node)
             return super().save(state, node, config)
 
-    def fail_twice(ctx: Task) -> None:
+    def fail_twice(ctx: NodeContext) -> None:
         if ctx.attempt < 3:
             raise ValueError
 

@@ -20,10 +20,10 @@ from limpet.errors import DamagedRecord, UnsupportedFormat
 from limpet.journal.encoding import compression
 from limpet.journal.encoding.codec import encode
 from limpet.journal.encoding.compression import LEAST
-from limpet.journal.encoding.envelope import COMPRESSED, VERSION, Seal
+from limpet.journal.encoding.envelope import COMPRESSED, VERSION, Envelope
 from limpet.stores.sqlite.store import SQLiteStore
 
-SEAL = Seal("run-1")
+SEAL = Envelope("run-1")
 HEAD = 6
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 

@@ -2,7 +2,7 @@
 
 A *sketch* is a random graph: what its nodes do, where its edges lead. The `Model` runs it on a plain dict
 that it copies at every step, with no journal. The `Bench` runs the same sketch through the real loop,
-carrying out by hand what `Core.run()` yields, and can be killed before or after any of it. Whatever the
+carrying out by hand what `RunLifecycle.run()` yields, and can be killed before or after any of it. Whatever the
 model says about states, paths, visits and stops has to be true of the real run, killed or not.
 """
 
@@ -23,17 +23,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from limpet.engine.drivers.call import attempt
-from limpet.engine.leases.lease_client import Stop as StopRequest
-from limpet.engine.leases.lease_client import link_to
+from limpet.engine.leases.lease_client import StopRequest, client_for
 from limpet.engine.loop.commands import Cancelled, Report, Verdict, Wait
-from limpet.engine.loop.run_lifecycle import Core
-from limpet.engine.node_context.node_context import Task, pause
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.loop.run_lifecycle import RunLifecycle
+from limpet.engine.node_context.node_context import NodeContext, pause
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.sessions.resume import resume
-from limpet.engine.sessions.session import Compiled, Session
+from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.engine.sessions.start import new_run
 from limpet.errors import Conflict, ExecutionError, StoreUnavailable
-from limpet.graphs.builder import Definition
+from limpet.graphs.builder import GraphBuilder
 from limpet.graphs.plan import END, Plan
 from limpet.graphs.reducers import append, merge
 from limpet.graphs.retry import Retry
@@ -42,7 +41,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import history, progress_at, read_progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, Lease, Signalled
 from limpet.journal.waits import AFTER, BEFORE
-from limpet.journal.writer import Ledger
+from limpet.journal.writer import JournalWriter
 from limpet.stores.memory import MemoryStore
 from limpet.testing.conformance.tools import ManualClock
 
@@ -87,9 +86,9 @@ class Sketch:
     nodes: Mapping[str, Node]
     limit: int
 
-    def define(self, world: World) -> Definition:
+    def define(self, world: World) -> GraphBuilder:
         """The graph as a user would write it."""
-        graph = Definition(SCHEMA, name="sketch", max_iterations=self.limit)
+        graph = GraphBuilder(SCHEMA, name="sketch", max_iterations=self.limit)
         for name, node in self.nodes.items():
             retry = None if node.retry is None else Retry(node.retry[0], on=node.retry[1])
             graph.add_node(name, _function(node, world), retry=retry)
@@ -184,7 +183,7 @@ def _perform(operation: tuple[Any, ...], state: Any, ctx: Any, world: World) -> 
         case ("ask", "ctx", key):
             state["told"] = ctx.pause(f"what of {key}?", key=key)
         case ("ask", "anywhere", key):
-            ask = pause if isinstance(ctx, Task) else ctx.pause
+            ask = pause if isinstance(ctx, NodeContext) else ctx.pause
             state["heard"] = ask(f"what of {key}?", key=key)
         case ("once", key, alter):
             kept = ctx.once(key, world.fetch, ctx.step, key)
@@ -241,7 +240,7 @@ def _choice(key: str, ways: int) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class Stop:
+class ModelStop:
     """Where a run came to rest."""
 
     status: str
@@ -261,7 +260,7 @@ class Reply:
     mend: int | None = None
 
 
-def reply_to(stops: list[Stop], talkative: bool) -> Reply | None:
+def reply_to(stops: list[ModelStop], talkative: bool) -> Reply | None:
     """What somebody does about the last of these stops; None when there is nothing to be done."""
     stop = stops[-1]
     assert len(stops) < 200, "it doesn't get on"
@@ -326,9 +325,9 @@ class Model:
         self.waits: list[float] = []
         self._arrive()
 
-    def run(self, interrupts: Interrupts, talkative: bool) -> list[Stop]:
+    def run(self, interrupts: Interrupts, talkative: bool) -> list[ModelStop]:
         """Run it, resuming at every stop as long as that makes sense; returns the stops."""
-        stops: list[Stop] = []
+        stops: list[ModelStop] = []
         for before, after in cycle(interrupts):
             stops.append(self.go(before, after))
             reply = reply_to(stops, talkative)
@@ -337,7 +336,7 @@ class Model:
             self._resume(stops[-1], reply)
         raise AssertionError
 
-    def go(self, before: frozenset[str], after: frozenset[str]) -> Stop:
+    def go(self, before: frozenset[str], after: frozenset[str]) -> ModelStop:
         """Run to the next stop."""
         if self.phase == AFTER:
             failure = self._choose()
@@ -359,7 +358,7 @@ class Model:
                 return self._stop(FAILED, error=failure)
         return self._stop(COMPLETED)
 
-    def _call(self) -> Stop | None:
+    def _call(self) -> ModelStop | None:
         """Call the node until it completes (None) or stops the run."""
         node = self.sketch.nodes[self.node]
         visit, step = self.path.count(self.node) + 1, len(self.path) + 1
@@ -425,10 +424,10 @@ class Model:
         self.node, self.phase, self.cleared = node or self.node, BEFORE, False
         self.ended, self.answers, self.memos = 0, {}, {}
 
-    def _stop(self, status: str, asked: tuple[str, ...] = (), error: str | None = None) -> Stop:
-        return Stop(status, self.node, self.phase, len(self.path), asked, error)
+    def _stop(self, status: str, asked: tuple[str, ...] = (), error: str | None = None) -> ModelStop:
+        return ModelStop(status, self.node, self.phase, len(self.path), asked, error)
 
-    def _resume(self, stop: Stop, reply: Reply) -> None:
+    def _resume(self, stop: ModelStop, reply: Reply) -> None:
         self.answers |= deepcopy(reply.answers)
         for key, value in deepcopy(reply.update).items():
             self.state[key] = REDUCERS[key](self.state[key], value) if key in REDUCERS else value
@@ -489,8 +488,8 @@ class FragileStore(MemoryStore):
 
 
 def drive(
-    core: Core,
-    call: Callable[[Task], Any],
+    core: RunLifecycle,
+    call: Callable[[NodeContext], Any],
     commit: Callable[[Commit], Exception | None],
     wait: Callable[[float], Any] = lambda seconds: CLOCK.advance(seconds),
     report: Callable[[dict[str, Any]], None] = lambda event: None,
@@ -505,7 +504,7 @@ def drive(
             return end.value
         point()
         match command:
-            case Task():
+            case NodeContext():
                 answer = call(command)
             case Commit():
                 answer = commit(command)
@@ -519,7 +518,7 @@ def drive(
 CLOCK = ManualClock()
 STORE = FragileStore(CLOCK)
 LEASE = 3600.0
-LINK = link_to(STORE, LEASE)
+LINK = client_for(STORE, LEASE)
 NUMBERS = count(1)
 
 
@@ -556,14 +555,14 @@ class Bench:
         self.refused: list[str] = []
         self.wrong: AssertionError | None = None
         self.stop: StopRequest | None = None
-        self.core: Core | None = None
+        self.core: RunLifecycle | None = None
         self._begin_life()
 
-    def run(self, interrupts: Interrupts, talkative: bool, other_plans: bool = False) -> list[Stop]:
+    def run(self, interrupts: Interrupts, talkative: bool, other_plans: bool = False) -> list[ModelStop]:
         """Run it to the end, resuming after every stop and every kill; returns the stops."""
         lives = cycle(interrupts)
         plan = self.plan(next(lives))
-        stops: list[Stop] = []
+        stops: list[ModelStop] = []
         reply, seen = Reply(), 0
         if self.core is None:
             self.open(plan)
@@ -614,16 +613,16 @@ class Bench:
         state = State(plan.schema.initial(deepcopy(INPUT)), run_id=self.run_id, timestamp=CLOCK())
         progress = Progress(self.run_id, plan.name, plan.fingerprint, plan.entry, state, at=CLOCK())
         STORE.create(new_run(progress, (), "bench", LEASE))
-        self.ledger = ledger = Ledger(self.run_id, 1, 1)
+        self.writer = writer = JournalWriter(self.run_id, 1, 1)
 
         def keep(scope: Any, key: str, value: Any) -> None:
-            ledger.memo(progress, scope.path, key, value, CLOCK())
-            commit = ledger.commit(heed=False)
+            writer.memo(progress, scope.path, key, value, CLOCK())
+            commit = writer.commit(heed=False)
             assert STORE.append([commit]) == [None]
-            ledger.acknowledged(commit)
+            writer.acknowledged(commit)
 
-        self.core = Core(
-            plan, progress, ledger, clock=CLOCK, chance=lambda: CHANCE, interval=self.interval,
+        self.core = RunLifecycle(
+            plan, progress, writer, clock=CLOCK, chance=lambda: CHANCE, interval=self.interval,
             preserve=True, stream=self.stream, keep=keep, emit=self._emit if self.watched else None,
         )  # fmt: skip
 
@@ -636,12 +635,12 @@ class Bench:
         elif stored.phase == FAILED_BEFORE:
             self.ended = {}
         self.crashed = False
-        compiled = Compiled(plan, LINK, self.interval, True, self._emit if self.watched else None)
-        brought = Given(answers=deepcopy(reply.answers), update=deepcopy(reply.update))
+        compiled = CompiledGraph(plan, LINK, self.interval, True, self._emit if self.watched else None)
+        brought = ResumeInput(answers=deepcopy(reply.answers), update=deepcopy(reply.update))
         session: Session = resume(compiled, self.run_id, brought, None, self.stream)
-        self.core, self.ledger, self.stop = session.core, session.ledger, session.stop
+        self.core, self.writer, self.stop = session.core, session.writer, session.stop
         assert self.core is not None
-        self.core.course.clock, self.core.course.chance = CLOCK, lambda: CHANCE
+        self.core.context.clock, self.core.context.chance = CLOCK, lambda: CHANCE
         if reply != Reply():
             self._check_stored()
 
@@ -649,7 +648,7 @@ class Bench:
         assert self.core is not None
         return drive(self.core, self._call, self._commit, self._wait, self.events.append, self._point)
 
-    def _call(self, task: Task) -> Any:
+    def _call(self, task: NodeContext) -> Any:
         self._check_task(task)
         if self._is_cancelled() or (self.stop is not None and self.stop.asked):
             return Cancelled()
@@ -672,8 +671,8 @@ class Bench:
             return StoreUnavailable("the disk is full")
         refusal: Exception | None = STORE.append([commit])[0]
         if refusal is None:
-            assert self.ledger is not None
-            self.ledger.acknowledged(commit)
+            assert self.writer is not None
+            self.writer.acknowledged(commit)
         return refusal
 
     def _wait(self, seconds: float) -> Cancelled | None:
@@ -729,14 +728,14 @@ class Bench:
         self.left = self.kills.pop(0) if self.kills else None
         STORE.before, STORE.after = self._point, self._taken
 
-    def _stop(self) -> Stop:
+    def _stop(self) -> ModelStop:
         """Where the store says that the run is."""
         p = read_progress(STORE.read(self.run_id))
         asked = tuple(question.id for question in p.questions)
         error = None if p.status != FAILED or p.error is None else p.error["type"]
-        return Stop(p.status, p.node, p.phase, p.step, asked, error)
+        return ModelStop(p.status, p.node, p.phase, p.step, asked, error)
 
-    def _check_task(self, task: Task) -> None:
+    def _check_task(self, task: NodeContext) -> None:
         """Finished is finished; what wasn't goes on as the same step, with the next attempt."""
         assert task.step > self.durable, f"{task.node!r} runs again, though step {task.step} was stored"
         assert self.called.setdefault(task.step, task.idempotency_key) == task.idempotency_key
@@ -756,7 +755,7 @@ class Bench:
         if stop.status == RUNNING:
             assert isinstance(verdict.error, ExecutionError)
             self.refused.append(type(verdict.error.cause).__name__)
-            STORE.release(Lease(self.run_id, self.ledger.fence, 0))
+            STORE.release(Lease(self.run_id, self.writer.fence, 0))
             return
         assert verdict.status == stop.status
         if stop.status == PAUSED:
@@ -939,7 +938,7 @@ RICH = Sketch(
 RICH_STOPS: Interrupts = [(frozenset("c"), frozenset("a")), (frozenset("ac"), frozenset("bc"))]
 
 
-def unpaused(stops: list[Stop]) -> list[Stop]:
+def unpaused(stops: list[ModelStop]) -> list[ModelStop]:
     return [stop for stop in stops if stop.status != PAUSED]
 
 
@@ -1003,7 +1002,7 @@ def test_without_a_store_the_loop_computes_the_same(sketch: Sketch) -> None:
     plan = sketch.define(world).freeze()
     state = State(plan.schema.initial(deepcopy(INPUT)))
     progress = Progress("none", plan.name, plan.fingerprint, plan.entry, state)
-    core = Core(plan, progress, None, clock=CLOCK, chance=lambda: CHANCE)
+    core = RunLifecycle(plan, progress, None, clock=CLOCK, chance=lambda: CHANCE)
     verdict = drive(core, lambda task: attempt(task), lambda commit: pytest.fail("nothing to commit to"))
     expected = model.go(*NOWHERE)
     assert (verdict.status, progress.node, progress.phase) == (expected.status, expected.node, expected.phase)
@@ -1075,12 +1074,12 @@ def test_a_holder_that_was_replaced_is_refused_and_changes_nothing() -> None:
     expected = model.run([NOWHERE], talkative=False)
     bench = Bench(RICH, kills=[0])
     bench.open(bench.plan(NOWHERE))
-    stale, ledger = bench.core, bench.ledger
+    stale, writer = bench.core, bench.writer
     assert bench.run([NOWHERE], talkative=False) == expected
     records = STORE.read(bench.run_id, first=1).records
     verdict = drive(stale, attempt, lambda commit: STORE.append([commit])[0])
     assert isinstance(verdict.error, Conflict)
-    assert ledger.pending
+    assert writer.pending
     assert STORE.read(bench.run_id, first=1).records == records
 
 

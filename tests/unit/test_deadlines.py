@@ -25,7 +25,7 @@ from limpet import (
     pause,
     sleep,
 )
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.sessions import resume as entry
 from limpet.testing.conformance.tools import ManualClock
 from support.sections import fan
@@ -60,7 +60,7 @@ def paused(graph: Any, run_id: str = "r") -> RunPaused:
 
 def bring(graph: Any, run_id: str, answers: dict[str, Any] | None = None) -> None:
     """Answer, or approve, and leave the run to whoever supervises the store."""
-    entry.resume(graph.compiled(), run_id, Given(answers=answers), None, False).close()
+    entry.resume(graph.compiled(), run_id, ResumeInput(answers=answers), None, False).close()
 
 
 def test_an_answer_in_time_counts(clock: ManualClock, on_clock: MemoryStore) -> None:

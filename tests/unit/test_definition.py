@@ -20,9 +20,9 @@ from limpet import (
     GraphConfig,
     MemoryCheckpointer,
     MemoryStore,
+    NodeContext,
     State,
     StateGraph,
-    Task,
     UnknownName,
     UsageError,
     key_equals,
@@ -414,7 +414,7 @@ def test_a_node_takes_what_it_names() -> None:
     seen: dict[str, Any] = {}
 
     def everything(
-        ctx: Task, parallel_results: Any, graph: StateGraph, node: str, config: dict, state: State
+        ctx: NodeContext, parallel_results: Any, graph: StateGraph, node: str, config: dict, state: State
     ) -> None:
         seen.update(locals())
 
@@ -425,7 +425,7 @@ def test_a_node_takes_what_it_names() -> None:
     assert seen["node"] == "only"
     assert seen["graph"] is graph
     assert seen["parallel_results"] == []
-    assert isinstance(seen["ctx"], Task)
+    assert isinstance(seen["ctx"], NodeContext)
     assert seen["ctx"].run_id == "r"
 
 
@@ -543,12 +543,12 @@ def test_predicates_and_choices_take_what_they_name_too() -> None:
 def test_the_signature_is_examined_once_and_not_per_call() -> None:
     """F2: however many runs and calls there are."""
 
-    class Examined:
+    class GraphInspection:
         looks = 0
 
         @property
         def __signature__(self) -> inspect.Signature:
-            Examined.looks += 1
+            GraphInspection.looks += 1
             return inspect.Signature(
                 [
                     inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -559,12 +559,12 @@ def test_the_signature_is_examined_once_and_not_per_call() -> None:
         def __call__(self, state: State, node: str) -> dict[str, Any]:
             return {"n": state.get("n", 0) + 1}
 
-    graph = StateGraph().add_node("a", run=Examined()).set_entry_point("a").set_finish_point("a")
-    assert Examined.looks == 1
+    graph = StateGraph().add_node("a", run=GraphInspection()).set_entry_point("a").set_finish_point("a")
+    assert GraphInspection.looks == 1
     graph.add_edge("a", "a", lambda state: state["n"] < 20)
     graph.compile(store="memory://")
     assert graph.execute({})["n"] == graph.execute({})["n"] == 20
-    assert Examined.looks == 1
+    assert GraphInspection.looks == 1
 
 
 # Compiling

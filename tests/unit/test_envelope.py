@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from limpet.errors import DamagedRecord, UnsupportedFormat
 from limpet.journal.encoding.codec import encode
-from limpet.journal.encoding.envelope import VERSION, Seal
+from limpet.journal.encoding.envelope import VERSION, Envelope
 
 BODY = encode({"text": "the fox", "n": [1, 2.5, None, (True,)], "raw": b"\0" * 8})
-SEAL = Seal("run-1")
+SEAL = Envelope("run-1")
 RECORD = SEAL.close(7, BODY)
 
 bodies = st.binary(max_size=200)
@@ -29,7 +29,7 @@ def record(version: int, flags: int, body: bytes, sequence: int = 7, run_id: str
     return struct.pack(">BBI", version, flags, checksum) + body
 
 
-def damaged(data: bytes, sequence: int = 7, seal: Seal = SEAL) -> bool:
+def damaged(data: bytes, sequence: int = 7, seal: Envelope = SEAL) -> bool:
     try:
         seal.open(sequence, data)
     except DamagedRecord as error:
@@ -40,7 +40,7 @@ def damaged(data: bytes, sequence: int = 7, seal: Seal = SEAL) -> bool:
 @given(run_ids, sequences, bodies)
 def test_what_was_closed_opens_to_the_same_body(run_id: str, sequence: int, body: bytes) -> None:
     """H5: undamaged records come back whole, from a seal of another process too."""
-    assert Seal(run_id).open(sequence, Seal(run_id).close(sequence, body)) == body
+    assert Envelope(run_id).open(sequence, Envelope(run_id).close(sequence, body)) == body
 
 
 def test_every_flipped_byte_of_a_record_is_detected() -> None:
@@ -77,7 +77,7 @@ def test_a_record_in_another_place_of_its_run_is_damage(body: bytes, one: int, o
 
 def test_a_record_of_another_run_is_damage() -> None:
     """H5: files or rows that were mixed up are noticed."""
-    assert all(damaged(RECORD, seal=Seal(f"run-{number}")) for number in range(2, 1000))
+    assert all(damaged(RECORD, seal=Envelope(f"run-{number}")) for number in range(2, 1000))
 
 
 def test_damage_is_named() -> None:

@@ -112,7 +112,7 @@ def test_a_run_that_waits_goes_on_when_time_is_skipped(driver: str) -> None:
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    while not graph.runs() or len(graph.compiled().need_link("test").store.read("r", 1).records) < 2:
+    while not graph.runs() or len(graph.compiled().need_client("test").store.read("r", 1).records) < 2:
         assert not ended.wait(0.005)
     clock.skip(DAY - 1)
     assert not ended.wait(0.1)
@@ -127,7 +127,7 @@ def test_a_run_that_waits_can_be_cancelled() -> None:
     run = graph.invoke(run_id="r")
     thread = threading.Thread(target=run.wait, daemon=True)
     thread.start()
-    while not graph.runs() or len(graph.compiled().need_link("test").store.read("r", 1).records) < 2:
+    while not graph.runs() or len(graph.compiled().need_client("test").store.read("r", 1).records) < 2:
         thread.join(0.005)
     run.cancel()
     thread.join(60)

@@ -16,7 +16,7 @@ import pytest
 
 from limpet import MemoryStore, StateGraph, StoreUnavailable
 from limpet.engine.leases import group_commit as gates
-from limpet.engine.leases.group_commit import Gate, Slot
+from limpet.engine.leases.group_commit import GroupCommit, PendingCommit
 from limpet.journal.store import Commit, NewRun
 
 
@@ -54,7 +54,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 @contextmanager
-def held_up(gate: Gate, store: Watched, others: int) -> Iterator[list[Any]]:
+def held_up(gate: GroupCommit, store: Watched, others: int) -> Iterator[list[Any]]:
     """One thread writes run 0 and is held up, and so many wait behind it; what each got is there afterwards."""
     store.go_on.clear()
     store.busy.clear()
@@ -73,7 +73,7 @@ def held_up(gate: Gate, store: Watched, others: int) -> Iterator[list[Any]]:
 def test_what_gathers_while_one_is_written_is_written_together() -> None:
     """H2: one call of the store for all who wait, and each hears of its own."""
     store = Watched(9)
-    gate = Gate(store)
+    gate = GroupCommit(store)
     with held_up(gate, store, 20) as outcomes:
         pass
     assert store.sizes == [1, 20]
@@ -85,7 +85,7 @@ def test_what_gathers_while_one_is_written_is_written_together() -> None:
 def test_a_batch_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "LARGEST_BATCH", 8)
     store = Watched(21)
-    gate = Gate(store)
+    gate = GroupCommit(store)
     with held_up(gate, store, 20) as outcomes:
         pass
     assert store.sizes == [1, 8, 8, 4]
@@ -95,7 +95,7 @@ def test_a_batch_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_that_fails_fails_for_all_who_wait_and_then_goes_on() -> None:
     """G9: nobody waits for an answer that never comes."""
     store = Watched(6)
-    gate = Gate(store)
+    gate = GroupCommit(store)
     with held_up(gate, store, 5) as outcomes:
         store.fail = StoreUnavailable("the disk is full")
     assert [str(outcome) for outcome in outcomes] == [str(store.fail)] * 6
@@ -111,7 +111,7 @@ def test_a_store_that_answers_too_few_is_told_so() -> None:
             return super().append(commits)[:1]
 
     store = Short(6)
-    with held_up(Gate(store), store, 5) as outcomes:
+    with held_up(GroupCommit(store), store, 5) as outcomes:
         pass
     assert outcomes[0] is None
     assert ["gave 1 answers to 5 commits" in str(outcome) for outcome in outcomes[1:]] == [True] * 5
@@ -120,7 +120,7 @@ def test_a_store_that_answers_too_few_is_told_so() -> None:
 def test_whoever_is_interrupted_while_saving_for_others_tells_them() -> None:
     """Invariant 9: they don't wait for an answer that never comes, nor does whoever comes next."""
     store, told = Watched(3), []
-    gate = Gate(store)
+    gate = GroupCommit(store)
     store.fail = KeyboardInterrupt()
     gate.commit_later(commit(0), lambda slot: told.append(slot.outcome))
     wait_for(lambda: told)
@@ -138,7 +138,7 @@ def test_ctrl_c_while_others_write_leaves_nobody_waiting() -> None:
     """G12: the main thread goes at once; what it had brought is carried out with the others'."""
     assert threading.current_thread() is threading.main_thread()
     store = Watched(9)
-    gate = Gate(store)
+    gate = GroupCommit(store)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with held_up(gate, store, 7) as outcomes:
@@ -161,7 +161,7 @@ def test_ctrl_c_while_others_write_leaves_nobody_waiting() -> None:
 
 def test_the_main_thread_waits_like_others_do() -> None:
     store = Watched(2)
-    gate = Gate(store)
+    gate = GroupCommit(store)
     store.go_on.clear()
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(gate.commit, commit(0))
@@ -177,7 +177,7 @@ def test_the_main_thread_waits_like_others_do() -> None:
 def test_somebody_who_was_told_nothing_looks_for_himself(monkeypatch: pytest.MonkeyPatch) -> None:
     """G12: whoever was interrupted right after leaving the gate free has woken nobody."""
     monkeypatch.setattr(gates, "A_WHILE", 0.01)
-    gate = Gate(Watched(1))
+    gate = GroupCommit(Watched(1))
     gate._taken.acquire()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(gate.commit, commit(0))
@@ -192,9 +192,9 @@ def test_whoever_is_not_woken_by_the_one_before_finds_its_commit_done(
     """G12: those of a batch wake each other, and one of them may be gone."""
     monkeypatch.setattr(gates, "A_WHILE", 0.01)
     store = Watched(4)
-    gate = Gate(store)
+    gate = GroupCommit(store)
     gate._taken.acquire()
-    gate._waiting.append(Slot(commit(0)))  # nobody waits with this one
+    gate._waiting.append(PendingCommit(commit(0)))  # nobody waits with this one
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(gate.commit, commit(number)) for number in range(1, 4)]
         wait_for(lambda: len(gate._waiting) == 4)
@@ -206,7 +206,7 @@ def test_whoever_is_not_woken_by_the_one_before_finds_its_commit_done(
 def test_threads_and_event_loops_share_the_gate_and_none_is_left_behind() -> None:
     """H2, invariant 1: every commit of each is carried out once, in its run's order."""
     store = Watched(24)
-    gate = Gate(store)
+    gate = GroupCommit(store)
     steps = 60
 
     def in_a_thread(number: int) -> None:
@@ -218,7 +218,7 @@ def test_threads_and_event_loops_share_the_gate_and_none_is_left_behind() -> Non
         for expected in range(1, steps + 1):
             landed: asyncio.Future[Any] = loop.create_future()
 
-            def ready(slot: Slot, landed: asyncio.Future[Any] = landed) -> None:
+            def ready(slot: PendingCommit, landed: asyncio.Future[Any] = landed) -> None:
                 loop.call_soon_threadsafe(landed.set_result, slot.outcome)
 
             gate.commit_later(commit(number, expected), ready)

@@ -20,11 +20,11 @@ from limpet import (
     DamagedRecord,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     RunExists,
     RunPaused,
     State,
     StateGraph,
-    Task,
     UsageError,
     append,
     pause,
@@ -366,7 +366,7 @@ def test_a_fork_continues_the_counters_of_its_step() -> None:
     """H6, G7: visits and iterations are those of the step it was made from."""
     seen: list[tuple[int, str]] = []
 
-    def look(state: State, ctx: Task) -> dict[str, Any]:
+    def look(state: State, ctx: NodeContext) -> dict[str, Any]:
         seen.append((ctx.visit, ctx.idempotency_key))
         return count(state)
 
@@ -434,7 +434,7 @@ def test_a_rollback_undoes_a_failure_and_the_counters() -> None:
     """H6, G7: visits and budget are again those of that step."""
     visits: list[int] = []
 
-    def look(state: State, ctx: Task) -> dict[str, Any]:
+    def look(state: State, ctx: NodeContext) -> dict[str, Any]:
         visits.append(ctx.visit)
         if len(visits) == 4:
             raise ValueError

@@ -1,6 +1,6 @@
 """The journal keeps what happened, in bytes that follow the change, and says so when it can't: H2, H5 and H6.
 
-`Book` is a run's journal as the engine keeps it: a live `Progress`, a `Ledger` that turns what happens into
+`Book` is a run's journal as the engine keeps it: a live `Progress`, a `JournalWriter` that turns what happens into
 commits, and a store that takes them. It remembers what the progress was at every record, so that reading any
 part of the journal can be compared with what was true at that time.
 """
@@ -22,16 +22,16 @@ from hypothesis import strategies as st
 
 from limpet.engine.sessions.start import new_run
 from limpet.errors import Conflict, DamagedRecord, UnstorableValue, UsageError
-from limpet.journal import writer as ledgers
+from limpet.journal import writer as writers
 from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import decode, encode
-from limpet.journal.encoding.envelope import Seal
+from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.encoding.user_types import register_type
 from limpet.journal.progress import PATH_KEPT, SNAPSHOT, STEP, Progress
 from limpet.journal.reader import history, opened, progress_at, read_on, read_progress
 from limpet.journal.store import PAUSED, RUNNING, Commit, Tail
 from limpet.journal.waits import AFTER, BEFORE, Question
-from limpet.journal.writer import RECORD_WEIGHT, Ledger
+from limpet.journal.writer import RECORD_WEIGHT, JournalWriter
 from limpet.stores.memory import MemoryStore
 
 RUN = "run-1"
@@ -48,7 +48,7 @@ class Book:
         self.live = Progress(RUN, "g", "f", "a", deepcopy(state or {}), at=self.now)
         lease = self.store.create(new_run(self.live, (), "here", 10.0))
         assert lease is not None
-        self.ledger = Ledger(RUN, lease.fence, 1)
+        self.writer = JournalWriter(RUN, lease.fence, 1)
         self.written = sum(map(len, self.tail.records))
         self.was: list[dict[str, Any]] = [all_of(self.live) if remembers else {}]
         self.then, self._committed = list(self.was), 1
@@ -72,7 +72,7 @@ class Book:
         data = delta.encode()
         read_delta(decode(data)).apply(self.live.state)
         self.live.complete(node, self.now, following)
-        self.ledger.step(self.live, data, following)
+        self.writer.step(self.live, data, following)
         self._remember()
 
     def move(self, changes: dict[str, Any], delta: Delta | None = None) -> None:
@@ -81,23 +81,23 @@ class Book:
         if data is not None:
             read_delta(decode(data)).apply(self.live.state)
         self.now += 1.0
-        self.ledger.move(self.live, changes, self.now, data)
+        self.writer.move(self.live, changes, self.now, data)
         self._remember()
 
     def memo(self, key: str, value: Any) -> None:
         self.now += 1.0
-        self.ledger.memo(self.live, (), key, value, self.now)
+        self.writer.memo(self.live, (), key, value, self.now)
         self._remember()
 
     def whole(self) -> None:
-        self.ledger.whole(self.live)
+        self.writer.whole(self.live)
         self._remember()
 
     def commit(self, status: str | None = None) -> Commit:
         """Have all that waits stored."""
-        commit = self.ledger.commit(status)
+        commit = self.writer.commit(status)
         assert self.store.append([commit]) == [None]
-        self.ledger.acknowledged(commit)
+        self.writer.acknowledged(commit)
         self.written += sum(map(len, commit.records))
         stored = Counter(
             number for number, _ in opened(Tail(self.tail.head, commit.expected + 1, commit.records))
@@ -111,7 +111,7 @@ class Book:
         """Go on as another process would, from what is stored."""
         tail = self.store.read(RUN)
         self.live, weight = read_on(tail)
-        self.ledger = Ledger(RUN, self.ledger.fence, tail.head.sequence, weight)
+        self.writer = JournalWriter(RUN, self.writer.fence, tail.head.sequence, weight)
 
     def snapshots(self) -> list[int]:
         """The numbers of the whole records."""
@@ -120,9 +120,9 @@ class Book:
     def _remember(self) -> None:
         """A snapshot that came along with a record says the same as that record."""
         now = all_of(self.live) if self.remembers else {}
-        ledger = self.ledger
-        closed = sum(1 for _ in opened(Tail(self.tail.head, ledger.sequence + 1, ledger._closed)))
-        while len(self.was) < self._committed + closed + len(ledger._pending):
+        writer = self.writer
+        closed = sum(1 for _ in opened(Tail(self.tail.head, writer.sequence + 1, writer._closed)))
+        while len(self.was) < self._committed + closed + len(writer._pending):
             self.was.append(now)
         if self.apart:
             self.commit()
@@ -141,8 +141,8 @@ def _plain(value: Any) -> Any:
 def eager_snapshots() -> Iterator[None]:
     """Have a snapshot after every few records, so that short journals have some."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledgers, "LEAST_WEIGHT", 1)
-        patch.setattr(ledgers, "SNAPSHOT_FACTOR", 0.7)
+        patch.setattr(writers, "LEAST_WEIGHT", 1)
+        patch.setattr(writers, "SNAPSHOT_FACTOR", 0.7)
         yield
 
 
@@ -195,14 +195,14 @@ def happen(book: Book, happening: tuple[Any, ...]) -> None:
             book.memo(key, deepcopy(value))
         case ("whole",):
             book.whole()
-        case ("commit",) if book.ledger.pending:
+        case ("commit",) if book.writer.pending:
             book.commit()
-        case ("refused",) if book.ledger.pending:
-            stale = book.ledger.commit()
+        case ("refused",) if book.writer.pending:
+            stale = book.writer.commit()
             stale.fence -= 1
             assert isinstance(book.store.append([stale])[0], Conflict)
         case ("reopen",):
-            if book.ledger.pending:
+            if book.writer.pending:
                 book.commit()
             book.reopen()
 
@@ -285,18 +285,18 @@ def test_what_was_refused_is_committed_again_together_with_what_came_after() -> 
     """H2: nothing is lost, nothing is there twice, and the numbers are right."""
     book = Book({"n": 0})
     book.step(n=1)
-    first = book.ledger.commit()
+    first = book.writer.commit()
     book.step(n=2)
     book.whole()
     book.memo("k", 1)
-    again = book.ledger.commit(PAUSED, b"note")
+    again = book.writer.commit(PAUSED, b"note")
     assert (first.expected, len(first.records), first.snapshot, first.status) == (1, 1, 0, None)
     assert (again.expected, len(again.records), again.snapshot, again.note) == (1, 3, 4, b"note")
     assert again.records[0] == first.records[0]
-    assert book.ledger.pending == 3
+    assert book.writer.pending == 3
     assert book.store.append([again]) == [None]
-    book.ledger.acknowledged(again)
-    assert (book.ledger.sequence, book.ledger.pending) == (4, 0)
+    book.writer.acknowledged(again)
+    assert (book.writer.sequence, book.writer.pending) == (4, 0)
     assert isinstance(book.store.append([first])[0], Conflict)
     assert all_of(read_progress(book.store.read(RUN))) == book.was[-1]
 
@@ -304,7 +304,7 @@ def test_what_was_refused_is_committed_again_together_with_what_came_after() -> 
 def test_a_commit_without_records_changes_a_status_only() -> None:
     """H2"""
     book = Book()
-    commit = book.ledger.commit(PAUSED)
+    commit = book.writer.commit(PAUSED)
     assert (commit.records, commit.snapshot) == ([], 0)
     assert book.store.append([commit]) == [None]
     assert book.store.head(RUN).sequence == 1
@@ -315,10 +315,10 @@ def test_a_value_that_cannot_be_stored_leaves_the_ledger_as_it_was() -> None:
     book = Book({"n": 0})
     before = all_of(book.live)
     with pytest.raises(UnstorableValue):
-        book.ledger.memo(book.live, (), "k", object(), 1.0)
+        book.writer.memo(book.live, (), "k", object(), 1.0)
     with pytest.raises(UnstorableValue):
-        book.ledger.move(book.live, {"answers": {"q": object()}}, 1.0)
-    assert book.ledger.pending == 0
+        book.writer.move(book.live, {"answers": {"q": object()}}, 1.0)
+    assert book.writer.pending == 0
     assert all_of(book.live) == before
 
 
@@ -400,9 +400,9 @@ def test_a_large_state_of_which_little_changes_is_seldom_looked_at() -> None:
     book.live.state["big"] = Looked()
     before = Looked.times
     for number in range(4000):
-        book.ledger.step(book.live, Delta({"n": number}).encode(), "a")
+        book.writer.step(book.live, Delta({"n": number}).encode(), "a")
     assert Looked.times - before <= 4
-    assert book.ledger.commit().snapshot == 0
+    assert book.writer.commit().snapshot == 0
 
 
 sizes = st.sampled_from([0, 20, 300, 3000, 30_000])
@@ -430,9 +430,9 @@ def test_neither_writing_nor_reading_costs_much_more_than_it_must(phases: Any, r
     ]
     plain = sum(size + RECORD_WEIGHT for size, record in records if record[0] != SNAPSHOT)
     snapshots = sum(size for size, record in records[1:] if record[0] == SNAPSHOT)
-    assert snapshots <= plain / ledgers.SNAPSHOT_FACTOR
+    assert snapshots <= plain / writers.SNAPSHOT_FACTOR
     largest = max(size for size, _ in records)
-    most = max(ledgers.LEAST_WEIGHT, ledgers.SNAPSHOT_FACTOR * (state + RECORD_WEIGHT))
+    most = max(writers.LEAST_WEIGHT, writers.SNAPSHOT_FACTOR * (state + RECORD_WEIGHT))
     assert read_on(book.store.read(RUN))[1] <= 1.1 * most + largest + RECORD_WEIGHT
 
 
@@ -507,7 +507,7 @@ def test_damage_to_any_record_is_found_and_named(place: int, data: Any) -> None:
         case "nothing":
             records[place] = bytes(len(whole))
         case "another's":
-            records[place] = Seal("run-2").close(place + 1, whole[6:])
+            records[place] = Envelope("run-2").close(place + 1, whole[6:])
         case "its neighbour's":
             records[place] = records[place - 1]
     tail = with_records(book, records)
@@ -598,7 +598,7 @@ def test_what_was_pruned_is_gone_and_the_rest_can_be_read() -> None:
 def test_a_record_that_does_not_follow_from_those_before_is_named(body: list[Any]) -> None:
     """H5: whole by its checksum, but not what a ledger writes."""
     book = damaged_book()
-    tail = with_records(book, [*book.tail.records, Seal(RUN).close(9, encode(body))])
+    tail = with_records(book, [*book.tail.records, Envelope(RUN).close(9, encode(body))])
     for read in (read_progress, history):
         with pytest.raises(DamagedRecord) as found:
             read(tail)
@@ -609,7 +609,7 @@ def test_a_snapshot_says_everything_and_a_step_says_what_it_must() -> None:
     """H2: the least that a run and a step of it take."""
     book = Book({"n": 0})
     book.step(n=1)
-    start, step = book.ledger.commit().records[0], book.tail.records[0]
+    start, step = book.writer.commit().records[0], book.tail.records[0]
     assert len(start) < 50
     assert len(step) < 120
     assert math.isclose(read_progress(book.tail).at, 100.0)

@@ -17,7 +17,7 @@ from limpet import (
     StoreUnavailable,
     UsageError,
 )
-from limpet.engine.leases.lease_client import link_to
+from limpet.engine.leases.lease_client import client_for
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.journal.store import Commit, NewRun
 
@@ -38,19 +38,19 @@ def graph_of(store: Any, run: Any, **options: Any) -> StateGraph:
 
 def test_letting_go_of_a_lease_leaves_a_newer_one_of_the_same_run_alone() -> None:
     """P8: a run that paused here and was resumed here at once goes on being renewed."""
-    link = link_to(MemoryStore(), 60.0)
-    old = link.create(new_run())
-    link.store.release(old.lease)
-    new = link.claim("r")
-    link.let_go(old)
-    assert link.held.get("r") is new
+    client = client_for(MemoryStore(), 60.0)
+    old = client.create(new_run())
+    client.store.release(old.lease)
+    new = client.claim("r")
+    client.let_go(old)
+    assert client.held.get("r") is new
 
 
 def test_graphs_on_the_same_store_share_one_link() -> None:
     """G10: so that their runs share commits."""
     store = MemoryStore()
-    assert link_to(store) is link_to(store)
-    assert link_to(store) is not link_to(MemoryStore())
+    assert client_for(store) is client_for(store)
+    assert client_for(store) is not client_for(MemoryStore())
 
 
 def test_a_lease_that_could_not_be_given_back_is_taken_again_by_the_same_process() -> None:
@@ -160,14 +160,14 @@ def test_commits_of_many_threads_are_put_together_and_none_is_lost() -> None:
             return super().append(commits)
 
     store = Counting()
-    link = link_to(store, 60.0)
+    client = client_for(store, 60.0)
     runs = [f"r{number}" for number in range(8)]
     for run_id in runs:
-        link.create(new_run(run_id))
+        client.create(new_run(run_id))
 
     def work(run_id: str) -> None:
         for sequence in range(1, 101):
-            assert link.commit(Commit(run_id, 1, sequence, [b"x"])) is None
+            assert client.commit(Commit(run_id, 1, sequence, [b"x"])) is None
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, runs))
@@ -198,7 +198,7 @@ def test_a_run_whose_lease_is_lost_stops_before_its_next_node() -> None:
     def first(state: Any) -> None:
         head = store.head("r")
         store.claim("r", "somebody else", 60.0, instead_of=head.fence)
-        graph.compiled().need_link("test").renew()
+        graph.compiled().need_client("test").renew()
 
     graph = graph_of(store, first, interval=5)
     graph.add_node("third", run=lambda state: ran.append("third"))
@@ -229,7 +229,7 @@ def test_whoever_waits_for_a_run_is_told_when_it_is_free(monkeypatch: pytest.Mon
 
         monkeypatch.setattr(store, "claim", claiming)
         with ThreadPoolExecutor(1) as pool:
-            claimed = pool.submit(link_to(store, 60.0).claim, "r", 60.0)
+            claimed = pool.submit(client_for(store, 60.0).claim, "r", 60.0)
             assert asked.wait(30)
             store.release(lease)
             assert claimed.result(30).lease.fence == 2
@@ -251,7 +251,7 @@ def test_waiting_for_a_run_that_is_never_free_has_an_end() -> None:
         changes = pool.submit(others)
         try:
             with pytest.raises(Conflict, match="somebody"):
-                link_to(store, 60.0).claim("r", 0.3)
+                client_for(store, 60.0).claim("r", 0.3)
         finally:
             stop.set()
         assert changes.result(30) > 0

@@ -21,12 +21,12 @@ from limpet import (
     DefinitionError,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     NodeTimeout,
     Retry,
     RunPaused,
     State,
     StateGraph,
-    Task,
     UnstorableValue,
     UsageError,
     append,
@@ -83,7 +83,7 @@ def test_a_branch_knows_its_item_and_its_place(place: dict[str, Any], via: Via) 
     """F12: `ctx.index`, `ctx.branch`, and the name of the result; in every node of the branch."""
     seen: list[Any] = []
 
-    def work(state: State, ctx: Task) -> None:
+    def work(state: State, ctx: NodeContext) -> None:
         seen.append((ctx.index, ctx.branch, ctx.node, state["item"]))
 
     names: list[Any] = []
@@ -213,7 +213,7 @@ def test_a_branch_has_a_copy_of_its_item(place: dict[str, Any], via: Via) -> Non
     """F12, invariant 8: whatever it does to it, the list in the state, and a same item, are as they were."""
     shared: list[int] = []
 
-    def grow(state: State, ctx: Task) -> None:
+    def grow(state: State, ctx: NodeContext) -> None:
         state["item"].append(ctx.index)
         state["items"].append("x")
 
@@ -437,7 +437,7 @@ def test_items_are_tried_again_and_time_out(via: Via) -> None:
     """F12, H8: the policy of the node holds for each."""
     left = threading.Event()
 
-    def work(state: State, ctx: Task) -> dict[str, Any]:
+    def work(state: State, ctx: NodeContext) -> dict[str, Any]:
         if ctx.attempt == 1:
             left.wait(SOON)
         return {"tries": ctx.attempt}
@@ -685,7 +685,7 @@ def without_state(config: dict[str, Any]) -> dict[str, Any]:
     return {"got": config}
 
 
-def with_ctx(state: State, ctx: Task) -> None: ...
+def with_ctx(state: State, ctx: NodeContext) -> None: ...
 
 
 def with_graph(graph: StateGraph) -> None: ...
@@ -734,7 +734,7 @@ def test_nodes_run_in_the_threads_of_a_given_pool(via: Via) -> None:
     """F12: all the same as in threads of our own: pauses, ctx, context."""
     names: set[str] = set()
 
-    def work(state: State, ctx: Task) -> dict[str, Any]:
+    def work(state: State, ctx: NodeContext) -> dict[str, Any]:
         names.add(threading.current_thread().name.split("_")[0])
         return {"n": ctx.index, "answer": pause("ok?")}
 

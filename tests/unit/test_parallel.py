@@ -24,6 +24,7 @@ from limpet import (
     DefinitionError,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     NodeTimeout,
     Retry,
     RunCancelled,
@@ -31,14 +32,13 @@ from limpet import (
     State,
     StateGraph,
     StoreUnavailable,
-    Task,
     UnstorableValue,
     UsageError,
     append,
     merge,
     once,
 )
-from limpet.journal import writer as ledger
+from limpet.journal import writer as writer
 from limpet.journal.store import Commit
 from support.sections import AT_ONCE, SOON, Calls, Crash, Run, Via, fan, gather
 
@@ -53,8 +53,8 @@ def journal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def snapshots_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the ledger write everything after every record, as it does in long runs now and then."""
-    monkeypatch.setattr(ledger, "LEAST_WEIGHT", 0)
-    monkeypatch.setattr(ledger, "SNAPSHOT_FACTOR", 0)
+    monkeypatch.setattr(writer, "LEAST_WEIGHT", 0)
+    monkeypatch.setattr(writer, "SNAPSHOT_FACTOR", 0)
 
 
 # Branches and their fan-in
@@ -560,9 +560,9 @@ def test_a_large_state_is_not_stored_again_for_each_branch(store: Any) -> None:
         None,
     )
     graph.compile(store=store, preserve=True).execute({"big": [randbytes(size)]}, run_id="r")
-    link = graph.compiled().link
-    assert link is not None
-    assert size < sum(map(len, link.store.read("r", first=1).records)) < 2 * size
+    client = graph.compiled().client
+    assert client is not None
+    assert size < sum(map(len, client.store.read("r", first=1).records)) < 2 * size
 
 
 def test_the_state_of_the_run_is_the_main_one_while_branches_are_under_way(store: Any) -> None:
@@ -659,7 +659,7 @@ def test_a_branch_may_have_conditions_and_cycles(place: dict[str, Any], via: Via
     """F12: a choice, predicates, and a loop whose visits are counted for the branch alone."""
     visits: dict[str | None, list[int]] = {"a": [], "b": []}
 
-    def count(state: State, ctx: Task) -> dict[str, Any]:
+    def count(state: State, ctx: NodeContext) -> dict[str, Any]:
         visits[ctx.branch].append(ctx.visit)
         return {"n": state["n"] + 1}
 
@@ -683,7 +683,7 @@ def test_nodes_of_branches_are_tried_again(place: dict[str, Any], via: Via) -> N
     """F12, H8: each on its own; what a failed attempt did to the state is taken back."""
     attempts: list[tuple[str | None, int]] = []
 
-    def work(state: State, ctx: Task) -> dict[str, Any]:
+    def work(state: State, ctx: NodeContext) -> dict[str, Any]:
         attempts.append((ctx.branch, ctx.attempt))
         state["log"].append(ctx.attempt)
         if ctx.attempt < (3 if ctx.branch == "a" else 2):
@@ -704,7 +704,7 @@ def test_a_branch_that_waits_for_its_next_attempt_keeps_nobody_waiting(via: Via)
     """F12, H8: the others go on meanwhile, to their ends."""
     ended = threading.Event()
 
-    def flaky(state: State, ctx: Task) -> dict[str, Any]:
+    def flaky(state: State, ctx: NodeContext) -> dict[str, Any]:
         if ctx.attempt == 1:
             raise ValueError
         return {"waited": ended.wait(SOON)}
@@ -837,7 +837,7 @@ def test_branches_inside_of_a_branch_are_there_after_a_snapshot(
     snapshots_always(monkeypatch)
     seen: list[tuple[str, str]] = []
 
-    def leaf(state: State, ctx: Task) -> dict[str, Any]:
+    def leaf(state: State, ctx: NodeContext) -> dict[str, Any]:
         seen.append((ctx.run_id, ctx.idempotency_key))
         return {"sum": state["k"] + state["a"]}
 
@@ -934,11 +934,11 @@ def test_a_failed_branch_fails_the_run_once_the_others_are_done(store: Any, via:
     """F12, H3: they are kept; a resume runs the failed branch, from its failed node, and the fan-in."""
     calls, failed = Calls(), threading.Event()
 
-    def fails(state: State, ctx: Task) -> dict[str, Any]:
+    def fails(state: State, ctx: NodeContext) -> dict[str, Any]:
         failed.set()
         return calls(state, ctx)
 
-    def waits(state: State, ctx: Task) -> dict[str, Any]:
+    def waits(state: State, ctx: NodeContext) -> dict[str, Any]:
         assert failed.wait(SOON)
         return calls(state, ctx)
 
@@ -980,7 +980,7 @@ def test_several_branches_fail(store: Any, via: Via) -> None:
     calls, barrier = Calls(), threading.Barrier(3)
     calls.fail.update(("a/a", "c/c"))
 
-    def together(state: State, ctx: Task) -> dict[str, Any]:
+    def together(state: State, ctx: NodeContext) -> dict[str, Any]:
         barrier.wait(SOON)
         return calls(state, ctx)
 
@@ -1227,22 +1227,22 @@ def test_what_ends_a_process_ends_the_run_and_not_what_was_saved(
     """F12, H3: raised by a node of a branch, it comes out of the run; a resume goes on from what is durable."""
     calls, ended, crashed = Calls(), threading.Event(), []
 
-    def last(state: State, ctx: Task) -> dict[str, Any]:
+    def last(state: State, ctx: NodeContext) -> dict[str, Any]:
         return calls(state, ctx)
 
-    def crash(state: State, ctx: Task) -> dict[str, Any]:
+    def crash(state: State, ctx: NodeContext) -> dict[str, Any]:
         if not crashed:
             assert ended.wait(SOON)
             crashed.append(1)
             raise error
         return calls(state, ctx)
 
-    async def acrash(state: State, ctx: Task) -> dict[str, Any]:
+    async def acrash(state: State, ctx: NodeContext) -> dict[str, Any]:
         while not (crashed or ended.is_set()):
             await asyncio.sleep(0.001)
         return crash(state, ctx)
 
-    def third(state: State, ctx: Task) -> dict[str, Any]:
+    def third(state: State, ctx: NodeContext) -> dict[str, Any]:
         ended.set()  # both nodes before it are durable
         return calls(state, ctx)
 
@@ -1262,7 +1262,7 @@ def test_an_interrupt_from_the_keyboard_comes_out_of_a_section(store: Any) -> No
         pytest.skip("signals come to the main thread")
     calls, over = Calls(), threading.Event()
 
-    def busy(state: State, ctx: Task) -> dict[str, Any]:
+    def busy(state: State, ctx: NodeContext) -> dict[str, Any]:
         if not over.is_set():
             os.kill(os.getpid(), signal.SIGINT)
             over.wait(SOON)
@@ -1282,7 +1282,7 @@ def test_a_task_that_is_cancelled_in_a_section_can_be_resumed(store: Any) -> Non
     cancelled: list[str | None] = []
     over, began = threading.Event(), threading.Event()
 
-    async def wait(state: State, ctx: Task) -> dict[str, Any]:
+    async def wait(state: State, ctx: NodeContext) -> dict[str, Any]:
         if not over.is_set():
             try:
                 await asyncio.sleep(SOON)
@@ -1291,7 +1291,7 @@ def test_a_task_that_is_cancelled_in_a_section_can_be_resumed(store: Any) -> Non
                 raise
         return {"done": ctx.branch}
 
-    def busy(state: State, ctx: Task) -> dict[str, Any]:
+    def busy(state: State, ctx: NodeContext) -> dict[str, Any]:
         if not over.is_set():
             began.set()
             over.wait(SOON)
@@ -1316,7 +1316,7 @@ def test_a_section_whose_run_somebody_else_took_writes_nothing_more(via: Via) ->
     """F12, P8: what the new holder finds is as it was when it took the run."""
     store, calls = MemoryStore(), Calls()
 
-    def lose(state: State, ctx: Task) -> dict[str, Any]:
+    def lose(state: State, ctx: NodeContext) -> dict[str, Any]:
         store.claim(ctx.run_id, "thief", 10.0, store.head(ctx.run_id).fence)
         return calls(state, ctx)
 
@@ -1360,7 +1360,7 @@ def test_a_cancelled_run_lets_its_nodes_finish_and_begins_no_other(how: str, sto
     """F12, G12: what they did is saved; a resume goes on with the rest."""
     calls, running, cancelled = Calls(), threading.Barrier(3), threading.Event()
 
-    def busy(state: State, ctx: Task) -> dict[str, Any]:
+    def busy(state: State, ctx: NodeContext) -> dict[str, Any]:
         if not cancelled.is_set():
             running.wait(SOON)
             assert cancelled.wait(SOON)
@@ -1395,7 +1395,7 @@ def test_a_run_can_be_cancelled_while_a_branch_waits_for_its_next_attempt(via: V
     """F12, G12: the wait is cut short."""
     waiting = threading.Event()
 
-    def flaky(state: State, ctx: Task) -> dict[str, Any]:
+    def flaky(state: State, ctx: NodeContext) -> dict[str, Any]:
         waiting.set()
         if ctx.attempt == 1:
             raise ValueError
@@ -1423,7 +1423,7 @@ def test_a_run_cancelled_by_its_last_branches_does_not_come_to_the_fan_in(how: s
     """F12, G12: nothing new begins, whoever asked."""
     store, calls, both = MemoryStore(), Calls(), threading.Barrier(2)
 
-    def cancel(state: State, ctx: Task) -> None:
+    def cancel(state: State, ctx: NodeContext) -> None:
         both.wait(SOON)
         graph.cancel(ctx.run_id) if how == "here" else store.signal(ctx.run_id, "cancel")
 
@@ -1439,7 +1439,7 @@ def test_a_cancelled_run_whose_branch_fails_can_be_resumed(via: Via) -> None:
     """F12, G12: what failed is tried again; the other branch goes no further before that."""
     store, calls, both = MemoryStore(), Calls(), threading.Barrier(2)
 
-    def cancel(state: State, ctx: Task) -> dict[str, Any]:
+    def cancel(state: State, ctx: NodeContext) -> dict[str, Any]:
         if both.n_waiting < 2 and calls.fail:
             both.wait(SOON)
             graph.cancel(ctx.run_id)
@@ -1462,11 +1462,11 @@ def test_a_run_left_in_the_middle_of_a_section_can_be_resumed(api: str, store: A
     calls, go_on, left, late = Calls(), threading.Event(), threading.Event(), []
     begun = threading.Event()
 
-    def beside(state: State, ctx: Task) -> dict[str, Any]:
+    def beside(state: State, ctx: NodeContext) -> dict[str, Any]:
         assert begun.wait(SOON)
         return calls(state, ctx)
 
-    def busy(state: State, ctx: Task) -> dict[str, Any]:
+    def busy(state: State, ctx: NodeContext) -> dict[str, Any]:
         begun.set()
         if not left.is_set():
             assert go_on.wait(SOON)

@@ -18,11 +18,11 @@ from limpet import (
     ExecutionError,
     MemoryCheckpointer,
     MemoryStore,
+    NodeContext,
     Retry,
     RunPaused,
     State,
     StateGraph,
-    Task,
     UsageError,
     append,
     merge,
@@ -217,7 +217,7 @@ def test_some_questions_are_answered_and_the_others_stay(store: Any, via: Via) -
     """F12, P3: those that are answered go on to their ends; those that wait aren't called again."""
     calls = Calls()
 
-    def ask(state: State, ctx: Task) -> dict[str, Any]:
+    def ask(state: State, ctx: NodeContext) -> dict[str, Any]:
         answer = pause("?")
         calls.nodes.append(f"{ctx.branch}/{ctx.node}")
         return {"answer": answer}
@@ -390,7 +390,7 @@ def test_a_question_stays_open_while_another_branch_fails(store: Any, via: Via) 
         asked.set()
         return {"answer": pause("ok?")}
 
-    def fails(state: State, ctx: Task, parallel_results: list[BranchResult]) -> dict[str, Any]:
+    def fails(state: State, ctx: NodeContext, parallel_results: list[BranchResult]) -> dict[str, Any]:
         assert asked.wait(SOON)
         return calls(state, ctx, parallel_results)
 
@@ -836,7 +836,7 @@ def test_what_branches_keep_with_the_same_key_is_their_own(store: Any, via: Via)
     """F12, H3: over pauses; each function is called once for each branch, visit and item."""
     made: list[Any] = []
 
-    def work(state: State, ctx: Task) -> dict[str, Any]:
+    def work(state: State, ctx: NodeContext) -> dict[str, Any]:
         value = once("key", lambda: made.append(ctx.branch) or (ctx.branch, len(made)))
         pause("ok?")
         return {"value": value}
@@ -887,13 +887,13 @@ def test_many_branches_keep_results_at_once(kind: str, store: Any, via: Via) -> 
         await asyncio.sleep(0)
         return make(number)
 
-    def work(state: State, ctx: Task) -> dict[str, Any]:
+    def work(state: State, ctx: NodeContext) -> dict[str, Any]:
         values = [once(f"k{n}", make, state["item"] * 10 + n) for n in range(3)]
         if ctx.attempt == 1:
             raise ValueError
         return {"values": values}
 
-    async def awork(state: State, ctx: Task) -> dict[str, Any]:
+    async def awork(state: State, ctx: NodeContext) -> dict[str, Any]:
         await asyncio.sleep(0)
         if kind == "async function":
             values = [await once(f"k{n}", amake, state["item"] * 10 + n) for n in range(3)]
@@ -933,7 +933,7 @@ def test_once_works_in_branches_without_a_store(via: Via) -> None:
     """F12, H8: over failed attempts."""
     made: list[int] = []
 
-    def work(state: State, ctx: Task) -> dict[str, Any]:
+    def work(state: State, ctx: NodeContext) -> dict[str, Any]:
         value = once("key", lambda: made.append(1) or ctx.branch)
         if ctx.attempt == 1:
             raise ValueError
@@ -970,7 +970,7 @@ def test_idempotency_keys_are_those_of_no_other_call(via: Via) -> None:
     """F12, H8: over branches, items, visits, graphs and rounds; the same in every run with the same id."""
     keys: list[str] = []
 
-    def note(state: State, ctx: Task) -> dict[str, Any]:
+    def note(state: State, ctx: NodeContext) -> dict[str, Any]:
         keys.append(ctx.idempotency_key)
         return {ctx.node: state.get(ctx.node, 0) + 1}
 
@@ -989,7 +989,7 @@ def test_idempotency_keys_are_the_same_for_every_attempt(store: Any, via: Via) -
     keys: dict[str, set[str]] = {}
     trouble: dict[str, int] = {}
 
-    def note(state: State, ctx: Task) -> dict[str, Any]:
+    def note(state: State, ctx: NodeContext) -> dict[str, Any]:
         place = f"{ctx.branch}/{ctx.node}/{ctx.visit}/{state.get('src')}"
         keys.setdefault(place, set()).add(ctx.idempotency_key)
         trouble[place] = trouble.get(place, 0) + 1

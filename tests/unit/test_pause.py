@@ -13,11 +13,11 @@ from limpet import (
     AnswerRefused,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     Retry,
     RunPaused,
     State,
     StateGraph,
-    Task,
     UsageError,
     once,
     pause,
@@ -370,7 +370,7 @@ def test_a_question_is_no_failed_attempt() -> None:
     """P1, H8: it isn't tried again, and after the answer the node is still in its first attempt."""
     attempts: list[int] = []
 
-    def ask(state: State, ctx: Task) -> dict[str, Any]:
+    def ask(state: State, ctx: NodeContext) -> dict[str, Any]:
         attempts.append(ctx.attempt)
         return {"answer": ctx.pause("Ship it?")}
 

@@ -28,7 +28,7 @@ from limpet.drawing.draw import picture
 from limpet.drawing.mermaid import escaped, mermaid
 from limpet.drawing.outline import Line, Outline, Shape, outline_of_graph, outline_of_plan
 from limpet.drawing.palette import DARK, LIGHT, STYLE
-from limpet.drawing.run_marks import Mark, Standing
+from limpet.drawing.run_marks import Mark, RunMarks
 from limpet.drawing.svg import svg
 from limpet.drawing.terminal import Style, text
 from limpet.drawing.text_width import cells, clean, shortened
@@ -291,7 +291,7 @@ def hostile() -> Outline:
     return Outline(HOSTILE[5], whole, tuple(lines), mistakes=HOSTILE)
 
 
-HOSTILE_RUN = Standing(
+HOSTILE_RUN = RunMarks(
     HOSTILE[0],
     HOSTILE[5],
     {f"s{place}": Mark("paused", 0, each) for place, each in enumerate(HOSTILE)},
@@ -300,7 +300,7 @@ HOSTILE_RUN = Standing(
 
 
 @pytest.mark.parametrize("standing", [None, HOSTILE_RUN])
-def test_hostile_names_stay_text(standing: Standing | None) -> None:
+def test_hostile_names_stay_text(standing: RunMarks | None) -> None:
     outline = hostile()
     made = svg(outline, standing)
     root = ElementTree.fromstring(made.encode("utf-8"))
@@ -510,7 +510,7 @@ def test_a_graph_too_large_to_be_followed_is_listed() -> None:
 
 
 def test_colours_are_there_when_they_are_asked_for_and_only_then() -> None:
-    standing = Standing("r", "paused", {"draft": Mark("done", 2), "review": Mark("paused", 0, "Publish?")})
+    standing = RunMarks("r", "paused", {"draft": Mark("done", 2), "review": Mark("paused", 0, "Publish?")})
     outline = outline_of_graph(article())
     plain, coloured = text(outline, standing), text(outline, standing, Style(coloured=True))
     assert "\x1b" not in plain

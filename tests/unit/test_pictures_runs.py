@@ -24,13 +24,13 @@ from limpet import (
 from limpet.drawing.draw import outline_for
 from limpet.drawing.figure import Figure, figure_of
 from limpet.drawing.notebook import runs_as_html
-from limpet.drawing.run_marks import Standing, standing_of, standing_so_far
+from limpet.drawing.run_marks import RunMarks, standing_of, standing_so_far
 from support.pictures import article, broken, nothing, research, stopped, weather
 
 SECRET = "swordfish"
 
 
-def standing(graph: Any, run_id: str = "r") -> Standing:
+def standing(graph: Any, run_id: str = "r") -> RunMarks:
     compiled = graph.compiled()
     return standing_of(compiled.plan, compiled.need_link("a test").store.read(run_id, first=1))
 

@@ -14,11 +14,11 @@ from limpet import (
     Event,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     NodeTimeout,
     Retry,
     State,
     StateGraph,
-    Task,
     UsageError,
     once,
     pause,
@@ -46,7 +46,7 @@ def failing(times: int, error: Exception | None = None) -> tuple[list[int], Call
     """A node that fails so many times before it succeeds, and the list of its attempts."""
     attempts: list[int] = []
 
-    def node(state: State, ctx: Task) -> dict[str, Any]:
+    def node(state: State, ctx: NodeContext) -> dict[str, Any]:
         attempts.append(ctx.attempt)
         if len(attempts) <= times:
             raise error or ValueError("not yet")
@@ -163,7 +163,7 @@ def test_an_async_node_is_tried_again_too(how: str) -> None:
     """H8, H7."""
     attempts, node = failing(2)
 
-    async def later(state: State, ctx: Task) -> dict[str, Any]:
+    async def later(state: State, ctx: NodeContext) -> dict[str, Any]:
         await asyncio.sleep(0)
         return node(state, ctx)
 
@@ -223,7 +223,7 @@ def test_the_attempts_go_on_counting_over_a_crash(store: type[MemoryStore], expe
     """H8: an attempt that ended with its holder is one, too; one that was broken off and given back isn't."""
     attempts: list[int] = []
 
-    def node(ctx: Task) -> None:
+    def node(ctx: NodeContext) -> None:
         attempts.append(ctx.attempt)
         if len(attempts) == 2:
             raise Crash
@@ -241,7 +241,7 @@ def test_the_next_node_and_the_next_visit_begin_with_their_first_attempt() -> No
     """H8: attempts belong to one call in one step."""
     attempts: list[tuple[str, int]] = []
 
-    def node(state: State, ctx: Task) -> dict[str, Any]:
+    def node(state: State, ctx: NodeContext) -> dict[str, Any]:
         attempts.append((ctx.node, ctx.attempt))
         if attempts.count((ctx.node, 1)) + attempts.count((ctx.node, 2)) in (1, 3):
             raise ValueError
@@ -332,7 +332,7 @@ def test_once_belongs_to_its_step() -> None:
     """H8: the next visit does it anew, and each key is its own."""
     calls: list[str] = []
 
-    def node(state: State, ctx: Task) -> dict[str, Any]:
+    def node(state: State, ctx: NodeContext) -> dict[str, Any]:
         for key in ("a", "b"):
             ctx.once(key, calls.append, key)
         return {"n": state.get("n", 0) + 1}
@@ -371,7 +371,7 @@ def test_a_node_knows_its_call() -> None:
     """H8: run, node, step, attempt, visit, config and an idempotency key."""
     seen: list[tuple[Any, ...]] = []
 
-    def node(state: State, ctx: Task) -> dict[str, Any]:
+    def node(state: State, ctx: NodeContext) -> dict[str, Any]:
         seen.append((ctx.run_id, ctx.node, ctx.step, ctx.visit, ctx.attempt, ctx.config, ctx.idempotency_key))
         if len(seen) == 2:
             raise ValueError
@@ -392,7 +392,7 @@ def test_the_idempotency_key_is_the_same_for_every_attempt_at_a_step_and_for_no_
     """H8: over retries, pauses, crashes and failures; another step or run has another."""
     keys: list[str] = []
 
-    def node(state: State, ctx: Task) -> dict[str, Any]:
+    def node(state: State, ctx: NodeContext) -> dict[str, Any]:
         keys.append(ctx.idempotency_key)
         if len(keys) == 1:
             raise ValueError
@@ -498,7 +498,7 @@ def test_a_node_that_took_too_long_is_tried_again(how: str) -> None:
     """H8: a timeout is an exception like others."""
     release, attempts = threading.Event(), []
 
-    def node(state: State, ctx: Task) -> dict[str, Any]:
+    def node(state: State, ctx: NodeContext) -> dict[str, Any]:
         attempts.append(ctx.attempt)
         if ctx.attempt == 1:
             release.wait(SOON)
@@ -522,7 +522,7 @@ def test_a_thread_that_was_left_behind_can_keep_and_ask_nothing(how: str) -> Non
             except UsageError as error:
                 refused.append(str(error))
 
-    def node(state: State, ctx: Task) -> dict[str, Any]:
+    def node(state: State, ctx: NodeContext) -> dict[str, Any]:
         if ctx.attempt == 1:
             release.wait(SOON)
             attempt_both()
@@ -543,7 +543,7 @@ def test_a_thread_that_was_left_behind_can_not_assign_to_the_state() -> None:
     """H8: its private state is no longer looked at."""
     release, over = threading.Event(), threading.Event()
 
-    def node(state: State, ctx: Task) -> dict[str, Any]:
+    def node(state: State, ctx: NodeContext) -> dict[str, Any]:
         if ctx.attempt == 1:
             release.wait(SOON)
             state["ghost"] = True

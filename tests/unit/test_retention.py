@@ -38,7 +38,7 @@ def _replace(ctx: Any, size: int) -> int:
 
 def tidied(graph: Any) -> None:
     """Wait until what was to be dropped is."""
-    graph.compiled().link.tidier.submit(lambda: None).result(30)
+    graph.compiled().client.tidier.submit(lambda: None).result(30)
 
 
 def stored(store: MemoryStore, run_id: str) -> int:

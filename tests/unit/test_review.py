@@ -25,7 +25,7 @@ from limpet import (
     once,
     pause,
 )
-from limpet.engine.leases.lease_client import link_to
+from limpet.engine.leases.lease_client import client_for
 from limpet.engine.leases.process_identity import is_dead, this_process
 from limpet.journal.store import Commit, NewRun
 
@@ -120,15 +120,15 @@ def test_a_holder_that_can_not_be_looked_at_is_not_dead(monkeypatch: pytest.Monk
 def test_a_child_that_was_forked_off_neither_hangs_nor_lets_go_of_its_parents_runs() -> None:
     """P8: it has links of its own, whatever other threads were about."""
     store = MemoryStore()
-    link = link_to(store, 60.0)
-    held = link.create(NewRun("r", "g", [b"1"], holder=this_process(), ttl=60.0))
-    link.gate._taken.acquire()
+    client = client_for(store, 60.0)
+    held = client.create(NewRun("r", "g", [b"1"], holder=this_process(), ttl=60.0))
+    client.gate._taken.acquire()
     child = os.fork()
     if child == 0:
-        link.release(held)
-        ok = link.commit(Commit("r", 1, 1, [b"2"])) is None and store.head("r").holder is not None
+        client.release(held)
+        ok = client.commit(Commit("r", 1, 1, [b"2"])) is None and store.head("r").holder is not None
         os._exit(0 if ok else 1)
-    link.gate._taken.release()
+    client.gate._taken.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -203,7 +203,7 @@ def test_the_state_of_a_run_that_goes_on_is_a_copy() -> None:
 def test_rolling_back_works_past_a_damaged_newest_record() -> None:
     """H5, H6: the steps before it are there."""
     graph = line(*[lambda state, number=number: {"n": number} for number in range(3)])
-    store = graph.compiled().need_link("test").store
+    store = graph.compiled().need_client("test").store
     graph.execute({}, run_id="r")
     records = store._runs["r"].records  # type: ignore[attr-defined]  # as a disk would damage it
     records[-1] = records[-1][:-1] + b"?"

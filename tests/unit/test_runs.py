@@ -17,6 +17,7 @@ from limpet import (
     Event,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     Retry,
     Run,
     RunCancelled,
@@ -25,7 +26,6 @@ from limpet import (
     State,
     StateGraph,
     StoreUnavailable,
-    Task,
     UsageError,
     key_exists,
     pause,
@@ -540,7 +540,7 @@ def test_visits_steps_and_path_continue_over_a_resume() -> None:
     """G7: the node's third visit is its third, before or after a crash; the path of an error is whole."""
     seen: list[tuple[int, int]] = []
 
-    def look(state: State, ctx: Task) -> dict[str, Any]:
+    def look(state: State, ctx: NodeContext) -> dict[str, Any]:
         seen.append((ctx.visit, ctx.step))
         if len(seen) == 3:
             raise Crash
@@ -854,7 +854,7 @@ def test_a_run_that_waits_to_be_tried_again_can_be_cancelled() -> None:
     """G12, H8: the wait of an hour ends at once, and the attempts so far stay counted."""
     attempts, waiting = [], threading.Event()
 
-    def fail(ctx: Task) -> dict[str, Any]:
+    def fail(ctx: NodeContext) -> dict[str, Any]:
         attempts.append(ctx.attempt)
         if len(attempts) == 1:
             raise ValueError

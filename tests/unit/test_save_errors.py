@@ -210,27 +210,27 @@ def test_what_once_keeps_goes_with_the_next_save() -> None:
 def test_a_run_that_is_somebody_elses_by_now_stops_whatever_is_said() -> None:
     """D6, invariant 5: a refusal is no failure to save."""
     made = flow(MemoryStore(), "continue")
-    link = made.compiled().link
-    assert link is not None
+    client = made.compiled().client
+    assert client is not None
 
     def steal(**results: int) -> int:
-        head = link.store.head("r")
-        link.store.claim("r", "another", 60, instead_of=head.fence)
+        head = client.store.head("r")
+        client.store.claim("r", "another", 60, instead_of=head.fence)
         return 0
 
     made.add_task("steals", steal)
     with pytest.raises(Conflict):
         made.execute({}, run_id="r")
     made = flow(MemoryStore(), "continue")
-    other = made.compiled().link
+    other = made.compiled().client
     assert other is not None
     made.add_task("deletes", lambda: other.store.release(_lease(other)) or other.store.delete("r"))
     with pytest.raises(RunNotFound):
         made.execute({}, run_id="r")
 
 
-def _lease(link: Any) -> Any:
-    return link.held["r"].lease
+def _lease(client: Any) -> Any:
+    return client.held["r"].lease
 
 
 @pytest.mark.parametrize("setting", [{"on_save_error": "ignore"}, {"keep": 0}, {"keep": 1.5}, {"keep": True}])

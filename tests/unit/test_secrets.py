@@ -68,7 +68,7 @@ class Shown:
 
     def of(self, graph: Any, run_id: str) -> None:
         """What can be seen of a run from outside, also in the store without opening its journal."""
-        store = graph.compiled().link.store
+        store = graph.compiled().client.store
         steps = [each.step for each in graph.history(run_id)]
         self.see(graph.runs(), graph.history(run_id), graph.state_at(run_id), graph.verify(run_id))
         self.see(graph.diff(run_id, steps[0], steps[-1]))

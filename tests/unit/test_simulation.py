@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from limpet.engine.leases.lease_client import Stop
+from limpet.engine.leases.lease_client import StopRequest
 from limpet.engine.node_context import resume_input as given
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import RUNNING, Commit, Lease, RunHead
@@ -169,8 +169,8 @@ def test_a_driver_that_takes_refusals_for_success_is_caught() -> None:
 
     class Careless(Simulation):
         def write(self, opened: Session, commit: Commit) -> Exception | None:
-            if opened.write(commit) is not None and opened.ledger is not None:
-                opened.ledger.acknowledged(commit)
+            if opened.write(commit) is not None and opened.writer is not None:
+                opened.writer.acknowledged(commit)
             return None
 
     caught(Careless, "was told that it saved what wasn't")
@@ -197,7 +197,7 @@ def test_a_supervisor_that_miscounts_is_caught(most: int, claim: str) -> None:
     class Miscounting(Simulation):
         def hire(self) -> Any:
             worker = super().hire()
-            worker.supervisor.habits = worker.supervisor.habits._replace(max_crashes=most)
+            worker.supervisor.options = worker.supervisor.options._replace(max_crashes=most)
             return worker
 
     caught(Miscounting, claim)
@@ -211,14 +211,14 @@ def test_a_late_answer_that_is_taken_is_caught(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_worker_that_cancels_what_it_should_leave_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """H1: a graceful stop isn't the end of a run."""
-    monkeypatch.setattr(Stop, "leave", Stop.ask)
+    monkeypatch.setattr(StopRequest, "leave", StopRequest.ask)
     caught(Simulation, "is cancelled, and nobody cancelled it")
 
 
 def test_a_task_that_is_not_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant 2: what `once` kept doesn't happen again."""
     monkeypatch.setattr(
-        Session, "_keep", lambda self, scope, key, value: self.ledger and self.ledger.commit()
+        Session, "_keep", lambda self, scope, key, value: self.writer and self.writer.commit()
     )
 
     class Kept(Simulation):

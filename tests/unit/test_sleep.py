@@ -28,7 +28,7 @@ from limpet import (
     pause,
     sleep,
 )
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.sessions import resume as entry
 from limpet.testing.conformance.tools import ManualClock
 from support.sections import AT_ONCE, Via, fan
@@ -65,7 +65,7 @@ def say(*words: str) -> dict[str, Any]:
 
 def bring(graph: Any, run_id: str, answers: dict[str, Any] | None = None) -> None:
     """Answer, or approve, and leave the run to whoever supervises the store."""
-    entry.resume(graph.compiled(), run_id, Given(answers=answers), None, False).close()
+    entry.resume(graph.compiled(), run_id, ResumeInput(answers=answers), None, False).close()
 
 
 def test_a_sleeping_run_lies_in_the_store_until_it_is_time(clock: ManualClock, on_clock: MemoryStore) -> None:

@@ -310,7 +310,7 @@ def test_a_run_that_takes_its_process_down_is_set_aside(clock: ManualClock, on_c
     head: RunHead = on_clock.head(run.id)
     assert (head.status, head.due, head.holder) == ("failed", None, None)
     assert run.info.error == {
-        "type": "RunSetAside",
+        "type": "RunQuarantined",
         "message": "its process was lost 3 times in a row at 'note', so it was set aside",
         "node": "note",
     }

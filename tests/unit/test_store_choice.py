@@ -148,7 +148,7 @@ def test_what_names_no_store_uses_the_one_of_limpet_store(
 ) -> None:
     """P5: and the log says so. The other variables aren't asked, since they may be another program's."""
     monkeypatch.setenv(BACKEND, "sqlite")
-    assert asking().compiled().link is None
+    assert asking().compiled().client is None
     register_store("mine", MemoryStore())
     monkeypatch.setenv(STORE, "mine")
     with caplog.at_level(logging.INFO, "limpet.stores"), pytest.raises(RunPaused):
@@ -157,14 +157,14 @@ def test_what_names_no_store_uses_the_one_of_limpet_store(
     assert asking().resume("r", "yes").results == {"ask": "yes"}
     graph = StateGraph(name="g").add_node("a").set_entry_point("a").set_finish_point("a")
     graph.compile(interrupt_before=["a"], interval=2)
-    assert graph.compiled().link.store is open_store("mine")
+    assert graph.compiled().client.store is open_store("mine")
 
 
 def test_what_names_a_store_is_not_swayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """P5: whichever way it does."""
     monkeypatch.setenv(STORE, "nonsense://")
     store = MemoryStore()
-    assert asking(store=store).compiled().link.store is store
+    assert asking(store=store).compiled().client.store is store
     graph = StateGraph(name="g").add_node("a").set_entry_point("a").set_finish_point("a")
     assert graph.compile(checkpointer=MemoryCheckpointer()).compiled().checkpointer is not None
     inner = StateGraph(name="outer").add_node("in", graph).set_entry_point("in").set_finish_point("in")

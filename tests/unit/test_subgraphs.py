@@ -18,10 +18,10 @@ from limpet import (
     DefinitionError,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     RunPaused,
     State,
     StateGraph,
-    Task,
     UnstorableValue,
     UsageError,
     append,
@@ -29,7 +29,7 @@ from limpet import (
     once,
     pause,
 )
-from limpet.journal import writer as ledger
+from limpet.journal import writer as writer
 from support.sections import AT_ONCE, Calls, Crash, Via, gather
 
 
@@ -255,7 +255,9 @@ def test_graphs_may_be_nested_and_their_nodes_have_the_whole_path(place: dict[st
     """F12: `outer/review/inner`; the graph that a node is handed is its own."""
     seen: list[Any] = []
 
-    def look(state: State, ctx: Task, config: dict[str, Any], graph: StateGraph, node: str) -> dict[str, Any]:
+    def look(
+        state: State, ctx: NodeContext, config: dict[str, Any], graph: StateGraph, node: str
+    ) -> dict[str, Any]:
         seen.append((ctx.branch, node, graph.name, config, ctx.run_id, ctx.index))
         return {"n": state["n"] + 1}
 
@@ -360,7 +362,7 @@ def test_graphs_in_branches_are_tried_again_each_by_itself(place: dict[str, Any]
     """F12, H8: beside each other."""
     calls: list[tuple[str, str]] = []
 
-    def work(state: State, ctx: Task) -> dict[str, Any]:
+    def work(state: State, ctx: NodeContext) -> dict[str, Any]:
         where = (str(ctx.branch), ctx.node)
         calls.append(where)
         if ctx.node == "y" and calls.count(where) < 3:
@@ -726,7 +728,7 @@ def test_what_is_done_again_after_a_rollback_has_keys_of_its_own() -> None:
     """F12, H8, H6: in branches and graphs as outside of them."""
     keys: list[str] = []
 
-    def note(state: State, ctx: Task) -> None:
+    def note(state: State, ctx: NodeContext) -> None:
         keys.append(ctx.idempotency_key)
 
     sub = line(None, note)
@@ -808,7 +810,7 @@ class Snapshots:
     def __init__(self, number: int) -> None:
         self.left, self.made = number, False
 
-    def consider(self, own: ledger.Ledger, progress: Any) -> None:
+    def consider(self, own: writer.JournalWriter, progress: Any) -> None:
         self.left -= 1
         if self.left == 0:
             self.made = True
@@ -817,10 +819,10 @@ class Snapshots:
 
 def test_a_snapshot_at_any_moment_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """F12, invariant 2: a run that stopped in the middle of all there is goes on as it would have."""
-    monkeypatch.setattr(ledger, "LEAST_WEIGHT", 0)
+    monkeypatch.setattr(writer, "LEAST_WEIGHT", 0)
 
     def build() -> StateGraph:
-        def work(state: State, ctx: Task) -> dict[str, Any]:
+        def work(state: State, ctx: NodeContext) -> dict[str, Any]:
             return {"log": [*state["log"], f"{ctx.branch}/{ctx.node}"]}
 
         deep = line(work, work, name="deep", names="uv")
@@ -848,7 +850,7 @@ def test_a_snapshot_at_any_moment_changes_nothing(monkeypatch: pytest.MonkeyPatc
     def run(number: int) -> tuple[State, int, bool]:
         snapshots = Snapshots(number)
         monkeypatch.setattr(
-            ledger.Ledger, "consider", lambda own, progress: snapshots.consider(own, progress)
+            writer.JournalWriter, "consider", lambda own, progress: snapshots.consider(own, progress)
         )
         graph, stops = build(), 0
         handle = graph.invoke({"log": [], "items": [1, 2]}, run_id="r").wait()

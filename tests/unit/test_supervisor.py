@@ -29,7 +29,7 @@ from limpet import (
     pause,
     supervise,
 )
-from limpet.engine.supervisor.catalog import REGISTERED, Catalogue
+from limpet.engine.supervisor.catalog import REGISTERED, GraphCatalog
 from limpet.engine.supervisor.supervisor import Supervisor
 
 SOON = 60.0
@@ -54,7 +54,7 @@ def hello(state: State) -> dict[str, Any]:
     return {"log": ["hello"]}
 
 
-class Gate:
+class GroupCommit:
     """A node that says when it has begun, and ends when it is let."""
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    made = Gate()
+def gate() -> Iterator[GroupCommit]:
+    made = GroupCommit()
     yield made
     made.open.set()
 
@@ -130,7 +130,7 @@ def test_many_short_runs_do_not_wait_for_the_next_look(store: Any) -> None:
             run.wait(SOON)
 
 
-def test_no_more_runs_are_under_way_than_may_be(gate: Gate) -> None:
+def test_no_more_runs_are_under_way_than_may_be(gate: GroupCommit) -> None:
     """H1: in the process as a whole."""
     store = MemoryStore()
     graph = one(gate).compile(store=store)
@@ -148,7 +148,7 @@ def test_no_more_runs_are_under_way_than_may_be(gate: Gate) -> None:
 @pytest.mark.parametrize("limit", [2, {"a": 2, "b": 2}])
 def test_no_graph_has_more_runs_under_way_than_it_may(limit: Any) -> None:
     """H1: and none waits for another's."""
-    store, gates = MemoryStore(), {"a": Gate(), "b": Gate()}
+    store, gates = MemoryStore(), {"a": GroupCommit(), "b": GroupCommit()}
     graphs = [one(gates[name], name=name).compile(store=store) for name in gates]
     runs = [graphs[0].start() for _ in range(6)] + [graphs[1].start() for _ in range(3)]
     with supervise(store, graphs, per_graph=limit, poll=0.02):
@@ -163,7 +163,7 @@ def test_no_graph_has_more_runs_under_way_than_it_may(limit: Any) -> None:
     assert [gate.most for gate in gates.values()] == [2, 2]
 
 
-def test_a_graph_with_many_runs_does_not_starve_another(gate: Gate) -> None:
+def test_a_graph_with_many_runs_does_not_starve_another(gate: GroupCommit) -> None:
     """H1: of those that are as urgent, each graph has its turn."""
     store = MemoryStore()
     many, few = one(gate, name="many").compile(store=store), one(gate, name="few").compile(store=store)
@@ -176,7 +176,7 @@ def test_a_graph_with_many_runs_does_not_starve_another(gate: Gate) -> None:
         gate.open.set()
 
 
-def test_an_urgent_run_overtakes_those_that_wait(gate: Gate) -> None:
+def test_an_urgent_run_overtakes_those_that_wait(gate: GroupCommit) -> None:
     """H1."""
     store = MemoryStore()
     graph = one(gate).compile(store=store)
@@ -273,7 +273,7 @@ def test_a_node_that_would_end_the_process_is_left_alone(sort: str, caplog: pyte
     assert store.head(bad.id).holder is None
 
 
-def test_a_stop_lets_running_nodes_finish_and_others_go_on(gate: Gate) -> None:
+def test_a_stop_lets_running_nodes_finish_and_others_go_on(gate: GroupCommit) -> None:
     """H1: what is done is saved, the lease is given back, and nothing more is begun."""
     store = MemoryStore()
     graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=gate)
@@ -296,7 +296,7 @@ def test_a_stop_lets_running_nodes_finish_and_others_go_on(gate: Gate) -> None:
     assert gate.begun.count(run.id) == 1
 
 
-def test_a_stop_does_not_wait_for_ever(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stop_does_not_wait_for_ever(gate: GroupCommit, caplog: pytest.LogCaptureFixture) -> None:
     """H1: after the grace the lease is given back at once; what the node then comes to isn't taken."""
     store = MemoryStore()
     graph = one(gate).compile(store=store)
@@ -338,7 +338,7 @@ def test_a_stop_while_a_run_pauses_leaves_it_paused() -> None:
     assert graph.resume(run.id, "yes")["log"] == ["yes"]
 
 
-def test_a_stop_while_branches_run_leaves_the_run(gate: Gate) -> None:
+def test_a_stop_while_branches_run_leaves_the_run(gate: GroupCommit) -> None:
     """H1: what the branches did is saved, the rest is for others."""
     store = MemoryStore()
     graph = StateGraph({"log": Annotated[list, append]}, name="g").add_node("src")
@@ -378,7 +378,7 @@ def test_starting_and_stopping_twice_is_once(store: Any) -> None:
         assert late.wait(SOON).status == "completed"
 
 
-def test_a_running_run_can_be_cancelled(gate: Gate) -> None:
+def test_a_running_run_can_be_cancelled(gate: GroupCommit) -> None:
     """P7: it stops before its next node; also from a graph that knows nothing of the supervisor's lease."""
     store = MemoryStore()
     graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=gate)
@@ -398,7 +398,7 @@ def test_a_running_run_can_be_cancelled(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("cancel_first", [True, False])
-def test_a_cancel_is_not_lost_when_the_supervisor_stops(gate: Gate, cancel_first: bool) -> None:
+def test_a_cancel_is_not_lost_when_the_supervisor_stops(gate: GroupCommit, cancel_first: bool) -> None:
     """P7, H1: in whichever order they come."""
     store = MemoryStore()
     graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=gate)
@@ -526,7 +526,7 @@ def test_an_idle_supervisor_costs_one_small_query_a_look() -> None:
         looks = store.asked["ready"]
     assert looks <= took / 0.05 + 3
     assert sum(store.asked.values()) - store.asked["ready"] <= 2
-    assert supervise(store, [graph]).habits.poll == 2.0
+    assert supervise(store, [graph]).options.poll == 2.0
 
 
 def test_an_idle_supervisor_finds_what_another_process_queued(tmp_path: Path) -> None:
@@ -557,7 +557,7 @@ def test_two_supervisors_share_the_work_and_never_a_run(store: Any) -> None:
     assert calls == Counter({run.id: 1 for run in runs})
 
 
-def test_leases_are_renewed_while_a_node_blocks(gate: Gate) -> None:
+def test_leases_are_renewed_while_a_node_blocks(gate: GroupCommit) -> None:
     """H1: for as long as it takes; another supervisor doesn't take the run."""
     store = MemoryStore()
     graph = one(gate).compile(store=store)
@@ -588,7 +588,7 @@ def test_graphs_are_found_by_reference(tmp_path: Path, monkeypatch: pytest.Monke
         graph = StateGraph(name="theirs").add_node("a").set_entry_point("a").set_finish_point("a")
         run = graph.compile(store=store).start()
         assert run.result(SOON)["x"] == 1
-    assert Catalogue(["their_graphs:inside.graph"]).names == ["theirs"]
+    assert GraphCatalog(["their_graphs:inside.graph"]).names == ["theirs"]
     for reference, what in {
         "their_graphs": "no reference to a graph",
         "their_graphs:insid": "did you mean 'inside'",
@@ -597,7 +597,7 @@ def test_graphs_are_found_by_reference(tmp_path: Path, monkeypatch: pytest.Monke
         ":graph": "no reference to a graph",
     }.items():
         with pytest.raises(DefinitionError, match=what):
-            Catalogue([reference])
+            GraphCatalog([reference])
 
 
 def test_a_reference_that_leads_nowhere_leaves_its_runs_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -748,7 +748,7 @@ def test_a_supervisor_says_what_it_does_to_its_log_alone(capsys: pytest.CaptureF
     store = MemoryStore()
     graph = one(hello).compile(store=store)
     logging.getLogger("limpet.supervisor").addHandler(logging.NullHandler())
-    with Supervisor(store, Catalogue([graph]), supervise(store, [graph]).habits._replace(poll=0.02)):
+    with Supervisor(store, GraphCatalog([graph]), supervise(store, [graph]).options._replace(poll=0.02)):
         graph.start().wait(SOON)
     assert capsys.readouterr() == ("", "")
 
@@ -820,7 +820,7 @@ def test_an_async_supervisor_does_not_wait_for_ever(caplog: pytest.LogCaptureFix
     assert one(hello).compile(store=store).recover() == [run_id]
 
 
-def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(gate: Gate) -> None:
+def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(gate: GroupCommit) -> None:
     """H1: it looks, claims and stops in threads of its own."""
     store = MemoryStore()
 

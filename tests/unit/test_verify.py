@@ -138,14 +138,14 @@ def test_damage_in_redis_is_named(tmp_path: Path) -> None:
 def test_what_can_not_be_told_is_reported_too() -> None:
     """H5: a record of a newer Limpet, one that doesn't follow, and a head that makes no sense."""
     from limpet.journal.encoding.codec import encode
-    from limpet.journal.encoding.envelope import Seal
+    from limpet.journal.encoding.envelope import Envelope
 
     store = MemoryStore()
     graph = line(3, store, preserve=True)
     graph.execute({}, run_id="r")
     records = records_of(store, "r")
     whole = records[1]
-    records[1] = Seal("r").close(2, encode([6, 1, 0.0, 0, ["nowhere"], [1, 2, 3]]))
+    records[1] = Envelope("r").close(2, encode([6, 1, 0.0, 0, ["nowhere"], [1, 2, 3]]))
     (damage,) = graph.verify("r").damaged
     assert damage.sequence == 2
     assert "doesn't follow" in damage.reason

@@ -3,8 +3,8 @@
 A *sketch* is a random nesting as plain data: chains of nodes, parallel branches, maps over items, graphs inside of
 nodes, loops around any of it. The `Interpreter` runs it by recursion on plain dicts that it copies: no journal, no
 order among branches but that of their declaration. The `Bench` runs the same sketch through the real loop, carries
-out by hand what `Core.run()` yields, lets nodes finish in any order, and can be killed, cancelled or refused by its
-store before or after any of it. Whatever the interpreter says has to come out.
+out by hand what `RunLifecycle.run()` yields, lets nodes finish in any order, and can be killed, cancelled or
+refused by its store before or after any of it. Whatever the interpreter says has to come out.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
 from limpet.engine.drivers.call import attempt
-from limpet.engine.leases.lease_client import link_to
+from limpet.engine.leases.lease_client import client_for
 from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.loop.next_node import update_inside
-from limpet.engine.loop.run_lifecycle import Core
-from limpet.engine.node_context.node_context import Task
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.loop.run_lifecycle import RunLifecycle
+from limpet.engine.node_context.node_context import NodeContext
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.operations.records import fork, rollback
 from limpet.engine.sessions.resume import resume
-from limpet.engine.sessions.session import Compiled, Session
+from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.engine.sessions.start import start
 from limpet.errors import ExecutionError, StoreUnavailable
-from limpet.graphs.builder import Definition
+from limpet.graphs.builder import GraphBuilder
 from limpet.graphs.plan import END, Plan
 from limpet.graphs.reducers import append, merge
 from limpet.graphs.retry import Retry
@@ -175,14 +175,14 @@ def entry(chain: Chain) -> str:
     return first.source.name if isinstance(first, Section) else first.name
 
 
-def define(graph: Graph, world: World) -> Definition:
+def define(graph: Graph, world: World) -> GraphBuilder:
     """The graph as a user would write it."""
-    made = Definition(SCHEMAS[graph.schema], name=graph.name)
+    made = GraphBuilder(SCHEMAS[graph.schema], name=graph.name)
     _lay(made, graph.chain, END, world)
     return made.set_entry_point(entry(graph.chain))
 
 
-def _lay(made: Definition, chain: Chain, onward: str | None, world: World) -> None:
+def _lay(made: GraphBuilder, chain: Chain, onward: str | None, world: World) -> None:
     for part, following in pairwise([*chain, None]):
         target = onward if following is None else entry((following,))
         if isinstance(part, Section):
@@ -192,7 +192,7 @@ def _lay(made: Definition, chain: Chain, onward: str | None, world: World) -> No
             _lead(made, part.name, target)
 
 
-def _lay_node(made: Definition, node: Leaf | Inner, world: World) -> None:
+def _lay_node(made: GraphBuilder, node: Leaf | Inner, world: World) -> None:
     retry = Retry(3) if node.retry else None
     if isinstance(node, Leaf):
         made.add_fanin_node(node.name, _function(node, world), retry=retry)
@@ -201,7 +201,7 @@ def _lay_node(made: Definition, node: Leaf | Inner, world: World) -> None:
         made.add_node(node.name, define(node.graph, world), retry=retry, inputs=inputs, outputs=outputs)
 
 
-def _lay_section(made: Definition, section: Section, target: str | None, world: World) -> None:
+def _lay_section(made: GraphBuilder, section: Section, target: str | None, world: World) -> None:
     source, joins, opens = section.source.name, section.joins, section.opens
     on_error: Any = "collect" if section.collects else "fail"
     end = {"fan-in": joins, "nowhere": None, "exit": END}[opens.ends]
@@ -230,7 +230,7 @@ def _lay_section(made: Definition, section: Section, target: str | None, world: 
         _lead(made, joins, target or (END if section.laps > 1 else None))
 
 
-def _lead(made: Definition, source: str, target: str | None) -> None:
+def _lead(made: GraphBuilder, source: str, target: str | None) -> None:
     if target is not None:
         made.add_edge(source, target)
 
@@ -664,7 +664,7 @@ class FragileStore(MemoryStore):
 CLOCK = ManualClock()
 STORE = FragileStore(CLOCK)
 LEASE = 3600.0
-LINK = link_to(STORE, LEASE)
+LINK = client_for(STORE, LEASE)
 NUMBERS = count(1)
 
 Lives = list[tuple[str, int]]
@@ -764,7 +764,7 @@ class Bench:
     def _compile(self) -> None:
         self.plan: Plan = next(self.plans)
         watch = (lambda kind, source, data: None) if self.watched else None
-        self.compiled = Compiled(self.plan, LINK, self.interval, True, watch, max_concurrency=self.limit)
+        self.compiled = CompiledGraph(self.plan, LINK, self.interval, True, watch, max_concurrency=self.limit)
 
     def again(self, step: int, back: bool) -> Bench:
         """A bench for a run that goes on from a step of this one: a fork of it, or this one set back."""
@@ -783,12 +783,12 @@ class Bench:
     def _open(self) -> None:
         """The run as its store has it, opened as `graph.resume()` opens it; or a new one."""
         self.session = None
-        self.running: dict[Task, Any] = {}
-        self.over: list[Task] = []
+        self.running: dict[NodeContext, Any] = {}
+        self.over: list[NodeContext] = []
         self.events: list[dict[str, Any]] = []
         self.altered: dict[tuple[Key, ...], dict[str, str]] = {}
         self.at: dict[tuple[Key, ...], Occurrence] = {}
-        self.inside: Task | None = None
+        self.inside: NodeContext | None = None
         self.cancelled = False
         if self.created:
             self._resume()
@@ -797,8 +797,8 @@ class Bench:
             self.created = True
             self.followed = read_progress(STORE.read(self.run_id))
         assert self.session is not None
-        self.session.core.course.clock = CLOCK
-        self.session.core.course.chance = lambda: 0.75
+        self.session.core.context.clock = CLOCK
+        self.session.core.context.chance = lambda: 0.75
 
     def _resume(self) -> None:
         tail = STORE.read(self.run_id)
@@ -809,7 +809,7 @@ class Bench:
         answers = self._answers(stored)
         update = next(self.gifts, {}) if stored.status != RUNNING else {}
         expected = _updated(stored, update, self.plan)
-        brought = Given(answers=answers, update=update)
+        brought = ResumeInput(answers=answers, update=update)
         self.session = resume(self.compiled, self.run_id, brought, None, self.stream)
         assert _states(self._progress) == expected
         if STORE.head(self.run_id).sequence != tail.head.sequence:
@@ -878,7 +878,7 @@ class Bench:
     def _carry_out(self, command: Command) -> Any:
         CLOCK.advance(1.0)
         match command:
-            case Task():
+            case NodeContext():
                 self._check_task(command)
                 self.over = [command]
                 return Cancelled() if self.cancelled else self._call(command)
@@ -897,7 +897,7 @@ class Bench:
                 self._check_event(event)
         return None
 
-    def _gather(self, seconds: float | None) -> list[tuple[Task | None, Any]]:
+    def _gather(self, seconds: float | None) -> list[tuple[NodeContext | None, Any]]:
         """Let some of the nodes run that were begun, and hand over what came of some that have run."""
         assert self.running
         called = {task: outcome for task, outcome in self.running.items() if outcome is not UNCALLED}
@@ -913,7 +913,7 @@ class Bench:
         self.over = self.chance.sample([*called], self.chance.randint(1, len(called)))
         return [(task, self.running.pop(task)) for task in self.over]
 
-    def _call(self, task: Task) -> Any:
+    def _call(self, task: NodeContext) -> Any:
         self.inside = task
         try:
             outcome = attempt(task)
@@ -928,7 +928,7 @@ class Bench:
             return Signalled(self.run_id, "cancel")
         refusal = self.session.write(commit)
         self._check_nothing_wrong()
-        if refusal is None and self.session.compiled.link is not None:
+        if refusal is None and self.session.compiled.client is not None:
             refusal = self.session.settle(commit, None)  # type: ignore[assignment]  # there is no checkpointer
         return refusal
 
@@ -940,8 +940,8 @@ class Bench:
         self.left -= 1
         if self.whole and self._may_be_whole() and self.chance.random() < 0.1:
             assert self.session is not None
-            assert self.session.ledger is not None
-            self.session.ledger.whole(self.session.progress)
+            assert self.session.writer is not None
+            self.session.writer.whole(self.session.progress)
         if self.left == -1 and self.fate == KILL:
             STORE.deserted = True
             raise Killed
@@ -984,7 +984,7 @@ class Bench:
         if self.wrong is not None:
             raise self.wrong
 
-    def _check_task(self, task: Task) -> None:
+    def _check_task(self, task: NodeContext) -> None:
         """Finished is finished; what isn't has the same keys at each call; nothing passes an interrupt unseen."""
         root, scope = self._progress, task.scope
         this = occurrence(root, scope.path, task.node)
@@ -1411,12 +1411,12 @@ def test_without_a_store_nested_sections_come_to_the_same(graph: Graph, seed: in
     )
     plan, clock, chance = define(graph, world).freeze(), ManualClock(), Random(seed)
     progress = Progress("none", plan.name, "", plan.entry, plan.schema.initial(deepcopy(INPUT)))
-    core = Core(plan, progress, None, clock=clock, chance=lambda: 0.75, limit=limit)
+    core = RunLifecycle(plan, progress, None, clock=clock, chance=lambda: 0.75, limit=limit)
     loop, running, answer = core.run(), [], None
     try:
         while True:
             match loop.send(answer):
-                case Task() as task:
+                case NodeContext() as task:
                     answer = attempt(task)
                 case Begin(tasks):
                     running += tasks

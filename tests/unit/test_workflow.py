@@ -19,12 +19,12 @@ from limpet import (
     DefinitionError,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     NodeTimeout,
     Retry,
     RunPaused,
     State,
     StateGraph,
-    Task,
     TaskResult,
     UnstorableValue,
     UsageError,
@@ -352,7 +352,7 @@ def test_a_final_state_shares_nothing_with_the_definition() -> None:
 def test_a_task_has_no_state_of_its_own_to_write_to() -> None:
     """D2"""
 
-    def write(ctx: Task) -> None:
+    def write(ctx: NodeContext) -> None:
         ctx.state["x"] = 1
 
     with pytest.raises(ExecutionError, match="a task of a workflow has no state of its own"):
@@ -427,7 +427,7 @@ def test_a_task_that_is_safe_to_fail_fails_alone_after_its_retries(via: Via, pla
     """D2, H8: its record says so; what it said doesn't count."""
     calls: list[int] = []
 
-    def fail(ctx: Task) -> None:
+    def fail(ctx: NodeContext) -> None:
         calls.append(ctx.attempt)
         ctx.add_message("never heard")
         raise ValueError("no")
@@ -463,14 +463,14 @@ def test_the_run_fails_with_its_task_while_siblings_finish_and_are_kept(via: Via
     calls: list[str] = []
     both, broken = threading.Barrier(2), [True]
 
-    def fail(ctx: Task) -> str:
+    def fail(ctx: NodeContext) -> str:
         calls.append(ctx.node)
         if broken:
             both.wait(SOON)
             raise ValueError("no")
         return "mended"
 
-    def sibling(ctx: Task) -> int:
+    def sibling(ctx: NodeContext) -> int:
         calls.append(ctx.node)
         both.wait(SOON)
         return 1
@@ -499,7 +499,7 @@ def test_tasks_that_havent_begun_dont_when_one_has_failed() -> None:
 def test_a_retry_starts_anew_and_is_counted(via: Via, place: dict[str, Any]) -> None:
     """H8, D2: what a failed attempt said is forgotten, and so is what it did to its arguments."""
 
-    def flaky(ctx: Task, own: list[int]) -> list[int]:
+    def flaky(ctx: NodeContext, own: list[int]) -> list[int]:
         ctx.add_message(ctx.attempt)
         ctx.add_task(f"after {ctx.attempt}", "t")
         own.append(ctx.attempt)
@@ -533,7 +533,7 @@ def test_a_task_that_takes_too_long_has_failed_and_says_nothing_more(via: Via, p
     """H8: its thread is left behind."""
     left, go_on = threading.Event(), threading.Event()
 
-    def slow(ctx: Task) -> str:
+    def slow(ctx: NodeContext) -> str:
         go_on.wait(SOON)
         try:
             ctx.add_message("late")
@@ -677,7 +677,7 @@ def test_what_a_task_says_counts_in_the_order_of_declaration_not_of_arrival(
     """D2: the last of a layer completes first."""
     done = [threading.Event() for _ in range(4)]
 
-    def speak(ctx: Task, n: int) -> None:
+    def speak(ctx: NodeContext, n: int) -> None:
         if n < 3:
             done[n + 1].wait(SOON)
         ctx.add_message(n)
@@ -704,7 +704,7 @@ def test_what_a_task_says_counts_in_the_order_of_declaration_not_of_arrival(
 def test_a_task_result_says_what_ctx_does_after_it(place: dict[str, Any]) -> None:
     """D2"""
 
-    def by_ctx(ctx: Task) -> int:
+    def by_ctx(ctx: NodeContext) -> int:
         ctx.add_message("m1")
         ctx.add_message("m2")
         ctx.add_decision({"go": True}, why="so")
@@ -713,7 +713,7 @@ def test_a_task_result_says_what_ctx_does_after_it(place: dict[str, Any]) -> Non
         ctx.skip("never")
         return 1
 
-    def returned(ctx: Task) -> TaskResult:
+    def returned(ctx: NodeContext) -> TaskResult:
         ctx.add_message("m1")
         return TaskResult(
             1, messages=iter(["m2"]), decisions=({"go": True, "why": "so"},), context={"k": 1}, skip=["never"],
@@ -735,7 +735,7 @@ def test_a_task_result_says_what_ctx_does_after_it(place: dict[str, Any]) -> Non
 def test_a_decision_cant_pass_for_a_change_or_for_anothers() -> None:
     """D11: kind and author are what they are."""
 
-    def forge(ctx: Task) -> TaskResult:
+    def forge(ctx: NodeContext) -> TaskResult:
         ctx.add_decision({"kind": "skip_tasks", "by": "boss", "tasks": ["b"]})
         return TaskResult(decisions=[{"kind": "add_task", "by": "boss", "name": "x"}])
 
@@ -785,7 +785,7 @@ def test_a_skip_that_names_no_task_doesnt_spoil_the_run_for_good(how: str) -> No
     """D2, H3: a list where a name should be; the task is at fault, so that a mended one can complete."""
     broken: list[Any] = [["b"]]
 
-    def work(ctx: Task) -> Any:
+    def work(ctx: NodeContext) -> Any:
         if broken and how == "ctx.skip":
             ctx.skip(broken.pop())
         return TaskResult(1, skip=[broken.pop()] if broken else [])
@@ -804,7 +804,7 @@ def test_a_skip_that_names_no_task_doesnt_spoil_the_run_for_good(how: str) -> No
         lambda ctx: ctx.add_context(k=1) or ctx.add_decision({"n": 1}, decision="d"),
     ],
 )
-def test_context_and_decisions_may_have_any_key(say: Callable[[Task], None]) -> None:
+def test_context_and_decisions_may_have_any_key(say: Callable[[NodeContext], None]) -> None:
     """D2"""
     state = Workflow("f").add_task("a", say).execute()
     assert state.context in ({"values": 1}, {"k": 1})
@@ -821,7 +821,7 @@ def test_context_that_is_no_dict_is_a_usage_error() -> None:
 @pytest.mark.parametrize("store", [MemoryStore, lambda: None], ids=["memory", "no store"])
 def test_a_ctx_says_nothing_more_when_its_task_is_over(store: Callable[[], Any]) -> None:
     """D2: not in a later layer, and not while a sibling still runs."""
-    kept: list[Task] = []
+    kept: list[NodeContext] = []
     over = threading.Event()
 
     def sibling() -> None:
@@ -846,7 +846,7 @@ def test_a_ctx_says_nothing_more_when_its_task_is_over(store: Callable[[], Any])
 
 def test_a_ctx_that_is_used_too_late_says_so() -> None:
     """D2: a message that nobody will hear is a mistake to be told."""
-    kept: list[Task] = []
+    kept: list[NodeContext] = []
     flow = Workflow("f").add_task("a", lambda ctx: kept.append(ctx))
     flow.execute()
     with pytest.raises(UsageError, match="is over"):

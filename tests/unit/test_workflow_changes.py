@@ -12,8 +12,8 @@ import pytest
 from limpet import (
     ExecutionError,
     MemoryStore,
+    NodeContext,
     RunPaused,
-    Task,
     TaskResult,
     UsageError,
     Workflow,
@@ -54,7 +54,7 @@ class Calls:
         self.bad = set(bad)
         self.asking: set[str] = set()
 
-    def __call__(self, ctx: Task, **given: Any) -> Any:
+    def __call__(self, ctx: NodeContext, **given: Any) -> Any:
         self.ran[ctx.node] += 1
         ctx.add_message(ctx.node)
         if ctx.node in self.bad:
@@ -98,19 +98,19 @@ def lively(store: Any, calls: Calls, **settings: Any) -> Workflow:
     """A workflow that adds tasks, before others and by added ones, skips tasks and a layer, and has a handler."""
     flow = Workflow("lively", store=store, **{"preserve": True, "max_concurrency": 1, **settings})
 
-    def plan(ctx: Task) -> Any:
+    def plan(ctx: NodeContext) -> Any:
         for number in range(3):
             ctx.add_task(f"n{number}", "work", ["plan"], arguments={"number": (number,)}, before=["end"])
         ctx.skip("never", reason="not today")
         return (calls(ctx), 1.0)
 
-    def work(ctx: Task, number: tuple[int]) -> Any:
+    def work(ctx: NodeContext, number: tuple[int]) -> Any:
         if number == (1,):
             ctx.add_task("deep", "work", ["n0"], optional=["n1"], arguments={"number": (9,)}, before=["end"])
         ctx.add_context({f"of {ctx.node}": number})
         return [calls(ctx), number]
 
-    def last(ctx: Task, **given: Any) -> Any:
+    def last(ctx: NodeContext, **given: Any) -> Any:
         return TaskResult(
             (calls(ctx, **given),),
             add_tasks=[{"name": "more", "run": "note", "depends_on": ["last"]}],
@@ -124,7 +124,7 @@ def lively(store: Any, calls: Calls, **settings: Any) -> Workflow:
     flow.add_task("hop", calls, ["last"]).add_task("after", calls, optional=["hop"])
 
     @flow.after_layer
-    def handler(layer: int, ctx: Task) -> None:
+    def handler(layer: int, ctx: NodeContext) -> None:
         ctx.add_decision(f"layer {layer} is done")
         if layer == 1:
             ctx.add_task("by handler", "note", before=["last"])
@@ -229,7 +229,7 @@ def test_many_tasks_may_be_added_at_once(store: Any) -> None:
         flow = Workflow("many", store=store, max_concurrency=8).add_template("note", calls)
 
         @flow.task
-        def plan(ctx: Task) -> None:
+        def plan(ctx: NodeContext) -> None:
             for number in range(300):
                 ctx.add_task(f"n{number}", "note", before=["end"])
 
@@ -253,7 +253,7 @@ def test_tasks_may_be_added_by_tasks_that_were_added(store: Any, via: Via) -> No
     """D3, D4: a chain that grows as it goes, stopped at every link; the budget of layers is the run's."""
     calls = Counter[int]()
 
-    def link(ctx: Task, n: int) -> int:
+    def link(ctx: NodeContext, n: int) -> int:
         calls[n] += 1
         if n < 12:
             ctx.add_task(f"link {n + 1}", "link", [ctx.node], arguments={"n": n + 1})
@@ -277,7 +277,7 @@ def test_tasks_may_be_added_by_tasks_that_were_added(store: Any, via: Via) -> No
     assert set(calls.values()) == {2}
 
 
-BAD_ADDS: dict[str, Callable[[Task], Any]] = {
+BAD_ADDS: dict[str, Callable[[NodeContext], Any]] = {
     "no such code": lambda ctx: ctx.add_task("n", "nothing"),
     "no code": lambda ctx: ctx.add_task("n"),
     "a task's name": lambda ctx: ctx.add_task("b", "note"),
@@ -321,7 +321,7 @@ def test_what_is_found_out_later_is_refused_and_the_run_goes_on(
     def made() -> Workflow:
         flow = Workflow("made", store=store, preserve=True).add_template("note", lambda who: who)
 
-        def adder(ctx: Task) -> None:
+        def adder(ctx: NodeContext) -> None:
             ctx.add_task("same", "note", arguments={"who": ctx.node})
             ctx.skip("x", "late")
             ctx.add_task(f"by {ctx.node}", "note", arguments={"who": 1}, before=["y"])
@@ -369,7 +369,7 @@ def test_what_a_handler_adds_while_it_asks_is_added_once(store: Any) -> None:
         flow = Workflow("made", store=store).add_template("note", Calls()).add_task("a", Calls())
 
         @flow.after_layer
-        def handler(layer: int, ctx: Task) -> TaskResult | None:
+        def handler(layer: int, ctx: NodeContext) -> TaskResult | None:
             if layer:
                 return None
             ctx.add_task("always", "note")
@@ -393,7 +393,7 @@ def test_an_added_task_may_be_put_before_another_added_one(store: Any) -> None:
         flow = Workflow("made", store=store).add_template("note", calls)
 
         @flow.task
-        def a(ctx: Task) -> None:
+        def a(ctx: NodeContext) -> None:
             ctx.add_task("n1", "note")
             ctx.add_task("n2", "note", before=["n1"])
 
@@ -692,7 +692,7 @@ def growing(store: Any, calls: Calls, *templates: str, on_mismatch: Any = "fail"
     for name in templates:
         flow.add_template(name, calls)
 
-    def a(ctx: Task) -> Any:
+    def a(ctx: NodeContext) -> Any:
         ctx.add_task("one", "t", ["a"], before=["end"])
         ctx.add_task("two", "u", ["one"], before=["end"])
         return calls(ctx)

@@ -18,9 +18,9 @@ from limpet import (
     DefinitionError,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     Retry,
     RunPaused,
-    Task,
     UsageError,
     Workflow,
     WorkflowChanged,
@@ -34,7 +34,7 @@ def paged(store: Any, page: Any, merge: str = "merge", plan: str = "plan", **set
     """A task that adds pages before a merge, and one that asks beside the merge."""
     flow = Workflow("paged", store=store, preserve=True, **settings)
 
-    def add(ctx: Task) -> int:
+    def add(ctx: NodeContext) -> int:
         for number in range(2):
             ctx.add_task(f"p{number}", run="page", arguments={"n": number}, before=[merge])
         return 2
@@ -166,7 +166,7 @@ def test_what_tasks_that_may_fail_come_before_runs_all_the_same() -> None:
 
     flow = Workflow("pages", store=MemoryStore())
 
-    def add(ctx: Task) -> None:
+    def add(ctx: NodeContext) -> None:
         for number in range(3):
             given = {"n": number}
             ctx.add_task(f"p{number}", "page", arguments=given, before=["merge"], may_fail=True)
@@ -308,7 +308,7 @@ def test_failed_attempts_of_a_task_alone_are_counted_durably() -> None:
     """H8, D4: a crash doesn't give it all its attempts again."""
     flow = Workflow("f", store=MemoryStore())
 
-    def fails(ctx: Task) -> None:
+    def fails(ctx: NodeContext) -> None:
         raise OSError(ctx.attempt)
 
     flow.add_task("a", fails, retry=Retry(3, backoff=0.001, factor=60_000))
@@ -323,7 +323,7 @@ def test_failed_attempts_of_a_task_alone_are_counted_durably() -> None:
 
 
 def stored_attempts(flow: Workflow) -> int:
-    section = progress_of(flow.compiled().need_link("test"), "r", None).section
+    section = progress_of(flow.compiled().need_client("test"), "r", None).section
     return section.children["a"].attempts if section is not None else 0
 
 

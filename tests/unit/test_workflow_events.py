@@ -16,11 +16,11 @@ import pytest
 from limpet import (
     ExecutionError,
     MemoryStore,
+    NodeContext,
     Retry,
     State,
     StateGraph,
     StoreUnavailable,
-    Task,
     TaskResult,
     Workflow,
     WorkflowState,
@@ -95,7 +95,7 @@ def test_invoke_tells_only_how_it_ended(via: Via, place: dict[str, Any]) -> None
 def test_each_attempt_is_told_with_its_error_and_the_wait(via: Via, place: dict[str, Any]) -> None:
     """H8, D1: the record of a task that is safe to fail comes after its last error."""
 
-    def fail(ctx: Task) -> None:
+    def fail(ctx: NodeContext) -> None:
         raise ValueError(f"no {ctx.attempt}")
 
     flow = Workflow("f", **place).add_task("a", fail, retry=Retry(2, backoff=0), safe_to_fail=True)
@@ -403,13 +403,13 @@ def test_sync_and_async_tasks_are_in_one_workflow(via: Via, place: dict[str, Any
 def test_async_tasks_speak_pause_and_are_tried_again(via: Via, store: Any) -> None:
     """H7, H8, P1"""
 
-    async def ask(ctx: Task) -> TaskResult:
+    async def ask(ctx: NodeContext) -> TaskResult:
         await asyncio.sleep(0)
         ctx.add_message("asked")
         answer = ctx.pause("go?")
         return TaskResult(answer, context={"answer": answer})
 
-    async def flaky(ctx: Task) -> int:
+    async def flaky(ctx: NodeContext) -> int:
         await asyncio.sleep(0)
         if ctx.attempt < 3:
             raise OSError("busy")
@@ -440,7 +440,7 @@ def test_a_task_that_ends_the_process_ends_the_run_and_can_be_done_again(
     """H3: its siblings are kept, as after a crash."""
     calls: list[str] = []
 
-    def leave(ctx: Task) -> None:
+    def leave(ctx: NodeContext) -> None:
         calls.append(ctx.node)
         if calls.count("b") == 1:
             raise error

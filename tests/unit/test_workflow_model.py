@@ -4,8 +4,8 @@ A *sketch* is a random workflow as plain data: tasks and what they depend on, wh
 where it breaks down, templates, a handler after layers, now and then a graph or another workflow as a task. The
 `Interpreter` runs it layer by layer on plain dicts that it copies: no journal, no order among the tasks of a layer
 but that of their declaration. The `Bench` runs the same sketch through the real loop, carries out by hand what
-`Core.run()` yields, lets tasks finish in any order, and can be killed, cancelled or refused by its store before or
-after any of it; each of its lives has a workflow of its own. Whatever the interpreter says has to come out.
+`RunLifecycle.run()` yields, lets tasks finish in any order, and can be killed, cancelled or refused by its store
+before or after any of it; each of its lives has a workflow of its own. Whatever the interpreter says has to come out.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 
 from limpet import Retry, RunPaused, StateGraph, TaskResult, Workflow, WorkflowState
 from limpet.engine.drivers.call import attempt
-from limpet.engine.leases.lease_client import link_to
+from limpet.engine.leases.lease_client import client_for
 from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
-from limpet.engine.node_context.node_context import Task
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.node_context.node_context import NodeContext
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.start import start
@@ -721,7 +721,7 @@ class AtOnce:
 CLOCK = ManualClock()
 STORE = FragileStore(CLOCK)
 LEASE = 3600.0
-LINK = link_to(STORE, LEASE)
+LINK = client_for(STORE, LEASE)
 LINK._tidier = AtOnce()  # type: ignore[assignment]
 NUMBERS = count(1)
 
@@ -848,9 +848,9 @@ class Bench:
     def _open(self) -> None:
         """The run as its store has it, opened as `flow.resume()` opens it; or a new one."""
         self.session = None
-        self.running: dict[Task, Any] = {}
+        self.running: dict[NodeContext, Any] = {}
         self.at: dict[tuple[Key, ...], Occurrence] = {}
-        self.inside: Task | None = None
+        self.inside: NodeContext | None = None
         self.cancelled, self.gap, self.troubled = False, False, False
         self._compile()
         if self.created:
@@ -860,8 +860,8 @@ class Bench:
             self.created = True
             self.followed = read_progress(STORE.read(self.run_id))
         assert self.session is not None
-        self.session.core.course.clock = CLOCK
-        self.session.core.course.chance = lambda: 0.75
+        self.session.core.context.clock = CLOCK
+        self.session.core.context.chance = lambda: 0.75
 
     def _resume(self) -> None:
         tail = STORE.read(self.run_id)
@@ -877,7 +877,7 @@ class Bench:
                 "decisions": [f"update {said}"],
                 "context": {"outside": said},
             }
-        brought = Given(answers=self._answers(stored), update=update)
+        brought = ResumeInput(answers=self._answers(stored), update=update)
         self.session = resume(self.compiled, self.run_id, brought, None, self.stream)
         self.updates += bool(update)
         if STORE.head(self.run_id).sequence != tail.head.sequence:
@@ -962,7 +962,7 @@ class Bench:
     def _carry_out(self, command: Command) -> Any:
         CLOCK.advance(1.0)
         match command:
-            case Task():
+            case NodeContext():
                 self._check_task(command)
                 return Cancelled() if self.cancelled else self._call(command)
             case Begin(tasks):
@@ -981,7 +981,7 @@ class Bench:
                 self._check_event(event)
         return None
 
-    def _gather(self, seconds: float | None) -> list[tuple[Task | None, Any]]:
+    def _gather(self, seconds: float | None) -> list[tuple[NodeContext | None, Any]]:
         """Let some of the tasks run that were begun, and hand over what came of some that have run."""
         assert self.running
         called = {task: outcome for task, outcome in self.running.items() if outcome is not UNCALLED}
@@ -996,7 +996,7 @@ class Bench:
         over = self.chance.sample([*called], self.chance.randint(1, len(called)))
         return [(task, self.running.pop(task)) for task in over]
 
-    def _call(self, task: Task) -> Any:
+    def _call(self, task: NodeContext) -> Any:
         self.inside = task
         try:
             outcome = attempt(task)
@@ -1020,8 +1020,8 @@ class Bench:
         self.points += 1
         self.left -= 1
         if self.whole and self.session is not None and self._may_be_whole() and self.chance.random() < 0.1:
-            assert self.session.ledger is not None
-            self.session.ledger.whole(self.session.progress)
+            assert self.session.writer is not None
+            self.session.writer.whole(self.session.progress)
         if self.left == -1 and self.fate == KILL:
             STORE.deserted = True
             raise Killed
@@ -1071,7 +1071,7 @@ class Bench:
         if self.wrong is not None:
             raise self.wrong
 
-    def _check_task(self, task: Task) -> None:
+    def _check_task(self, task: NodeContext) -> None:
         """Finished is finished; what isn't has the same key at each call."""
         this = occurrence(self._progress, task.scope.path, task.node)
         assert this not in self.durable, f"{this} runs again, though it was stored"

@@ -20,6 +20,7 @@ from limpet import (
     DamagedRecord,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     PauseInfo,
     Retry,
     RunCancelled,
@@ -27,7 +28,6 @@ from limpet import (
     RunNotFound,
     RunPaused,
     StateGraph,
-    Task,
     UsageError,
     Workflow,
     WorkflowState,
@@ -49,7 +49,7 @@ class Calls:
         self.asking: set[str] = set()
         self.ends: set[str] = set()
 
-    def __call__(self, ctx: Task, **given: Any) -> Any:
+    def __call__(self, ctx: NodeContext, **given: Any) -> Any:
         self.ran[ctx.node] += 1
         if ctx.node in self.ends:
             raise Crash
@@ -247,7 +247,7 @@ def test_what_once_has_kept_is_not_paid_for_again(store: Any, via: Via) -> None:
     paid: list[str] = []
     calls = Calls("a")
 
-    def a(ctx: Task) -> Any:
+    def a(ctx: NodeContext) -> Any:
         price = once("price", lambda: paid.append("price") or (7, b"7"))
         if "a" in calls.bad:
             raise ValueError
@@ -265,7 +265,7 @@ def test_an_idempotency_key_is_the_same_at_every_resume_and_another_in_a_fork(st
     """H3: so that others can tell that they are asked for the same thing again."""
     keys: list[str] = []
 
-    def a(ctx: Task) -> Any:
+    def a(ctx: NodeContext) -> Any:
         keys.append(ctx.idempotency_key)
         return pause("?")
 
@@ -396,7 +396,7 @@ def test_the_handler_after_a_layer_may_ask_before_anything_goes_on(store: Any, v
         made = flow(store, calls)
 
         @made.after_layer
-        def handler(layer: int, results: dict[str, Any], ctx: Task) -> None:
+        def handler(layer: int, results: dict[str, Any], ctx: NodeContext) -> None:
             handled.append((layer, list(results)))
             if layer == 1:
                 ctx.add_message(pause("go on?"))
@@ -954,7 +954,7 @@ def test_of_two_resumers_one_goes_on_and_the_other_is_told(store: Any) -> None:
     calls, begun, go = Calls(), threading.Event(), threading.Event()
     calls.asking = {"a", "c"}
 
-    def b(ctx: Task) -> Any:
+    def b(ctx: NodeContext) -> Any:
         begun.set()
         assert go.wait(SOON)
         return calls(ctx)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.cli.targets import Graph, load_target
-from limpet.engine.leases.lease_client import Link, link_to
+from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.errors import StoreUnavailable, UsageError, did_you_mean
 from limpet.journal.store import Store
 
@@ -41,8 +41,8 @@ def store_of(given: Namespace, graph: Graph | None = None, there: bool = False) 
     if (named := _settings().get("store")) is not None:
         return open_store(_from(_settings()["folder"], _text(named, "store")))
     for known in [graph] if graph is not None else graphs_of(given):
-        if (link := known.compiled().link) is not None and link.store.abilities.shared:
-            return link.store
+        if (client := known.compiled().client) is not None and client.store.abilities.shared:
+            return client.store
     if graph is not None or Path(FALLBACK).exists():
         return open_store(f"sqlite:///{FALLBACK}")
     raise UsageError(
@@ -51,9 +51,9 @@ def store_of(given: Namespace, graph: Graph | None = None, there: bool = False) 
     )
 
 
-def link_of(given: Namespace, there: bool = True) -> Link:
+def client_of(given: Namespace, there: bool = True) -> LeaseClient:
     """The same, ready to be used, for a command that looks at what is there."""
-    return link_to(store_of(given, there=there))
+    return client_for(store_of(given, there=there))
 
 
 def graph_of(given: Namespace, name: str) -> Graph:

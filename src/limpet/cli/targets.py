@@ -8,33 +8,33 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, cast
 
-from limpet.engine.leases.lease_client import link_to
-from limpet.engine.sessions.session import Compiled
+from limpet.engine.leases.lease_client import client_for
+from limpet.engine.sessions.session import CompiledGraph
 from limpet.engine.supervisor.catalog import find
 from limpet.errors import DefinitionError, LimpetError
-from limpet.graph_methods import Runnable
+from limpet.graph_methods import GraphMethods
 from limpet.graphs.state import State
 from limpet.journal.store import Store
 from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 
-Graph = Runnable[Any]
+Graph = GraphMethods[Any]
 
 
-class OnStore(Runnable[State]):
+class OnStore(GraphMethods[State]):
     """A graph as it runs on a store of the command's choosing."""
 
     def __init__(self, graph: Graph, store: Store) -> None:
         self.graph, self._store = graph, store
         self.name = graph.name
 
-    def compiled(self) -> Compiled:
+    def compiled(self) -> CompiledGraph:
         """The graph's own settings, but for where it is saved, and that it is kept when it is done."""
         compiled = self.graph.compiled()._replace(preserve=True)
-        if compiled.link is not None and compiled.link.store is self._store:
+        if compiled.client is not None and compiled.client.store is self._store:
             return compiled
-        link = link_to(self._store, compiled.link.ttl if compiled.link is not None else 10.0)
+        client = client_for(self._store, compiled.client.ttl if compiled.client is not None else 10.0)
         files = compiled.checkpointer if isinstance(compiled.checkpointer, CheckpointFiles) else None
-        return compiled._replace(link=link, interval=compiled.interval or 1, checkpointer=files, own=True)
+        return compiled._replace(client=client, interval=compiled.interval or 1, checkpointer=files, own=True)
 
     @property
     def checkpoint_named(self) -> str | os.PathLike[str] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from limpet.drawing.outline import Outline, outline_of_graph, outline_of_plan
-from limpet.drawing.run_marks import Standing
+from limpet.drawing.run_marks import RunMarks
 from limpet.errors import UsageError, did_you_mean
 from limpet.graphs.plan import Plan
 
@@ -30,7 +30,7 @@ def chosen_format(format: str | None, path: str | os.PathLike[str] | None) -> st
 
 def picture(
     outline: Outline,
-    standing: Standing | None,
+    standing: RunMarks | None,
     format: str,
     *,
     width: int | None = None,
@@ -61,7 +61,7 @@ def graph_as_svg(graph: Any) -> str:
     return svg(outline_of_graph(graph))
 
 
-def outline_for(plan: Plan, standing: Standing | None) -> Outline:
+def outline_for(plan: Plan, standing: RunMarks | None) -> Outline:
     """The outline of a plan, with the tasks that a run has by now."""
     return outline_of_plan(plan, standing.dag if standing is not None else None)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from limpet.drawing.layout.layout import Box, Link, Rect, Route, Spacing, Span, lay_out
 from limpet.drawing.layout.ranked_graph import Tag
 from limpet.drawing.outline import Line, Outline, Shape
-from limpet.drawing.run_marks import Mark, Standing
+from limpet.drawing.run_marks import Mark, RunMarks
 from limpet.drawing.text_width import shortened, width_of
 
 NAME, SMALL = 14.0, 11.5
@@ -66,7 +66,7 @@ class Figure(NamedTuple):
         )
 
 
-def figure_of(outline: Outline, standing: Standing | None = None) -> Figure:
+def figure_of(outline: Outline, standing: RunMarks | None = None) -> Figure:
     """Find a place for everything in an outline, with how a run stands in it."""
     drawn = [_drawn(shape, standing) for shape in outline.shapes]
     boxes = [Box(each.shape.id, each.rect.width, each.rect.height, each.shape.rank) for each in drawn]
@@ -104,7 +104,7 @@ _DOWN = Spacing(apart=30, beside=18, lane=10, port=18, margin=16, loop=30, page=
 _SIDEWAYS = Spacing(apart=16, beside=10, lane=6, port=9, margin=6, loop=30, page=640, gap=_column_gap)
 
 
-def _drawn(shape: Shape, standing: Standing | None) -> Drawn:
+def _drawn(shape: Shape, standing: RunMarks | None) -> Drawn:
     """A shape with its text and its size, not yet in its place."""
     mark = standing.mark(shape.id) if standing is not None else None
     if shape.kind in ("start", "end"):
@@ -139,7 +139,7 @@ def _turned(route: Route) -> Route:
     return route._replace(points=points, label=route.label and _flipped(route.label))
 
 
-def _taken(line: Line, standing: Standing | None) -> bool:
+def _taken(line: Line, standing: RunMarks | None) -> bool:
     """Whether a run took it. What it took before it was rolled back doesn't count."""
     if standing is None or "idle" in (standing.mark(line.source).kind, standing.mark(line.target).kind):
         return False

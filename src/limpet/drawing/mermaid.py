@@ -7,7 +7,7 @@ from typing import Final
 
 from limpet.drawing.outline import Line, Outline, Shape
 from limpet.drawing.palette import LIGHT
-from limpet.drawing.run_marks import Standing
+from limpet.drawing.run_marks import RunMarks
 from limpet.drawing.text_width import clean
 
 _SHAPES: Final[Mapping[str, tuple[str, str]]] = {
@@ -17,7 +17,7 @@ _SHAPES: Final[Mapping[str, tuple[str, str]]] = {
 _SAFE: Final = frozenset(" _-.,:/+=*!?'()[]")
 
 
-def mermaid(outline: Outline, standing: Standing | None = None) -> str:
+def mermaid(outline: Outline, standing: RunMarks | None = None) -> str:
     """The picture as the text of a Mermaid flowchart. What isn't a letter or harmless is written as an entity."""
     numbers: dict[str, str] = {}
     lines = [f"flowchart {_direction(outline)}"]
@@ -30,7 +30,7 @@ def _direction(outline: Outline) -> str:
     return "LR" if outline.flow else "TB"
 
 
-def _body(outline: Outline, standing: Standing | None, numbers: dict[str, str], indent: str) -> Iterator[str]:
+def _body(outline: Outline, standing: RunMarks | None, numbers: dict[str, str], indent: str) -> Iterator[str]:
     for shape in outline.shapes:
         numbers[shape.id] = f"n{len(numbers)}"
         yield from _shape(shape, standing, numbers, indent)
@@ -38,7 +38,7 @@ def _body(outline: Outline, standing: Standing | None, numbers: dict[str, str], 
         yield indent + _line(line, numbers)
 
 
-def _shape(shape: Shape, standing: Standing | None, numbers: dict[str, str], indent: str) -> Iterator[str]:
+def _shape(shape: Shape, standing: RunMarks | None, numbers: dict[str, str], indent: str) -> Iterator[str]:
     name, said = numbers[shape.id], _said(shape, standing)
     if shape.inside is None:
         left, right = _SHAPES[shape.kind]
@@ -50,7 +50,7 @@ def _shape(shape: Shape, standing: Standing | None, numbers: dict[str, str], ind
     yield f"{indent}end"
 
 
-def _said(shape: Shape, standing: Standing | None) -> str:
+def _said(shape: Shape, standing: RunMarks | None) -> str:
     mark = standing.mark(shape.id) if standing is not None else None
     parts = [shape.label, shape.note]
     if mark is not None and mark.kind != "idle" and shape.kind not in ("start", "end"):
@@ -64,7 +64,7 @@ def _line(line: Line, numbers: Mapping[str, str]) -> str:
     return f"{numbers[line.source]} {arrow}{label} {numbers[line.target]}"
 
 
-def _classes(outline: Outline, standing: Standing | None, numbers: Mapping[str, str]) -> Iterator[str]:
+def _classes(outline: Outline, standing: RunMarks | None, numbers: Mapping[str, str]) -> Iterator[str]:
     """The colours of marks: of each kind that there is, a class and those that belong to it."""
     if standing is None:
         return

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from limpet.drawing.draw import outline_for
-from limpet.drawing.run_marks import Standing
+from limpet.drawing.run_marks import RunMarks
 from limpet.drawing.svg import svg
 from limpet.drawing.text_width import clean, shortened
 from limpet.graphs.plan import Plan
@@ -19,7 +19,7 @@ SHOWN = 100
 _CELL = 'style="text-align:left;padding:2px 12px 2px 0;vertical-align:top"'
 
 
-def run_as_html(plan: Plan, standing: Standing, questions: Iterable[Question]) -> str:
+def run_as_html(plan: Plan, standing: RunMarks, questions: Iterable[Question]) -> str:
     """A run: its graph, coloured by how far it has come, and what it waits to be told."""
     asked = "".join(
         f"<li>{_said(each.prompt, 300)} <small>(<code>{_said(each.id, 80)}</code>)</small></li>"

@@ -14,7 +14,7 @@ from limpet.graphs.parallel import Section
 from limpet.graphs.plan import END, PLANNER, START, Plan
 from limpet.graphs.workflow.dag import Dag
 from limpet.graphs.workflow.state import TASK_COMPLETED, TASK_SKIPPED
-from limpet.journal.open_section import Key, Opened
+from limpet.journal.open_section import Key, OpenSection
 from limpet.journal.progress import NESTED, PATH_KEPT, SNAPSHOT, STEP, Progress
 from limpet.journal.reader import opened
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, Tail
@@ -56,7 +56,7 @@ _WORDS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-class Standing(NamedTuple):
+class RunMarks(NamedTuple):
     """How a run stands: its status, a mark for each shape by its id, and the lines it took, by the ids at their ends.
 
     `dag` has the tasks of a workflow as the run has them by now.
@@ -76,13 +76,13 @@ class Standing(NamedTuple):
 _IDLE = Mark("idle")
 
 
-def standing_of(plan: Plan, tail: Tail) -> Standing:
+def standing_of(plan: Plan, tail: Tail) -> RunMarks:
     """How a stored run stands, by its journal. Raises `DamagedRecord` for one that isn't what was written."""
     head = tail.head
     if not tail.records:
         completed = head.status == COMPLETED
         note = "what it did isn't kept; preserve=True keeps it" if completed else ""
-        return Standing(head.run_id, head.status, {END: Mark("done")} if completed else {}, note=note)
+        return RunMarks(head.run_id, head.status, {END: Mark("done")} if completed else {}, note=note)
     progress, tally = Progress(head.run_id, "", "", "", {}), _Tally(plan)
     for _, record in opened(tail):
         before = progress.step
@@ -98,7 +98,7 @@ def standing_of(plan: Plan, tail: Tail) -> Standing:
     return _Survey(plan, tally).of(progress, head.status)
 
 
-def standing_so_far(plan: Plan, progress: Progress, status: str) -> Standing:
+def standing_so_far(plan: Plan, progress: Progress, status: str) -> RunMarks:
     """How a run stands by its progress alone, which doesn't know what was done in branches that are over."""
     tally = _Tally(plan)
     tally.go_back(progress)
@@ -214,7 +214,7 @@ class _Survey:
         self.plan, self.visits, self.taken, self.ended = plan, tally.total(), tally.taken, tally.ended
         self.marks: dict[str, Mark] = {}
 
-    def of(self, progress: Progress, status: str) -> Standing:
+    def of(self, progress: Progress, status: str) -> RunMarks:
         """How the run stands that has come so far."""
         top = _Scope(self.plan)
         if self.plan.layers is None:
@@ -228,7 +228,7 @@ class _Survey:
         self._walk(top, progress, status, START)
         dag = progress.state.get("dag") if self.plan.layers is not None else None
         note = _between_layers(progress, status) if self.plan.layers is not None else ""
-        return Standing(progress.run_id, status, self.marks, frozenset(self.taken), dag, note)
+        return RunMarks(progress.run_id, status, self.marks, frozenset(self.taken), dag, note)
 
     def _set(self, place: str, mark: Mark) -> None:
         known = self.marks.get(place, mark)
@@ -344,7 +344,7 @@ class _Survey:
                     self.taken.add(ends)
 
 
-def _origin(scope: _Scope, inner: _Scope, section: Opened) -> str:
+def _origin(scope: _Scope, inner: _Scope, section: OpenSection) -> str:
     """The id of what the branches of a section follow: their own start, or the node that they branch off."""
     return inner.prefix + START if section.own else scope.prefix + section.source
 

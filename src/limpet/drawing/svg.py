@@ -9,7 +9,7 @@ from limpet.drawing.figure import ICON, NAME, PAD, SMALL, Drawn, Figure, Traced,
 from limpet.drawing.layout.layout import Point
 from limpet.drawing.outline import Outline
 from limpet.drawing.palette import ICONS, STYLE
-from limpet.drawing.run_marks import Standing
+from limpet.drawing.run_marks import RunMarks
 from limpet.drawing.text_width import clean, shortened, width_of
 
 MARGIN, TITLE, LINE = 24.0, 22.0, 17.0
@@ -18,7 +18,7 @@ MISTAKES = 8
 """How many mistakes are listed."""
 
 
-def svg(outline: Outline, standing: Standing | None = None) -> str:
+def svg(outline: Outline, standing: RunMarks | None = None) -> str:
     """The picture as a document of its own, which any browser shows and any page may contain."""
     figure = figure_of(outline, standing)
     mistakes = _mistakes(outline)
@@ -55,16 +55,16 @@ def _mistakes(outline: Outline) -> list[str]:
     return [*shown, f"• and {more} more"] if more > 0 else shown
 
 
-def _caption(outline: Outline, standing: Standing | None) -> str:
+def _caption(outline: Outline, standing: RunMarks | None) -> str:
     name = shortened(outline.name, 60)
     return name if standing is None else f"{name} · run {shortened(standing.run_id, 40)}: {_status(standing)}"
 
 
-def _status(standing: Standing) -> str:
+def _status(standing: RunMarks) -> str:
     return f"{standing.status}, {standing.note}" if standing.note else standing.status
 
 
-def _heading(outline: Outline, standing: Standing | None) -> Iterator[str]:
+def _heading(outline: Outline, standing: RunMarks | None) -> Iterator[str]:
     name = shortened(outline.name, 60)
     yield f'<text class="hf-title" x="{_n(MARGIN)}" y="{_n(MARGIN + 12)}">{_text(name)}'
     if standing is not None:
@@ -73,7 +73,7 @@ def _heading(outline: Outline, standing: Standing | None) -> Iterator[str]:
     yield "</text>"
 
 
-def _described(outline: Outline, standing: Standing | None) -> str:
+def _described(outline: Outline, standing: RunMarks | None) -> str:
     """The picture in words, for those who don't see it."""
     kind = "workflow" if outline.flow else "graph"
     parts = [f"The {kind} {outline.name}, {len(outline.shapes)} shapes."]

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from limpet.drawing.layout.layout import Box, Layout, Link, Point, Rect, Route, Spacing, Span, lay_out
 from limpet.drawing.layout.ranked_graph import Tag
 from limpet.drawing.outline import Line, Outline, Shape
-from limpet.drawing.run_marks import Mark, Standing
+from limpet.drawing.run_marks import Mark, RunMarks
 from limpet.drawing.terminal_canvas import DOWN, LEFT, RIGHT, UP, Canvas, plain
 from limpet.drawing.text_width import cells, clean, shortened
 
@@ -46,7 +46,7 @@ class Style(NamedTuple):
     ascii_only: bool = False
 
 
-def text(outline: Outline, standing: Standing | None = None, style: Style = Style()) -> str:  # noqa: B008  # frozen
+def text(outline: Outline, standing: RunMarks | None = None, style: Style = Style()) -> str:  # noqa: B008  # frozen
     """The picture as lines of text, none of which is wider than the style allows."""
     head = [shortened(_title(outline, standing), style.width)]
     body = _drawn(outline, standing, style) or _listed(outline, standing, style)
@@ -57,14 +57,14 @@ def text(outline: Outline, standing: Standing | None = None, style: Style = Styl
     return "\n".join([*head, *wrong, "", *body, *(["", *foot] if foot else [])]).rstrip() + "\n"
 
 
-def _title(outline: Outline, standing: Standing | None) -> str:
+def _title(outline: Outline, standing: RunMarks | None) -> str:
     if standing is None:
         return outline.name
     note = f", {standing.note}" if standing.note else ""
     return f"{outline.name} · run {standing.run_id}: {standing.status}{note}"
 
 
-def _foot(standing: Standing, style: Style) -> list[str]:
+def _foot(standing: RunMarks, style: Style) -> list[str]:
     """What the signs mean, and in full what there wasn't room for in a box: what is asked, and what failed."""
     signs = PLAIN_SIGNS if style.ascii_only else SIGNS
     said = [
@@ -76,14 +76,14 @@ def _foot(standing: Standing, style: Style) -> list[str]:
     return [*_legend(standing, style), *rows]
 
 
-def _legend(standing: Standing, style: Style) -> list[str]:
+def _legend(standing: RunMarks, style: Style) -> list[str]:
     kinds = {mark.kind for mark in standing.marks.values()}
     signs = PLAIN_SIGNS if style.ascii_only else SIGNS
     shown = [f"{sign} {kind}" for kind, sign in signs.items() if kind in kinds]
     return ["   ".join(shown)[: style.width]] if shown else []
 
 
-def _drawn(outline: Outline, standing: Standing | None, style: Style) -> list[str]:
+def _drawn(outline: Outline, standing: RunMarks | None, style: Style) -> list[str]:
     """Boxes and lines; nothing if they don't fit into the width, or are too many to be followed."""
     if len(outline.shapes) + len(outline.lines) > MOST:
         return []
@@ -125,7 +125,7 @@ class _Sheet(NamedTuple):
     layout: Layout
 
 
-def _sheet(outline: Outline, standing: Standing | None, letters: int, style: Style) -> _Sheet:
+def _sheet(outline: Outline, standing: RunMarks | None, letters: int, style: Style) -> _Sheet:
     panels = tuple(_panel(shape, standing, letters, style) for shape in outline.shapes)
     labels = tuple(shortened(line.label, letters) for line in outline.lines)
     busy = Counter(line.source for line in outline.lines) | Counter(line.target for line in outline.lines)
@@ -142,7 +142,7 @@ def _sheet(outline: Outline, standing: Standing | None, letters: int, style: Sty
     return _Sheet(panels, outline.lines, labels, lay_out(boxes, links, spacing))
 
 
-def _panel(shape: Shape, standing: Standing | None, letters: int, style: Style) -> _Panel:
+def _panel(shape: Shape, standing: RunMarks | None, letters: int, style: Style) -> _Panel:
     mark = standing.mark(shape.id) if standing is not None else None
     name = shortened(shape.label, letters) or "?"
     lines = [_signed(name, mark, style)]
@@ -286,13 +286,13 @@ def _paint_loop(canvas: Canvas, route: Route) -> None:
     canvas.write(right, upper, "◀")
 
 
-def _listed(outline: Outline, standing: Standing | None, style: Style) -> list[str]:
+def _listed(outline: Outline, standing: RunMarks | None, style: Style) -> list[str]:
     """What follows what, a line for each shape."""
     lines = list(_list_of(outline, standing, style, ""))
     return [plain(each) for each in lines] if style.ascii_only else lines
 
 
-def _list_of(outline: Outline, standing: Standing | None, style: Style, indent: str) -> Iterator[str]:
+def _list_of(outline: Outline, standing: RunMarks | None, style: Style, indent: str) -> Iterator[str]:
     by_layer = sorted(outline.shapes, key=lambda shape: shape.rank or 0) if outline.flow else outline.shapes
     layer = None
     for shape in by_layer:
@@ -315,7 +315,7 @@ def _wrapped(row: str, indent: str, width: int) -> Iterator[str]:
         yield indent + line[:blank] + shortened(line, room - blank)
 
 
-def _row(shape: Shape, outline: Outline, standing: Standing | None, style: Style) -> str:
+def _row(shape: Shape, outline: Outline, standing: RunMarks | None, style: Style) -> str:
     """A shape, and what follows it; for a task, what it depends on."""
     names = {each.id: clean(each.label) for each in outline.shapes}
     mark = standing.mark(shape.id) if standing is not None else None

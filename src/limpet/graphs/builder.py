@@ -28,7 +28,7 @@ Passing = Mapping[str, str] | Callable[..., Any] | None
 """What passes in or out of a graph inside of another: `{new key: old key}`, or a function of the state."""
 
 
-class Definition:
+class GraphBuilder:
     """The nodes and edges of a state graph, while it is being written.
 
     Adding never fails for a name that isn't there yet, so the order of the calls is free; `validate()`
@@ -49,7 +49,7 @@ class Definition:
     def add_node(
         self,
         name: str | Callable[..., Any],
-        run: Callable[..., Any] | Definition | None = None,
+        run: Callable[..., Any] | GraphBuilder | None = None,
         *,
         retry: Retry | int | None = None,
         timeout: float | None = None,
@@ -164,7 +164,7 @@ class Definition:
     def add_map(
         self,
         source: str,
-        each: str | Callable[..., Any] | Definition,
+        each: str | Callable[..., Any] | GraphBuilder,
         over: str | Callable[..., Any],
         fan_in: str,
         *,

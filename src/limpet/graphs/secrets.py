@@ -39,7 +39,7 @@ class Secret:
 secret: Final = Secret()
 
 
-class Covered:
+class MaskedValue:
     """Stands for a value in what is shown."""
 
     __slots__ = ()
@@ -48,10 +48,10 @@ class Covered:
         return MASK
 
 
-COVERED: Final = Covered()
+COVERED: Final = MaskedValue()
 
 
-class Veiled(dict[str, Any]):
+class MaskedDict(dict[str, Any]):
     """A dict that shows, when it is printed, what is under `names` as a mask. Reading a key gives the value."""
 
     __slots__ = ("_names",)
@@ -64,7 +64,7 @@ class Veiled(dict[str, Any]):
         return repr(masked(dict(self), self._names))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Veiled, (dict(self), self._names)
+        return MaskedDict, (dict(self), self._names)
 
 
 def secrets_of(keys: Mapping[str, Any]) -> frozenset[str]:

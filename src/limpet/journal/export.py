@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from limpet.errors import DamagedRecord, StoreError, UnsupportedFormat
 from limpet.journal.encoding.codec import decode, encode
-from limpet.journal.encoding.envelope import Seal
+from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import BUNDLE, SNAPSHOT
 from limpet.journal.reader import opened, read_progress
 from limpet.journal.store import STATUSES, NewRun, RunHead, Tail
@@ -32,7 +32,7 @@ VERSION = 1
 """The format that files are written in."""
 
 
-class Parcel(NamedTuple):
+class ExportedRun(NamedTuple):
     """A run, in no store: what was known of it, and its records, sealed for `run_id` and numbered from 1."""
 
     run_id: str
@@ -48,26 +48,26 @@ class Parcel(NamedTuple):
     priority: int = 0
 
 
-def parcel_of(tail: Tail) -> Parcel:
+def parcel_of(tail: Tail) -> ExportedRun:
     """All that a store has of a run. Raises `DamagedRecord`: what is damaged isn't carried any further."""
     head = tail.head
     bodies = _bodies(tail) if head.snapshot else []
-    seal = Seal(head.run_id)
-    return Parcel(
+    seal = Envelope(head.run_id)
+    return ExportedRun(
         head.run_id, head.graph, head.status, list(head.tags), head.parent, head.note, head.created, head.updated,
         LIMPET, [seal.close(number, body) for number, body in enumerate(bodies, 1)],
         head.priority,
     )  # fmt: skip
 
 
-def packed(parcel: Parcel) -> bytes:
+def packed(parcel: ExportedRun) -> bytes:
     """The file."""
     contents = encode(parcel._asdict())
     start = _START.pack(_MAGIC, VERSION, len(contents))
     return start + sha256(start + contents).digest() + contents
 
 
-def unpacked(data: bytes, where: str) -> Parcel:
+def unpacked(data: bytes, where: str) -> ExportedRun:
     """What is in a file; `where` names it. Raises `StoreError` if it isn't what was written, `UnsupportedFormat` if
     a newer Limpet wrote it.
     """
@@ -90,9 +90,9 @@ def unpacked(data: bytes, where: str) -> Parcel:
         raise _damaged(where, f"its contents make no sense: {problem}") from problem
 
 
-def new_run_of(parcel: Parcel, run_id: str) -> NewRun:
+def new_run_of(parcel: ExportedRun, run_id: str) -> NewRun:
     """The run to be created in another store, under this id. Raises `DamagedRecord` if it couldn't be read there."""
-    old, new = Seal(parcel.run_id), Seal(run_id)
+    old, new = Envelope(parcel.run_id), Envelope(run_id)
     records = []
     for number, data in enumerate(parcel.records, 1):
         body = old.open(number, data)
@@ -113,7 +113,7 @@ def _bodies(tail: Tail) -> list[bytes]:
     whole = next((number for number, record in opened(tail) if record[0] == SNAPSHOT), tail.first)
     records = tail.records[whole - tail.first :]
     read_progress(Tail(tail.head, whole, records))
-    seal = Seal(tail.head.run_id)
+    seal = Envelope(tail.head.run_id)
     return [seal.open(number, data) for number, data in enumerate(records, whole)]
 
 
@@ -126,8 +126,8 @@ def _renamed(body: bytes, run_id: str) -> bytes:
     return encode(record)
 
 
-def _checked(contents: Any) -> Parcel:
-    parcel = Parcel(**{name: contents[name] for name in Parcel._fields if name in contents})
+def _checked(contents: Any) -> ExportedRun:
+    parcel = ExportedRun(**{name: contents[name] for name in ExportedRun._fields if name in contents})
     texts = [parcel.run_id, parcel.graph, parcel.limpet, *parcel.tags, parcel.parent or ""]
     if not all(type(text) is str for text in texts) or parcel.status not in STATUSES:
         raise ValueError("what it says of the run isn't text, or no status")

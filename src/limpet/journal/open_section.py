@@ -18,7 +18,7 @@ Key = str | int
 """What tells the branches of a section apart: the node that a branch starts at, or the number of an item."""
 
 
-class Opened:
+class OpenSection:
     """The branches that are under way, or done, between a node and its fan-in; or the graph that a node runs.
 
     `source` is the node that it follows, or that runs the graph. What an opening is, as data:

@@ -21,7 +21,7 @@ from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import encode
 from limpet.journal.encoding.copies import detached_value
 from limpet.journal.encoding.splice import extended
-from limpet.journal.open_section import Key, Opened
+from limpet.journal.open_section import Key, OpenSection
 from limpet.journal.store import RUNNING
 from limpet.journal.waits import AFTER, BEFORE, Question, Waiting
 
@@ -83,7 +83,7 @@ class Progress(Waiting):
     meta: dict[str, Any] = field(default_factory=dict)
     parent: str | None = None
     began: float = 0.0
-    section: Opened | None = None
+    section: OpenSection | None = None
     base: dict[str, Any] | None = None
     start: dict[str, Any] | None = None
     changed: dict[str, None] = field(default_factory=dict)
@@ -144,9 +144,9 @@ class Progress(Waiting):
                     dict.__setitem__(self.state, key, self.state[key].copy())
         self._apply(change)
 
-    def open(self, opening: dict[str, Any]) -> Opened:
+    def open(self, opening: dict[str, Any]) -> OpenSection:
         """Branches begin here, as told by `opening`."""
-        self.section = section = Opened(opening, self.state, self.step)
+        self.section = section = OpenSection(opening, self.state, self.step)
         base = None if section.own else self.state
         for key, node, state in section.places(opening):
             child = section.children[key] = Progress(self.run_id, "", "", node, {}, base=base, start=state)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from limpet.errors import DamagedRecord, UsageError
 from limpet.journal.delta import read_delta
 from limpet.journal.encoding.codec import decode
-from limpet.journal.encoding.envelope import Seal
+from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import BUNDLE, KINDS, MOVE, NESTED, SNAPSHOT, STEP, Progress
 from limpet.journal.store import COMPLETED, Tail
 from limpet.journal.writer import RECORD_WEIGHT
@@ -149,7 +149,7 @@ def _each(tail: Tail) -> Iterator[tuple[int, list[Any] | DamagedRecord]]:
         raise UsageError(
             f"the journal of run {tail.head.run_id!r} went when it completed; preserve=True keeps it"
         )
-    seal = Seal(tail.head.run_id)
+    seal = Envelope(tail.head.run_id)
     for number, data in enumerate(tail.records, tail.first):
         try:
             record = decode(seal.open(number, data))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.journal.open_section import Key, Opened
+from limpet.journal.open_section import Key, OpenSection
 from limpet.journal.store import FAILED, PAUSED, RUNNING
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Waiting:
         asked: dict[str, str]
         hidden: list[str]
         timers: dict[str, float]
-        section: Opened | None
+        section: OpenSection | None
         way_to: Callable[[Sequence[Key], str], str]
 
     def due(self) -> float | None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limpet.journal.encoding.codec import encode
-from limpet.journal.encoding.envelope import Seal
+from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.encoding.splice import bundled
 from limpet.journal.open_section import Key
 from limpet.journal.progress import BUNDLE, Progress
@@ -27,7 +27,7 @@ SNAPSHOT_FACTOR = 8
 LEAST_WEIGHT = 64 * 1024
 
 
-class Ledger:
+class JournalWriter:
     """The writing side of one run's journal, for the holder of `fence`, after record `sequence`."""
 
     __slots__ = (
@@ -45,7 +45,7 @@ class Ledger:
 
     def __init__(self, run_id: str, fence: int, sequence: int, weight: int = 0) -> None:
         self.run_id, self.fence, self.sequence = run_id, fence, sequence
-        self._seal = Seal(run_id)
+        self._seal = Envelope(run_id)
         self._pending: list[bytes] = []
         self._closed: list[bytes] = []
         self._snapshot = self._whole = 0

@@ -20,7 +20,7 @@
 | `branch.start` | run_id, branch |
 | `branch.complete` | run_id, branch, error (bool), duration (seconds) |
 | `run.pause` | run_id, node, reason |
-| `run.rest` | run_id, node, due: nobody holds the run until then (seconds since the epoch, by the store's clock) |
+| `run.sleep` | run_id, node, due: nobody holds the run until then (seconds since the epoch, by the store's clock) |
 | `run.fail` | run_id, node, error |
 | `run.cancel` | run_id, node |
 | `state.create`, `state.clone`, `state.set`, `state.merge` | what was done to a `State` |
@@ -57,7 +57,7 @@ LAYER_COMPLETE = "layer.complete"
 BRANCH_START = "branch.start"
 BRANCH_COMPLETE = "branch.complete"
 RUN_PAUSE = "run.pause"
-RUN_REST = "run.rest"
+RUN_SLEEP = "run.sleep"
 RUN_FAIL = "run.fail"
 RUN_CANCEL = "run.cancel"
 
@@ -84,7 +84,7 @@ EVENT_TYPES = (
     BRANCH_START,
     BRANCH_COMPLETE,
     RUN_PAUSE,
-    RUN_REST,
+    RUN_SLEEP,
     RUN_FAIL,
     RUN_CANCEL,
 )

@@ -6,7 +6,7 @@ import threading
 from time import monotonic
 
 
-class Bell:
+class ChangeSignal:
     """Rings are counted, and each thread knows how many it has heard of. So none is lost to another's hearing it.
 
     A thread that asks for the first time begins to count there.

@@ -20,7 +20,7 @@ from limpet.journal.store import (
     RunHead,
     Tail,
 )
-from limpet.stores.change_signal import Bell
+from limpet.stores.change_signal import ChangeSignal
 from limpet.stores.heads import fits, held, is_held, refusal, urgency, wants
 
 
@@ -32,7 +32,7 @@ class MemoryStore:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self._lock = threading.Lock()
-        self._bell = Bell()
+        self._bell = ChangeSignal()
         self._runs: dict[str, _Run] | None = {}
 
     def __repr__(self) -> str:

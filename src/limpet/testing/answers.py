@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.errors import RunPaused
-from limpet.graph_methods import Runnable
+from limpet.graph_methods import GraphMethods
 from limpet.graphs.state import State, new_id
 from limpet.journal.waits import Question
 
@@ -134,7 +134,7 @@ class Script:
 
 
 def run_to_end(
-    graph: Runnable[S],
+    graph: GraphMethods[S],
     input: Any = None,
     config: Mapping[str, Any] | None = None,
     *,
@@ -153,7 +153,7 @@ def run_to_end(
 
 
 async def arun_to_end(
-    graph: Runnable[S],
+    graph: GraphMethods[S],
     input: Any = None,
     config: Mapping[str, Any] | None = None,
     *,
@@ -171,7 +171,7 @@ async def arun_to_end(
 
 
 def _to_end(
-    graph: Runnable[S], script: Script, run_id: str, input: Any, config: Mapping[str, Any] | None
+    graph: GraphMethods[S], script: Script, run_id: str, input: Any, config: Mapping[str, Any] | None
 ) -> S:
     try:
         return graph.execute(input, config, run_id=run_id)
@@ -179,7 +179,7 @@ def _to_end(
         return go_on(graph, script, paused)
 
 
-def go_on(graph: Runnable[S], script: Script, paused: RunPaused) -> S:
+def go_on(graph: GraphMethods[S], script: Script, paused: RunPaused) -> S:
     """Go on with a run that has paused, to its end."""
     for _ in range(MOST_STOPS):
         try:
@@ -189,7 +189,7 @@ def go_on(graph: Runnable[S], script: Script, paused: RunPaused) -> S:
     raise Unscripted(f"run {paused.run_id!r} has stopped {MOST_STOPS} times; it seems to have no end")
 
 
-async def ago_on(graph: Runnable[S], script: Script, paused: RunPaused) -> S:
+async def ago_on(graph: GraphMethods[S], script: Script, paused: RunPaused) -> S:
     """The same by `aresume`."""
     for _ in range(MOST_STOPS):
         try:
@@ -199,7 +199,7 @@ async def ago_on(graph: Runnable[S], script: Script, paused: RunPaused) -> S:
     raise Unscripted(f"run {paused.run_id!r} has stopped {MOST_STOPS} times; it seems to have no end")
 
 
-def brought(graph: Runnable[Any], script: Script, paused: RunPaused) -> dict[str, Any]:
+def brought(graph: GraphMethods[Any], script: Script, paused: RunPaused) -> dict[str, Any]:
     """What a resume is to bring to a paused run, by the script. Time is skipped where a deadline is to pass."""
     if not paused.questions:
         return {"update": script.update_at(paused.node)}
@@ -211,10 +211,10 @@ def brought(graph: Runnable[Any], script: Script, paused: RunPaused) -> dict[str
     return {"value": NOT_GIVEN}
 
 
-def _let_pass(graph: Runnable[Any], questions: list[Question]) -> None:
+def _let_pass(graph: GraphMethods[Any], questions: list[Question]) -> None:
     """Let the nearest deadline pass."""
     deadlines = [question.deadline for question in questions if question.deadline is not None]
-    clock: Any = getattr(graph.compiled().need_link("run_to_end").store, "clock", None)
+    clock: Any = getattr(graph.compiled().need_client("run_to_end").store, "clock", None)
     if not deadlines or not hasattr(clock, "skip_to"):
         need = "a store with a FakeClock" if deadlines else "a question with a deadline"
         raise Unscripted(f"{questions[0].prompt!r} is to stay unanswered: that needs {need}")

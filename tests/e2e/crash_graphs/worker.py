@@ -67,7 +67,7 @@ def main() -> None:
             graph.compile(**compile_with)
 
     def saved(event: Event) -> None:
-        if event.type in ("checkpoint.save", "run.rest", "checkpoint.resume"):
+        if event.type in ("checkpoint.save", "run.sleep", "checkpoint.resume"):
             data = event.data
             what = {"run": data["run_id"], "node": data.get("node"), "branch": data.get("branch", "")}
             log(event.type, **what, step=data.get("step"))

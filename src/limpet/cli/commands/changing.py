@@ -7,11 +7,11 @@ from argparse import Namespace
 
 from limpet.cli.exit_codes import OK, USAGE
 from limpet.cli.output import Output
-from limpet.cli.project import command, graph_of, link_of
+from limpet.cli.project import client_of, command, graph_of
 from limpet.cli.targets import OnStore
 from limpet.cli.values import read_pairs
 from limpet.engine.operations import carriage, records
-from limpet.engine.sessions.session import Compiled
+from limpet.engine.sessions.session import CompiledGraph
 
 
 def fork(given: Namespace, output: Output) -> int:
@@ -29,30 +29,30 @@ def rollback(given: Namespace, output: Output) -> int:
 
 def cancel(given: Namespace, output: Output) -> int:
     """Stop a run before its next node."""
-    link = link_of(given)
-    records.cancel(link, given.run)
-    status = link.head(given.run).status
+    client = client_of(given)
+    records.cancel(client, given.run)
+    status = client.head(given.run).status
     said = "cancelled" if status == "cancelled" else "asked to stop; its holder stops before the next node"
     return _done({"run_id": given.run, "status": status}, said, None, output)
 
 
 def export(given: Namespace, output: Output) -> int:
     """Write a run to one file."""
-    carriage.export_run(link_of(given), given.run, given.file)
+    carriage.export_run(client_of(given), given.run, given.file)
     return _done({"run_id": given.run, "file": given.file}, f"written to {given.file}", None, output)
 
 
 def import_(given: Namespace, output: Output) -> int:
     """Put an exported run into the store."""
-    run_id = carriage.import_run(link_of(given, there=False), given.file, given.id)
+    run_id = carriage.import_run(client_of(given, there=False), given.file, given.id)
     given.run = run_id
     return _done({"run_id": run_id}, run_id, given, output)
 
 
 def delete(given: Namespace, output: Output) -> int:
     """Remove a run and its journal, if that is really meant."""
-    link = link_of(given)
-    head = link.head(given.run)
+    client = client_of(given)
+    head = client.head(given.run)
     if not given.yes:
         if not sys.stdin.isatty():
             output.say(f"run {given.run} would be gone for good: say --yes", "failed")
@@ -61,13 +61,13 @@ def delete(given: Namespace, output: Output) -> int:
         if reply.strip().lower() not in ("y", "yes"):
             output.say("kept")
             return OK
-    link.store.delete(given.run)
+    client.store.delete(given.run)
     return _done({"run_id": given.run, "deleted": True}, "deleted", None, output)
 
 
-def _compiled(given: Namespace) -> Compiled:
-    link = link_of(given)
-    return OnStore(graph_of(given, link.head(given.run).graph), link.store).compiled()
+def _compiled(given: Namespace) -> CompiledGraph:
+    client = client_of(given)
+    return OnStore(graph_of(given, client.head(given.run).graph), client.store).compiled()
 
 
 def _done(data: dict[str, object], said: str, going_on: Namespace | None, output: Output) -> int:

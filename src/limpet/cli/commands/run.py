@@ -7,11 +7,11 @@ from typing import Any
 
 from limpet.cli.exit_codes import BY_STATUS, INTERRUPTED, OK
 from limpet.cli.output import Output
-from limpet.cli.project import command, graph_of, link_of, store_of, targets_of
+from limpet.cli.project import client_of, command, graph_of, store_of, targets_of
 from limpet.cli.targets import OnStore, load_target
 from limpet.cli.values import moment, read_input, read_pairs, read_value
 from limpet.engine.leases.process_identity import is_dead
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.operations.records import RunInfo, run_info
 from limpet.engine.sessions import resume as entry
 from limpet.errors import LimpetError, RunNotFound, UsageError
@@ -43,7 +43,7 @@ def run(given: Namespace, output: Output) -> int:
 
 def resume(given: Namespace, output: Output) -> int:
     """Go on with a run, with changes to its state if some are given."""
-    return _go_on(given, output, Given(update=read_pairs(given.set, "--set") or None), given.wait)
+    return _go_on(given, output, ResumeInput(update=read_pairs(given.set, "--set") or None), given.wait)
 
 
 def answer(given: Namespace, output: Output) -> int:
@@ -51,10 +51,10 @@ def answer(given: Namespace, output: Output) -> int:
     *named, text = given.answer
     if len(named) > 1:
         raise UsageError("answer RUN [QUESTION] VALUE: quote a value of several words")
-    link = link_of(given)
-    info = run_info(link.head(given.run))
+    client = client_of(given)
+    info = run_info(client.head(given.run))
     asked = _asked(info, named[0] if named else None)
-    brought = Given(answers={asked.id: _fitting(text, asked)})
+    brought = ResumeInput(answers={asked.id: _fitting(text, asked)})
     try:
         graph_of(given, info.graph)
     except UsageError:
@@ -63,7 +63,7 @@ def answer(given: Namespace, output: Output) -> int:
     else:
         if not given.detach:
             return _go_on(given, output, brought, None)
-    entry.answer(link, given.run, brought)
+    entry.answer(client, given.run, brought)
     return _queued(given.run, given, output)
 
 
@@ -77,8 +77,8 @@ def follow(going: Run[Any], graph: OnStore, given: Namespace, output: Output) ->
         output.say(f"left; run {going.id} is as far as it was saved")
         output.hint("Go on with:", command("resume", given, going.id))
         return INTERRUPTED
-    link = graph.compiled().need_link("run")
-    info = run_info(link.head(going.id))
+    client = graph.compiled().need_client("run")
+    info = run_info(client.head(going.id))
     state = masked(dict(going.state), graph.compiled().plan.secrets)
     stopped = {"run_id": going.id, "graph": info.graph, "status": going.status, "state": state}
     if output.json:
@@ -112,9 +112,9 @@ def _resume(given: Namespace, run_id: str) -> str:
     return command("resume", given, run_id, *([] if targets_of(given) else ["--graph", "GRAPH"]))
 
 
-def _go_on(given: Namespace, output: Output, brought: Given, wait: float | None) -> int:
-    link = link_of(given)
-    graph = OnStore(graph_of(given, link.head(given.run).graph), link.store)
+def _go_on(given: Namespace, output: Output, brought: ResumeInput, wait: float | None) -> int:
+    client = client_of(given)
+    graph = OnStore(graph_of(given, client.head(given.run).graph), client.store)
     compiled = graph.compiled()
     going: Run[Any] = Run(given.run, lambda: entry.resume(compiled, given.run, brought, wait, stream=True))
     return follow(going, graph, given, output)
@@ -137,7 +137,7 @@ def _queued(run_id: str, given: Namespace, output: Output) -> int:
 def _standing(graph: OnStore, run_id: str | None) -> str | None:
     """The status of a run that is there already."""
     try:
-        return None if run_id is None else graph.compiled().need_link("run").head(run_id).status
+        return None if run_id is None else graph.compiled().need_client("run").head(run_id).status
     except RunNotFound:
         return None
 

@@ -9,9 +9,9 @@ from typing import Any
 from limpet.cli.commands.run import what_next
 from limpet.cli.exit_codes import BY_STATUS, OK
 from limpet.cli.output import Output
-from limpet.cli.project import command, link_of
+from limpet.cli.project import client_of, command
 from limpet.cli.values import moment
-from limpet.engine.leases.lease_client import Link
+from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.process_identity import describe_holder, is_dead
 from limpet.engine.operations import records
 from limpet.engine.operations.records import Difference, RunInfo, run_info
@@ -24,9 +24,9 @@ from limpet.journal.store import RUNNING
 
 def list_runs(given: Namespace, output: Output) -> int:
     """The runs in the store."""
-    link = link_of(given)
-    listed = records.list_runs(link, given.status, given.of, given.tag, given.limit)
-    found = [_at_present(link, info) for info in listed]
+    client = client_of(given)
+    listed = records.list_runs(client, given.status, given.of, given.tag, given.limit)
+    found = [_at_present(client, info) for info in listed]
     if output.json:
         output.result([_facts(info) for info in found])
         return OK
@@ -43,8 +43,8 @@ def list_runs(given: Namespace, output: Output) -> int:
 
 def show(given: Namespace, output: Output) -> int:
     """All that is known of one run."""
-    link = link_of(given)
-    info = _at_present(link, run_info(link.head(given.run)))
+    client = client_of(given)
+    info = _at_present(client, run_info(client.head(given.run)))
     if output.json:
         output.result(_facts(info))
         return OK
@@ -62,7 +62,7 @@ def show(given: Namespace, output: Output) -> int:
 
 def history(given: Namespace, output: Output) -> int:
     """The steps of a run."""
-    found = records.checkpoints(link_of(given), given.run)
+    found = records.checkpoints(client_of(given), given.run)
     rows = [(each.step, each.node, moment(each.timestamp), each.next) for each in found]
     if output.json:
         keys = ("step", "node", "at", "next")
@@ -82,7 +82,7 @@ def history(given: Namespace, output: Output) -> int:
 
 def state(given: Namespace, output: Output) -> int:
     """The state of a run."""
-    progress = records.progress_of(link_of(given), given.run, given.step)
+    progress = records.progress_of(client_of(given), given.run, given.step)
     found = masked(dict(progress.so_far()), () if given.reveal else _secrets(progress))
     if given.key is not None:
         if given.key not in found:
@@ -105,9 +105,9 @@ def state(given: Namespace, output: Output) -> int:
 
 def diff(given: Namespace, output: Output) -> int:
     """What changed between two steps."""
-    link = link_of(given)
-    hidden = () if given.reveal else _secrets(records.progress_of(link, given.run, None))
-    parts = records.difference(link, given.run, given.a, given.b, frozenset())
+    client = client_of(given)
+    hidden = () if given.reveal else _secrets(records.progress_of(client, given.run, None))
+    parts = records.difference(client, given.run, given.a, given.b, frozenset())
     found = Difference(*(masked(dict(part), hidden) for part in parts))
     if output.json:
         output.result(found._asdict())
@@ -123,13 +123,13 @@ def diff(given: Namespace, output: Output) -> int:
 
 def watch(given: Namespace, output: Output) -> int:
     """Follow a run until it stops; each change is shown once."""
-    link, seen, holder = link_of(given), None, None
+    client, seen, holder = client_of(given), None, None
     while True:
-        head = link.head(given.run)
+        head = client.head(given.run)
         info = run_info(head)
         now = (head.sequence, info.status, _holder(info))
         if now != seen:
-            _tell(_at_present(link, info), holder != now[2], output)
+            _tell(_at_present(client, info), holder != now[2], output)
             if info.status == RUNNING and info.holder and is_dead(info.holder) and not output.json:
                 what_next(info, given, output)
             seen, holder = now, now[2]
@@ -153,12 +153,12 @@ def _tell(info: RunInfo, held: bool, output: Output) -> None:
     output.event(time.strftime("%H:%M:%S"), info.status, what)
 
 
-def _at_present(link: Link, info: RunInfo) -> RunInfo:
+def _at_present(client: LeaseClient, info: RunInfo) -> RunInfo:
     """What is known of a run, with where it is now if it runs; as of its last stop where that can't be read."""
     if info.status != RUNNING:
         return info
     try:
-        progress = records.progress_of(link, info.run_id, None)
+        progress = records.progress_of(client, info.run_id, None)
     except (DamagedRecord, RunNotFound):
         return info
     return info._replace(step=progress.step, node=progress.place(), reason=None, questions=[])

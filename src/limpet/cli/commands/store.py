@@ -7,7 +7,7 @@ from collections import Counter
 
 from limpet.cli.exit_codes import FAILED, OK
 from limpet.cli.output import Output
-from limpet.cli.project import link_of, store_of
+from limpet.cli.project import client_of, store_of
 from limpet.cli.values import moment
 from limpet.engine.operations import records
 from limpet.errors import UsageError
@@ -58,13 +58,13 @@ def migrate(given: Namespace, output: Output) -> int:
 
 def verify(given: Namespace, output: Output) -> int:
     """Look for damage. The exit code is 1 if there is any."""
-    link = link_of(given)
-    runs = [link.head(given.run)] if given.run else link.store.list(RunFilter())
+    client = client_of(given)
+    runs = [client.head(given.run)] if given.run else client.store.list(RunFilter())
     damaged = 0
     found = []
     for number, head in enumerate(runs, 1):
         output.progress(f"{number} of {len(runs)}")
-        report = records.verify(link, head.run_id)
+        report = records.verify(client, head.run_id)
         damaged += not report.ok
         found.append({"run_id": head.run_id, "ok": report.ok, "report": str(report)})
     output.progress("")

@@ -16,7 +16,7 @@ from limpet.observe.events import (
     GRAPH_START,
     RUN_FAIL,
     RUN_PAUSE,
-    RUN_REST,
+    RUN_SLEEP,
     Event,
 )
 from limpet.supervise import supervise
@@ -27,7 +27,7 @@ TOLD = {
     GRAPH_COMPLETE: "is done",
     RUN_PAUSE: "waits",
     RUN_FAIL: "failed",
-    RUN_REST: "rests",
+    RUN_SLEEP: "sleeps",
 }
 
 

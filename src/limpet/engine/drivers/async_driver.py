@@ -25,10 +25,10 @@ from limpet.engine.drivers.call import (
     is_awaitable,
     timed_out,
 )
-from limpet.engine.leases.group_commit import Slot
-from limpet.engine.leases.lease_client import Link, Stop
+from limpet.engine.leases.group_commit import PendingCommit
+from limpet.engine.leases.lease_client import LeaseClient, StopRequest
 from limpet.engine.loop.commands import Begin, Cancelled, Command, Failed, Gather, Report, Verdict, Wait
-from limpet.engine.node_context.node_context import CURRENT, Task
+from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import Commit
 
@@ -46,7 +46,7 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
         command: Command = next(loop)
         while True:
             answer: Any = None
-            if type(command) is Task:
+            if type(command) is NodeContext:
                 answer = await call(session.stop, command)
             elif type(command) is Commit:
                 answer = session.stopped(command) if session.stop.asked else None
@@ -80,8 +80,8 @@ class Crew:
 
     def __init__(self, session: Session) -> None:
         self._session, self._guard, self._stop = session, session.guard, session.stop
-        self._running: dict[asyncio.Task[Any], Task] = {}
-        self._done: list[tuple[Task | None, Any]] = []
+        self._running: dict[asyncio.Task[Any], NodeContext] = {}
+        self._done: list[tuple[NodeContext | None, Any]] = []
         self._some = asyncio.Event()
         self._own: Executor | None = None
         self.answers = Answers.here()
@@ -91,7 +91,7 @@ class Crew:
         """Whether nodes are running. Then the guard is with the loop."""
         return bool(self._running)
 
-    async def begin(self, tasks: Sequence[Task]) -> None:
+    async def begin(self, tasks: Sequence[NodeContext]) -> None:
         """Have nodes called; what comes of each is there to be gathered."""
         if not self._running:
             await self._take()
@@ -102,7 +102,7 @@ class Crew:
             self._running[call_of] = task
             call_of.add_done_callback(self._ended)
 
-    async def gather(self, seconds: float | None) -> list[tuple[Task | None, Any]]:
+    async def gather(self, seconds: float | None) -> list[tuple[NodeContext | None, Any]]:
         """Wait until a node is done, or for so many seconds; what came of all that are done."""
         self._guard.give()
         try:
@@ -145,7 +145,7 @@ class Crew:
         if self._own is not None:
             self._own.shutdown(wait=False, cancel_futures=True)
 
-    def in_thread(self, task: Task) -> asyncio.Future[Any]:
+    def in_thread(self, task: NodeContext) -> asyncio.Future[Any]:
         """A sync node in a thread: not in the event loop's own, which are few and others wait for."""
         given = self._session.compiled.executor
         if given is not None and in_threads(given):
@@ -159,7 +159,7 @@ class Crew:
         loop, context = asyncio.get_running_loop(), copy_context()
         return loop.run_in_executor(self._own, context.run, attempt_elsewhere, given, task, self._stop)
 
-    def _in_turn(self, task: Task, pool: Executor) -> asyncio.Future[Any]:
+    def _in_turn(self, task: NodeContext, pool: Executor) -> asyncio.Future[Any]:
         loop, context = asyncio.get_running_loop(), copy_context()
         return loop.run_in_executor(pool, context.run, attempt_in_turn, task, self._stop, pool)
 
@@ -218,7 +218,7 @@ class Answers:
 _answers: WeakKeyDictionary[asyncio.AbstractEventLoop, Answers] = WeakKeyDictionary()
 
 
-async def call(stop: Stop, task: Task, crew: Crew | None = None) -> Any:
+async def call(stop: StopRequest, task: NodeContext, crew: Crew | None = None) -> Any:
     """The outcome of a task; a sync one runs in a thread of the crew, where there is one."""
     if stop.asked:
         return Cancelled()
@@ -242,13 +242,13 @@ async def call(stop: Stop, task: Task, crew: Crew | None = None) -> Any:
 
 async def commit(session: Session, commit: Commit, crew: Crew) -> Exception | None:
     """Carry out a commit in a thread, together with those of other runs; here if it only goes to memory."""
-    link = session.compiled.link
-    assert link is not None
-    if link.store.abilities.level == "memory":
+    client = session.compiled.client
+    assert client is not None
+    if client.store.abilities.level == "memory":
         return session.write(commit)
     if (rest := session.resting(commit)) is not None:
         return rest
-    refusal = await _carried_out(session, link, commit, crew)
+    refusal = await _carried_out(session, client, commit, crew)
     if refusal is not None and session.compiled.patient:
         return await asyncio.to_thread(session.persist, commit, refusal)
     if refusal is None or not session.compiled.tolerant:
@@ -256,21 +256,21 @@ async def commit(session: Session, commit: Commit, crew: Crew) -> Exception | No
     return await asyncio.to_thread(session.reconsidered, commit, refusal)
 
 
-async def _carried_out(session: Session, link: Link, commit: Commit, crew: Crew) -> Exception | None:
+async def _carried_out(session: Session, client: LeaseClient, commit: Commit, crew: Crew) -> Exception | None:
     """While nodes run beside the loop, the thread that has written the commit lets them keep things again: the event
     loop may be busy with a node that waits for just that.
     """
     beside = crew.busy
     written: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
-    def ready(slot: Slot) -> None:
+    def ready(slot: PendingCommit) -> None:
         if slot.outcome is None:
             session.written(commit)
         if beside:
             session.guard.give()
         crew.answers.put(written, slot.outcome)
 
-    link.commit_later(commit, ready)
+    client.commit_later(commit, ready)
     if not beside:
         return await written
     try:
@@ -299,7 +299,7 @@ async def sleep(session: Session, seconds: float) -> Cancelled | None:
 
 
 async def _wait_by(
-    wait: Callable[[float, threading.Event], object], stop: Stop, seconds: float
+    wait: Callable[[float, threading.Event], object], stop: StopRequest, seconds: float
 ) -> Cancelled | None:
     """The same by a clock that lets time pass in its own way, in a thread."""
     event = threading.Event()
@@ -313,7 +313,7 @@ async def _wait_by(
     return Cancelled() if stop.asked else None
 
 
-def _in_thread(task: Task) -> asyncio.Future[Any]:
+def _in_thread(task: NodeContext) -> asyncio.Future[Any]:
     """A sync node in a thread, where its time begins when it does, however long it had to queue."""
     loop, context, timeout = asyncio.get_running_loop(), copy_context(), task.plan_node.timeout
     if timeout is None:

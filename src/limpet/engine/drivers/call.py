@@ -8,10 +8,10 @@ from threading import Thread
 from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.engine.leases.lease_client import Stop
+from limpet.engine.leases.lease_client import StopRequest
 from limpet.engine.loop.commands import Asked, Asleep, Cancelled, Failed
-from limpet.engine.node_context.node_context import CURRENT, Task
-from limpet.engine.node_context.questions import LetOff, Pause, Sleep
+from limpet.engine.node_context.node_context import CURRENT, NodeContext
+from limpet.engine.node_context.questions import CallAbandoned, Pause, Sleep
 from limpet.errors import NodeTimeout, UnstorableValue, UsageError
 from limpet.graphs.state import Notes, State, TrackedState
 from limpet.journal.encoding.codec import encode
@@ -30,7 +30,7 @@ class Interrupted(NamedTuple):
     error: BaseException
 
 
-def attempt(task: Task) -> Any:
+def attempt(task: NodeContext) -> Any:
     """Call the node here: what it returned, a `Failed`, `Asked` or `Asleep`, or something to be awaited.
 
     The task stays the current one of this context; the driver puts back what was before.
@@ -43,13 +43,13 @@ def attempt(task: Task) -> Any:
         return Asked(asked.question, asked.note)
     except Sleep as asleep:
         return Asleep(asleep.timer, asleep.until)
-    except LetOff:
+    except CallAbandoned:
         return Cancelled()
     except Exception as error:
         return Failed(error)
 
 
-def attempt_within(timeout: float, task: Task) -> Any:
+def attempt_within(timeout: float, task: NodeContext) -> Any:
     """The same in a thread of its own, which is left behind if it takes more than so many seconds."""
     outcomes: list[Any] = []
     interrupts: list[BaseException] = []
@@ -69,7 +69,7 @@ def attempt_within(timeout: float, task: Task) -> Any:
     return outcomes[0] if outcomes else timed_out(task)
 
 
-def attempt_in_turn(task: Task, stop: Stop, pool: Executor | None) -> Any:
+def attempt_in_turn(task: NodeContext, stop: StopRequest, pool: Executor | None) -> Any:
     """The same in a thread that had to come free first: if it is still wanted, and with its timeout."""
     if stop.asked or task.scope.task is not task:
         return Cancelled()
@@ -78,7 +78,7 @@ def attempt_in_turn(task: Task, stop: Stop, pool: Executor | None) -> Any:
     return attempt(task) if timeout is None else attempt_within(timeout, task)
 
 
-def attempt_elsewhere(executor: Executor, task: Task, stop: Stop) -> Any:
+def attempt_elsewhere(executor: Executor, task: NodeContext, stop: StopRequest) -> Any:
     """The same by an executor that may be another process: the function and plain data go there and come back."""
     from concurrent.futures import TimeoutError as TookTooLong
 
@@ -149,7 +149,7 @@ def _looks(value: Any) -> bytes | None:
         return None
 
 
-async def awaited(task: Task, result: Awaitable[Any]) -> Any:
+async def awaited(task: NodeContext, result: Awaitable[Any]) -> Any:
     """Await what an async node returned, for the same outcomes."""
     CURRENT.set(task)
     try:
@@ -158,7 +158,7 @@ async def awaited(task: Task, result: Awaitable[Any]) -> Any:
         return Asked(asked.question, asked.note)
     except Sleep as asleep:
         return Asleep(asleep.timer, asleep.until)
-    except LetOff:
+    except CallAbandoned:
         return Cancelled()
     except Exception as error:
         return Failed(error)
@@ -176,7 +176,7 @@ def is_awaitable(result: Any) -> bool:
     return type(result) is not dict and hasattr(result, "__await__")
 
 
-def timed_out(task: Task) -> Failed:
+def timed_out(task: NodeContext) -> Failed:
     """The outcome of a node that took too long. A thread that still runs it can keep or ask nothing any more."""
     task.close()
     seconds = task.plan_node.timeout

@@ -8,7 +8,7 @@ from typing import Any
 
 from limpet.engine.drivers.call import Interrupted, awaited, timed_out
 from limpet.engine.loop.commands import Failed
-from limpet.engine.node_context.node_context import Task
+from limpet.engine.node_context.node_context import NodeContext
 
 
 class EventLoop:
@@ -22,7 +22,7 @@ class EventLoop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="limpet-async", daemon=True)
         self._thread.start()
 
-    def run(self, task: Task, result: Awaitable[Any]) -> Any:
+    def run(self, task: NodeContext, result: Awaitable[Any]) -> Any:
         """Await a node's result there, for as long as the node may take, and return its outcome."""
         import asyncio
 
@@ -45,7 +45,9 @@ class EventLoop:
             raise outcome.error
         return outcome
 
-    def begin(self, task: Task, result: Awaitable[Any], done: Callable[[tuple[Task, Any]], None]) -> None:
+    def begin(
+        self, task: NodeContext, result: Awaitable[Any], done: Callable[[tuple[NodeContext, Any]], None]
+    ) -> None:
         """Await a node's result there, beside others; `done` is called with its outcome, in that thread."""
         import asyncio
 

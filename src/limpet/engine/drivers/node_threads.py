@@ -24,9 +24,9 @@ from limpet.engine.drivers.call import (
     is_awaitable,
 )
 from limpet.engine.drivers.loop_thread import EventLoop
-from limpet.engine.leases.lease_client import Stop
+from limpet.engine.leases.lease_client import StopRequest
 from limpet.engine.loop.commands import Cancelled, Failed
-from limpet.engine.node_context.node_context import Task
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.scope import Guard
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from contextvars import Context
 
-Outcomes = list[tuple[Task | None, Any]]
+Outcomes = list[tuple[NodeContext | None, Any]]
 """What came of calls; of none, but the run is asked to stop, where the task is None."""
 
 
@@ -42,19 +42,19 @@ class Crew:
     """Nodes that run beside each other, and those who run them."""
 
     def __init__(
-        self, executor: Executor | None, guard: Guard, stop: Stop, events: Callable[[], EventLoop]
+        self, executor: Executor | None, guard: Guard, stop: StopRequest, events: Callable[[], EventLoop]
     ) -> None:
         if executor is POOL.get():
             executor = None
         self._executor, self._guard, self._stop, self._events = executor, guard, stop, events
         self._pool = executor if executor is not None and in_threads(executor) else None
-        self._todo: SimpleQueue[tuple[Context, Task] | None] = SimpleQueue()
-        self._done: SimpleQueue[tuple[Task | None, Any]] = SimpleQueue()
+        self._todo: SimpleQueue[tuple[Context, NodeContext] | None] = SimpleQueue()
+        self._done: SimpleQueue[tuple[NodeContext | None, Any]] = SimpleQueue()
         self._threads = 0
         self._free: deque[None] = deque()  # one for each thread that waits for something to do
-        self._running: set[Task] = set()
+        self._running: set[NodeContext] = set()
 
-    def begin(self, tasks: Sequence[Task]) -> None:
+    def begin(self, tasks: Sequence[NodeContext]) -> None:
         """Have nodes called; what comes of each is there to be gathered."""
         if not self._running:
             self._guard.take()
@@ -122,7 +122,7 @@ class Crew:
     def _wake(self) -> None:
         self._done.put((None, Cancelled()))
 
-    def _is_over(self, task: Task | None, outcome: Any) -> bool:
+    def _is_over(self, task: NodeContext | None, outcome: Any) -> bool:
         """Whether a call is over; what a sync function returned may still have to be awaited."""
         if isinstance(outcome, Interrupted):
             raise outcome.error
@@ -131,7 +131,7 @@ class Crew:
             return False
         return True
 
-    def _submit(self, task: Task) -> None:
+    def _submit(self, task: NodeContext) -> None:
         assert self._pool is not None
         try:
             self._pool.submit(self._work, copy_context(), task)
@@ -151,7 +151,7 @@ class Crew:
             self._work(*job)
             self._free.append(None)
 
-    def _work(self, context: Context, task: Task) -> None:
+    def _work(self, context: Context, task: NodeContext) -> None:
         try:
             if self._executor is not self._pool:
                 assert self._executor is not None

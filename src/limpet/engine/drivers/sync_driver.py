@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.engine.drivers.call import attempt, attempt_within, is_awaitable
 from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
-from limpet.engine.node_context.node_context import CURRENT, Task
+from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import Commit
 
@@ -30,7 +30,7 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
         command: Command = next(loop)
         while True:
             answer: Any = None
-            if type(command) is Task:
+            if type(command) is NodeContext:
                 if stop.asked:
                     answer = Cancelled()
                 elif (timeout := command.plan_node.timeout) is None:
@@ -97,7 +97,7 @@ class Waiting:
             self._events = EventLoop()
         return self._events
 
-    def result_of(self, task: Task, result: Awaitable[Any]) -> Any:
+    def result_of(self, task: NodeContext, result: Awaitable[Any]) -> Any:
         """The outcome of a task whose node is async."""
         return self.events().run(task, result)
 

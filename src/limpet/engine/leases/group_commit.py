@@ -33,7 +33,7 @@ A_WHILE = 1.0
 whoever should have woken it may have been interrupted, and have told nobody."""
 
 
-class Slot:
+class PendingCommit:
     """A commit on its way, and what came of it: `outcome` says why it was refused.
 
     Either somebody else is to hear of it (`ready`), or the thread that brought it waits for its `turn`: it then
@@ -42,23 +42,23 @@ class Slot:
 
     __slots__ = ("after", "commit", "done", "leads", "outcome", "ready", "turn")
 
-    def __init__(self, commit: Commit, ready: Callable[[Slot], None] | None = None) -> None:
+    def __init__(self, commit: Commit, ready: Callable[[PendingCommit], None] | None = None) -> None:
         self.commit, self.ready = commit, ready
         self.outcome: Exception | None = None
         self.done = self.leads = False
-        self.after: Slot | None = None
+        self.after: PendingCommit | None = None
         self.turn = Lock()
         self.turn.acquire()
 
 
-class Gate:
+class GroupCommit:
     """Where the commits of this process to one store come through."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._taken = Lock()
-        self._waiting: deque[Slot] = deque()
-        self._left: deque[Slot] = deque()
+        self._waiting: deque[PendingCommit] = deque()
+        self._left: deque[PendingCommit] = deque()
         self._flush_lock = Lock()
         self._flushing = False
         self._flusher: Executor | None = None
@@ -85,7 +85,7 @@ class Gate:
                     self._see_to_it()
         if threading.get_ident() == threading.main_thread().ident:
             return self._commit_elsewhere(commit)
-        slot = Slot(commit)
+        slot = PendingCommit(commit)
         self._waiting.append(slot)
         self._see_to_it()
         while not slot.turn.acquire(True, A_WHILE) and not slot.done:
@@ -96,10 +96,10 @@ class Gate:
             self._carry_out([slot])
         return slot.outcome
 
-    def commit_later(self, commit: Commit, ready: Callable[[Slot], None]) -> None:
+    def commit_later(self, commit: Commit, ready: Callable[[PendingCommit], None]) -> None:
         """Have a commit carried out by another thread, which calls `ready` with its slot."""
         with self._flush_lock:
-            self._left.append(Slot(commit, ready))
+            self._left.append(PendingCommit(commit, ready))
             idle, self._flushing = not self._flushing, True
         if idle:
             try:
@@ -128,7 +128,7 @@ class Gate:
         done.acquire()
         outcomes: list[Exception | None] = []
 
-        def ready(slot: Slot) -> None:
+        def ready(slot: PendingCommit) -> None:
             outcomes.append(slot.outcome)
             done.release()
 
@@ -151,7 +151,7 @@ class Gate:
         heir.leads = True
         heir.turn.release()
 
-    def _carry_out(self, batch: list[Slot]) -> None:
+    def _carry_out(self, batch: list[PendingCommit]) -> None:
         """Carry out these commits, and all that have gathered. The caller has the gate, and gives it away."""
         for queue in (self._left, self._waiting):
             while queue and len(batch) < LARGEST_BATCH:
@@ -177,9 +177,9 @@ class Gate:
         return outcomes
 
 
-def _tell(batch: Sequence[Slot], outcomes: Sequence[Exception | None]) -> None:
+def _tell(batch: Sequence[PendingCommit], outcomes: Sequence[Exception | None]) -> None:
     """Have each learn what came of its commit; of the threads that wait the first is woken, to wake the next."""
-    last: Slot | None = None
+    last: PendingCommit | None = None
     for slot, outcome in zip(reversed(batch), reversed(outcomes), strict=True):
         slot.outcome = outcome
         if slot.ready is None and not slot.leads:

@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
-from limpet.engine.leases.group_commit import Gate
+from limpet.engine.leases.group_commit import GroupCommit
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.errors import Conflict, RunNotFound
 from limpet.journal.store import Lease, NewRun, Notifying, RunHead, Store
@@ -29,7 +29,7 @@ IDLE = 30.0
 """Seconds after which the renewing thread ends when there is nothing to renew."""
 
 
-class Stop:
+class StopRequest:
     """A request to stop a run before its next node. `wake` is called when it is made, from any thread.
 
     `leaving` says that the run isn't to be cancelled, but left for somebody else to go on with.
@@ -58,7 +58,7 @@ class Stop:
             self.wake()
 
 
-class Held:
+class HeldLease:
     """A lease that this process holds, and what it was told about it."""
 
     __slots__ = ("__weakref__", "lease", "lost", "now", "process", "stop")
@@ -67,12 +67,12 @@ class Held:
         self.lease = lease
         self.process = os.getpid()
         self.lost = False
-        self.stop = Stop()
+        self.stop = StopRequest()
         self.now = now
         """The time by the store's clock, as far as can be told without asking it again."""
 
 
-class Patience:
+class ChangeWaiter:
     """Waiting for a store to change, `seconds` in all: until it tells of a change, where it can, or for a while.
 
     Nobody tells that a lease has run out or that a holder died. So one looks again now and then in any case; and not
@@ -101,8 +101,8 @@ class Patience:
         return True
 
 
-class Link:
-    """One store, as this process uses it. Get it with `link_to(store)`."""
+class LeaseClient:
+    """One store, as this process uses it. Get it with `client_for(store)`."""
 
     def __init__(self, store: Store, ttl: float = 10.0) -> None:
         self.store, self.ttl = store, ttl
@@ -113,8 +113,8 @@ class Link:
 
     def begin(self) -> None:
         """Hold nothing and wait for nothing: at first, and in a child that was forked off."""
-        self.held: WeakValueDictionary[str, Held] = WeakValueDictionary()
-        self.gate = Gate(self.store)
+        self.held: WeakValueDictionary[str, HeldLease] = WeakValueDictionary()
+        self.gate = GroupCommit(self.store)
         self.commit, self.commit_later = self.gate.commit, self.gate.commit_later
         self._keeper_lock = threading.Lock()
         self._keeper: threading.Thread | None = None
@@ -130,19 +130,19 @@ class Link:
             self._tidier = ThreadPoolExecutor(1, "limpet-tidy")
         return self._tidier
 
-    def create(self, run: NewRun) -> Held:
+    def create(self, run: NewRun) -> HeldLease:
         """Create a run and hold it."""
         with self._claiming(run.run_id):
             lease = self.store.create(run)
             assert lease is not None
             return self._hold(lease)
 
-    def claim(self, run_id: str, wait: float | None = None, known: RunHead | None = None) -> Held:
+    def claim(self, run_id: str, wait: float | None = None, known: RunHead | None = None) -> HeldLease:
         """Take the lease, at once from a holder that is dead, else within `wait` seconds or not at all.
 
         `known` is what the store said of the run a moment ago. Raises `Conflict` naming the holder.
         """
-        patience = Patience(self.store, wait or 0.0)
+        patience = ChangeWaiter(self.store, wait or 0.0)
         while True:
             try:
                 with self._claiming(run_id):
@@ -177,13 +177,13 @@ class Link:
 
         self.tidier.submit(prune)
 
-    def release(self, held: Held) -> None:
+    def release(self, held: HeldLease) -> None:
         """Give the lease back, unless the run's last commit has done so."""
         self.let_go(held)
         if not held.lost and held.process == os.getpid():
             self.store.release(held.lease)
 
-    def let_go(self, held: Held) -> None:
+    def let_go(self, held: HeldLease) -> None:
         """Stop renewing a lease that is given back or lost."""
         if self.held.get(held.lease.run_id) is held:
             del self.held[held.lease.run_id]
@@ -211,11 +211,11 @@ class Link:
         links = list(_links.values())
         if head.holder != this_process() or sum(each._on_the_way.count(head.run_id) for each in links) > 1:
             return False
-        known = [link.held.get(head.run_id) for link in links]
+        known = [client.held.get(head.run_id) for client in links]
         return not any(held is not None and held.lease.fence == head.fence for held in known)
 
-    def _hold(self, lease: Lease) -> Held:
-        held = Held(lease, self._clock or _clock_since(lease.until - self.ttl))
+    def _hold(self, lease: Lease) -> HeldLease:
+        held = HeldLease(lease, self._clock or _clock_since(lease.until - self.ttl))
         self.held[lease.run_id] = held
         with self._keeper_lock:
             if self._keeper is None or not self._keeper.is_alive():
@@ -246,17 +246,17 @@ class Link:
                 held.stop.ask()
 
 
-_links: WeakValueDictionary[tuple[int, float], Link] = WeakValueDictionary()
+_links: WeakValueDictionary[tuple[int, float], LeaseClient] = WeakValueDictionary()
 _links_lock = threading.Lock()
 
 
-def link_to(store: Store, ttl: float = 10.0) -> Link:
+def client_for(store: Store, ttl: float = 10.0) -> LeaseClient:
     """The link of this process to a store; the same one for the same store object and lease length."""
     with _links_lock:
-        link = _links.get((id(store), ttl))
-        if link is None:
-            link = _links[id(store), ttl] = Link(store, ttl)
-        return link
+        client = _links.get((id(store), ttl))
+        if client is None:
+            client = _links[id(store), ttl] = LeaseClient(store, ttl)
+        return client
 
 
 _watching: WeakKeyDictionary[Store, WeakSet[Supervises]] = WeakKeyDictionary()
@@ -284,14 +284,14 @@ def nudge(store: Store) -> None:
         supervisor.nudge()
 
 
-def _keep(link: Link) -> None:
+def _keep(client: LeaseClient) -> None:
     """Renew leases until there have been none for a while. A store that can't be reached is asked again."""
     idle = 0.0
-    while idle < IDLE or not link.keeper_may_end():
-        sleep(link.ttl / 3)
-        idle = 0.0 if link.held else idle + link.ttl / 3
+    while idle < IDLE or not client.keeper_may_end():
+        sleep(client.ttl / 3)
+        idle = 0.0 if client.held else idle + client.ttl / 3
         try:
-            link.renew()
+            client.renew()
         except Exception:
             import logging
 
@@ -316,8 +316,8 @@ def _begin_in_child() -> None:
     """Locks that other threads of the parent held would never be released here; its leases are its own."""
     global _links_lock
     _links_lock = threading.Lock()
-    for link in list(_links.values()):
-        link.begin()
+    for client in list(_links.values()):
+        client.begin()
 
 
 if hasattr(os, "register_at_fork"):

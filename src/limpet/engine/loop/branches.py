@@ -12,11 +12,11 @@ from collections.abc import Generator
 from heapq import heappop, heappush
 from typing import Any
 
-from limpet.engine.loop.commands import Begin, Cancelled, Gather, LetGo, Report, Wait
+from limpet.engine.loop.commands import Begin, Cancelled, Gather, Report, Wait, WaitTooLong
 from limpet.engine.loop.next_node import plan_inside
-from limpet.engine.loop.node_loop import Walk
-from limpet.engine.loop.run_context import ASLEEP, SAVE, Course, Halt
-from limpet.engine.node_context.node_context import Task
+from limpet.engine.loop.node_loop import NodeLoop
+from limpet.engine.loop.run_context import ASLEEP, SAVE, LoopStop, RunContext
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import Conflict, RunNotFound
 from limpet.graphs.parallel import FAIL
 from limpet.journal.open_section import Key
@@ -26,7 +26,7 @@ A_MOMENT = 1.0
 """Seconds for which a question waits to be heard, while the other branches sleep."""
 
 
-class Bundle:
+class BranchGroup:
     """The branches that are open at one walk: those that wait to be begun, and how many are under way.
 
     `holder` is what waits for them, unless that is the run's own walk.
@@ -34,7 +34,7 @@ class Bundle:
 
     __slots__ = ("failing", "holder", "limit", "live", "on_error", "plan", "until", "waiting", "walk")
 
-    def __init__(self, walk: Walk, holder: Strand | None, limit: int) -> None:
+    def __init__(self, walk: NodeLoop, holder: Branch | None, limit: int) -> None:
         section = walk.progress.section
         assert section is not None
         opener = None if section.inside else walk.plan.nodes[section.source].section
@@ -47,45 +47,45 @@ class Bundle:
             if child.status == RUNNING and not child.done:
                 self.waiting.append(key)
             elif not child.done:
-                walk.halts[key] = Halt(PAUSED, None, child.reason or "", questions=child.questions)
+                walk.halts[key] = LoopStop(PAUSED, None, child.reason or "", questions=child.questions)
 
 
-class Strand:
+class Branch:
     """One branch that is under way."""
 
     __slots__ = ("bundle", "key", "walk")
 
-    def __init__(self, bundle: Bundle, key: Key) -> None:
+    def __init__(self, bundle: BranchGroup, key: Key) -> None:
         self.bundle, self.key = bundle, key
         self.walk = bundle.walk.child(key, bundle.plan, bundle.until).branch(bundle.on_error)
 
 
-class Weave:
+class BranchRunner:
     """All branches of a run that are under way. `run` yields what they need from a driver."""
 
-    def __init__(self, course: Course) -> None:
-        self.course = course
-        self.ready: deque[tuple[Strand, Any]] = deque()
-        self.queued: deque[tuple[Strand, Task]] = deque()
-        self.running: dict[Task, Strand] = {}
-        self.savers: list[Strand] = []
-        self.timers: list[tuple[float, int, Strand]] = []
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.ready: deque[tuple[Branch, Any]] = deque()
+        self.queued: deque[tuple[Branch, NodeContext]] = deque()
+        self.running: dict[NodeContext, Branch] = {}
+        self.savers: list[Branch] = []
+        self.timers: list[tuple[float, int, Branch]] = []
         self._timed = 0
         self._prompt = False
         self._asks = False
         self.refusal: Exception | None = None
 
-    def run(self, walk: Walk) -> Generator[Any, Any, Exception | None]:
+    def run(self, walk: NodeLoop) -> Generator[Any, Any, Exception | None]:
         """Walk the open branches of a run until each has come to a stop; returns why records were refused, if so."""
-        course, ready, queued, running, savers = (
-            self.course,
+        context, ready, queued, running, savers = (
+            self.context,
             self.ready,
             self.queued,
             self.running,
             self.savers,
         )
         layers = walk.plan.layers
-        told = course.stream or course.emit is not None
+        told = context.stream or context.emit is not None
         self._prompt = layers is not None and layers.prompt and not told
         self._spread(walk, None)
         while True:
@@ -96,7 +96,7 @@ class Weave:
                 except StopIteration as end:
                     self._ended(strand, end.value)
                     continue
-                if type(command) is Task:
+                if type(command) is NodeContext:
                     queued.append((strand, command))
                 elif command is SAVE:
                     savers.append(strand)
@@ -105,12 +105,12 @@ class Weave:
                     ready.appendleft((strand, None))
                 elif type(command) is Wait:
                     self._timed += 1
-                    heappush(self.timers, (course.timer() + command.seconds, self._timed, strand))
+                    heappush(self.timers, (context.timer() + command.seconds, self._timed, strand))
                 else:
                     self._spread(command.walk, strand)
-            if course.stopping or self.refusal is not None:
+            if context.stopping or self.refusal is not None:
                 self._stop()
-            if len(queued) == 1 and course.alone and not (running or savers or self.timers):
+            if len(queued) == 1 and context.alone and not (running or savers or self.timers):
                 strand, task = queued.popleft()
                 ready.append((strand, (yield task)))
                 continue
@@ -123,20 +123,20 @@ class Weave:
             elif not ready and not (yield from self._wait()):
                 return self.refusal
 
-    def _spread(self, walk: Walk, holder: Strand | None) -> None:
+    def _spread(self, walk: NodeLoop, holder: Branch | None) -> None:
         """Begin with the branches of a walk that waits for them."""
-        self._fill(Bundle(walk, holder, self.course.limit))
+        self._fill(BranchGroup(walk, holder, self.context.limit))
 
-    def _fill(self, bundle: Bundle) -> None:
+    def _fill(self, bundle: BranchGroup) -> None:
         """Let branches begin, as many as may; where none is under way any more, their holder goes on."""
-        may_begin = not (bundle.failing or self.course.stopping or self.refusal is not None)
+        may_begin = not (bundle.failing or self.context.stopping or self.refusal is not None)
         while may_begin and bundle.waiting and bundle.live < bundle.limit:
-            self.ready.append((Strand(bundle, bundle.waiting.popleft()), None))
+            self.ready.append((Branch(bundle, bundle.waiting.popleft()), None))
             bundle.live += 1
         if not bundle.live and bundle.holder is not None:
             self.ready.append((bundle.holder, self.refusal))
 
-    def _ended(self, strand: Strand, halt: Halt) -> None:
+    def _ended(self, strand: Branch, halt: LoopStop) -> None:
         bundle = strand.bundle
         bundle.live -= 1
         if halt.status in (FAILED, PAUSED, ASLEEP):
@@ -144,13 +144,13 @@ class Weave:
             self._asks = self._asks or halt.status == PAUSED
             bundle.failing = bundle.failing or halt.status == FAILED
         elif halt.status == CANCELLED and self.refusal is None:
-            self.course.stopping = True
+            self.context.stopping = True
         self._fill(bundle)
 
-    def _begun(self) -> list[Task]:
+    def _begun(self) -> list[NodeContext]:
         """The nodes that may run now: as many as there is room for beside those that do."""
-        tasks: list[Task] = []
-        while self.queued and len(self.running) < self.course.limit:
+        tasks: list[NodeContext] = []
+        while self.queued and len(self.running) < self.context.limit:
             strand, task = self.queued.popleft()
             self.running[task] = strand
             tasks.append(task)
@@ -161,15 +161,15 @@ class Weave:
 
         When that was refused, nothing new begins, nothing more is saved, and what runs is waited for.
         """
-        ledger = self.course.ledger
-        assert ledger is not None
+        writer = self.context.writer
+        assert writer is not None
         answer: Any = self.refusal
         if answer is None and not self._layer_is_done():
-            answer = yield ledger.commit(heed=None if self.course.stopping else True)
+            answer = yield writer.commit(heed=None if self.context.stopping else True)
             if isinstance(answer, Signalled):
-                self.course.stopping = True
-                answer = yield ledger.commit(heed=None)
-        if isinstance(answer, Exception) and not self.course.bears(answer):
+                self.context.stopping = True
+                answer = yield writer.commit(heed=None)
+        if isinstance(answer, Exception) and not self.context.bears(answer):
             self.refusal = answer
         self.ready.extend((strand, answer) for strand in self.savers)
         self.savers.clear()
@@ -186,23 +186,23 @@ class Weave:
 
     def _wait(self) -> Generator[Any, Any, bool]:
         """Wait for what is under way. False if nothing is."""
-        now = self.course.timer()
+        now = self.context.timer()
         seconds = max(0.0, self.timers[0][0] - now) if self.timers else None
         if self.running:
             for task, outcome in (yield Gather(seconds)):
                 if task is None:
-                    self.course.stopping = True
+                    self.context.stopping = True
                 else:
                     self.ready.append((self.running.pop(task), outcome))
         elif seconds is not None and self._too_long(seconds):
-            self._send_away(LetGo())
+            self._send_away(WaitTooLong())
             return True
         elif seconds is not None:
             if isinstance((yield Wait(seconds)), Cancelled):
-                self.course.stopping = True
+                self.context.stopping = True
         else:
             return False
-        now = self.course.timer()
+        now = self.context.timer()
         while self.timers and self.timers[0][0] <= now:
             self.ready.append((heappop(self.timers)[2], None))
         return True
@@ -215,10 +215,10 @@ class Weave:
 
     def _too_long(self, seconds: float) -> bool:
         """Whether nobody waits here for so long; where some ask, they are to be heard before the others awake."""
-        patience = self.course.patience
+        patience = self.context.patience
         return seconds > (A_MOMENT if patience is None else patience) and (patience is not None or self._asks)
 
-    def _send_away(self, answer: Cancelled | LetGo) -> None:
+    def _send_away(self, answer: Cancelled | WaitTooLong) -> None:
         """What waits for time to pass doesn't wait here."""
         self.ready.extend((strand, answer) for _, _, strand in self.timers)
         self.timers.clear()

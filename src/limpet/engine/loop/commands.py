@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
-from limpet.engine.node_context.node_context import Task
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import LimpetError
 from limpet.journal.store import Commit
 from limpet.journal.waits import Question
@@ -32,7 +32,7 @@ class Asleep(NamedTuple):
     until: float
 
 
-class LetGo:
+class WaitTooLong:
     """The answer to a `Wait` that is too long to be waited for here."""
 
     __slots__ = ()
@@ -53,7 +53,7 @@ class Wait(NamedTuple):
 class Begin(NamedTuple):
     """Let these nodes be called, beside each other and beside those that run already."""
 
-    tasks: Sequence[Task]
+    tasks: Sequence[NodeContext]
 
 
 class Gather(NamedTuple):
@@ -76,5 +76,5 @@ class Verdict(NamedTuple):
     questions: Sequence[Question] = ()
 
 
-Command = Task | Commit | Wait | Report | Begin | Gather
+Command = NodeContext | Commit | Wait | Report | Begin | Gather
 Ending = Generator[Command, Any, Verdict]

@@ -21,10 +21,10 @@ from limpet.journal.waits import AFTER
 from limpet.observe import events
 
 if TYPE_CHECKING:
-    from limpet.engine.loop.node_loop import Walk
+    from limpet.engine.loop.node_loop import NodeLoop
 
 
-class Opening(NamedTuple):
+class SectionStart(NamedTuple):
     """Branches that are to begin: the node that comes after them, and what the journal is told."""
 
     target: str
@@ -32,10 +32,10 @@ class Opening(NamedTuple):
     encoded: bytes
 
 
-def following(walk: Walk, node: PlanNode) -> str | Opening | Failed:
+def following(walk: NodeLoop, node: PlanNode) -> str | SectionStart | Failed:
     """What comes after a node that completed, or why that can't be told."""
     try:
-        if node.tests is not None and walk.course.emit is None:
+        if node.tests is not None and walk.context.emit is None:
             state = walk.state
             for holds, target in node.tests:
                 if holds(state):
@@ -56,7 +56,7 @@ def following(walk: Walk, node: PlanNode) -> str | Opening | Failed:
     return Failed(LookupError(f"no edge from {node.name!r} holds in this state, and it is no exit point"))
 
 
-def opening_inside(walk: Walk, node: str, sub: SubPlan) -> Opening:
+def opening_inside(walk: NodeLoop, node: str, sub: SubPlan) -> SectionStart:
     """The graph that a node runs, as it is to begin in this state. Raises whatever the user's functions do."""
     work, outer = walk.plan.nodes[node].work, walk.scope.outer
     entered = sub.enter(walk.state if work is None or outer is None else work.inputs(outer.state))
@@ -95,7 +95,7 @@ def update_inside(
     return plan, update
 
 
-def _tried(walk: Walk, way: Edge | Choice) -> str | None:
+def _tried(walk: NodeLoop, way: Edge | Choice) -> str | None:
     """Where a way leads now, or None if it isn't taken."""
     asked = way.asks
     if asked is None:
@@ -103,13 +103,13 @@ def _tried(walk: Walk, way: Edge | Choice) -> str | None:
     elif asked.plain:
         result = asked.call(walk.state)
     else:
-        config = detached_value(walk.course.root.config)
+        config = detached_value(walk.context.root.config)
         offered = {"state": walk.state, "config": config, "node": way.source, "graph": walk.plan.graph}
         result = asked.call(**asked.arguments(offered.get))
     try:
         target = way.leads(result, walk.plan.nodes)
     except LookupError as problem:
-        if walk.course.discretion.idle:
+        if walk.context.masker.idle:
             raise
         raise LookupError(walk.hide(str(problem.args[0]))) from None
     tried = {"from": way.source, "to": target or way.targets[0], "result": target is not None}
@@ -117,7 +117,7 @@ def _tried(walk: Walk, way: Edge | Choice) -> str | None:
     return target
 
 
-def _opening(walk: Walk, section: Section) -> Opening:
+def _opening(walk: NodeLoop, section: Section) -> SectionStart:
     """The branches of a section, as they are to begin in this state. Raises whatever the user's functions do."""
     if walk.nested and section.fan_in == walk.until:
         where = f"which opens branches that end at {walk.until!r}, too"
@@ -137,7 +137,7 @@ def _opening(walk: Walk, section: Section) -> Opening:
     )
 
 
-def _next_layer(walk: Walk) -> Opening | str:
+def _next_layer(walk: NodeLoop) -> SectionStart | str:
     """The tasks of a workflow that run next, or its end."""
     p, layers = walk.progress, walk.plan.layers
     assert layers is not None
@@ -148,5 +148,5 @@ def _next_layer(walk: Walk) -> Opening | str:
     return _checked(walk, PLANNER, {"source": PLANNER, "layer": visit - 1, "tasks": list(names)})
 
 
-def _checked(walk: Walk, target: str, data: dict[str, Any]) -> Opening:
-    return Opening(target, data, b"" if walk.course.ledger is None else encode(data))
+def _checked(walk: NodeLoop, target: str, data: dict[str, Any]) -> SectionStart:
+    return SectionStart(target, data, b"" if walk.context.writer is None else encode(data))

@@ -4,12 +4,12 @@ It reads no clock, file or random number and waits for nothing. It *yields* what
 what came of it; a driver does the doing:
 
     yields              is sent
-    `Task`              what the node returned, or a `Failed`, `Asked`, `Asleep` or `Cancelled`
+    `NodeContext`              what the node returned, or a `Failed`, `Asked`, `Asleep` or `Cancelled`
     `Commit`            when it is durable and its ledger knows, None or a checkpointer's reference; or why not
-    `Wait`              None when the time is over; a `Cancelled`, or a `LetGo` before
+    `Wait`              None when the time is over; a `Cancelled`, or a `WaitTooLong` before
     `Report`            None; the event is for whoever iterates the run
 
-and returns a `Halt`. A walk in a branch yields two more, to the weave that runs it beside others: `SAVE`, for a
+and returns a `LoopStop`. A walk in a branch yields two more, to the weave that runs it beside others: `SAVE`, for a
 commit that may hold the records of several, and `Join`, for branches of its own. Rules that hold wherever it stops:
 
 - A node's update is applied, and its position moves on, only after it returned; it is reported only after
@@ -24,14 +24,14 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from limpet.engine.loop.commands import Asked, Asleep, Cancelled, Failed
-from limpet.engine.loop.next_node import Opening, following, opening_inside
+from limpet.engine.loop.next_node import SectionStart, following, opening_inside
 from limpet.engine.loop.run_context import (
     ASLEEP,
     DONE,
     SAVE,
-    Course,
-    Halt,
     Join,
+    LoopStop,
+    RunContext,
     refused,
     stop_changes,
     taken_together,
@@ -39,7 +39,7 @@ from limpet.engine.loop.run_context import (
 from limpet.engine.loop.saving import Steps
 from limpet.engine.loop.state_changes import Changes, TaskChanges
 from limpet.engine.loop.timing import Timing
-from limpet.engine.node_context.node_context import Task
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.scope import Scope
 from limpet.errors import UnstorableValue
 from limpet.graphs.parallel import COLLECT, SubPlan
@@ -54,10 +54,10 @@ from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE
 from limpet.observe import events
 
-UNFINISHED: Final = frozenset({Failed, Asked, Asleep, Cancelled, Halt})
+UNFINISHED: Final = frozenset({Failed, Asked, Asleep, Cancelled, LoopStop})
 
 
-class Walk(Timing):
+class NodeLoop(Timing):
     """The way through one plan on one state: that of a run, of a branch, or of a graph inside of a node.
 
     `until` is the node that ends it: the fan-in, for a branch. `path`, `branch`, `prefix` are those of its `Scope`.
@@ -65,7 +65,7 @@ class Walk(Timing):
 
     def __init__(
         self,
-        course: Course,
+        context: RunContext,
         plan: Plan,
         progress: Progress,
         path: tuple[Key, ...] = (),
@@ -74,23 +74,23 @@ class Walk(Timing):
         until: str = END,
         outer: Progress | None = None,
     ) -> None:
-        self.course, self.plan, self.progress, self.until = course, plan, progress, until
+        self.context, self.plan, self.progress, self.until = context, plan, progress, until
         self.nested = bool(path)
         self.state = state = self._enlivened()
         self.scope = scope = Scope(
             plan,
             progress,
-            course.keep,
-            course.guard,
-            course.root,
+            context.keep,
+            context.guard,
+            context.root,
             path,
             branch,
             prefix,
             outer,
-            course.timer,
-            course.discretion,
+            context.timer,
+            context.masker,
         )
-        durable = course.ledger is not None
+        durable = context.writer is not None
         self.changes: Changes | TaskChanges
         if scope.in_layer:
             self.changes = TaskChanges(state, durable)
@@ -101,23 +101,23 @@ class Walk(Timing):
         self.planning = plan.layers is not None and not scope.in_layer
         self.reported = self.marked = progress.iterations
         self.first = progress.began
-        self.halts: dict[Key, Halt] = {}
+        self.halts: dict[Key, LoopStop] = {}
         """Why the branches of the section that is open came to a stop, where they aren't done."""
         self.joined: tuple[int, list[dict[str, Any]] | None] = -1, None
         """The step of the last node that the run is to stop after, and what the branches before it came to."""
 
-    def run(self) -> Generator[Any, Any, Halt]:
+    def run(self) -> Generator[Any, Any, LoopStop]:
         """The loop. See the module's text."""
-        plan, p, state, course, nested = self.plan, self.progress, self.state, self.course, self.nested
-        ledger, emit, clock = course.ledger, course.emit, course.clock
-        root, interval = course.root, course.interval
+        plan, p, state, context, nested = self.plan, self.progress, self.state, self.context, self.nested
+        writer, emit, clock = context.writer, context.emit, context.clock
+        root, interval = context.root, context.interval
         nodes, limit = plan.nodes, plan.max_iterations
         before, after = plan.interrupt_before, plan.interrupt_after
         scope, hand_out, collect = self.scope, self.changes.private, self.changes.collect
-        watched = nested or ledger is not None or bool(plan.schema.reducers)
+        watched = nested or writer is not None or bool(plan.schema.reducers)
         straight = emit is None and not after
         planning = self.planning
-        attentive = emit is not None or planning or (course.mark is not None and not nested)
+        attentive = emit is not None or planning or (context.mark is not None and not nested)
         unsaved = (
             before if nested or planning else before | {END}
         )  # what stops the run is saved with the stop
@@ -130,17 +130,17 @@ class Walk(Timing):
                 if halt is not None:
                     return halt
             if before and name in before and not p.cleared:
-                return Halt(PAUSED, self, f"interrupted before {scope.place(name)!r}")
+                return LoopStop(PAUSED, self, f"interrupted before {scope.place(name)!r}")
             if p.iterations >= limit:
                 return self._halt_of_budget(limit)
             node, failed = nodes[name], None
             private = hand_out(watched or node.retry is not None or p.section is not None)
-            task = scope.task = Task(scope, node, private, p.attempts + 1, p.step + 1)
+            task = scope.task = NodeContext(scope, node, private, p.attempts + 1, p.step + 1)
             if after and name in after:
                 self.joined = p.step + 1, scope.joined()
             if nested or planning or emit is not None:
                 self.announce(task)
-                if course.stream:
+                if context.stream:
                     yield from self.report(self.words.begins(self, task))
             outcome = (yield task) if node.sub is None else (yield from self._inside(task, node.sub))
             if type(outcome) is dict or type(outcome) not in UNFINISHED:
@@ -148,7 +148,7 @@ class Walk(Timing):
                     outcome = collect(private, outcome) if not nested else self._collected(task, outcome)
                 except Exception as error:
                     outcome = Failed(self._discreet(error, outcome), again=False)
-            if node.work is not None and type(outcome) in (Failed, Halt):
+            if node.work is not None and type(outcome) in (Failed, LoopStop):
                 failed, outcome = yield from self._forgiven(task, outcome)
             if type(outcome) is not bytes:
                 halt = yield from self._unfinished(task, outcome)
@@ -163,7 +163,7 @@ class Walk(Timing):
                 self.conclude(task, failed)
             state.checkpoint_node = name
             state._at = at = clock()
-            chosen: str | Opening | Failed | None = node.follower if straight else None
+            chosen: str | SectionStart | Failed | None = node.follower if straight else None
             if chosen is None and name not in after:
                 chosen = following(self, node) if not nested else self._chosen(node)
             decided = chosen if type(chosen) is str else self._target(chosen)
@@ -171,11 +171,11 @@ class Walk(Timing):
                 decided = self._complete(task, outcome, decided, at)
             else:
                 p.complete(name, at, decided)
-                if ledger is not None:
-                    ledger.step(p, outcome, decided)
+                if writer is not None:
+                    writer.step(p, outcome, decided)
             if node.delays is not None:
                 self.linger(node, decided)
-            if type(chosen) is Opening:
+            if type(chosen) is SectionStart:
                 halt = yield from self._enter(chosen)
                 if halt is not None:
                     return halt
@@ -184,30 +184,30 @@ class Walk(Timing):
                 return self._halt_after(chosen)
             if decided in unsaved:
                 continue
-            if ledger is not None and interval and not root.step % interval:
-                answer = yield SAVE if nested else ledger.commit()
+            if writer is not None and interval and not root.step % interval:
+                answer = yield SAVE if nested else writer.commit()
                 if isinstance(answer, Exception):
                     halt = yield from self.bear(answer)
                     if halt is not None:
                         return halt
                 elif attentive:
                     self.saved()
-            if course.stream:
+            if context.stream:
                 yield from self.step_report()
         return DONE
 
-    def branch(self, on_error: str) -> Generator[Any, Any, Halt]:
+    def branch(self, on_error: str) -> Generator[Any, Any, LoopStop]:
         """The same for a branch: where it stops is noted, and saved, for the branch alone."""
-        p, course = self.progress, self.course
+        p, context = self.progress, self.context
         if not self.scope.in_layer:
             self.tell(events.BRANCH_START)
         halt = yield from self.run()
         if halt.status in (RUNNING, ASLEEP):
             return halt  # its records were refused, so nothing is told of them; or nothing has happened
         if halt.status == FAILED and on_error == COLLECT:
-            times = {"began": self.first, "at": course.clock()}
+            times = {"began": self.first, "at": context.clock()}
             self.note({"node": END, "phase": BEFORE, "error": self.described(halt), **times})
-            halt = Halt(COMPLETED, self)
+            halt = LoopStop(COMPLETED, self)
         elif halt.at is self:
             self.note(stop_changes(halt, self.described(halt)))
         if halt.at is self:
@@ -218,30 +218,30 @@ class Walk(Timing):
             self.tell(events.BRANCH_COMPLETE, error=p.error is not None, duration=max(0.0, p.at - p.began))
         if p.iterations != self.reported:
             yield from self.step_report()
-        if course.stream and halt.status in (COMPLETED, FAILED, PAUSED):
+        if context.stream and halt.status in (COMPLETED, FAILED, PAUSED):
             error = p.error["message"] if p.error is not None else None
             yield from self.report(self.words.branch(self, halt.status if error is None else FAILED, error))
         return halt
 
-    def child(self, key: Key, plan: Plan, until: str) -> Walk:
+    def child(self, key: Key, plan: Plan, until: str) -> NodeLoop:
         """The walk of one of the branches that are open here."""
         section, scope = self.progress.section, self.scope
         assert section is not None
         path, prefix = (*scope.path, key), f"{scope.prefix}{section.step}."
         place, inner = scope.place(section.label(key)), section.children[key]
-        return Walk(self.course, plan, inner, path, place, prefix, until, self.progress)
+        return NodeLoop(self.context, plan, inner, path, place, prefix, until, self.progress)
 
     def _enlivened(self) -> State:
         """The state as a State, which knows where it came from."""
-        p, course = self.progress, self.course
+        p, context = self.progress, self.context
         kind = self.plan.schema.live
         state = p.begin(kind.alive)
         if not isinstance(state, kind):
             p.state = state = kind.alive(state)
-        state.run_id, state.checkpoint_node, state._emit = p.run_id, p.made_by, course.emit
-        if secrets := course.discretion.names:
+        state.run_id, state.checkpoint_node, state._emit = p.run_id, p.made_by, context.emit
+        if secrets := context.masker.names:
             state._secrets = secrets
-        state._at = p.at or course.clock()
+        state._at = p.at or context.clock()
         return state
 
     def _arrive(self) -> Steps:
@@ -256,34 +256,36 @@ class Walk(Timing):
             target = self._target(chosen)
             self.note({"node": END if target == self.until else target, "phase": BEFORE, "cleared": False})
             self.linger(self.plan.nodes[p.made_by or ""], p.node)
-            if isinstance(chosen, Opening):
+            if isinstance(chosen, SectionStart):
                 self._open(chosen)
-        if self.course.resumed and not self.nested:
+        if self.context.resumed and not self.nested:
             self.tell(events.CHECKPOINT_RESUME, checkpoint_node=p.made_by, resume_node=p.node)
         if p.section is not None and not p.section.inside:
             return (yield from self._join())
         return None
 
-    def _chosen(self, node: PlanNode) -> str | Opening | Failed:
+    def _chosen(self, node: PlanNode) -> str | SectionStart | Failed:
         """What comes after a node of a branch; the functions that say so may take their time."""
-        return self.course.guard.aside(following, self, node)
+        return self.context.guard.aside(following, self, node)
 
-    def _collected(self, task: Task, returned: Any) -> bytes:
+    def _collected(self, task: NodeContext, returned: Any) -> bytes:
         """What a node of a branch changed; so may reducers."""
         work = task.plan_node.work
         if work is not None:
-            return self.changes.collect(task.state, work.update(task, returned, self.course.clock()))
-        return self.course.guard.aside(self.changes.collect, task.state, returned)
+            return self.changes.collect(task.state, work.update(task, returned, self.context.clock()))
+        return self.context.guard.aside(self.changes.collect, task.state, returned)
 
     def _discreet(self, error: Exception, returned: Any) -> Exception:
         """Why what a node returned can't be taken over, without what it returned under secret keys."""
-        discretion = self.course.discretion
-        if discretion.idle:
+        masker = self.context.masker
+        if masker.idle:
             return error
-        discretion.look(returned)
-        return refused_discreetly(error, discretion.names) if isinstance(error, UnstorableValue) else error
+        masker.look(returned)
+        return refused_discreetly(error, masker.names) if isinstance(error, UnstorableValue) else error
 
-    def _forgiven(self, task: Task, outcome: Failed | Halt) -> Generator[Any, Any, tuple[Failed | None, Any]]:
+    def _forgiven(
+        self, task: NodeContext, outcome: Failed | LoopStop
+    ) -> Generator[Any, Any, tuple[Failed | None, Any]]:
         """A task failed: what comes of that where it is for good and does no harm; else the same as before."""
         work = task.plan_node.work
         assert work is not None
@@ -297,40 +299,44 @@ class Walk(Timing):
             return None, outcome
         yield from self.report(self.words.fails(self, task, failed.error, None))
         place = self.scope.place(task.node)
-        error = self.described(outcome) if isinstance(outcome, Halt) else self.error_data(failed.error, place)
-        return failed, self.changes.collect(task.state, work.failed(task, error, self.course.clock()))
+        error = (
+            self.described(outcome) if isinstance(outcome, LoopStop) else self.error_data(failed.error, place)
+        )
+        return failed, self.changes.collect(task.state, work.failed(task, error, self.context.clock()))
 
-    def _target(self, chosen: str | Opening | Failed | None) -> str | None:
+    def _target(self, chosen: str | SectionStart | Failed | None) -> str | None:
         """The node that comes next, as far as that is decided."""
-        return chosen if isinstance(chosen, str) else chosen.target if isinstance(chosen, Opening) else None
+        return (
+            chosen if isinstance(chosen, str) else chosen.target if isinstance(chosen, SectionStart) else None
+        )
 
-    def _enter(self, opening: Opening) -> Steps:
+    def _enter(self, opening: SectionStart) -> Steps:
         """Branches begin after a node that completed: save both, and have them walked."""
-        course = self.course
+        context = self.context
         self._open(opening)
-        if course.interval and not course.root.step % course.interval:
+        if context.interval and not context.root.step % context.interval:
             refusal = yield from self.save()
             if refusal is not None:
                 return refusal
         yield from self.step_report()
         return (yield from self._join())
 
-    def _open(self, opening: Opening) -> None:
+    def _open(self, opening: SectionStart) -> None:
         """Branches begin, on states that nobody else has."""
-        p, ledger, at = self.progress, self.course.ledger, self.course.clock()
+        p, writer, at = self.progress, self.context.writer, self.context.clock()
         data, record = opening.data, p.open_record(opening.encoded, at)
         if "items" in data or "states" in data:
-            data = decode(opening.encoded) if ledger is not None else detached_value(data)
+            data = decode(opening.encoded) if writer is not None else detached_value(data)
         p.open(data)
-        if ledger is not None:
-            ledger.put(self.course.root, self.scope.path, at, record)
+        if writer is not None:
+            writer.put(self.context.root, self.scope.path, at, record)
 
-    def _inside(self, task: Task, sub: SubPlan) -> Generator[Any, Any, Any]:
+    def _inside(self, task: NodeContext, sub: SubPlan) -> Generator[Any, Any, Any]:
         """The outcome of a node that runs a graph."""
         p = self.progress
         try:
             if p.section is None:
-                self._open(self.course.guard.aside(opening_inside, self, task.node, sub))
+                self._open(self.context.guard.aside(opening_inside, self, task.node, sub))
             halt = yield from self._join()
             if halt is not None:
                 return halt
@@ -339,7 +345,7 @@ class Walk(Timing):
             if task.plan_node.work is not None:
                 task._hear(final)
                 return sub.result(final)
-            left = self.course.guard.aside(sub.leave, final, self.state, self.plan.schema)
+            left = self.context.guard.aside(sub.leave, final, self.state, self.plan.schema)
             self.changes.replace(p.section.kept)
             return left
         except Exception as error:
@@ -354,11 +360,11 @@ class Walk(Timing):
             left = [key for key, child in section.children.items() if not child.done]
             self.tell(events.LAYER_START, layer=section.layer, tasks=left)
             yield from self.report(self.words.layer(self, section.layer, left))
-        refusal = (yield Join(self)) if self.nested else (yield from self.course.weave(self))
+        refusal = (yield Join(self)) if self.nested else (yield from self.context.weave(self))
         if refusal is not None:
             return refused(refusal)
-        if self.course.stopping:
-            return Halt(CANCELLED)
+        if self.context.stopping:
+            return LoopStop(CANCELLED)
         stopped = [key for key, child in section.children.items() if not child.done]
         if not stopped:
             if section.layer is not None:
@@ -367,12 +373,14 @@ class Walk(Timing):
             return None
         return taken_together([self.halts[key] for key in stopped if key in self.halts])
 
-    def _unfinished(self, task: Task, outcome: Failed | Asked | Asleep | Cancelled | Halt) -> Steps:
+    def _unfinished(
+        self, task: NodeContext, outcome: Failed | Asked | Asleep | Cancelled | LoopStop
+    ) -> Steps:
         """A node didn't complete: try again (None), or stop (a Halt)."""
-        self.course.discretion.look(task.state)
+        self.context.masker.look(task.state)
         task.close()
         self.changes.undo(task.state)
-        if self.course.emit is not None:
+        if self.context.emit is not None:
             self.conclude(task, outcome)
         match outcome:
             case Asked(question, note):
@@ -381,18 +389,18 @@ class Walk(Timing):
                     question._replace(prompt=self.hide(question.prompt)),
                 )
                 reason = f"{place!r} asks: {asked.prompt}{self.hide(note)}"
-                return Halt(PAUSED, self, reason, questions=[asked])
+                return LoopStop(PAUSED, self, reason, questions=[asked])
             case Asleep():
                 return (yield from self.sleep(task, outcome))
             case Cancelled():
-                return Halt(CANCELLED)
+                return LoopStop(CANCELLED)
             case Failed(error, again):
                 delay = self._delay(task, error) if again else None
                 yield from self.report(self.words.fails(self, task, error, delay))
                 if delay is not None:
                     return (yield from self.again(task, error, delay))
-                return Halt(FAILED, self, self.told(error), error, FAILED_PHASE)
-            case Halt(status, cause=cause):
+                return LoopStop(FAILED, self, self.told(error), error, FAILED_PHASE)
+            case LoopStop(status, cause=cause):
                 if status != FAILED:
                     return outcome
                 delay = None if cause is None else self._delay(task, cause)
@@ -400,37 +408,37 @@ class Walk(Timing):
                 yield from self.report(self.words.fails(self, task, error, delay))
                 return outcome if delay is None else (yield from self.again(task, error, delay))
 
-    def _delay(self, task: Task, error: BaseException) -> float | None:
+    def _delay(self, task: NodeContext, error: BaseException) -> float | None:
         retry = task.plan_node.retry
         if retry is None or not retry.applies(error, task.attempt):
             return None
-        return retry.delay(task.attempt, self.course.chance())
+        return retry.delay(task.attempt, self.context.chance())
 
-    def _complete(self, task: Task, delta: bytes, target: str | None, at: float) -> str | None:
+    def _complete(self, task: NodeContext, delta: bytes, target: str | None, at: float) -> str | None:
         """A node of a branch completed: it counts as a step of the run, too. Gives what comes next in the branch."""
-        p, root, ledger = self.progress, self.course.root, self.course.ledger
+        p, root, writer = self.progress, self.context.root, self.context.writer
         following = END if target == self.until else target
         p.began = self.first
         p.complete(task.node, at, following)
         root.step += 1
         root.at = at
-        record = b"" if ledger is None else p.step_record(delta, following)
+        record = b"" if writer is None else p.step_record(delta, following)
         if following == END:
             p.end()
-        if ledger is not None:
-            ledger.put(root, self.scope.path, p.began, record)
-            ledger.consider(root)
+        if writer is not None:
+            writer.put(root, self.scope.path, p.began, record)
+            writer.consider(root)
         return following
 
-    def _halt_of_budget(self, limit: int) -> Halt:
+    def _halt_of_budget(self, limit: int) -> LoopStop:
         """As many nodes have run as may."""
         reason = f"max_iterations ({limit}) exceeded; a resume needs a graph that allows more"
-        return Halt(FAILED, self, reason, None, FAILED_PHASE)
+        return LoopStop(FAILED, self, reason, None, FAILED_PHASE)
 
-    def _halt_after(self, following: object) -> Halt:
+    def _halt_after(self, following: object) -> LoopStop:
         """The node completed, but what follows isn't decided: it is to be, at the resume."""
         if isinstance(following, Failed):
             reason = f"choosing what follows failed: {self.told(following.error)}"
-            return Halt(FAILED, self, reason, following.error, AFTER)
+            return LoopStop(FAILED, self, reason, following.error, AFTER)
         place = self.scope.place(self.progress.node)
-        return Halt(PAUSED, self, f"interrupted after {place!r}", phase=AFTER)
+        return LoopStop(PAUSED, self, f"interrupted after {place!r}", phase=AFTER)

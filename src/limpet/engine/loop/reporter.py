@@ -6,11 +6,11 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 from limpet.engine.loop.commands import Asked, Asleep, Cancelled, Failed, Report
-from limpet.engine.loop.run_context import Course, Halt
+from limpet.engine.loop.run_context import LoopStop, RunContext
 from limpet.engine.loop.state_changes import detached
-from limpet.engine.loop.stream_events import Words, words_for
+from limpet.engine.loop.stream_events import StreamEvents, stream_events_for
 from limpet.engine.node_context.accounts import error_data, told
-from limpet.engine.node_context.node_context import Task
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.scope import Scope
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import State, glance, unshared
@@ -20,14 +20,14 @@ from limpet.journal.store import FAILED
 from limpet.observe import events
 
 
-class Telling:
+class Reporter:
     """The part of a walk that speaks. `first` is when its first node began, `reported` how far it was reported.
 
     `planning` is the way of a workflow's planner, of which layers are
     told and not nodes.
     """
 
-    course: Course
+    context: RunContext
     plan: Plan
     progress: Progress
     scope: Scope
@@ -38,24 +38,24 @@ class Telling:
     reported: int
 
     @property
-    def words(self) -> Words:
+    def words(self) -> StreamEvents:
         """The words for whoever iterates the run."""
-        return words_for(self.plan)
+        return stream_events_for(self.plan)
 
     def tell(self, kind: str, **data: Any) -> None:
         """Tell the observers, if there are any."""
-        emit = self.course.emit
+        emit = self.context.emit
         if emit is not None:
-            data = {"run_id": self.course.root.run_id, **data}
+            data = {"run_id": self.context.root.run_id, **data}
             if branch := self.scope.around:
                 data["branch"] = branch
-            self.course.guard.aside(emit, kind, self.plan.name, data)
+            self.context.guard.aside(emit, kind, self.plan.name, data)
 
-    def announce(self, task: Task) -> None:
+    def announce(self, task: NodeContext) -> None:
         """A node is about to be called."""
-        task.began = self.course.clock()
+        task.began = self.context.clock()
         self.first = self.first or task.began
-        if self.course.emit is None or self.planning:
+        if self.context.emit is None or self.planning:
             return
         p, iteration = self.progress, self.progress.iterations + 1
         if task.visit > 1 and task.attempt == 1:
@@ -65,28 +65,28 @@ class Telling:
             )  # fmt: skip
         self.tell(events.NODE_START, node=task.node, iteration=iteration, attempt=task.attempt)
 
-    def conclude(self, task: Task, outcome: object) -> None:
+    def conclude(self, task: NodeContext, outcome: object) -> None:
         """A node was called; what it asks for, and a run that stops, is told elsewhere."""
         if self.planning or isinstance(outcome, (Asked, Asleep, Cancelled)):
             return
-        failed = isinstance(outcome, Failed) or (isinstance(outcome, Halt) and outcome.status == FAILED)
-        if isinstance(outcome, Halt) and not failed:
+        failed = isinstance(outcome, Failed) or (isinstance(outcome, LoopStop) and outcome.status == FAILED)
+        if isinstance(outcome, LoopStop) and not failed:
             return
         self.tell(
             events.NODE_COMPLETE,
             node=task.node, iteration=self.progress.iterations + 1,
-            error=failed, duration=self.course.clock() - task.began,
+            error=failed, duration=self.context.clock() - task.began,
         )  # fmt: skip
 
     def hide(self, text: str) -> str:
         """The text with what is secret in the states around here covered."""
-        discretion, p = self.course.discretion, self.progress
-        if discretion.idle:
+        masker, p = self.context.masker, self.progress
+        if masker.idle:
             return text
-        root, path = self.course.root, self.scope.path
+        root, path = self.context.root, self.scope.path
         around = [root.descend(path[:depth]).state for depth in range(len(path))]
         below = [child.state for child in p.section.children.values()] if p.section is not None else []
-        return discretion.hide(text, [root.config, self.state, *around, *below])
+        return masker.hide(text, [root.config, self.state, *around, *below])
 
     def told(self, error: BaseException) -> str:
         """An error in one line, without secrets."""
@@ -98,13 +98,13 @@ class Telling:
 
     def report(self, told: Iterable[dict[str, Any]]) -> Generator[Report, Any, None]:
         """Hand events to whoever iterates the run, if they are to hear of each step."""
-        if self.course.stream:
+        if self.context.stream:
             for event in told:
                 yield Report(event)
 
     def step_report(self) -> Generator[Report, Any, None]:
         """The event of the step that completed last. It is reported once, and after it was saved."""
-        if self.course.stream:
+        if self.context.stream:
             self.reported = self.progress.iterations
             yield from self.report(self.words.step(self))
 
@@ -116,7 +116,7 @@ class Telling:
         live = self.plan.schema.live.alive(data)
         live.run_id, live.checkpoint_node = self.state.run_id, self.state.checkpoint_node
         live._at, live._emit, live._saved = self.state._at, None, getattr(self.state, "_saved", None)
-        if secrets := self.course.discretion.names:
+        if secrets := self.context.masker.names:
             live._secrets = secrets
         return live
 

@@ -6,37 +6,56 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.engine.node_context.scope import Guard, Keep
-from limpet.engine.node_context.secret_masker import Discretion
+from limpet.engine.node_context.secret_masker import SecretMasker
 from limpet.errors import Conflict, RunNotFound
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
 from limpet.journal.waits import BEFORE, Question
-from limpet.journal.writer import Ledger
+from limpet.journal.writer import JournalWriter
 from limpet.observe.hub import Emit
 
 if TYPE_CHECKING:
-    from limpet.engine.loop.node_loop import Walk
+    from limpet.engine.loop.node_loop import NodeLoop
 
 
-class Course:
+class RunContext:
     """What all walks of a run share. `stopping` says that it was asked to stop: nothing new begins.
 
     `timer` is the store's clock, by which things are due, and `patience` for how many seconds they are waited for
     here; None is for however long. `leaving` says whether a stop means that somebody else goes on with the run.
     `limit` is how many nodes run at once; one that is `alone` may be called as a node outside of branches is.
     `unsaved` is why the last save failed, where the run goes on without it, as one that is `tolerant` does. `mark` is
-    called when a checkpoint is durable, where somebody keeps account of them. `discretion` knows what is secret.
+    called when a checkpoint is durable, where somebody keeps account of them. `masker` knows what is secret.
     """
 
     __slots__ = (
-        "alone", "chance", "clock", "discretion", "emit", "guard", "interval", "keep", "leaving", "ledger", "limit",
-        "mark", "patience", "resumed", "root", "stopping", "stream", "timer", "tolerant", "unsaved", "weave",
+        "alone",
+        "chance",
+        "clock",
+        "emit",
+        "guard",
+        "interval",
+        "keep",
+        "leaving",
+        "limit",
+        "mark",
+        "masker",
+        "patience",
+        "resumed",
+        "root",
+        "stopping",
+        "stream",
+        "timer",
+        "tolerant",
+        "unsaved",
+        "weave",
+        "writer",
     )  # fmt: skip
 
     def __init__(
         self,
         root: Progress,
-        ledger: Ledger | None,
+        writer: JournalWriter | None,
         clock: Callable[[], float],
         chance: Callable[[], float],
         emit: Emit | None,
@@ -52,11 +71,11 @@ class Course:
         timer: Callable[[], float],
         patience: float | None,
         leaving: Callable[[], bool],
-        weave: Callable[[Walk], Generator[Any, Any, Exception | None]],
-        discretion: Discretion,
+        weave: Callable[[NodeLoop], Generator[Any, Any, Exception | None]],
+        masker: SecretMasker,
     ) -> None:
-        self.discretion = discretion
-        self.root, self.ledger, self.clock, self.chance, self.emit = root, ledger, clock, chance, emit
+        self.masker = masker
+        self.root, self.writer, self.clock, self.chance, self.emit = root, writer, clock, chance, emit
         self.interval, self.stream, self.keep, self.guard, self.limit = interval, stream, keep, guard, limit
         self.alone, self.resumed, self.tolerant, self.weave = alone, resumed, tolerant, weave
         self.mark, self.stopping = mark, False
@@ -68,14 +87,14 @@ class Course:
         return self.tolerant and not isinstance(refusal, (Conflict, RunNotFound, Signalled))
 
 
-class Halt(NamedTuple):
+class LoopStop(NamedTuple):
     """Why a walk came to a stop, and where: `at` is the walk that stopped by itself, this one or one in a branch.
 
     A walk that may not go on, as its records were refused, is still `running`; `cause` is the refusal.
     """
 
     status: str
-    at: Walk | None = None
+    at: NodeLoop | None = None
     reason: str = ""
     cause: BaseException | None = None
     phase: str = BEFORE
@@ -84,7 +103,7 @@ class Halt(NamedTuple):
 
 ASLEEP: Final = "asleep"
 """Why a walk stops that waits for nothing but time, and for longer than anybody stays with it."""
-DONE: Final = Halt(COMPLETED)
+DONE: Final = LoopStop(COMPLETED)
 SAVE: Final = object()
 """What a walk in a branch yields when its records are to be durable before it goes on."""
 
@@ -92,10 +111,10 @@ SAVE: Final = object()
 class Join(NamedTuple):
     """Walk the open branches of this walk; it goes on when all have come to a stop."""
 
-    walk: Walk
+    walk: NodeLoop
 
 
-def taken_together(halts: Sequence[Halt]) -> Halt:
+def taken_together(halts: Sequence[LoopStop]) -> LoopStop:
     """Why branches that run beside each other don't go on: the first that failed, or all that wait for somebody."""
     assert halts, "a branch that isn't done says why"
     failures = [halt for halt in halts if halt.status == FAILED]
@@ -104,18 +123,18 @@ def taken_together(halts: Sequence[Halt]) -> Halt:
         return failures[0]._replace(reason=f"{failures[0].reason}{more}")
     halts = [halt for halt in halts if halt.status != ASLEEP]
     if not halts:
-        return Halt(ASLEEP)
+        return LoopStop(ASLEEP)
     reasons = [halt.reason for halt in halts[:3]] + ([f"and {len(halts) - 3} more"] if len(halts) > 3 else [])
     questions = [each for halt in halts for each in halt.questions]
-    return Halt(PAUSED, halts[0].at, "; ".join(reasons), questions=questions)
+    return LoopStop(PAUSED, halts[0].at, "; ".join(reasons), questions=questions)
 
 
-def refused(refusal: Exception) -> Halt:
+def refused(refusal: Exception) -> LoopStop:
     """Records weren't taken: heed the signal, or go no further."""
-    return Halt(CANCELLED) if isinstance(refusal, Signalled) else Halt(RUNNING, cause=refusal)
+    return LoopStop(CANCELLED) if isinstance(refusal, Signalled) else LoopStop(RUNNING, cause=refusal)
 
 
-def stop_changes(halt: Halt, error: dict[str, Any]) -> dict[str, Any]:
+def stop_changes(halt: LoopStop, error: dict[str, Any]) -> dict[str, Any]:
     """What is noted where a walk stopped by itself."""
     changes: dict[str, Any] = {"status": halt.status, "reason": halt.reason, "cleared": True}
     if halt.status == FAILED:

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from limpet.engine.loop.branches import Weave
+from limpet.engine.loop.branches import BranchRunner
 from limpet.engine.loop.commands import Command, Ending, Report, Verdict
-from limpet.engine.loop.node_loop import Walk
-from limpet.engine.loop.run_context import Course, Halt, stop_changes
+from limpet.engine.loop.node_loop import NodeLoop
+from limpet.engine.loop.run_context import LoopStop, RunContext, stop_changes
 from limpet.engine.loop.state_changes import detached
 from limpet.engine.node_context.accounts import summary
 from limpet.engine.node_context.scope import Guard, Keep
-from limpet.engine.node_context.secret_masker import Discretion
+from limpet.engine.node_context.secret_masker import SecretMasker
 from limpet.errors import Conflict, ExecutionError, LimpetError, RunCancelled, RunNotFound
 from limpet.graphs.plan import PLANNER, Plan
 from limpet.graphs.state import State
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
 from limpet.journal.waits import AFTER, BEFORE
-from limpet.journal.writer import Ledger
+from limpet.journal.writer import JournalWriter
 from limpet.observe import events
 from limpet.observe.hub import Emit
 
@@ -31,14 +31,14 @@ BESIDE = 32
 """How many nodes of a run are called at once, at most, unless it is said otherwise."""
 
 
-class Core:
+class RunLifecycle:
     """One run of a plan, from wherever its progress says it is."""
 
     def __init__(
         self,
         plan: Plan,
         progress: Progress,
-        ledger: Ledger | None,
+        writer: JournalWriter | None,
         *,
         clock: Callable[[], float],
         chance: Callable[[], float],
@@ -54,19 +54,19 @@ class Core:
         alone: bool = True,
         tolerant: bool = False,
         mark: Callable[[], None] | None = None,
-        discretion: Discretion | None = None,
+        masker: SecretMasker | None = None,
         timer: Callable[[], float] | None = None,
         patience: float | None = None,
         leaving: Callable[[], bool] = bool,
     ) -> None:
-        self.progress, self.ledger, self.emit = progress, ledger, emit
+        self.progress, self.writer, self.emit = progress, writer, emit
         self.preserve, self.stream, self.way_out = preserve, stream, way_out
         guard = guard or Guard()
-        self.course = Course(
-            progress, ledger, clock, chance, emit, interval, stream, keep, guard, limit, alone, resumed, tolerant,
-            mark, timer or clock, patience, leaving, self._weave, discretion or Discretion(plan.secrets),
+        self.context = RunContext(
+            progress, writer, clock, chance, emit, interval, stream, keep, guard, limit, alone, resumed, tolerant,
+            mark, timer or clock, patience, leaving, self._weave, masker or SecretMasker(plan.secrets),
         )  # fmt: skip
-        self.walk = Walk(self.course, plan, progress)
+        self.walk = NodeLoop(self.context, plan, progress)
 
     @property
     def state(self) -> State:
@@ -84,7 +84,7 @@ class Core:
             case "failed":
                 return (yield from self._fail(halt))
             case "cancelled":
-                return (yield from (self._leave() if self.course.leaving() else self._cancel()))
+                return (yield from (self._leave() if self.context.leaving() else self._cancel()))
             case "asleep":
                 return (yield from self._leave())
             case _:
@@ -100,8 +100,8 @@ class Core:
             else self.walk.scope.joined()
         )
 
-    def _weave(self, walk: Walk) -> Generator[Any, Any, Exception | None]:
-        return Weave(self.course).run(walk)
+    def _weave(self, walk: NodeLoop) -> Generator[Any, Any, Exception | None]:
+        return BranchRunner(self.context).run(walk)
 
     def _finish(self) -> Ending:
         p = self.progress
@@ -110,7 +110,7 @@ class Core:
         )
         if isinstance(saved, Verdict):
             return saved
-        if not self.preserve or self.course.unsaved is not None:
+        if not self.preserve or self.context.unsaved is not None:
             self.walk.state._saved = None
         if self.emit is not None:
             last = None if self.walk.planning else p.made_by
@@ -118,7 +118,7 @@ class Core:
         yield from self._report(self.walk.words.final({"state": self.state._copy(), "run_id": p.run_id}))
         return Verdict(COMPLETED)
 
-    def _pause(self, halt: Halt) -> Ending:
+    def _pause(self, halt: LoopStop) -> Ending:
         p = self.progress
         changes = self._changes(halt)
         saved = yield from self._stop(PAUSED, changes)
@@ -135,7 +135,7 @@ class Core:
             yield from self._report(self.walk.words.stops(event, p))
         for path, branch in p.stops():
             state = State(branch.state, run_id=p.run_id, checkpoint_node=branch.made_by, timestamp=branch.at)
-            if secrets := self.course.discretion.names:
+            if secrets := self.context.masker.names:
                 state._secrets = secrets
             event = {"node": branch.node, "branch": p.way_to(path), "state": detached(state), **common}
             yield from self._report(self.walk.words.stops(event, branch))
@@ -145,7 +145,7 @@ class Core:
         for event in told:
             yield Report(event)
 
-    def _fail(self, halt: Halt) -> Ending:
+    def _fail(self, halt: LoopStop) -> Ending:
         saved = yield from self._stop(FAILED, self._changes(halt))
         if isinstance(saved, Verdict):
             if saved.error is not None:
@@ -161,13 +161,13 @@ class Core:
 
     def _leave(self) -> Ending:
         """Leave the run where it is, for somebody else to go on with when it is due."""
-        p, ledger = self.progress, self.ledger
-        if ledger is None:
+        p, writer = self.progress, self.writer
+        if writer is None:
             return Verdict(RUNNING)
-        answer = yield ledger.commit(RUNNING, summary(p), heed=None, due=p.due() or 0.0)
+        answer = yield writer.commit(RUNNING, summary(p), heed=None, due=p.due() or 0.0)
         if isinstance(answer, Exception):
             return Verdict(RUNNING, answer if isinstance(answer, LimpetError) else None)
-        self.walk.tell(events.RUN_REST, node=p.place(), due=p.due() or 0.0)
+        self.walk.tell(events.RUN_SLEEP, node=p.place(), due=p.due() or 0.0)
         return Verdict(RUNNING)
 
     def _cancel(self) -> Ending:
@@ -185,7 +185,7 @@ class Core:
         self, status: str, changes: dict[str, Any], purge: bool = False
     ) -> Generator[Command, Any, Verdict | str]:
         """Save where the run stops. Gives the checkpoint's reference, or a Verdict if it can't be saved."""
-        p, ledger, walk = self.progress, self.ledger, self.walk
+        p, writer, walk = self.progress, self.writer, self.walk
         before: dict[str, Any] = {
             "status": RUNNING,
             "reason": None,
@@ -195,11 +195,11 @@ class Core:
         }
         walk.note(changes)
         answer: Any = None
-        if ledger is not None:
+        if writer is not None:
             due = p.due() if status == PAUSED else None
-            answer = yield ledger.commit(status, summary(p), purge, heed=status == PAUSED, due=due)
+            answer = yield writer.commit(status, summary(p), purge, heed=status == PAUSED, due=due)
             if isinstance(answer, Exception):
-                if status != COMPLETED or not self.course.bears(answer):
+                if status != COMPLETED or not self.context.bears(answer):
                     walk.note(before)  # nobody was told of a stop that isn't saved: it is none
                     return (yield from self._unsaved(answer))
                 answer = yield from walk.bear(answer)
@@ -207,16 +207,16 @@ class Core:
                 walk.saved(told=status == COMPLETED and walk.planning)
         if p.iterations != walk.reported:
             yield from walk.step_report()
-        return answer or (f"{p.run_id}@{p.step}" if ledger is not None else "")
+        return answer or (f"{p.run_id}@{p.step}" if writer is not None else "")
 
-    def _changes(self, halt: Halt) -> dict[str, Any]:
+    def _changes(self, halt: LoopStop) -> dict[str, Any]:
         """What is noted of a stop: all of it where the run's own walk has stopped, else that it has."""
         if halt.at is self.walk:
             return stop_changes(halt, self.walk.described(halt))
         changes: dict[str, Any] = {"status": halt.status, "reason": halt.reason}
         return {**changes, "error": self.walk.described(halt)} if halt.status == FAILED else changes
 
-    def _node(self, halt: Halt) -> str:
+    def _node(self, halt: LoopStop) -> str:
         at = halt.at or self.walk
         return at.scope.place(at.progress.node)
 
@@ -229,10 +229,10 @@ class Core:
         p = self.progress
         reason = f"checkpoint save failed: {self.walk.told(refusal)}"
         node = p.made_by or p.node
-        if p.section is not None and self.ledger is not None:
+        if p.section is not None and self.writer is not None:
             node = p.node
             # What branches have finished meanwhile may be saved after all.
-            yield self.ledger.commit(heed=None)
+            yield self.writer.commit(heed=None)
         path = [*map(str, p.section.children)] if self.walk.planning and p.section is not None else p.path
         return (yield from self._failed(reason, refusal, self.walk, node, path))
 
@@ -240,7 +240,7 @@ class Core:
         self,
         reason: str,
         cause: BaseException | None,
-        at: Walk,
+        at: NodeLoop,
         node: str,
         path: Iterable[str],
         saved: str = "",

@@ -15,33 +15,35 @@ from limpet.journal.open_section import Key
 from limpet.journal.progress import Progress
 
 if TYPE_CHECKING:
-    from limpet.engine.loop.reporter import Telling
-    from limpet.engine.node_context.node_context import Task
+    from limpet.engine.loop.reporter import Reporter
+    from limpet.engine.node_context.node_context import NodeContext
 
 Event = dict[str, Any]
 
 
-class Words:
+class StreamEvents:
     """The words of a state graph."""
 
-    def layer(self, walk: Telling, layer: int, tasks: Sequence[Key]) -> Sequence[Event]:
+    def layer(self, walk: Reporter, layer: int, tasks: Sequence[Key]) -> Sequence[Event]:
         """Tasks of a layer are about to run beside each other."""
         return ()
 
-    def begins(self, walk: Telling, task: Task) -> Sequence[Event]:
+    def begins(self, walk: Reporter, task: NodeContext) -> Sequence[Event]:
         """A node is about to be called."""
         return ()
 
-    def fails(self, walk: Telling, task: Task, error: BaseException, delay: float | None) -> Sequence[Event]:
+    def fails(
+        self, walk: Reporter, task: NodeContext, error: BaseException, delay: float | None
+    ) -> Sequence[Event]:
         """A node has failed; it is tried again after `delay` seconds, or isn't (None)."""
         return ()
 
-    def step(self, walk: Telling) -> Sequence[Event]:
+    def step(self, walk: Reporter) -> Sequence[Event]:
         """A node has completed, and that is saved where it is to be."""
         event = {"type": "state", "node": walk.progress.made_by, "state": walk.seen()}
         return ({**event, "branch": walk.scope.branch} if walk.nested else event,)
 
-    def branch(self, walk: Telling, status: str, error: str | None) -> Sequence[Event]:
+    def branch(self, walk: Reporter, status: str, error: str | None) -> Sequence[Event]:
         """A branch has come to its end, or to a stop."""
         failed = {} if error is None else {"error": error}
         return ({"type": "branch", "branch": walk.scope.branch, "status": status, **failed},)
@@ -66,18 +68,20 @@ class Words:
         return ({"type": "error", **event},)
 
 
-class WorkflowWords(Words):
+class WorkflowStreamEvents(StreamEvents):
     """The words of a workflow."""
 
-    def layer(self, walk: Telling, layer: int, tasks: Sequence[Key]) -> Sequence[Event]:
+    def layer(self, walk: Reporter, layer: int, tasks: Sequence[Key]) -> Sequence[Event]:
         return ({"type": "layer_start", "layer": layer, "tasks": list(tasks), **self._where(walk)},)
 
-    def begins(self, walk: Telling, task: Task) -> Sequence[Event]:
+    def begins(self, walk: Reporter, task: NodeContext) -> Sequence[Event]:
         if not walk.scope.in_layer:
             return ()
         return ({"type": "task_start", **self._which(walk, task.node), "attempt": task.attempt},)
 
-    def fails(self, walk: Telling, task: Task, error: BaseException, delay: float | None) -> Sequence[Event]:
+    def fails(
+        self, walk: Reporter, task: NodeContext, error: BaseException, delay: float | None
+    ) -> Sequence[Event]:
         if not walk.scope.in_layer:
             return ()
         event = {
@@ -88,7 +92,7 @@ class WorkflowWords(Words):
         }
         return ({**event, "retry_in": delay},)
 
-    def step(self, walk: Telling) -> Sequence[Event]:
+    def step(self, walk: Reporter) -> Sequence[Event]:
         if not walk.scope.in_layer:
             return self._layer_done(walk)
         name = walk.progress.made_by
@@ -97,7 +101,7 @@ class WorkflowWords(Words):
             record["result"] = MASK
         return ({"type": "task_complete", **self._which(walk, str(name)), **_but(record, "id", "layer")},)
 
-    def branch(self, walk: Telling, status: str, error: str | None) -> Sequence[Event]:
+    def branch(self, walk: Reporter, status: str, error: str | None) -> Sequence[Event]:
         return ()
 
     def stops(self, event: Event, stopped: Progress) -> Sequence[Event]:
@@ -114,11 +118,11 @@ class WorkflowWords(Words):
         saved = {"checkpoint_id": event["checkpoint_path"]} if "checkpoint_path" in event else {}
         return ({"type": "error", **event, "task": event["node"], **saved},)
 
-    def _layer_done(self, walk: Telling) -> Sequence[Event]:
+    def _layer_done(self, walk: Reporter) -> Sequence[Event]:
         """A layer is done, or the first one is to begin: who was skipped, and the id of the checkpoint."""
         p, planned, where = walk.progress, walk.scope.kept, self._where(walk)
         done = planned.visit - 2
-        saved = getattr(walk.state, "_saved", None) if walk.course.unsaved is None else None
+        saved = getattr(walk.state, "_saved", None) if walk.context.unsaved is None else None
         records = ((name, walk.state["tasks"][name]) for name in planned.skipped)
         events = [
             {
@@ -135,12 +139,12 @@ class WorkflowWords(Words):
             events.append({**event, "run_id": p.run_id, **where})
         return events
 
-    def _which(self, walk: Telling, task: str) -> Event:
+    def _which(self, walk: Reporter, task: str) -> Event:
         section = walk.scope.outer.section if walk.scope.outer is not None else None
         assert section is not None
         return {"task": task, "layer": section.layer, **self._where(walk)}
 
-    def _where(self, walk: Telling) -> Event:
+    def _where(self, walk: Reporter) -> Event:
         return {"branch": branch} if (branch := walk.scope.around) else {}
 
 
@@ -148,9 +152,9 @@ def _but(data: Event, *keys: str) -> Event:
     return {key: value for key, value in data.items() if key not in keys}
 
 
-GRAPH_WORDS, WORKFLOW_WORDS = Words(), WorkflowWords()
+GRAPH_STREAM_EVENTS, WORKFLOW_STREAM_EVENTS = StreamEvents(), WorkflowStreamEvents()
 
 
-def words_for(plan: Plan) -> Words:
+def stream_events_for(plan: Plan) -> StreamEvents:
     """The words for runs of this plan."""
-    return GRAPH_WORDS if plan.layers is None else WORKFLOW_WORDS
+    return GRAPH_STREAM_EVENTS if plan.layers is None else WORKFLOW_STREAM_EVENTS

@@ -6,10 +6,10 @@ rest of it and no longer, and where nobody does, the run lies in the store until
 
 from __future__ import annotations
 
-from limpet.engine.loop.commands import Asleep, Cancelled, LetGo, Wait
-from limpet.engine.loop.run_context import ASLEEP, Halt
+from limpet.engine.loop.commands import Asleep, Cancelled, Wait, WaitTooLong
+from limpet.engine.loop.run_context import ASLEEP, LoopStop
 from limpet.engine.loop.saving import Saving, Steps
-from limpet.engine.node_context.node_context import Task
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.graphs.plan import END, PlanNode
 from limpet.journal.store import CANCELLED
 from limpet.journal.waits import ARRIVAL, NEXT_ATTEMPT
@@ -24,23 +24,23 @@ class Timing(Saving):
 
     def rest(self) -> Steps:
         """Wait until the position may be gone on with. A Halt if the run is left, or stops, before."""
-        course, until = self.course, self.progress.rests_until
-        while (left := until - course.timer()) > A_TICK:
-            if not self.nested and course.patience is not None and left > course.patience:
-                return Halt(ASLEEP)
+        context, until = self.context, self.progress.rests_until
+        while (left := until - context.timer()) > A_TICK:
+            if not self.nested and context.patience is not None and left > context.patience:
+                return LoopStop(ASLEEP)
             answer = yield Wait(left)
-            if isinstance(answer, LetGo):
-                return Halt(ASLEEP)
+            if isinstance(answer, WaitTooLong):
+                return LoopStop(ASLEEP)
             if isinstance(answer, Cancelled):
-                return Halt(CANCELLED)
+                return LoopStop(CANCELLED)
         return None
 
-    def sleep(self, task: Task, asleep: Asleep) -> Steps:
+    def sleep(self, task: NodeContext, asleep: Asleep) -> Steps:
         """A node sleeps: it is called again when that is over. None when that is stored."""
         self.tell(events.NODE_SLEEP, node=task.node, until=asleep.until)
         return (yield from self._until(asleep.until, {}, asleep.timer, ARRIVAL))
 
-    def again(self, task: Task, error: BaseException, delay: float) -> Steps:
+    def again(self, task: NodeContext, error: BaseException, delay: float) -> Steps:
         """Count a failed attempt, durably; the next comes after the delay. None when that is stored."""
         self.tell(
             events.NODE_RETRY, node=task.node, attempt=task.attempt, delay=delay, error=self.told(error)
@@ -48,13 +48,13 @@ class Timing(Saving):
         changes = {"attempts": task.attempt, "error": self.error_data(error, self.scope.place(task.node))}
         if self.progress.section is not None:
             changes["section_again"] = True
-        return (yield from self._until(self.course.timer() + delay, changes, NEXT_ATTEMPT))
+        return (yield from self._until(self.context.timer() + delay, changes, NEXT_ATTEMPT))
 
     def linger(self, node: PlanNode, target: str | None) -> None:
         """The edge to `target` takes its time, if it does."""
         delay = node.delays.get(target, 0.0) if node.delays is not None and target not in (None, END) else 0.0
         if delay:
-            self.note({"timers": {ARRIVAL: self.course.timer() + delay}})
+            self.note({"timers": {ARRIVAL: self.context.timer() + delay}})
 
     def _until(self, until: float, changes: dict[str, object], *timers: str) -> Steps:
         """Store that nothing comes before `until`."""

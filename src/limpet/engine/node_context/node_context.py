@@ -25,15 +25,15 @@ from limpet.journal.waits import Question
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from limpet.graphs.workflow.task_report import Said
+    from limpet.graphs.workflow.task_report import TaskReport
 
-CURRENT: ContextVar[Task | None] = ContextVar("limpet.task", default=None)
+CURRENT: ContextVar[NodeContext | None] = ContextVar("limpet.task", default=None)
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Task(Speaking):
+class NodeContext(Speaking):
     """What a node may know about the call it is in, and what a driver needs to make it."""
 
     __slots__ = ("_asked", "_slept", "attempt", "began", "plan_node", "scope", "state", "step", "used")
@@ -47,7 +47,7 @@ class Task(Speaking):
         """The number of the step that this call will complete. The first is 1."""
         self.used: set[str] | None = None
         """The keys of the results that it has got; None while it hasn't asked for any."""
-        self.said: Said | None = None
+        self.said: TaskReport | None = None
         """What a task of a workflow has said besides its result, if it has."""
 
     _asked: int
@@ -147,7 +147,7 @@ class Task(Speaking):
             raise UsageError(
                 "pause() needs a store to keep the run in: compile(store=…), or a CheckpointConfig with an interval"
             )
-        if secret and self.scope.discretion.clear:
+        if secret and self.scope.masker.clear:
             raise UsageError(
                 "pause(secret=True): the store would keep the answer in clear; give compile(encryption=…), set "
                 "LIMPET_ENCRYPTION_KEY, or allow it with compile(secrets_in_clear=True)"
@@ -159,7 +159,7 @@ class Task(Speaking):
         if question_id in self.scope.progress.answers:
             answer = self.scope.progress.answers[question_id]
             if secret:
-                self.scope.discretion.hear(answer)
+                self.scope.masker.hear(answer)
             try:
                 found = read_answer(detached_value(answer), schema)
             except ValueError as problem:
@@ -209,9 +209,7 @@ class Task(Speaking):
         """The text without what is secret in the states around here."""
         scope = self.scope
         outer = [] if scope.outer is None else [scope.outer.state]
-        return scope.discretion.hide(
-            text, [scope.progress.state, *outer, scope.root.state, scope.root.config]
-        )
+        return scope.masker.hide(text, [scope.progress.state, *outer, scope.root.state, scope.root.config])
 
     def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """See `limpet.once`."""
@@ -330,7 +328,7 @@ async def _ready(value: Any) -> Any:
     return value
 
 
-def current(what: str) -> Task:
+def current(what: str) -> NodeContext:
     """The task that is running here. Raises `UsageError` outside of a node."""
     task = CURRENT.get()
     if task is None:

@@ -47,7 +47,7 @@ class Sleep(BaseException):
         super().__init__(timer)
 
 
-class LetOff(BaseException):
+class CallAbandoned(BaseException):
     """Ends a call of a node whose run is to stop, since what it wants kept can't be. No `Exception` either."""
 
 

@@ -12,7 +12,7 @@ from limpet.journal.store import PAUSED
 from limpet.journal.waits import Question
 
 
-class Given(NamedTuple):
+class ResumeInput(NamedTuple):
     """What a resume brings along: answers to open questions, updates of the state, settings.
 
     One that is nobody's wish, since it was just time to go on, is `timed`: it approves of nothing.

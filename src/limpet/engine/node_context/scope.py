@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from limpet.engine.node_context.branch_result import BranchResult
-from limpet.engine.node_context.secret_masker import Discretion
+from limpet.engine.node_context.secret_masker import SecretMasker
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import unshared
 from limpet.journal.encoding.copies import detached_value
@@ -14,7 +14,7 @@ from limpet.journal.open_section import Key
 from limpet.journal.progress import Progress
 
 if TYPE_CHECKING:
-    from limpet.engine.node_context.node_context import Task
+    from limpet.engine.node_context.node_context import NodeContext
 
 
 T = TypeVar("T")
@@ -74,17 +74,17 @@ class Scope:
     `path` leads from the `root` of the run to this branch, `branch` names it and `prefix` makes the numbers of its
     steps different from those of all others. `task` is the call that is under way. `outer` is the progress that a
     branch was opened by, and `kept` what the planner of a workflow wants to remember. `in_layer` says that this is a
-    task of a workflow: a branch of one node, which has its name. `timer` is the store's clock, and `discretion`
+    task of a workflow: a branch of one node, which has its name. `timer` is the store's clock, and `masker`
     knows what is secret.
     """
 
     __slots__ = (
         "branch",
-        "discretion",
         "guard",
         "in_layer",
         "keep",
         "kept",
+        "masker",
         "outer",
         "path",
         "plan",
@@ -107,15 +107,15 @@ class Scope:
         prefix: str = "",
         outer: Progress | None = None,
         timer: Callable[[], float] = float,
-        discretion: Discretion | None = None,
+        masker: SecretMasker | None = None,
     ) -> None:
-        self.timer, self.discretion = timer, discretion or Discretion()
+        self.timer, self.masker = timer, masker or SecretMasker()
         self.plan, self.progress, self.keep, self.guard = plan, progress, keep, guard
         self.root, self.path, self.branch, self.prefix = root, path, branch, prefix
         self.outer = outer
         section = outer.section if outer is not None else None
         self.in_layer = section is not None and section.layer is not None
-        self.task: Task | None = None
+        self.task: NodeContext | None = None
         self.kept: Any = None
 
     @property
@@ -143,7 +143,7 @@ class Scope:
             made = BranchResult(
                 data, branch=section.label(key), index=index, error=detached_value(child.error), started=child.began,
                 ended=child.at, run_id=child.run_id, checkpoint_node=child.made_by,
-                changed=child.changed if child.base is not None else None, secrets=self.discretion.names,
+                changed=child.changed if child.base is not None else None, secrets=self.masker.names,
             )  # fmt: skip
             found.append(made)
         return found

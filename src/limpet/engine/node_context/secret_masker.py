@@ -8,7 +8,7 @@ from typing import Any
 from limpet.graphs.secrets import forms_of, hidden, values_in
 
 
-class Discretion:
+class SecretMasker:
     """The secrets of one run. `names` are the secret keys; `clear` says that they would be stored for all to read.
 
     `tasks` says that results of tasks are secret, too. `heard` is what secrets look like that are in no state:

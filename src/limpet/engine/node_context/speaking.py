@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from limpet.engine.node_context.scope import Scope
     from limpet.graphs.plan import PlanNode
     from limpet.graphs.workflow.state import TaskResult
-    from limpet.graphs.workflow.task_report import Said
+    from limpet.graphs.workflow.task_report import TaskReport
     from limpet.journal.progress import Progress
 
 
@@ -27,7 +27,7 @@ class Speaking:
 
     scope: Scope
     plan_node: PlanNode
-    said: Said | None
+    said: TaskReport | None
 
     def add_message(self, message: Any, /) -> None:
         """Add a message to the workflow's, when the task completes."""
@@ -114,11 +114,11 @@ class Speaking:
             self.scope.outer if self.scope.outer is not None and self.scope.in_layer else self.scope.progress
         )
 
-    def _tasks(self, said: Said) -> Mapping[str, Any]:
+    def _tasks(self, said: TaskReport) -> Mapping[str, Any]:
         """What the workflow consists of, as far as this task knows."""
         return ChainMap(said.tasks, self._flow.state["dag"])
 
-    def _saying(self, what: str) -> Said:
+    def _saying(self, what: str) -> TaskReport:
         """What it has said so far, to be added to. Raises `UsageError` outside of a workflow."""
         if self.scope.task is not self:
             raise UsageError(
@@ -129,7 +129,7 @@ class Speaking:
                 f"{what} is for a task of a workflow; node {self.plan_node.name!r} returns what it changes"
             )
         if self.said is None:
-            from limpet.graphs.workflow.task_report import Said
+            from limpet.graphs.workflow.task_report import TaskReport
 
-            self.said = Said(self.plan_node.name if self.scope.in_layer else "after_layer")
+            self.said = TaskReport(self.plan_node.name if self.scope.in_layer else "after_layer")
         return self.said

@@ -5,24 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from limpet.engine.leases.lease_client import Link
+from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.start import check_id
 from limpet.journal.export import new_run_of, packed, parcel_of, unpacked
 from limpet.journal.store import RUNNING, Tail
 from limpet.stores.atomic_files import explained, put
 
 
-def export_run(link: Link, run_id: str, path: str | os.PathLike[str]) -> None:
+def export_run(client: LeaseClient, run_id: str, path: str | os.PathLike[str]) -> None:
     """Write a run to a file, whole or not at all. Raises `Conflict` while somebody advances the run."""
     target = Path(path)
-    data = packed(parcel_of(_still(link, run_id)))
+    data = packed(parcel_of(_still(client, run_id)))
     try:
         put(target, data)
     except OSError as error:
         raise explained(error, target) from error
 
 
-def import_run(link: Link, path: str | os.PathLike[str], run_id: str | None) -> str:
+def import_run(client: LeaseClient, path: str | os.PathLike[str], run_id: str | None) -> str:
     """Create the run that a file holds, with all its records at once or not at all; return its id."""
     source = Path(path)
     try:
@@ -31,18 +31,18 @@ def import_run(link: Link, path: str | os.PathLike[str], run_id: str | None) -> 
         raise explained(error, source, "read") from error
     parcel = unpacked(data, str(source))
     named = check_id(parcel.run_id if run_id is None else run_id)
-    link.store.create(new_run_of(parcel, named))
+    client.store.create(new_run_of(parcel, named))
     return named
 
 
-def _still(link: Link, run_id: str) -> Tail:
+def _still(client: LeaseClient, run_id: str) -> Tail:
     """All of a run, while nobody advances it."""
-    if link.head(run_id).status != RUNNING:
-        tail = link.store.read(run_id, first=1)
+    if client.head(run_id).status != RUNNING:
+        tail = client.store.read(run_id, first=1)
         if tail.head.status != RUNNING:
             return tail
-    held = link.claim(run_id)
+    held = client.claim(run_id)
     try:
-        return link.store.read(run_id, first=1)
+        return client.store.read(run_id, first=1)
     finally:
-        link.release(held)
+        client.release(held)

@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.engine.leases.lease_client import Link
+from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.next_node import update_inside
 from limpet.engine.node_context.accounts import summary
 from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.resume import merge_update
-from limpet.engine.sessions.session import Compiled
+from limpet.engine.sessions.session import CompiledGraph
 from limpet.engine.sessions.start import check_id, made_with, new_run
 from limpet.errors import Conflict, DamagedRecord, UsageError
 from limpet.graphs.plan import Plan
-from limpet.graphs.secrets import Veiled
+from limpet.graphs.secrets import MaskedDict
 from limpet.graphs.state import State, new_id
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
@@ -27,7 +27,7 @@ from limpet.journal.reader import Checkpoint, check_end, history, next_step, pro
 from limpet.journal.salvage import salvaged
 from limpet.journal.store import CANCELLED, ENDED, PAUSED, RUNNING, STATUSES, RunFilter, RunHead
 from limpet.journal.waits import AFTER, BEFORE, Question
-from limpet.journal.writer import Ledger
+from limpet.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
     from limpet.journal.verify import Verification
@@ -107,31 +107,31 @@ def _note_of(head: RunHead) -> tuple[dict[str, Any], list[Question]]:
 
 
 def list_runs(
-    link: Link, status: str | None, graph: str | None, tag: str | None, limit: int | None
+    client: LeaseClient, status: str | None, graph: str | None, tag: str | None, limit: int | None
 ) -> list[RunInfo]:
     """The runs that fit, newest first."""
     if status is not None and status not in STATUSES:
         raise UsageError(f"a run's status is one of {', '.join(STATUSES)}, not {status!r}")
     statuses = () if status is None else (status,)
-    return RunList(run_info(head) for head in link.store.list(RunFilter(statuses, graph, tag, limit=limit)))
+    return RunList(run_info(head) for head in client.store.list(RunFilter(statuses, graph, tag, limit=limit)))
 
 
-def checkpoints(link: Link, run_id: str) -> list[Checkpoint]:
+def checkpoints(client: LeaseClient, run_id: str) -> list[Checkpoint]:
     """All steps of a run that its journal still has. Raises `DamagedRecord`."""
-    tail = link.store.read(run_id, first=1)
+    tail = client.store.read(run_id, first=1)
     found = history(tail)
     check_end(tail)
     return found
 
 
-def state_at(compiled: Compiled, run_id: str, step: int | None) -> State:
+def state_at(compiled: CompiledGraph, run_id: str, step: int | None) -> State:
     """The state after a step, or the newest one."""
-    return as_state(progress_of(compiled.need_link("state_at"), run_id, step), compiled.plan)
+    return as_state(progress_of(compiled.need_client("state_at"), run_id, step), compiled.plan)
 
 
-def difference(link: Link, run_id: str, a: int, b: int, secrets: frozenset[str]) -> Difference:
+def difference(client: LeaseClient, run_id: str, a: int, b: int, secrets: frozenset[str]) -> Difference:
     """What is different after step `b` from what was after step `a`. What is secret of it isn't printed."""
-    tail = link.store.read(run_id, first=1)
+    tail = client.store.read(run_id, first=1)
     old, new = progress_at(tail, a).so_far(), progress_at(tail, b).so_far()
     found = Difference(
         added={key: value for key, value in new.items() if key not in old},
@@ -142,18 +142,18 @@ def difference(link: Link, run_id: str, a: int, b: int, secrets: frozenset[str])
             if key in old and encode(old[key]) != encode(value)
         },
     )
-    return Difference(*(Veiled(part, secrets) for part in found)) if secrets else found
+    return Difference(*(MaskedDict(part, secrets) for part in found)) if secrets else found
 
 
-def verify(link: Link, run_id: str) -> Verification:
+def verify(client: LeaseClient, run_id: str) -> Verification:
     """What of a run is damaged, and what can still be had."""
     from limpet.journal import verify as verification
 
-    return verification.verify(link.store, run_id)
+    return verification.verify(client.store, run_id)
 
 
 def fork(
-    compiled: Compiled,
+    compiled: CompiledGraph,
     run_id: str,
     step: int | None,
     update: Mapping[str, Any] | None,
@@ -161,8 +161,8 @@ def fork(
     tags: tuple[str, ...],
 ) -> str:
     """Create a run that begins where another one stood after `step`, with `update` merged in; return its id."""
-    link = compiled.need_link("fork")
-    progress = progress_of(link, run_id, step)
+    client = compiled.need_client("fork")
+    progress = progress_of(client, run_id, step)
     check_fits(compiled.plan, progress)
     progress.run_id, progress.parent = (
         check_id(new_id() if new_run_id is None else new_run_id),
@@ -177,16 +177,16 @@ def fork(
         merge_update(compiled.plan, update, progress)
         for path, branch in list(progress.under_way()):
             merge_update(*update_inside(compiled.plan, progress, path, update), branch)
-    link.store.create(new_run(progress, tags, None, link.ttl))
+    client.store.create(new_run(progress, tags, None, client.ttl))
     return progress.run_id
 
 
-def rollback(compiled: Compiled, run_id: str, step: int) -> State:
+def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
     """Set a run back to where it stood after `step`; it is then paused. Nothing of its history goes."""
-    link = compiled.need_link("rollback")
-    held = link.claim(run_id)
+    client = compiled.need_client("rollback")
+    held = client.claim(run_id)
     try:
-        tail = salvaged(link.store, run_id)
+        tail = salvaged(client.store, run_id)
         progress = progress_at(tail, step)
         check_fits(compiled.plan, progress)
         progress.step, progress.crashes, progress.at = next_step(tail), held.lease.crashes, time()
@@ -194,47 +194,47 @@ def rollback(compiled: Compiled, run_id: str, step: int) -> State:
         if progress.section is not None:
             progress.section.step = progress.step  # what is done again has another idempotency key
         _forget_stop(progress)
-        ledger = Ledger(run_id, held.lease.fence, tail.head.sequence)
-        ledger.whole(progress)
-        refusal = link.commit(ledger.commit(PAUSED, summary(progress), heed=False))
+        writer = JournalWriter(run_id, held.lease.fence, tail.head.sequence)
+        writer.whole(progress)
+        refusal = client.commit(writer.commit(PAUSED, summary(progress), heed=False))
         if refusal is not None:
             raise refusal
     except BaseException:
-        link.release(held)
+        client.release(held)
         raise
-    link.let_go(held)
+    client.let_go(held)
     return as_state(progress, compiled.plan)
 
 
-def cancel(link: Link, run_id: str) -> None:
+def cancel(client: LeaseClient, run_id: str) -> None:
     """Stop a run: here before its next node, elsewhere when its holder next saves or renews, or at once if idle."""
-    held = link.held.get(run_id)
+    held = client.held.get(run_id)
     if held is not None:
         held.stop.ask()
         return
-    head = link.head(run_id)
+    head = client.head(run_id)
     if head.status == CANCELLED:
         return
     _refuse_ended(head)
     try:
-        held = link.claim(run_id)
+        held = client.claim(run_id)
     except Conflict:
-        link.store.signal(run_id, "cancel")
+        client.store.signal(run_id, "cancel")
         return
     try:
-        tail = link.store.read(run_id)
+        tail = client.store.read(run_id)
         _refuse_ended(tail.head)
         progress = read_progress(tail)
         progress.crashes = held.lease.crashes
-        ledger = Ledger(run_id, held.lease.fence, tail.head.sequence)
-        ledger.move(progress, {"status": CANCELLED, "reason": "cancelled"}, time())
-        refusal = link.commit(ledger.commit(CANCELLED, summary(progress), heed=False))
+        writer = JournalWriter(run_id, held.lease.fence, tail.head.sequence)
+        writer.move(progress, {"status": CANCELLED, "reason": "cancelled"}, time())
+        refusal = client.commit(writer.commit(CANCELLED, summary(progress), heed=False))
         if refusal is not None:
             raise refusal
     except BaseException:
-        link.release(held)
+        client.release(held)
         raise
-    link.let_go(held)
+    client.let_go(held)
 
 
 def _refuse_ended(head: RunHead) -> None:
@@ -242,11 +242,11 @@ def _refuse_ended(head: RunHead) -> None:
         raise UsageError(f"run {head.run_id!r} has ended already: it is {head.status}")
 
 
-def progress_of(link: Link, run_id: str, step: int | None) -> Progress:
+def progress_of(client: LeaseClient, run_id: str, step: int | None) -> Progress:
     """How far a run had come after a step, or has by now."""
     if step is None:
-        return read_progress(link.store.read(run_id))
-    return progress_at(salvaged(link.store, run_id), step)
+        return read_progress(client.store.read(run_id))
+    return progress_at(salvaged(client.store, run_id), step)
 
 
 def as_state(progress: Progress, plan: Plan) -> State:

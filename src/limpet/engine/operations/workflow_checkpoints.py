@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from limpet.engine.operations.records import as_state, checkpoints, progress_of
-from limpet.engine.sessions.session import Compiled
+from limpet.engine.sessions.session import CompiledGraph
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import MASK, masked
 from limpet.graphs.workflow.dag import layers_of
@@ -64,9 +64,9 @@ class WorkflowCheckpoint(NamedTuple):
         return f"WorkflowCheckpoint({', '.join(f'{name}={value!r}' for name, value in told.items())})"
 
 
-def load(compiled: Compiled, run_id: str, step: int | None) -> WorkflowCheckpoint:
+def load(compiled: CompiledGraph, run_id: str, step: int | None) -> WorkflowCheckpoint:
     """A run's checkpoint after a step, or its newest."""
-    progress = progress_of(compiled.need_link("checkpoint"), run_id, step)
+    progress = progress_of(compiled.need_client("checkpoint"), run_id, step)
     state = as_state(progress, compiled.plan)
     assert isinstance(state, WorkflowState)
     return WorkflowCheckpoint(
@@ -86,9 +86,9 @@ def load(compiled: Compiled, run_id: str, step: int | None) -> WorkflowCheckpoin
     )
 
 
-def newest(compiled: Compiled, run_id: str) -> list[Checkpoint]:
+def newest(compiled: CompiledGraph, run_id: str) -> list[Checkpoint]:
     """The checkpoints of a run that are kept, one for each layer that was done, oldest first."""
-    found = checkpoints(compiled.need_link("checkpoints"), run_id)
+    found = checkpoints(compiled.need_client("checkpoints"), run_id)
     layers = [each for each in found if each.node == PLANNER and each.branch is None and each.step > 1]
     return layers[-compiled.keep :] if compiled.keep is not None else layers
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from limpet.engine.leases.lease_client import Link
-from limpet.engine.sessions.session import Compiled
+from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.sessions.session import CompiledGraph
 from limpet.errors import (
     RunNotFound,
     UsageError,
@@ -15,7 +15,7 @@ from limpet.graphs.plan import Plan
 from limpet.journal.progress import Progress
 
 
-def located(compiled: Compiled, reference: Any) -> tuple[str, int | None]:
+def located(compiled: CompiledGraph, reference: Any) -> tuple[str, int | None]:
     """The run and the step that a checkpoint's id names. For a workflow it may be a run's: then that, and None.
 
     Raises `UsageError` for what is no id, and for a run of another graph; `RunNotFound`.
@@ -26,15 +26,15 @@ def located(compiled: Compiled, reference: Any) -> tuple[str, int | None]:
         if step is None:
             raise UsageError(f"{reference!r} is no checkpoint: that is a run id, '@' and a step")
         return run_id, step
-    link = compiled.need_link("resume, or a look at a run,")
+    client = compiled.need_client("resume, or a look at a run,")
     ways = dict.fromkeys([(run_id, step), (reference, None)])
-    found = [(named, number) for named, number in ways if is_run(link, named)]
+    found = [(named, number) for named, number in ways if is_run(client, named)]
     if len(found) > 1:
         raise UsageError(
             f"{reference!r} is a run and a checkpoint of run {run_id!r} as well: name the run's newest one"
         )
     named, number = found[0] if found else (run_id, step)
-    head = link.head(named)
+    head = client.head(named)
     if head.graph != compiled.plan.name:
         raise UsageError(f"run {named!r} belongs to graph {head.graph!r}, not to {compiled.plan.name!r}")
     return named, number
@@ -62,9 +62,9 @@ def names_file(plan: Plan, reference: Any) -> bool:
     return reference.endswith(".pkl") or os.sep in reference or "/" in reference or os.path.isfile(reference)
 
 
-def is_run(link: Link, run_id: str) -> bool:
+def is_run(client: LeaseClient, run_id: str) -> bool:
     try:
-        link.head(run_id)
+        client.head(run_id)
     except RunNotFound:
         return False
     return True

@@ -12,22 +12,22 @@ from contextlib import suppress
 from time import time
 from typing import Any
 
-from limpet.engine.leases.lease_client import Held, Link, link_to, nudge
+from limpet.engine.leases.lease_client import HeldLease, LeaseClient, client_for, nudge
 from limpet.engine.loop.next_node import update_inside
 from limpet.engine.loop.state_changes import Changes
 from limpet.engine.node_context.accounts import summary
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import check_step, is_run, located, names_file
 from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.provenance import environment
-from limpet.engine.sessions.session import Compiled, Session
+from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.engine.sessions.start import new_run, tell_start
 from limpet.engine.sessions.user_checkpointer import take_back
 from limpet.errors import (
     AlreadyCompleted,
     Conflict,
     RunNotFound,
-    RunSetAside,
+    RunQuarantined,
     UnstorableValue,
     UsageError,
 )
@@ -45,7 +45,7 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.journal.waits import FAILED_PHASE
-from limpet.journal.writer import Ledger
+from limpet.journal.writer import JournalWriter
 from limpet.observe import events
 
 A_MOMENT = 1.0
@@ -53,9 +53,9 @@ A_MOMENT = 1.0
 
 
 def resume(
-    compiled: Compiled,
+    compiled: CompiledGraph,
     run_id: str,
-    given: Given,
+    given: ResumeInput,
     wait: float | None,
     stream: bool,
     step: int | None = None,
@@ -68,23 +68,23 @@ def resume(
     `step` says where the caller believes the run to be, `patience` for how long it may wait here, `most_crashes` how
     often in a row it may have taken its process down, `known` what the store said of it just now. Raises
     `RunNotFound`, `AlreadyCompleted`, `Conflict`, `AnswerRefused`, `RunPaused` for a question left open,
-    `DamagedRecord`, `UsageError`, `RunSetAside`.
+    `DamagedRecord`, `UsageError`, `RunQuarantined`.
     """
-    link = compiled.need_link("resume")
+    client = compiled.need_client("resume")
     if known is None:
-        _refuse_completed(link.head(run_id))
-    held = link.claim(run_id, wait, known)
+        _refuse_completed(client.head(run_id))
+    held = client.claim(run_id, wait, known)
     try:
-        tail = link.store.read(run_id)
-        progress, ledger, losses = _reopen(compiled, tail, held, step, given, most_crashes)
-        _bring_in(compiled, progress, ledger, given, tail.head.signal is not None, held.now())
+        tail = client.store.read(run_id)
+        progress, writer, losses = _reopen(compiled, tail, held, step, given, most_crashes)
+        _bring_in(compiled, progress, writer, given, tail.head.signal is not None, held.now())
         fresh = progress.meta.get("queued") and not progress.iterations and progress.section is None
         session = Session(
-            compiled, progress, ledger, held, stream=stream, resumed=not fresh, whole=tail.first, patience=patience,
+            compiled, progress, writer, held, stream=stream, resumed=not fresh, whole=tail.first, patience=patience,
             losses=losses,
         )  # fmt: skip
     except BaseException:
-        link.release(held)
+        client.release(held)
         raise
     if given.timed and tail.head.signal is not None:
         session.stop.ask()
@@ -96,14 +96,14 @@ def resume(
     return session
 
 
-def answer(link: Link, run_id: str, given: Given, wait: float | None = None) -> None:
+def answer(client: LeaseClient, run_id: str, given: ResumeInput, wait: float | None = None) -> None:
     """Store answers to what a run asks; whoever supervises the store goes on with it. Needs no plan.
 
     Raises `RunNotFound`, `Conflict`, `AnswerRefused`, `UsageError` if it asks nothing, `DamagedRecord`.
     """
-    held = link.claim(run_id, wait)
+    held = client.claim(run_id, wait)
     try:
-        tail = link.store.read(run_id)
+        tail = client.store.read(run_id)
         _refuse_completed(tail.head)
         progress, weight = read_on(tail)
         if not progress.open_questions():
@@ -113,20 +113,24 @@ def answer(link: Link, run_id: str, given: Given, wait: float | None = None) -> 
         answers, overdue = given.answers_to(progress, held.now()), progress.overdue(held.now())
         encode(answers, "answers")
         progress.lost(held.lease.crashes)
-        ledger = Ledger(run_id, held.lease.fence, tail.head.sequence, weight)
-        ledger.move(progress, {"time_passed": overdue, "going_on": answers}, time())
-        refusal = link.commit(
-            ledger.commit(RUNNING, summary(progress), heed=False, due=progress.due() or 0.0)
+        writer = JournalWriter(run_id, held.lease.fence, tail.head.sequence, weight)
+        writer.move(progress, {"time_passed": overdue, "going_on": answers}, time())
+        refusal = client.commit(
+            writer.commit(RUNNING, summary(progress), heed=False, due=progress.due() or 0.0)
         )
         if refusal is not None:
             raise refusal
     finally:
-        link.release(held)
-    nudge(link.store)
+        client.release(held)
+    nudge(client.store)
 
 
 def recall(
-    compiled: Compiled, reference: str | os.PathLike[str], given: Given, stream: bool, file: bool = False
+    compiled: CompiledGraph,
+    reference: str | os.PathLike[str],
+    given: ResumeInput,
+    stream: bool,
+    file: bool = False,
 ) -> Session:
     """Open the run that a checkpoint's reference leads to: a file's, if `file`. Raises what `resume` does."""
     file = file or isinstance(reference, os.PathLike)
@@ -138,26 +142,26 @@ def recall(
     keeper = compiled.checkpointer if compiled.checkpointer is not None and not file else CheckpointFiles()
     progress = take_back(keeper, os.fspath(reference), compiled.plan)
     check_fits(compiled.plan, progress)
-    if compiled.link is None:
+    if compiled.client is None:
         from limpet.stores.memory import MemoryStore
 
-        compiled = compiled._replace(link=link_to(MemoryStore()), interval=0, own=False)
-    link = compiled.need_link("invoke(checkpoint=…)")
+        compiled = compiled._replace(client=client_for(MemoryStore()), interval=0, own=False)
+    client = compiled.need_client("invoke(checkpoint=…)")
     if not compiled.own:
         with suppress(RunNotFound):
-            link.store.delete(progress.run_id)
-    elif is_run(link, progress.run_id):
-        if _stands_there(link, progress):
+            client.store.delete(progress.run_id)
+    elif is_run(client, progress.run_id):
+        if _stands_there(client, progress):
             return resume(compiled, progress.run_id, given, None, stream, progress.step)
         progress.run_id, progress.parent = new_id(), progress.run_id
     progress.crashes = 0
-    link.store.create(new_run(progress, (), None, link.ttl))
+    client.store.create(new_run(progress, (), None, client.ttl))
     return resume(compiled, progress.run_id, given, None, stream)
 
 
-def _stands_there(link: Link, progress: Progress) -> bool:
+def _stands_there(client: LeaseClient, progress: Progress) -> bool:
     """Whether the stored run is still where this progress of it was saved: then its journal is gone on with."""
-    tail = link.store.read(progress.run_id)
+    tail = client.store.read(progress.run_id)
     if not tail.records or tail.head.status == COMPLETED:
         return False
     stored, _ = read_on(tail)
@@ -167,8 +171,13 @@ def _stands_there(link: Link, progress: Progress) -> bool:
 
 
 def _reopen(
-    compiled: Compiled, tail: Tail, held: Held, step: int | None, given: Given, most_crashes: int | None
-) -> tuple[Progress, Ledger, int]:
+    compiled: CompiledGraph,
+    tail: Tail,
+    held: HeldLease,
+    step: int | None,
+    given: ResumeInput,
+    most_crashes: int | None,
+) -> tuple[Progress, JournalWriter, int]:
     """The run's progress, the ledger to go on with, and how many holders were lost since it last came further."""
     _refuse_completed(tail.head)
     if given.timed and (tail.head.due is None or tail.head.due > held.now() + A_MOMENT):
@@ -191,43 +200,43 @@ def _reopen(
             f"step {step} is not its newest any more, that is {progress.step}; "
             f"fork({progress.run_id!r}, step={step}) goes on from there beside the run",
         )
-    ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence, weight)
+    writer = JournalWriter(progress.run_id, held.lease.fence, tail.head.sequence, weight)
     if losses > 0 and waits:
-        _forgive(progress, ledger, held)
+        _forgive(progress, writer, held)
         losses = 0
     progress.lost(held.lease.crashes)
     if refitted:
-        ledger.whole(progress)
-    return progress, ledger, losses
+        writer.whole(progress)
+    return progress, writer, losses
 
 
-def _forgive(progress: Progress, ledger: Ledger, held: Held) -> None:
+def _forgive(progress: Progress, writer: JournalWriter, held: HeldLease) -> None:
     """A run that only let time pass took nobody down: holders that were lost meanwhile don't count against it."""
     changes = {"attempts": progress.attempts} if progress.section is None else {}
     progress.lost(held.lease.crashes)
-    ledger.move(progress, changes, time())
+    writer.move(progress, changes, time())
 
 
-def _set_aside(compiled: Compiled, progress: Progress, tail: Tail, held: Held) -> None:
-    """Have a run that takes its process down again and again count as failed: `RunSetAside`."""
+def _set_aside(compiled: CompiledGraph, progress: Progress, tail: Tail, held: HeldLease) -> None:
+    """Have a run that takes its process down again and again count as failed: `RunQuarantined`."""
     times = held.lease.crashes - progress.crashes
-    link, node = compiled.need_link("supervise"), progress.place()
+    client, node = compiled.need_client("supervise"), progress.place()
     reason = f"its process was lost {times} times in a row at {node!r}, so it was set aside"
-    error = {"type": RunSetAside.__name__, "message": reason, "node": node}
+    error = {"type": RunQuarantined.__name__, "message": reason, "node": node}
     changes: dict[str, Any] = {"status": FAILED, "reason": reason, "error": error, "cleared": True}
     if progress.section is None:
         changes["phase"] = FAILED_PHASE
     progress.crashes = held.lease.crashes
-    ledger = Ledger(progress.run_id, held.lease.fence, tail.head.sequence)
-    ledger.move(progress, changes, time())
-    refusal = link.commit(ledger.commit(FAILED, summary(progress), heed=None))
+    writer = JournalWriter(progress.run_id, held.lease.fence, tail.head.sequence)
+    writer.move(progress, changes, time())
+    refusal = client.commit(writer.commit(FAILED, summary(progress), heed=None))
     if refusal is not None:
         raise refusal
     if compiled.emit is not None:
         data = {"run_id": progress.run_id, "node": node, "error": reason}
         compiled.emit(events.RUN_FAIL, compiled.plan.name, data)
     message = f"run {progress.run_id!r}: {reason}; resume({progress.run_id!r}) tries it again"
-    raise RunSetAside(message, progress.run_id)
+    raise RunQuarantined(message, progress.run_id)
 
 
 def _refuse_completed(head: RunHead) -> None:
@@ -239,7 +248,12 @@ def _refuse_completed(head: RunHead) -> None:
 
 
 def _bring_in(
-    compiled: Compiled, progress: Progress, ledger: Ledger, given: Given, signalled: bool, now: float
+    compiled: CompiledGraph,
+    progress: Progress,
+    writer: JournalWriter,
+    given: ResumeInput,
+    signalled: bool,
+    now: float,
 ) -> None:
     """Make a resume durable: from now on the run is running again, with what it was given.
 
@@ -253,27 +267,27 @@ def _bring_in(
     encode(dict(given.config or {}), "config")
     failed = any(branch.status == FAILED for _, branch in progress.stops())
     wished = not given.timed and (signalled or failed)
-    brings = answers or update or given.config or wished or overdue or ledger.pending
+    brings = answers or update or given.config or wished or overdue or writer.pending
     if progress.status == RUNNING and not brings:
         return
     changes: dict[str, Any] = {"meta": {**progress.meta, **environment()}}
     changes["fingerprint"] = compiled.plan.fingerprint
     if given.config:
         changes["config"] = {**progress.config, **given.config}
-    link, at = compiled.need_link("resume"), time()
+    client, at = compiled.need_client("resume"), time()
     if overdue or given.timed:
         changes["time_passed"] = overdue
-    ledger.move(progress, changes if given.timed else {**changes, "going_on": answers}, at)
+    writer.move(progress, changes if given.timed else {**changes, "going_on": answers}, at)
     if update:
-        ledger.note(progress.move_record({}, at, merge_update(compiled.plan, update, progress)))
+        writer.note(progress.move_record({}, at, merge_update(compiled.plan, update, progress)))
         for path, branch in list(progress.under_way()):
             delta = merge_update(*update_inside(compiled.plan, progress, path, update), branch)
-            ledger.put(progress, path, at, branch.move_record({}, at, delta))
-    commit = ledger.commit(RUNNING, summary(progress), heed=None if given.timed else False, due=0.0)
-    refusal = link.commit(commit)
+            writer.put(progress, path, at, branch.move_record({}, at, delta))
+    commit = writer.commit(RUNNING, summary(progress), heed=None if given.timed else False, due=0.0)
+    refusal = client.commit(commit)
     if refusal is not None:
         raise refusal
-    ledger.acknowledged(commit)
+    writer.acknowledged(commit)
 
 
 def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> bytes:

@@ -7,13 +7,13 @@ from threading import Event, Lock
 from time import sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.engine.leases.lease_client import Held, Link, Stop, in_words
+from limpet.engine.leases.lease_client import HeldLease, LeaseClient, StopRequest, in_words
 from limpet.engine.loop.commands import Command, Verdict
-from limpet.engine.loop.run_lifecycle import BESIDE, Core
+from limpet.engine.loop.run_lifecycle import BESIDE, RunLifecycle
 from limpet.engine.node_context.accounts import summary
-from limpet.engine.node_context.questions import LetOff
+from limpet.engine.node_context.questions import CallAbandoned
 from limpet.engine.node_context.scope import Guard, Scope
-from limpet.engine.node_context.secret_masker import Discretion
+from limpet.engine.node_context.secret_masker import SecretMasker
 from limpet.engine.sessions.step_retention import LARGE, StepRetention, Upkeep
 from limpet.engine.sessions.user_checkpointer import hand_over
 from limpet.errors import (
@@ -33,7 +33,7 @@ from limpet.journal.store import (
     Commit,
     Signalled,
 )
-from limpet.journal.writer import Ledger
+from limpet.journal.writer import JournalWriter
 from limpet.observe.hub import Emit
 from limpet.stores.user_stores.checkpointer import Checkpointer
 
@@ -49,11 +49,11 @@ OFTEN, A_WHILE = 16, 1.0
 """After so many failures in a row, a save is tried again after so many seconds, where a run goes on without."""
 
 
-class Compiled(NamedTuple):
+class CompiledGraph(NamedTuple):
     """A plan and all that a run of it needs: where it is saved, how often, who watches."""
 
     plan: Plan
-    link: Link | None
+    client: LeaseClient | None
     interval: int
     preserve: bool
     emit: Emit | None
@@ -82,14 +82,14 @@ class Compiled(NamedTuple):
         saving = {"on_save_error": on_save_error, "keep": self.keep}
         return {"max_concurrency": self.max_concurrency, "preserve": self.preserve, **saving}
 
-    def need_link(self, what: str) -> Link:
+    def need_client(self, what: str) -> LeaseClient:
         """The link to the store. Raises `UsageError` if the graph has none."""
-        if self.link is None:
+        if self.client is None:
             kind = "graph" if self.plan.layers is None else "workflow"
             raise UsageError(
                 f"{what} needs a store, and {kind} {self.plan.name!r} has none: compile(store=…)"
             )
-        return self.link
+        return self.client
 
 
 class Session:
@@ -97,10 +97,10 @@ class Session:
 
     def __init__(
         self,
-        compiled: Compiled,
+        compiled: CompiledGraph,
         progress: Progress,
-        ledger: Ledger | None,
-        held: Held | None,
+        writer: JournalWriter | None,
+        held: HeldLease | None,
         *,
         stream: bool,
         resumed: bool,
@@ -108,23 +108,23 @@ class Session:
         patience: float | None = None,
         losses: int = 0,
     ) -> None:
-        way_out = f"resume({progress.run_id!r}) tries it again" if ledger is not None else ""
-        self.compiled, self.progress, self.ledger, self.held = compiled, progress, ledger, held
-        self.stop = held.stop if held is not None else Stop()
+        way_out = f"resume({progress.run_id!r}) tries it again" if writer is not None else ""
+        self.compiled, self.progress, self.writer, self.held = compiled, progress, writer, held
+        self.stop = held.stop if held is not None else StopRequest()
         self.guard = Guard(Lock())
         self.failures, self.tried = 0, 0.0
-        self._losses, self._opened_at = losses, 0 if ledger is None else ledger.sequence
-        watched = ledger is not None and (compiled.keep is not None or compiled.plan.layers is not None)
+        self._losses, self._opened_at = losses, 0 if writer is None else writer.sequence
+        watched = writer is not None and (compiled.keep is not None or compiled.plan.layers is not None)
         self.retention = StepRetention(compiled.keep, whole) if watched else None
-        self.core = Core(
-            compiled.plan, progress, ledger, clock=time, chance=_chance, emit=compiled.emit,
+        self.core = RunLifecycle(
+            compiled.plan, progress, writer, clock=time, chance=_chance, emit=compiled.emit,
             interval=compiled.interval, preserve=compiled.preserve or bool(progress.meta.get("queued")),
             stream=stream, way_out=way_out, timer=time if held is None else held.now, patience=patience,
             leaving=lambda: self.stop.leaving,
-            resumed=resumed, keep=self._keep if ledger is not None else None, guard=self.guard,
+            resumed=resumed, keep=self._keep if writer is not None else None, guard=self.guard,
             limit=compiled.max_concurrency, alone=compiled.executor is None, tolerant=compiled.tolerant,
             mark=self._mark if self.retention is not None else None,
-            discretion=Discretion(compiled.plan.secrets, compiled.secretive, compiled.in_clear),
+            masker=SecretMasker(compiled.plan.secrets, compiled.secretive, compiled.in_clear),
         )  # fmt: skip
 
     @property
@@ -135,7 +135,7 @@ class Session:
     @property
     def wait(self) -> Callable[[float, Event], object] | None:
         """How to let time pass by the store's clock, where that isn't done by just waiting."""
-        return None if self.compiled.link is None else self.compiled.link.wait
+        return None if self.compiled.client is None else self.compiled.client.wait
 
     def at_most(self, seconds: float | None) -> float | None:
         """For how long to wait for nodes that run, where somebody else sleeps for so many seconds."""
@@ -144,7 +144,7 @@ class Session:
     @property
     def losses(self) -> int:
         """How many processes in a row were lost with this run before it came any further; 0 once it has."""
-        return self._losses if self.ledger is not None and self.ledger.sequence == self._opened_at else 0
+        return self._losses if self.writer is not None and self.writer.sequence == self._opened_at else 0
 
     def loop(self) -> Generator[Command, Any, Verdict]:
         """The loop, to be driven."""
@@ -161,10 +161,10 @@ class Session:
 
     def write(self, commit: Commit) -> Exception | None:
         """Carry out a commit, and have the ledger know. Returns why it was refused, or None."""
-        assert self.compiled.link is not None
+        assert self.compiled.client is not None
         if self.failures and (rest := self.resting(commit)) is not None:
             return rest
-        refusal = self.compiled.link.commit(commit)
+        refusal = self.compiled.client.commit(commit)
         if refusal is None:
             self.written(commit)
         elif self.compiled.tolerant:
@@ -175,7 +175,7 @@ class Session:
 
     def persist(self, commit: Commit, refusal: Exception | None) -> Exception | None:
         """Try a save again until the store can be reached, or the run is asked to stop."""
-        link, pause = self.compiled.need_link("save"), SOONEST
+        client, pause = self.compiled.need_client("save"), SOONEST
         while (
             isinstance(refusal, StoreUnavailable)
             and not isinstance(refusal, TooLarge)
@@ -186,7 +186,7 @@ class Session:
             self.failures += 1
             sleep(pause)
             pause = min(pause * 2, A_WHILE)
-            refusal = link.commit(commit)
+            refusal = client.commit(commit)
             if refusal is None:
                 self.written(commit)
         if isinstance(refusal, Conflict):
@@ -198,39 +198,39 @@ class Session:
         """Why nothing is saved now: it was tried often, and just before. Where a run stops it is always tried."""
         if self.failures <= OFTEN or commit.status is not None or time() - self.tried > A_WHILE:
             return None
-        return self.core.course.unsaved
+        return self.core.context.unsaved
 
     def reconsidered(self, commit: Commit, refusal: Exception) -> Exception | None:
         """A refusal, where a run goes on all the same: it may be that an earlier save was taken after all.
 
         Nobody knows that of one that failed. If its records are what the store has, the rest is saved after them.
         """
-        ledger, link = self.ledger, self.compiled.link
-        assert ledger is not None
-        assert link is not None
+        writer, client = self.writer, self.compiled.client
+        assert writer is not None
+        assert client is not None
         if not isinstance(refusal, Conflict):
             self.failures, self.tried = self.failures + 1, time()
             return refusal
         try:
-            found = link.store.read(commit.run_id, first=commit.expected + 1) if self.failures else None
+            found = client.store.read(commit.run_id, first=commit.expected + 1) if self.failures else None
         except Exception:
             return refusal
         count = len(found.records) if found is not None and found.head.fence == commit.fence else 0
         if found is None or not count or found.records != commit.records[:count]:
             return refusal
         self.failures = 0
-        ledger.taken(count)
+        writer.taken(count)
         # What was taken may have been a stop, of which nobody was told: the head is to say what is so now.
         status, note = commit.status or RUNNING, commit.note or summary(self.progress)
         due = commit.due if commit.status else 0.0
-        return self.write(ledger.commit(status, note, commit.purge, commit.heed, due))
+        return self.write(writer.commit(status, note, commit.purge, commit.heed, due))
 
     def written(self, commit: Commit) -> None:
         """A commit is durable, and so is all that couldn't be saved before it."""
-        assert self.ledger is not None
-        self.ledger.acknowledged(commit)
+        assert self.writer is not None
+        self.writer.acknowledged(commit)
         if self.compiled.tolerant:
-            self.core.course.unsaved = None
+            self.core.context.unsaved = None
             self.failures = 0
         if self.retention is not None:
             self.retention.written(commit)
@@ -239,11 +239,11 @@ class Session:
         """What the loop is told about a commit: the reference, where a checkpointer keeps the run."""
         if refusal is not None or commit.status is None or commit.status == RUNNING:
             return in_words(refusal) if isinstance(refusal, Conflict) else refusal
-        if self.held is not None and self.compiled.link is not None:
-            self.compiled.link.let_go(self.held)
+        if self.held is not None and self.compiled.client is not None:
+            self.compiled.client.let_go(self.held)
             self.held = None
             if self.compiled.upkeep is not None:
-                self.compiled.upkeep.consider(self.compiled.link)
+                self.compiled.upkeep.consider(self.compiled.client)
         if self.compiled.checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
             return None
         try:
@@ -254,35 +254,35 @@ class Session:
     def close(self) -> None:
         """Give the lease back if it is still held. What was saved can be resumed by anybody."""
         held, self.held = self.held, None
-        if held is None or self.compiled.link is None:
+        if held is None or self.compiled.client is None:
             return
         try:
-            self.compiled.link.release(held)
+            self.compiled.client.release(held)
         except StoreError as problem:
             log().warning("run %s: couldn't give its lease back, so it has to run out: %s", self.id, problem)
 
     def _mark(self) -> None:
         """A checkpoint is durable: have older ones go that are no longer to be kept, without waiting for that."""
-        retention, ledger, link = self.retention, self.ledger, self.compiled.need_link("keep")
+        retention, writer, client = self.retention, self.writer, self.compiled.need_client("keep")
         assert retention is not None
-        assert ledger is not None
-        added, before = retention.mark(ledger.sequence)
+        assert writer is not None
+        added, before = retention.mark(writer.sequence)
         if added > LARGE:
             where, kilobytes = f"run {self.id}, step {self.progress.step}", added // 1000
             log().warning("%s: its checkpoint is large, it added %d KB to the journal", where, kilobytes)
         if before:
-            link.prune_later(self.id, before)
+            client.prune_later(self.id, before)
 
     def _keep(self, scope: Scope, key: str, value: Any) -> None:
-        ledger = self.ledger
-        assert ledger is not None
-        ledger.memo(self.progress, scope.path, key, value, time())
-        refusal = self.write(ledger.commit(heed=None))
-        if refusal is not None and not self.core.course.bears(refusal):
+        writer = self.writer
+        assert writer is not None
+        writer.memo(self.progress, scope.path, key, value, time())
+        refusal = self.write(writer.commit(heed=None))
+        if refusal is not None and not self.core.context.bears(refusal):
             if self.stop.asked and isinstance(refusal, StoreUnavailable):
-                raise LetOff  # it was waited for, and would be still
+                raise CallAbandoned  # it was waited for, and would be still
             raise refusal
-        self.core.course.unsaved = refusal
+        self.core.context.unsaved = refusal
 
 
 def log() -> Logger:

@@ -9,7 +9,7 @@ from typing import Any
 from limpet.engine.leases.process_identity import this_process
 from limpet.engine.node_context.accounts import summary
 from limpet.engine.sessions.provenance import environment
-from limpet.engine.sessions.session import Compiled, Session
+from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.errors import (
     RunExists,
     UnstorableValue,
@@ -19,18 +19,18 @@ from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import refused_discreetly
 from limpet.journal.encoding.codec import encode
 from limpet.journal.encoding.copies import detached_value
-from limpet.journal.encoding.envelope import Seal
+from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import Progress
 from limpet.journal.store import (
     RUNNING,
     NewRun,
 )
-from limpet.journal.writer import Ledger
+from limpet.journal.writer import JournalWriter
 from limpet.observe import events
 
 
 def start(
-    compiled: Compiled,
+    compiled: CompiledGraph,
     given: Any,
     config: Mapping[str, Any] | None,
     run_id: str,
@@ -38,23 +38,23 @@ def start(
     stream: bool,
 ) -> Session:
     """Open a new run. Raises `RunExists`, `UnstorableValue`, `UsageError`."""
-    link, progress = compiled.link, _new(compiled.plan, given, config, run_id)
-    ledger, held = None, None
-    if link is not None:
+    client, progress = compiled.client, _new(compiled.plan, given, config, run_id)
+    writer, held = None, None
+    if client is not None:
         encode(progress.config, "config")
         progress.meta = made_with(compiled, tags)
         try:
-            made = new_run(progress, tags, this_process(), link.ttl, due=0.0)
+            made = new_run(progress, tags, this_process(), client.ttl, due=0.0)
         except UnstorableValue as problem:
             raise refused_discreetly(problem, compiled.plan.secrets) from None
-        held = link.create(made)
-        ledger = Ledger(run_id, held.lease.fence, 1)
+        held = client.create(made)
+        writer = JournalWriter(run_id, held.lease.fence, 1)
     tell_start(compiled, run_id)
-    return Session(compiled, progress, ledger, held, stream=stream, resumed=False)
+    return Session(compiled, progress, writer, held, stream=stream, resumed=False)
 
 
 def enqueue(
-    compiled: Compiled,
+    compiled: CompiledGraph,
     given: Any,
     config: Mapping[str, Any] | None,
     run_id: str,
@@ -66,35 +66,35 @@ def enqueue(
 
     Raises `RunExists` if the id is that of a run of another graph, `UnstorableValue`, `UsageError`.
     """
-    link = compiled.need_link("start")
-    if not link.store.abilities.leases:
+    client = compiled.need_client("start")
+    if not client.store.abilities.leases:
         raise UsageError(
-            f"{link.store!r} can't keep two processes apart, so nobody could take the run up: execute() it here"
+            f"{client.store!r} can't keep two processes apart, so nobody could take the run up: execute() it here"
         )
     progress = _new(compiled.plan, given, config, run_id)
     encode(progress.config, "config")
     progress.meta = {**made_with(compiled, tags), "queued": True}
     holder = this_process() if delay else None
     try:
-        run = new_run(progress, tags, holder, link.ttl, due=0.0, priority=priority)
+        run = new_run(progress, tags, holder, client.ttl, due=0.0, priority=priority)
     except UnstorableValue as problem:
         raise refused_discreetly(problem, compiled.plan.secrets) from None
     try:
         if not delay:
-            link.store.create(run)
+            client.store.create(run)
             return True
-        held = link.create(run)  # so that the delay is one by the store's clock
+        held = client.create(run)  # so that the delay is one by the store's clock
     except RunExists:
-        if link.head(run_id).graph != compiled.plan.name:
+        if client.head(run_id).graph != compiled.plan.name:
             raise
         return False
     try:
-        ledger = Ledger(run_id, held.lease.fence, 1)
-        refusal = link.commit(ledger.commit(RUNNING, heed=None, due=held.now() + delay))
+        writer = JournalWriter(run_id, held.lease.fence, 1)
+        refusal = client.commit(writer.commit(RUNNING, heed=None, due=held.now() + delay))
         if refusal is not None:
             raise refusal
     finally:
-        link.release(held)
+        client.release(held)
     return True
 
 
@@ -108,14 +108,14 @@ def _new(plan: Plan, given: Any, config: Mapping[str, Any] | None, run_id: str) 
     )  # fmt: skip
 
 
-def tell_start(compiled: Compiled, run_id: str) -> None:
+def tell_start(compiled: CompiledGraph, run_id: str) -> None:
     plan = compiled.plan
     if compiled.emit is not None:
         entry = plan.entry if plan.layers is None else None
         compiled.emit(events.GRAPH_START, plan.name, {"run_id": run_id, "entry": entry})
 
 
-def made_with(compiled: Compiled, tags: tuple[str, ...]) -> dict[str, Any]:
+def made_with(compiled: CompiledGraph, tags: tuple[str, ...]) -> dict[str, Any]:
     """What is stored with a new run of where it was made, and how."""
     settings = {} if compiled.plan.layers is None else {"settings": compiled.settings}
     secrets = {"secrets": sorted(compiled.plan.secrets)} if compiled.plan.secrets else {}
@@ -131,7 +131,7 @@ def new_run(
     priority: int = 0,
 ) -> NewRun:
     """The run that begins with this progress, as a store takes it."""
-    first = Seal(progress.run_id).close(1, progress.snapshot_record())
+    first = Envelope(progress.run_id).close(1, progress.snapshot_record())
     return NewRun(
         progress.run_id,
         progress.graph,

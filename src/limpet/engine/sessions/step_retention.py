@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from limpet.journal.store import Commit
 
 if TYPE_CHECKING:
-    from limpet.engine.leases.lease_client import Link
+    from limpet.engine.leases.lease_client import LeaseClient
     from limpet.stores.retention import Retention
 
 LARGE: Final = 500_000
@@ -32,23 +32,23 @@ class Upkeep:
         self._next = 0.0
         self._lock = Lock()
 
-    def consider(self, link: Link) -> None:
+    def consider(self, client: LeaseClient) -> None:
         """Look for old runs, unless that was done a short while ago."""
         with self._lock:
             now = monotonic()
             if now < self._next:
                 return
             self._next = now + self.every
-        link.tidier.submit(self._clean, link)
+        client.tidier.submit(self._clean, client)
 
-    def _clean(self, link: Link) -> None:
+    def _clean(self, client: LeaseClient) -> None:
         import logging
 
         from limpet.stores.retention import expired, let_go
 
         log = logging.getLogger("limpet.upkeep")
         try:
-            gone = let_go(link.store, expired(link.store, self.policy, self.graph))
+            gone = let_go(client.store, expired(client.store, self.policy, self.graph))
             if gone:
                 log.info("graph %s: %d old runs went", self.graph, len(gone))
         except Exception:

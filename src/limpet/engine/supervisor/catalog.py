@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from threading import Lock
 from typing import Protocol
 
-from limpet.engine.sessions.session import Compiled
+from limpet.engine.sessions.session import CompiledGraph
 from limpet.errors import DefinitionError, UsageError, did_you_mean
 
 
@@ -15,7 +15,7 @@ class Graph(Protocol):
 
     name: str
 
-    def compiled(self) -> Compiled:
+    def compiled(self) -> CompiledGraph:
         """The plan and its settings."""
         ...
 
@@ -24,7 +24,7 @@ Reference = Graph | str
 """A graph, or where to find one: `"package.module:attribute"`."""
 
 
-class Catalogue:
+class GraphCatalog:
     """The graphs that a supervisor can go on with, by name. References are followed when a graph is first needed."""
 
     def __init__(self, graphs: Iterable[Reference] | Mapping[str, Reference] = ()) -> None:
@@ -89,7 +89,7 @@ def find(reference: str) -> Graph:
     return _checked(found() if isfunction(found) else found, reference)
 
 
-REGISTERED = Catalogue()
+REGISTERED = GraphCatalog()
 """The graphs that any supervisor of this process knows."""
 
 

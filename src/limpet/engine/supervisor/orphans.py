@@ -13,7 +13,7 @@ NOW_AND_THEN = 5.0
 MOST_LISTED = 1000
 
 
-class Neighbours:
+class OrphanFinder:
     """Who is known to hold runs.
 
     Whether a process is alive costs no query. So the store is asked who holds runs now and then, as often as leases

@@ -12,7 +12,7 @@ from limpet.errors import UsageError
 from limpet.journal.store import RunHead
 
 
-class Dispatch:
+class RunPicker:
     """How many runs are under way, of each graph, and how many more may be."""
 
     def __init__(self, limit: int, per_graph: int | Mapping[str, int] | None = None) -> None:

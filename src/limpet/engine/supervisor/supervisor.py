@@ -14,21 +14,21 @@ from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from limpet.engine.drivers.sync_driver import drive
-from limpet.engine.leases.lease_client import link_to, watch
+from limpet.engine.leases.lease_client import client_for, watch
 from limpet.engine.loop.commands import Verdict
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.sessions import resume as entry
-from limpet.engine.sessions.session import Compiled, Session
-from limpet.engine.supervisor.catalog import Catalogue
-from limpet.engine.supervisor.orphans import MOST_LISTED, Neighbours
-from limpet.engine.supervisor.run_picker import Dispatch, together
+from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.supervisor.catalog import GraphCatalog
+from limpet.engine.supervisor.orphans import MOST_LISTED, OrphanFinder
+from limpet.engine.supervisor.run_picker import RunPicker, together
 from limpet.errors import (
     AlreadyCompleted,
     Conflict,
     KeyMissing,
     LimpetError,
     RunNotFound,
-    RunSetAside,
+    RunQuarantined,
     StoreUnavailable,
     UsageError,
 )
@@ -56,7 +56,7 @@ ENDING = (Exception, SystemExit, KeyboardInterrupt)
 """What a node may raise: one that would end its process ends its run's walk."""
 
 
-class Habits(NamedTuple):
+class SupervisorOptions(NamedTuple):
     """How a supervisor works. See `limpet.supervise`."""
 
     lease: float = 10.0
@@ -86,21 +86,25 @@ class Supervisor:
     """
 
     def __init__(
-        self, store: Store, catalogue: Catalogue, habits: Habits, observers: Iterable[ObserverLike] = ()
+        self,
+        store: Store,
+        catalog: GraphCatalog,
+        options: SupervisorOptions,
+        observers: Iterable[ObserverLike] = (),
     ) -> None:
-        habits.check()
+        options.check()
         if not store.abilities.leases:
             raise UsageError(f"{store!r} can't keep two processes apart, so nobody can supervise it")
-        self.store, self.habits, self._catalogue = store, habits, catalogue
-        self._dispatch = Dispatch(habits.concurrency, habits.per_graph)
-        self._compiled: dict[str, Compiled] = {}
+        self.store, self.options, self._catalogue = store, options, catalog
+        self._dispatch = RunPicker(options.concurrency, options.per_graph)
+        self._compiled: dict[str, CompiledGraph] = {}
         self._sessions: dict[str, Session] = {}
         self._left: dict[str, tuple[str, float]] = {}
         self._taken_on: dict[str, None] = {}
         self._backlog: list[RunHead] = []
         self._more = False
         self._look_at = 0.0
-        self._neighbours = Neighbours(store, habits.lease)
+        self._neighbours = OrphanFinder(store, options.lease)
         self._change = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -140,7 +144,7 @@ class Supervisor:
         and what wasn't finished is done again by whoever takes the runs on.
         """
         self._leave()
-        deadline = monotonic() + (self.habits.grace if grace is None else grace)
+        deadline = monotonic() + (self.options.grace if grace is None else grace)
         with self._change:
             self._change.wait_for(lambda: not self._dispatch.runs, max(0.0, deadline - monotonic()))
             late = list(self._sessions.values())
@@ -149,7 +153,7 @@ class Supervisor:
             session.close()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
-            thread.join(self.habits.poll + 1)
+            thread.join(self.options.poll + 1)
 
     def drain(self) -> list[str]:
         """Go on with all that is ready, until nothing is; returns the ids of the runs. One sweep, not for ever."""
@@ -225,12 +229,12 @@ class Supervisor:
 
     def _watch(self) -> None:
         """The work of the thread: look, begin, wait, again."""
-        pause = self.habits.poll
+        pause = self.options.poll
         while not self._stopping:
             ready = self._careful(self._ready)
             if ready is not None:
                 self._begin(ready)
-            pause = min(pause * 2, LONGEST_PAUSE) if ready is None else self.habits.poll
+            pause = min(pause * 2, LONGEST_PAUSE) if ready is None else self.options.poll
             self._rest(pause if ready is None else None)
 
     def _aside(self, work: Callable[..., T], *args: Any) -> Future[T]:
@@ -243,14 +247,14 @@ class Supervisor:
         """The same on an event loop: runs are tasks of it."""
         import asyncio
 
-        pause, tasks = self.habits.poll, self._tasks
+        pause, tasks = self.options.poll, self._tasks
         while not self._stopping:
             ready = await self._aside(self._careful, self._ready)
             for head in self._chosen(ready) if ready is not None else ():
                 task = asyncio.create_task(self._walk_here(head), name=f"limpet {head.run_id}")
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
-            pause = min(pause * 2, LONGEST_PAUSE) if ready is None else self.habits.poll
+            pause = min(pause * 2, LONGEST_PAUSE) if ready is None else self.options.poll
             await self._aside(self._rest, pause if ready is None else None)
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -263,13 +267,13 @@ class Supervisor:
         def listen() -> None:
             while not self._stopping:
                 try:
-                    if store.wait_for_change(self.habits.poll):
+                    if store.wait_for_change(self.options.poll):
                         self.nudge()
                         sleep(A_MOMENT)
                 except Exception as problem:
                     log().warning("couldn't listen for changes: %s; will try again", problem)
                     with self._change:
-                        self._change.wait_for(lambda: self._stopping, self.habits.poll)
+                        self._change.wait_for(lambda: self._stopping, self.options.poll)
 
         threading.Thread(target=listen, name="limpet-listener", daemon=True).start()
 
@@ -296,14 +300,14 @@ class Supervisor:
             room, now = self._dispatch.room, monotonic()
             if self._backlog and now < self._look_at:
                 return self._backlog
-            self._look_at = now + self.habits.poll
+            self._look_at = now + self.options.poll
             if room <= 0 or not names:
                 self._more = bool(names)
                 return self._backlog
             under_way = self._dispatch.runs
         self._report_unknown(names)
         skipped = self._skipped().union(under_way)  # one that ends while we look isn't to be begun again
-        limit = room + self.habits.concurrency + len(skipped)
+        limit = room + self.options.concurrency + len(skipped)
         found = self.store.ready(names, limit)
         self._more = len(found) == limit
         if self._more and len(names) > 1:
@@ -384,8 +388,8 @@ class Supervisor:
         """The run, claimed and rebuilt; None if it isn't to be had, or can't be gone on with."""
         try:
             session = entry.resume(
-                self._compiled_for(head.graph), head.run_id, Given(timed=True), None, False,
-                patience=self.habits.patience, most_crashes=self.habits.max_crashes, known=head,
+                self._compiled_for(head.graph), head.run_id, ResumeInput(timed=True), None, False,
+                patience=self.options.patience, most_crashes=self.options.max_crashes, known=head,
             )  # fmt: skip
         except Conflict as quicker:
             if quicker.holder:
@@ -393,7 +397,7 @@ class Supervisor:
             return None
         except (RunNotFound, AlreadyCompleted):
             return None  # somebody else was quicker
-        except RunSetAside as problem:
+        except RunQuarantined as problem:
             log().error("%s", problem)
             return None
         except KeyMissing as problem:
@@ -425,18 +429,18 @@ class Supervisor:
                     session.stop.leave()
                 return True
         reason = f"its process was lost {session.losses} times in a row, as was that of run {others[0]!r}: one by one"
-        self._leave_alone(session.id, reason, self.habits.poll)
+        self._leave_alone(session.id, reason, self.options.poll)
         return False
 
     def _on_probation(self, session: Session) -> bool:
-        return session.losses >= max(self.habits.max_crashes - 1, 1)
+        return session.losses >= max(self.options.max_crashes - 1, 1)
 
-    def _compiled_for(self, name: str) -> Compiled:
+    def _compiled_for(self, name: str) -> CompiledGraph:
         """A graph, as it runs on this store."""
         if name not in self._compiled:
             compiled = self._catalogue.graph(name).compiled()
             self._compiled[name] = compiled._replace(
-                link=link_to(self.store, self.habits.lease), interval=compiled.interval or 1,
+                client=client_for(self.store, self.options.lease), interval=compiled.interval or 1,
                 checkpointer=None, own=True, patient=not compiled.tolerant, emit=both(compiled.emit, self._emit),
             )  # fmt: skip
         return self._compiled[name]

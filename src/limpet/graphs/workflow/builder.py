@@ -23,7 +23,7 @@ Dependencies = Iterable[str] | Mapping[str, str]
 """The tasks that one depends on: their names, or `{parameter: name}` where its function calls them otherwise."""
 
 
-class FlowSchema(Schema):
+class WorkflowSchema(Schema):
     """The schema of a workflow's state. What a run is given are the inputs of its tasks."""
 
     __slots__ = ()
@@ -39,7 +39,7 @@ class FlowSchema(Schema):
         return started
 
 
-class FlowDefinition:
+class WorkflowBuilder:
     """The tasks of a workflow, while it is being written.
 
     The order of the calls is free, as for a graph; `validate()` says everything that is wrong at once.
@@ -216,7 +216,7 @@ class FlowDefinition:
             name=self.name,
             nodes={PLANNER: planner, **layers.nodes},
             entry=PLANNER,
-            schema=FlowSchema({}, REDUCERS, {}, layers, LiveWorkflowState),
+            schema=WorkflowSchema({}, REDUCERS, {}, layers, LiveWorkflowState),
             max_iterations=self.max_layers + 1,  # it is planned once more than there are layers
             interrupt_before=frozenset(),
             interrupt_after=frozenset(),

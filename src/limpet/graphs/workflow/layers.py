@@ -24,7 +24,7 @@ from limpet.graphs.workflow.state import (
     TaskResult,
     WorkflowState,
 )
-from limpet.graphs.workflow.task_report import Said
+from limpet.graphs.workflow.task_report import TaskReport
 from limpet.graphs.workflow.tasks import (
     TaskCode,
     TaskSpec,
@@ -156,7 +156,7 @@ class Layers:
 
     def check_update(self, update: Mapping[str, Any]) -> dict[str, Any]:
         """What somebody adds to the state from outside, as it is to be added. Raises `UsageError` if it can't be."""
-        said = Said("outside")
+        said = TaskReport("outside")
         for key, value in update.items():
             if key not in OPEN_TO_UPDATES:
                 raise UsageError(

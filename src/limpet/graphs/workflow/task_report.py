@@ -21,7 +21,7 @@ REFUSED: Final = "refused"
 _TAKES: Final = ("name", "run", "depends_on", "optional", "arguments", "before", "may_fail")
 
 
-class Said:
+class TaskReport:
     """What one call has said so far. It counts when the call is over, and completes."""
 
     __slots__ = ("by", "context", "decisions", "messages", "tasks")

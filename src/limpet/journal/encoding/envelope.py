@@ -27,7 +27,7 @@ COMPRESSED = 0b0000_0001
 """The flag of a record whose body is a zstd frame."""
 
 
-class Seal:
+class Envelope:
     """Seals the records of one run, and opens them again.
 
     `open` gives back what `close` was given, for the same run and sequence number; it never gives

@@ -37,7 +37,7 @@ from limpet.journal.store import (
     Store,
     Tail,
 )
-from limpet.stores.composite.wrapper import Around
+from limpet.stores.composite.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -129,7 +129,7 @@ class Keys:
         return key
 
 
-class EncryptedStore(Around):
+class EncryptedStore(StoreWrapper):
     """The runs of another store, encrypted: see the module's text for what is hidden and what isn't.
 
     Everything else, abilities included, is the inner store's. Closing closes it.

@@ -43,7 +43,7 @@ from limpet.journal.store import (
     Store,
     Tail,
 )
-from limpet.stores.composite.wrapper import Around
+from limpet.stores.composite.wrapper import StoreWrapper
 
 Outcome = TypeVar("Outcome")
 Records = list[bytes]
@@ -75,7 +75,7 @@ class Copy(NamedTuple):
     base: int
 
 
-class TieredStore(Around):
+class TieredStore(StoreWrapper):
     """The runs of `cold`, with copies of the live ones in `hot` that make resuming fast.
 
     The module's text says what holds. `hot` may also be a function that opens the hot store, called when that is

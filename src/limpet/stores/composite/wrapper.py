@@ -9,7 +9,7 @@ from limpet.errors import UsageError
 from limpet.journal.store import Abilities, Inspectable, Notifying, Store
 
 
-class Around(ABC):
+class StoreWrapper(ABC):
     """A store in front of another, `_behind`, which is the truth: what it can do, its time and its health are its."""
 
     @property

@@ -25,7 +25,7 @@ MOST_REMEMBERED = 2000
 """Runs that are remembered under one lock."""
 
 
-class Shelf:
+class RunCache:
     """The runs in `directory`, under `locks`. `flush` says whether what is written is to reach the disk."""
 
     def __init__(self, directory: Path, locks: Locks, flush: bool) -> None:

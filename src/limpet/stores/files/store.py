@@ -35,7 +35,7 @@ from limpet.journal.store import (
 from limpet.stores.files.batch import Batch, changed
 from limpet.stores.files.directory import explaining, prepare, sweep
 from limpet.stores.files.locks import SHARED, Locks, Stripe
-from limpet.stores.files.run_cache import Shelf
+from limpet.stores.files.run_cache import RunCache
 from limpet.stores.files.run_files import HEAD, JOURNAL, begin, name_of, parsed
 from limpet.stores.heads import fits, held, is_held, refusal, urgency, wants
 
@@ -71,7 +71,7 @@ class FileStore:
         with explaining(self.path):
             prepare(self.path, self._flush)
             self._locks = Locks(self.path / "locks", timeout)
-            self._shelf = Shelf(self._runs, self._locks, self._flush)
+            self._shelf = RunCache(self._runs, self._locks, self._flush)
             sweep(self._runs)
 
     def __repr__(self) -> str:

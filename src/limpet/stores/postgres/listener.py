@@ -20,7 +20,7 @@ from weakref import WeakSet
 import psycopg
 
 from limpet.errors import StoreUnavailable
-from limpet.stores.change_signal import Bell
+from limpet.stores.change_signal import ChangeSignal
 from limpet.stores.postgres.connections import Cursor
 from limpet.stores.postgres.errors import DRIVER_ERRORS
 
@@ -48,7 +48,7 @@ class Listener:
             _inherited.append(self._cursor)
         self._pid = os.getpid()
         self._cursor = None
-        self._bell = Bell()
+        self._bell = ChangeSignal()
         self._listening = False
 
     def wait(self, timeout: float) -> bool:

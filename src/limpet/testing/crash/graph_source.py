@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from limpet.errors import DefinitionError, UsageError
-from limpet.graph_methods import Runnable
+from limpet.graph_methods import GraphMethods
 from limpet.journal.store import Store
 
-Target = str | Callable[..., Runnable[Any]]
+Target = str | Callable[..., GraphMethods[Any]]
 """`"package.module:attribute"`, a graph or a function that makes one; or such a function itself."""
 
 
@@ -58,14 +58,14 @@ def load(origin: Origin) -> Any:
     return found
 
 
-def build(found: Any, store: Store, where: str) -> Runnable[Any]:
+def build(found: Any, store: Store, where: str) -> GraphMethods[Any]:
     """The graph: what was found, or what it returns; a function that takes something is given the store."""
-    if isinstance(found, Runnable):
+    if isinstance(found, GraphMethods):
         return found
     if not callable(found):
         raise DefinitionError(f"'{where}': {found!r} is neither a graph nor a function that makes one")
     made = found(store) if _takes_one(found) else found()
-    if not isinstance(made, Runnable):
+    if not isinstance(made, GraphMethods):
         raise DefinitionError(f"'{where}' returned {made!r}, which is no graph")
     return made
 

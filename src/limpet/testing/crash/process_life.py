@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from limpet.engine.drivers.call import Interrupted
 from limpet.engine.loop.commands import Begin, Command, Gather, Verdict
 from limpet.engine.loop.node_loop import UNFINISHED
-from limpet.engine.node_context.node_context import Task
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.graphs.plan import PLANNER
 from limpet.journal.store import Commit, Lease, NewRun
@@ -112,7 +112,7 @@ class Life:
         try:
             command = next(loop)
             while True:
-                if isinstance(command, Task):
+                if isinstance(command, NodeContext):
                     self._begins(command)
                 elif isinstance(command, Begin):
                     for task in command.tasks:
@@ -120,7 +120,7 @@ class Life:
                 elif isinstance(command, Commit):
                     self._offered[id(command)] = list(self._done)
                 answer = yield command
-                if isinstance(command, Task):
+                if isinstance(command, NodeContext):
                     self._ended(command, answer)
                 elif isinstance(command, Gather):
                     for task, outcome in answer:
@@ -134,7 +134,7 @@ class Life:
         finally:
             loop.close()
 
-    def _begins(self, task: Task) -> None:
+    def _begins(self, task: NodeContext) -> None:
         if task.node == PLANNER:
             return
         self.calls += 1
@@ -144,7 +144,7 @@ class Life:
             self._doom = threading.Thread(target=self._die_later, daemon=True)
             self._doom.start()
 
-    def _ended(self, task: Task | None, outcome: Any) -> None:
+    def _ended(self, task: NodeContext | None, outcome: Any) -> None:
         if task is None or task.node == PLANNER:
             return
         finished = type(outcome) not in UNFINISHED and not isinstance(outcome, Interrupted)

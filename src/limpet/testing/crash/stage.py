@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from limpet.engine.leases.lease_client import link_to
-from limpet.engine.node_context.resume_input import Given
+from limpet.engine.leases.lease_client import client_for
+from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.operations.records import run_info
-from limpet.engine.sessions.session import Compiled, Session
-from limpet.engine.supervisor.catalog import Catalogue
-from limpet.engine.supervisor.supervisor import Habits, Supervisor
+from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.supervisor.catalog import GraphCatalog
+from limpet.engine.supervisor.supervisor import Supervisor, SupervisorOptions
 from limpet.errors import AlreadyCompleted, RunNotFound, RunPaused
-from limpet.graph_methods import Runnable
+from limpet.graph_methods import GraphMethods
 from limpet.graphs.state import State
 from limpet.journal.store import COMPLETED, PAUSED, RUNNING, RunHead
 from limpet.testing import effects
@@ -28,28 +28,28 @@ LEASE = 60.0
 MOST_SWEEPS = 1000
 
 
-class Staged(Runnable[State]):
+class Staged(GraphMethods[State]):
     """The user's graph on the matrix's store, with its sessions watched."""
 
-    def __init__(self, graph: Runnable[Any], store: MortalStore) -> None:
+    def __init__(self, graph: GraphMethods[Any], store: MortalStore) -> None:
         compiled = graph.compiled()
         self.name, self.life = compiled.plan.name, store.life
         self._compiled = compiled._replace(
-            link=link_to(store, LEASE),
+            client=client_for(store, LEASE),
             interval=compiled.interval or 1,
             preserve=True,
             checkpointer=None,
             own=True,
         )
 
-    def compiled(self) -> Compiled:
+    def compiled(self) -> CompiledGraph:
         return self._compiled
 
     def _prepare(self, *args: Any, **kwargs: Any) -> tuple[str, Callable[[], Session]]:
         named, opening = super()._prepare(*args, **kwargs)
         return named, lambda: self.life.watched(opening())
 
-    def _resuming(self, run_id: str, given: Given, wait: float | None) -> Callable[[], Session]:
+    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
         opening = super()._resuming(run_id, given, wait)
         return lambda: self.life.watched(opening())
 
@@ -130,7 +130,7 @@ async def _alive(
 def _recover(graph: Staged, script: Script, store: MortalStore) -> None:
     """Go on with the run as a supervisor does: sweep after sweep, with answers and time in between."""
     for _ in range(MOST_SWEEPS):
-        supervisor = Recovering(store, Catalogue([graph]), Habits(LEASE))
+        supervisor = Recovering(store, GraphCatalog([graph]), SupervisorOptions(LEASE))
         supervisor.life = store.life
         supervisor.drain()
         head = store.head(RUN)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from limpet.errors import UsageError
 
 if TYPE_CHECKING:
-    from limpet.graph_methods import Runnable
+    from limpet.graph_methods import GraphMethods
     from limpet.engine.sessions.session import Session
 
-    _Runs = Runnable[Any]
+    _Runs = GraphMethods[Any]
 else:
     _Runs = object
 

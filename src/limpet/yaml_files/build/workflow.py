@@ -12,7 +12,7 @@ from limpet.yaml_files.document import Value
 from limpet.yaml_files.build.from_checkpoint import FromCheckpoint
 from limpet.errors import DefinitionError
 from limpet.graphs.workflow.tasks import OFFERED
-from limpet.workflow import FlowSettings, Workflow
+from limpet.workflow import WorkflowOptions, Workflow
 
 _SETTINGS = ("store", "preserve", "lease", "max_concurrency", "on_save_error", "on_mismatch", "keep")
 
@@ -49,7 +49,7 @@ class WorkflowBuilding(Building):
 
     def compile(self, flow: DeclaredWorkflow, overrides: Mapping[str, Any]) -> None:
         """Fix how it runs, as `config` says unless somebody says otherwise."""
-        check_settings(overrides, ["store", *FlowSettings.__annotations__])
+        check_settings(overrides, ["store", *WorkflowOptions.__annotations__])
         given = {**self.settings(_SETTINGS), **overrides}
         self.attempt(self.value.at("config"), lambda: flow.compile(**given))
 
