@@ -193,7 +193,7 @@ class World:
     def told_of(self, problem: BaseException) -> str:
         """What happened, and how to see it again."""
         lines = "\n".join("  " + " ".join(map(str, words)) for words in self.trace)
-        again = f"SIMULATION_SEED={self.seed} pytest tests/unit/test_simulation.py"
+        again = f"SIMULATION_SEED={self.seed} pytest tests/models/test_simulation.py"
         return f"seed {self.seed}: {type(problem).__name__}: {problem}\n{lines}\nTo see it again: {again}"
 
     def reach(self) -> None:

@@ -41,7 +41,7 @@ def make_parser() -> ArgumentParser:
 
 
 def _running(commands: Verbs) -> None:
-    run = _verb(commands, "run", "running:run", "run a graph, to its end or its next pause")
+    run = _verb(commands, "run", "run:run", "run a graph, to its end or its next pause")
     run.add_argument("target", metavar="GRAPH", help=TARGET)
     run.add_argument("--input", "-i", action="append", nargs="+", default=[], metavar="INPUT", help=INPUT)
     run.add_argument(
@@ -54,15 +54,13 @@ def _running(commands: Verbs) -> None:
     )
     run.add_argument("--detach", action="store_true", help="only queue it: a worker executes it")
     run.add_argument("--priority", type=int, default=0, help="with --detach: more comes first")
-    resume = _verb(
-        commands, "resume", "running:resume", "go on with a run that stopped, or whose process died"
-    )
+    resume = _verb(commands, "resume", "run:resume", "go on with a run that stopped, or whose process died")
     resume.add_argument("run", metavar="RUN")
     resume.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the state first"
     )
     resume.add_argument("--wait", type=float, metavar="SECONDS", help="wait so long for whoever has the run")
-    answer = _verb(commands, "answer", "running:answer", "answer what a paused run asks, and go on with it")
+    answer = _verb(commands, "answer", "run:answer", "answer what a paused run asks, and go on with it")
     answer.add_argument("run", metavar="RUN")
     answer.add_argument(
         "answer",
@@ -74,22 +72,22 @@ def _running(commands: Verbs) -> None:
 
 
 def _runs(verbs: Verbs) -> None:
-    listed = _verb(verbs, "list", "looking:list_runs", "the runs in the store, newest first")
+    listed = _verb(verbs, "list", "runs:list_runs", "the runs in the store, newest first")
     listed.add_argument("--status", help="running, paused, completed, failed or cancelled")
     listed.add_argument("--of", metavar="NAME", help="only runs of the graph of this name")
     listed.add_argument("--tag", help="only runs with this tag")
     listed.add_argument("--limit", type=int, default=50, help="how many at most (50)")
-    _of_run(verbs, "show", "looking:show", "what is known of a run, and what it waits for")
-    _of_run(verbs, "history", "looking:history", "the steps of a run")
-    state = _of_run(verbs, "state", "looking:state", "the state of a run, now or after a step")
+    _of_run(verbs, "show", "runs:show", "what is known of a run, and what it waits for")
+    _of_run(verbs, "history", "runs:history", "the steps of a run")
+    state = _of_run(verbs, "state", "runs:state", "the state of a run, now or after a step")
     state.add_argument("--step", type=int, help="after this step; the newest, unless you say so")
     state.add_argument("--key", help="only the value of this key")
     state.add_argument("--reveal", action="store_true", help="show what is secret")
-    diff = _of_run(verbs, "diff", "looking:diff", "what changed between two steps")
+    diff = _of_run(verbs, "diff", "runs:diff", "what changed between two steps")
     diff.add_argument("a", type=int, metavar="STEP")
     diff.add_argument("b", type=int, metavar="STEP")
     diff.add_argument("--reveal", action="store_true", help="show what is secret")
-    watch = _of_run(verbs, "watch", "looking:watch", "follow a run until it stops")
+    watch = _of_run(verbs, "watch", "runs:watch", "follow a run until it stops")
     watch.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="how often to look (0.5)")
     fork = _of_run(verbs, "fork", "changing:fork", "a new run that begins where this one stood after a step")
     fork.add_argument("--step", type=int, help="after this step; the newest, unless you say so")
@@ -111,9 +109,9 @@ def _runs(verbs: Verbs) -> None:
 
 def _graphs(verbs: Verbs) -> None:
     for name, function, about in (
-        ("show", "graphs:show", "its nodes and edges"),
-        ("check", "graphs:check", "whether it is in order; else everything that is wrong"),
-        ("draw", "graphs:draw", "a picture of it"),
+        ("show", "graph:show", "its nodes and edges"),
+        ("check", "graph:check", "whether it is in order; else everything that is wrong"),
+        ("draw", "graph:draw", "a picture of it"),
     ):
         verb = _verb(verbs, name, function, about)
         verb.add_argument("target", metavar="GRAPH", help=TARGET)
@@ -126,12 +124,12 @@ def _graphs(verbs: Verbs) -> None:
 
 
 def _stores(verbs: Verbs) -> None:
-    _verb(verbs, "info", "stores:info", "what it is, and what is in it")
-    migrate = _verb(verbs, "migrate", "stores:migrate", "bring its schema up to date")
+    _verb(verbs, "info", "store:info", "what it is, and what is in it")
+    migrate = _verb(verbs, "migrate", "store:migrate", "bring its schema up to date")
     migrate.add_argument("--print", action="store_true", dest="show", help="only print the SQL")
-    verify = _verb(verbs, "verify", "stores:verify", "look for damage, in one run or all")
+    verify = _verb(verbs, "verify", "store:verify", "look for damage, in one run or all")
     verify.add_argument("run", metavar="RUN", nargs="?")
-    prune = _verb(verbs, "prune", "stores:prune", "delete runs that ended long ago")
+    prune = _verb(verbs, "prune", "store:prune", "delete runs that ended long ago")
     prune.add_argument(
         "--older", metavar="AGE", help="unchanged for so long: 30m, 24h, 7d (24h, unless --newest)"
     )
@@ -144,7 +142,7 @@ def _stores(verbs: Verbs) -> None:
 
 def _others(commands: Verbs) -> None:
     worker = _verb(
-        commands, "worker", "working:work", "execute what is queued, sleeps or was left by a dead process"
+        commands, "worker", "worker:work", "execute what is queued, sleeps or was left by a dead process"
     )
     worker.add_argument(
         "targets", nargs="*", metavar="GRAPH", help=f"{TARGET}; those of the project, if none"
@@ -199,7 +197,7 @@ def _verb(commands: Verbs, name: str, command: str, about: str) -> ArgumentParse
     )
     parser.add_argument("--json", action="store_true", help="JSON, for programs", **common)
     parser.add_argument("--no-color", action="store_true", help="no colours", **common)
-    parser.set_defaults(command=f"limpet.cli.{command}")
+    parser.set_defaults(command=f"limpet.cli.commands.{command}")
     return parser
 
 

@@ -1,6 +1,6 @@
 """What helps to test code that uses Limpet, and to certify a store of your own.
 
-`limpet.testing.conformance.suite` and `limpet.testing.pytest_plugin` need pytest; the rest doesn't.
+`limpet.testing.conformance` and `limpet.testing.pytest_plugin` need pytest; the rest doesn't.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from limpet.testing.faults import Call, Fault, FaultyStore
 
 _LATER = {
-    "Account": "account",
+    "Account": "crash.report",
     "Call": "faults",
-    "CrashMatrix": "matrix",
-    "CrashMatrixFailed": "matrix",
+    "CrashMatrix": "crash.matrix",
+    "CrashMatrixFailed": "crash.matrix",
     "FakeClock": "clock",
     "Fault": "faults",
     "FaultyStore": "faults",

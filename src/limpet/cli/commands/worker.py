@@ -19,7 +19,7 @@ from limpet.observe.events import (
     RUN_SLEEP,
     Event,
 )
-from limpet.supervise import supervise
+from limpet.supervision import supervise
 
 TOLD = {
     GRAPH_START: "begins",

@@ -77,7 +77,7 @@ def test_a_violation_tells_the_seed_and_what_happened() -> None:
     text = str(caught.value)
     seed = text.split(":")[0].removeprefix("seed ")
     assert "started" in text
-    assert f"SIMULATION_SEED={seed} pytest tests/unit/test_simulation.py" in text
+    assert f"SIMULATION_SEED={seed} pytest tests/models/test_simulation.py" in text
     with pytest.raises(Violation, match=rf"seed {seed}: Never: a worker died"):
         explore([int(seed)], Wrong)
 

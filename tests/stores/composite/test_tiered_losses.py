@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from conformance.test_stores_agree import StoresAgree
 from limpet import END, START, StateGraph, append, open_store
 from limpet.errors import ExecutionError, RunNotFound, RunPaused, StoreUnavailable, UsageError
 from limpet.journal.store import COMPLETED, Commit, Lease, NewRun, RunFilter, Store
@@ -26,6 +25,7 @@ from limpet.stores.composite.tiered import TieredStore
 from limpet.stores.redis.store import RedisStore
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing.conformance import ManualClock
+from models.test_stores_agree import StoresAgree
 from support.redis_servers import RedisServer, redis_server
 
 STEPS = 12
@@ -596,7 +596,7 @@ def test_two_processes_share_both_stores(server: RedisServer, client: Any, tmp_p
     """P8: one is killed in the middle of a run, the other goes on from the hot copy."""
     code = f"""
 import os, sys
-sys.path[:0] = {[str(Path(__file__).parents[1])]!r}
+sys.path[:0] = {[str(Path(__file__).parents[2])]!r}
 from conformance.test_tiered_losses import counting
 from limpet.stores.redis.store import RedisStore
 from limpet.stores.sqlite.store import SQLiteStore
