@@ -86,7 +86,7 @@ from limpet.stores.user_stores.checkpoint_store import CheckpointStore as Checkp
 from limpet.stores.user_stores.checkpoint_store import PauseMetadata as PauseMetadata
 from limpet.stores.user_stores.checkpointer import Checkpointer as Checkpointer
 from limpet.stores.user_stores.checkpointer import MemoryCheckpointer as MemoryCheckpointer
-from limpet.supervise import supervise as supervise
+from limpet.supervision import supervise as supervise
 from limpet.workflow import Workflow as Workflow
 from limpet.yaml_files.actions.registry import action as action
 from limpet.yaml_files.actions.registry import register_action as register_action
