@@ -20,7 +20,7 @@ import pytest
 import limpet
 from limpet import END, START, LimpetError, RunNotFound, StateGraph, StoreUnavailable, open_store
 from limpet.errors import Conflict, RunExists
-from limpet.journal.store import COMPLETED, Commit, Lease, NewRun, RunFilter
+from limpet.journal.store import COMPLETED, Commit, Lease, NewRun, OnSignal, RunFilter
 from support.postgres import Server
 
 PREAMBLE = """
@@ -250,7 +250,7 @@ def test_a_call_whose_answer_was_lost_is_carried_out_once(
         assert (lease.fence, lease.crashes) == (2, 1)
         assert broken(arrives, lambda: store.renew([lease], 10)) == [""]
         broken(arrives, lambda: store.signal("r", "cancel"))
-        end = Commit("r", 2, 6, [b"7"], status=COMPLETED, purge=True, heed=False)
+        end = Commit("r", 2, 6, [b"7"], status=COMPLETED, purge=True, on_signal=OnSignal.CLEAR)
         assert broken(arrives, lambda: store.append([end])) == [None]
         head = store.head("r")
         assert (head.status, head.sequence, head.signal, head.holder) == (COMPLETED, 7, None, None)

@@ -39,7 +39,17 @@ from limpet.graphs.retry import Retry
 from limpet.graphs.state import State
 from limpet.journal.progress import Progress
 from limpet.journal.reader import history, progress_at, read_progress
-from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, Lease, Signalled
+from limpet.journal.store import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    PAUSED,
+    RUNNING,
+    Commit,
+    Lease,
+    OnSignal,
+    Signalled,
+)
 from limpet.journal.waits import AFTER, BEFORE
 from limpet.journal.writer import JournalWriter
 from limpet.stores.memory import MemoryStore
@@ -617,7 +627,7 @@ class Bench:
 
         def keep(scope: Any, key: str, value: Any) -> None:
             writer.memo(progress, scope.path, key, value, CLOCK())
-            commit = writer.commit(heed=False)
+            commit = writer.commit(on_signal=OnSignal.CLEAR)
             assert STORE.append([commit]) == [None]
             writer.acknowledged(commit)
 
@@ -664,7 +674,7 @@ class Bench:
 
     def _commit(self, commit: Commit) -> Exception | None:
         self._check_interval(commit)
-        if commit.heed and self._is_cancelled():
+        if commit.on_signal is OnSignal.REFUSE and self._is_cancelled():
             return Signalled(self.run_id, "cancel")
         self.commits += 1
         if self.commits - 1 == self.refuse_at:

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from limpet.errors import LimpetError
-from limpet.journal.store import STATUSES, Commit, Lease, NewRun, RunFilter, Signalled, Store
+from limpet.journal.store import STATUSES, Commit, Lease, NewRun, OnSignal, RunFilter, Signalled, Store
 from limpet.stores import MemoryStore
 from limpet.stores.files.store import FileStore
 from limpet.stores.sqlite.store import SQLiteStore
@@ -56,7 +56,7 @@ commits = st.fixed_dictionaries(
         "status": st.none() | statuses,
         "note": st.none() | st.binary(max_size=3),
         "purge": st.sampled_from([False, False, True]),
-        "heed": st.sampled_from([True, False, None]),
+        "on_signal": st.sampled_from(OnSignal),
         "due": st.none() | ttls,
     }
 )

@@ -43,6 +43,7 @@ from limpet.journal.store import (
     RUNNING,
     Commit,
     Lease,
+    OnSignal,
     Signalled,
     Tail,
 )
@@ -1007,7 +1008,7 @@ class Bench:
 
     def _commit(self, commit: Commit) -> Exception | None:
         assert self.session is not None
-        if self.cancelled and commit.heed:
+        if self.cancelled and commit.on_signal is OnSignal.REFUSE:
             return Signalled(self.run_id, "cancel")
         refusal = self.session.write(commit)
         self._check_nothing_wrong()

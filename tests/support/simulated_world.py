@@ -12,7 +12,7 @@ from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.errors import StoreUnavailable
-from limpet.journal.store import FAILED, Commit, Lease, NewRun, RunFilter, RunHead, Tail
+from limpet.journal.store import FAILED, Commit, Lease, NewRun, OnSignal, RunFilter, RunHead, Tail
 from limpet.stores.memory import MemoryStore
 from limpet.testing.conformance.tools import ManualClock
 from support.simulated_graphs import CASES, DELAY, NAP
@@ -215,7 +215,10 @@ class World:
         self.check(
             commit.expected == record.sequence, f"{commit.run_id}: a commit in the wrong place was accepted"
         )
-        self.check(not (commit.heed and record.cancelled), "a commit was accepted although a signal waited")
+        self.check(
+            not (commit.on_signal is OnSignal.REFUSE and record.cancelled),
+            "a commit was accepted although a signal waited",
+        )
         record.sequence += len(commit.records)
         if commit.status == FAILED:
             self.check(record.lost_at_claim >= MAX_CRASHES, f"{commit.run_id} was set aside too early")

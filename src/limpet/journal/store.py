@@ -25,6 +25,7 @@ What it must not do: look into records, log or keep anything of them, or import 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 Level = Literal["disk", "process", "memory"]
@@ -105,22 +106,32 @@ class NewRun(NamedTuple):
     priority: int = 0
 
 
+class OnSignal(Enum):
+    """What a commit does where a signal (a request to cancel) waits for the run."""
+
+    REFUSE = True
+    """The commit is refused with `Signalled`, so that the holder can stop."""
+    CLEAR = False
+    """The commit is taken and the signal is cleared: this commit is the answer to it."""
+    IGNORE = None
+    """The commit is taken and the signal is left for the next one."""
+
+
 class Commit:
     """Records to append to a run that is still at sequence `expected`, by the holder of `fence`.
 
     `snapshot` is the sequence number of the whole record among them, if one is (0: none is). `status` and `note`
     replace those of the head when given; with a status goes the head's new `due`, and one other than `running` also
-    releases the lease. `purge` drops the journal, these records included, and keeps the head. `heed` makes a
-    waiting signal refuse the commit (`Signalled`); a commit that answers the signal says `heed=False`, which also
-    clears it, and one that leaves it to the next commit says `heed=None`.
+    releases the lease. `purge` drops the journal, these records included, and keeps the head. `on_signal` says
+    what becomes of a signal that waits.
     """
 
     __slots__ = (
         "due",
         "expected",
         "fence",
-        "heed",
         "note",
+        "on_signal",
         "purge",
         "records",
         "run_id",
@@ -138,7 +149,7 @@ class Commit:
         status: str | None = None,
         note: bytes | None = None,
         purge: bool = False,
-        heed: bool | None = True,
+        on_signal: OnSignal = OnSignal.REFUSE,
         due: float | None = None,
     ) -> None:
         self.run_id = run_id
@@ -149,7 +160,7 @@ class Commit:
         self.status = status
         self.note = note
         self.purge = purge
-        self.heed = heed
+        self.on_signal = on_signal
         self.due = due
 
 

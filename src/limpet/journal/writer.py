@@ -20,7 +20,7 @@ from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.encoding.splice import bundled
 from limpet.journal.open_section import Key
 from limpet.journal.progress import BUNDLE, Progress
-from limpet.journal.store import Commit
+from limpet.journal.store import Commit, OnSignal
 
 RECORD_WEIGHT = 256
 SNAPSHOT_FACTOR = 8
@@ -101,7 +101,7 @@ class JournalWriter:
         status: str | None = None,
         note: bytes | None = None,
         purge: bool = False,
-        heed: bool | None = True,
+        on_signal: OnSignal = OnSignal.REFUSE,
         due: float | None = None,
     ) -> Commit:
         """All that is pending, as a commit. It stays pending until `acknowledged`.
@@ -129,7 +129,7 @@ class JournalWriter:
             status,
             note,
             purge,
-            heed,
+            on_signal,
             due,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limpet.errors import Conflict
-from limpet.journal.store import Commit, RunFilter, RunHead, Signalled
+from limpet.journal.store import Commit, OnSignal, RunFilter, RunHead, Signalled
 
 
 def refusal(commit: Commit, head: RunHead, now: float) -> Exception | None:
@@ -29,7 +29,7 @@ def refusal(commit: Commit, head: RunHead, now: float) -> Exception | None:
             head.holder,
             head.lease_until,
         )
-    if commit.heed and head.signal is not None:
+    if commit.on_signal is OnSignal.REFUSE and head.signal is not None:
         return Signalled(head.run_id, head.signal)
     return None
 

@@ -16,6 +16,7 @@ from limpet.journal.store import (
     Heads,
     Lease,
     NewRun,
+    OnSignal,
     RunFilter,
     RunHead,
     Tail,
@@ -193,7 +194,7 @@ class MemoryStore:
             return RunNotFound(commit.run_id)
         head = run.head
         fits = commit.fence == head.fence and commit.expected == run.sequence
-        if not fits or (commit.heed and head.signal is not None):
+        if not fits or (commit.on_signal is OnSignal.REFUSE and head.signal is not None):
             return refusal(commit, run.whole_head(), self.clock())
         if commit.purge:
             run.dropped, run.records = run.sequence + len(commit.records), []
@@ -204,7 +205,7 @@ class MemoryStore:
             or commit.status
             or commit.note is not None
             or commit.purge
-            or commit.heed is False
+            or commit.on_signal is OnSignal.CLEAR
         ):
             run.head = self._changed(head, commit)
             if commit.status:
@@ -221,7 +222,7 @@ class MemoryStore:
             due=commit.due if commit.status else head.due,
             holder=None if freed else head.holder,
             lease_until=None if freed else head.lease_until,
-            signal=None if commit.heed is False else head.signal,
+            signal=None if commit.on_signal is OnSignal.CLEAR else head.signal,
         )
 
     def _renew(self, run: _Run | None, lease: Lease, now: float, ttl: float) -> str | None:

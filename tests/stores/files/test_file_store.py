@@ -22,6 +22,7 @@ from limpet.journal.store import (
     Commit,
     Level,
     NewRun,
+    OnSignal,
     RunFilter,
     RunHead,
     Store,
@@ -79,8 +80,8 @@ def filled(path: Path) -> tuple[list[bytes], RunHead]:
             landed(store, Commit("r", 1, number - 1, [b"%d" % number * 20]))
         landed(store, Commit("r", 1, 5, [b"six" * 9, b"seven" * 9], snapshot=7, note=b"note"))
         store.signal("r", "look")
-        landed(store, Commit("r", 1, 7, [b"eight" * 9], heed=None))
-        landed(store, Commit("r", 1, 8, [b"nine" * 9], note=b"newer", heed=None))
+        landed(store, Commit("r", 1, 7, [b"eight" * 9], on_signal=OnSignal.IGNORE))
+        landed(store, Commit("r", 1, 8, [b"nine" * 9], note=b"newer", on_signal=OnSignal.IGNORE))
         tail = store.read("r", first=1)
         return tail.records, tail.head
 
@@ -142,7 +143,7 @@ def test_every_cut_is_noticed_or_a_torn_tail(path: Path, caplog: pytest.LogCaptu
                 assert (cut == 0) == (caplog.text == "")
                 assert cut == 0 or f"cut off {cut} bytes that a writer left unfinished" in caplog.text
                 said.append(cut)
-                landed(store, Commit("r", 1, len(found.records), [b"again"], heed=None))
+                landed(store, Commit("r", 1, len(found.records), [b"again"], on_signal=OnSignal.IGNORE))
                 assert store.read("r", first=1).records == [*found.records, b"again"]
     assert sum(cut > 0 for cut in said) > 100
     file.write_bytes(b"")

@@ -20,7 +20,7 @@ from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import Conflict, RunNotFound
 from limpet.graphs.parallel import FAIL
 from limpet.journal.open_section import Key
-from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Signalled
+from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, OnSignal, Signalled
 
 A_MOMENT = 1.0
 """Seconds for which a question waits to be heard, while the other branches sleep."""
@@ -165,10 +165,12 @@ class BranchRunner:
         assert writer is not None
         answer: Any = self.refusal
         if answer is None and not self._layer_is_done():
-            answer = yield writer.commit(heed=None if self.context.stopping else True)
+            answer = yield writer.commit(
+                on_signal=OnSignal.IGNORE if self.context.stopping else OnSignal.REFUSE
+            )
             if isinstance(answer, Signalled):
                 self.context.stopping = True
-                answer = yield writer.commit(heed=None)
+                answer = yield writer.commit(on_signal=OnSignal.IGNORE)
         if isinstance(answer, Exception) and not self.context.bears(answer):
             self.refusal = answer
         self.ready.extend((strand, answer) for strand in self.savers)

@@ -21,7 +21,7 @@ from limpet.errors import Conflict, ExecutionError, LimpetError, RunCancelled, R
 from limpet.graphs.plan import PLANNER, Plan
 from limpet.graphs.state import State
 from limpet.journal.progress import Progress
-from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, OnSignal, Signalled
 from limpet.journal.waits import AFTER, BEFORE
 from limpet.journal.writer import JournalWriter
 from limpet.observe import events
@@ -164,7 +164,7 @@ class RunLifecycle:
         p, writer = self.progress, self.writer
         if writer is None:
             return Verdict(RUNNING)
-        answer = yield writer.commit(RUNNING, summary(p), heed=None, due=p.due() or 0.0)
+        answer = yield writer.commit(RUNNING, summary(p), on_signal=OnSignal.IGNORE, due=p.due() or 0.0)
         if isinstance(answer, Exception):
             return Verdict(RUNNING, answer if isinstance(answer, LimpetError) else None)
         self.walk.tell(events.RUN_SLEEP, node=p.place(), due=p.due() or 0.0)
@@ -197,7 +197,13 @@ class RunLifecycle:
         answer: Any = None
         if writer is not None:
             due = p.due() if status == PAUSED else None
-            answer = yield writer.commit(status, summary(p), purge, heed=status == PAUSED, due=due)
+            answer = yield writer.commit(
+                status,
+                summary(p),
+                purge,
+                on_signal=OnSignal.REFUSE if status == PAUSED else OnSignal.CLEAR,
+                due=due,
+            )
             if isinstance(answer, Exception):
                 if status != COMPLETED or not self.context.bears(answer):
                     walk.note(before)  # nobody was told of a stop that isn't saved: it is none
@@ -232,7 +238,7 @@ class RunLifecycle:
         if p.section is not None and self.writer is not None:
             node = p.node
             # What branches have finished meanwhile may be saved after all.
-            yield self.writer.commit(heed=None)
+            yield self.writer.commit(on_signal=OnSignal.IGNORE)
         path = [*map(str, p.section.children)] if self.walk.planning and p.section is not None else p.path
         return (yield from self._failed(reason, refusal, self.walk, node, path))
 

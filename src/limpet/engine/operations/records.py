@@ -25,7 +25,7 @@ from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Checkpoint, check_end, history, next_step, progress_at, read_progress
 from limpet.journal.salvage import salvaged
-from limpet.journal.store import CANCELLED, ENDED, PAUSED, RUNNING, STATUSES, RunFilter, RunHead
+from limpet.journal.store import CANCELLED, ENDED, PAUSED, RUNNING, STATUSES, OnSignal, RunFilter, RunHead
 from limpet.journal.waits import AFTER, BEFORE, Question
 from limpet.journal.writer import JournalWriter
 
@@ -196,7 +196,7 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
         _forget_stop(progress)
         writer = JournalWriter(run_id, held.lease.fence, tail.head.sequence)
         writer.whole(progress)
-        refusal = client.commit(writer.commit(PAUSED, summary(progress), heed=False))
+        refusal = client.commit(writer.commit(PAUSED, summary(progress), on_signal=OnSignal.CLEAR))
         if refusal is not None:
             raise refusal
     except BaseException:
@@ -228,7 +228,7 @@ def cancel(client: LeaseClient, run_id: str) -> None:
         progress.crashes = held.lease.crashes
         writer = JournalWriter(run_id, held.lease.fence, tail.head.sequence)
         writer.move(progress, {"status": CANCELLED, "reason": "cancelled"}, time())
-        refusal = client.commit(writer.commit(CANCELLED, summary(progress), heed=False))
+        refusal = client.commit(writer.commit(CANCELLED, summary(progress), on_signal=OnSignal.CLEAR))
         if refusal is not None:
             raise refusal
     except BaseException:

@@ -41,6 +41,7 @@ from limpet.journal.store import (
     COMPLETED,
     FAILED,
     RUNNING,
+    OnSignal,
     RunHead,
     Tail,
 )
@@ -116,7 +117,7 @@ def answer(client: LeaseClient, run_id: str, given: ResumeInput, wait: float | N
         writer = JournalWriter(run_id, held.lease.fence, tail.head.sequence, weight)
         writer.move(progress, {"time_passed": overdue, "going_on": answers}, time())
         refusal = client.commit(
-            writer.commit(RUNNING, summary(progress), heed=False, due=progress.due() or 0.0)
+            writer.commit(RUNNING, summary(progress), on_signal=OnSignal.CLEAR, due=progress.due() or 0.0)
         )
         if refusal is not None:
             raise refusal
@@ -229,7 +230,7 @@ def _set_aside(compiled: CompiledGraph, progress: Progress, tail: Tail, held: He
     progress.crashes = held.lease.crashes
     writer = JournalWriter(progress.run_id, held.lease.fence, tail.head.sequence)
     writer.move(progress, changes, time())
-    refusal = client.commit(writer.commit(FAILED, summary(progress), heed=None))
+    refusal = client.commit(writer.commit(FAILED, summary(progress), on_signal=OnSignal.IGNORE))
     if refusal is not None:
         raise refusal
     if compiled.emit is not None:
@@ -283,7 +284,9 @@ def _bring_in(
         for path, branch in list(progress.under_way()):
             delta = merge_update(*update_inside(compiled.plan, progress, path, update), branch)
             writer.put(progress, path, at, branch.move_record({}, at, delta))
-    commit = writer.commit(RUNNING, summary(progress), heed=None if given.timed else False, due=0.0)
+    commit = writer.commit(
+        RUNNING, summary(progress), on_signal=OnSignal.IGNORE if given.timed else OnSignal.CLEAR, due=0.0
+    )
     refusal = client.commit(commit)
     if refusal is not None:
         raise refusal

@@ -31,6 +31,7 @@ from limpet.journal.store import (
     PAUSED,
     RUNNING,
     Commit,
+    OnSignal,
     Signalled,
 )
 from limpet.journal.writer import JournalWriter
@@ -155,7 +156,7 @@ class Session:
 
         One that stops the run by itself isn't in the way of leaving it.
         """
-        if not commit.heed or (self.stop.leaving and commit.status is not None):
+        if commit.on_signal is not OnSignal.REFUSE or (self.stop.leaving and commit.status is not None):
             return None
         return Signalled(commit.run_id, "cancel")
 
@@ -223,7 +224,7 @@ class Session:
         # What was taken may have been a stop, of which nobody was told: the head is to say what is so now.
         status, note = commit.status or RUNNING, commit.note or summary(self.progress)
         due = commit.due if commit.status else 0.0
-        return self.write(writer.commit(status, note, commit.purge, commit.heed, due))
+        return self.write(writer.commit(status, note, commit.purge, commit.on_signal, due))
 
     def written(self, commit: Commit) -> None:
         """A commit is durable, and so is all that couldn't be saved before it."""
@@ -277,7 +278,7 @@ class Session:
         writer = self.writer
         assert writer is not None
         writer.memo(self.progress, scope.path, key, value, time())
-        refusal = self.write(writer.commit(heed=None))
+        refusal = self.write(writer.commit(on_signal=OnSignal.IGNORE))
         if refusal is not None and not self.core.context.bears(refusal):
             if self.stop.asked and isinstance(refusal, StoreUnavailable):
                 raise CallAbandoned  # it was waited for, and would be still

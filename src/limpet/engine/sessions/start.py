@@ -24,6 +24,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.store import (
     RUNNING,
     NewRun,
+    OnSignal,
 )
 from limpet.journal.writer import JournalWriter
 from limpet.observe import events
@@ -90,7 +91,7 @@ def enqueue(
         return False
     try:
         writer = JournalWriter(run_id, held.lease.fence, 1)
-        refusal = client.commit(writer.commit(RUNNING, heed=None, due=held.now() + delay))
+        refusal = client.commit(writer.commit(RUNNING, on_signal=OnSignal.IGNORE, due=held.now() + delay))
         if refusal is not None:
             raise refusal
     finally:

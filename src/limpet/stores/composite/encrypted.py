@@ -238,7 +238,7 @@ class EncryptedStore(StoreWrapper):
             commit.status,
             None if commit.note is None else self._note(commit.run_id, commit.note),
             commit.purge,
-            commit.heed,
+            commit.on_signal,
             commit.due,
         )
 

@@ -38,6 +38,7 @@ from limpet.journal.store import (
     Heads,
     Lease,
     NewRun,
+    OnSignal,
     RunFilter,
     RunHead,
     Store,
@@ -320,7 +321,7 @@ def _carried(commit: Commit, copy: Copy) -> Commit:
         commit.expected - copy.base,
         _sealed(commit.run_id, copy, commit.expected + 1, commit.records),
         snapshot=max(commit.snapshot - copy.base, 0) if commit.snapshot else 0,
-        heed=None,
+        on_signal=OnSignal.IGNORE,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from limpet.journal.store import RUNNING, Commit, RunHead
+from limpet.journal.store import RUNNING, Commit, OnSignal, RunHead
 from limpet.stores.atomic_files import explained
 from limpet.stores.files.locks import Stripe
 from limpet.stores.files.run_files import RunFiles
@@ -83,6 +83,6 @@ def changed(head: RunHead, commit: Commit, now: float) -> RunHead | None:
         due=commit.due if commit.status else head.due,
         holder=None if freed else head.holder,
         lease_until=None if freed else head.lease_until,
-        signal=None if commit.heed is False else head.signal,
+        signal=None if commit.on_signal is OnSignal.CLEAR else head.signal,
     )
     return None if after == head and not commit.purge else after

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from limpet.errors import RunNotFound, TooLarge
-from limpet.journal.store import Commit
+from limpet.journal.store import Commit, OnSignal
 from limpet.stores.heads import refusal
 from limpet.stores.postgres import queries
 from limpet.stores.postgres.connections import Cursor
@@ -65,7 +65,7 @@ def is_plain(commit: Commit) -> bool:
         and commit.status is None
         and commit.note is None
         and not commit.purge
-        and commit.heed is not False
+        and commit.on_signal is not OnSignal.CLEAR
         and len(commit.records[0]) <= LARGEST
         and 0 <= commit.expected < MOST_RECORDS
         and 0 < commit.fence < MOST_RECORDS

@@ -143,7 +143,7 @@ def row_of(run: NewRun, mark: int) -> tuple[Any, ...]:
 def fully(commit: Commit, mark: int, again: bool) -> tuple[Any, ...]:
     """The parameters of `APPEND_FULLY`."""
     place = (commit.run_id, within(commit.fence), within(commit.expected), list(commit.records))
-    change = (commit.snapshot, commit.status, commit.note, commit.purge, commit.heed)
+    change = (commit.snapshot, commit.status, commit.note, commit.purge, commit.on_signal.value)
     return (*place, *change, mark, again, commit.due)
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from limpet.errors import DamagedRecord, StoreUnavailable
-from limpet.journal.store import RUNNING, Commit, RunHead
+from limpet.journal.store import RUNNING, Commit, OnSignal, RunHead
 from limpet.stores.redis.scripts import FIELDS, MOST_AT_ONCE, SEALED, SEALED_BEFORE
 
 BEFORE, FORMAT = b"1", b"2"
@@ -58,7 +58,7 @@ def changes_of(commit: Commit, lasting: bytes) -> list[bytes]:
         and commit.status is None
         and commit.note is None
         and not commit.purge
-        and commit.heed is not False
+        and commit.on_signal is not OnSignal.CLEAR
         and 0 < len(commit.records) <= MOST_AT_ONCE
     ):
         return [b""]

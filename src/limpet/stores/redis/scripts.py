@@ -167,8 +167,8 @@ return {1, till}
 
 APPEND = (
     """
--- token, fence, expected, heed, moment, "" and records …, or
--- token, fence, expected, heed, moment, "whole", snapshot, status, note, purge, lasting, due and records …
+-- token, fence, expected, on_signal, moment, "" and records …, or
+-- token, fence, expected, on_signal, moment, "whole", snapshot, status, note, purge, lasting, due and records …
 local seen = redis.call('HMGET', KEYS[1], 'fence', 'sequence', 'signal', 'dropped', 'last')
 if seen[1] == ARGV[2] and seen[2] == ARGV[3] and (seen[3] == '' or (seen[3] and ARGV[4] ~= '1'))
     and ARGV[6] == '' and seen[5] ~= ARGV[1] then

@@ -22,6 +22,7 @@ from limpet.journal.store import (
     Lease,
     Level,
     NewRun,
+    OnSignal,
     RunFilter,
     RunHead,
     Tail,
@@ -34,6 +35,9 @@ from limpet.stores.redis.server import granted, look_at
 
 LARGEST = 512 * 1024 * 1024
 """Bytes of the largest record: what Redis takes as one value."""
+
+ON_SIGNAL = {OnSignal.REFUSE: b"1", OnSignal.CLEAR: b"0", OnSignal.IGNORE: b""}
+"""What a commit does about a signal, as the scripts read it."""
 
 AT_ONCE = 256
 """Heads that are asked for together when runs are listed."""
@@ -187,8 +191,8 @@ class RedisStore:
         return (b"EVALSHA", what[1], b"3", run, journal, self._index, *arguments)
 
     def _as_command(self, commit: Commit) -> tuple[Any, ...]:
-        heed = b"1" if commit.heed else b"0" if commit.heed is False else b""
-        place = (next(self._tokens), b"%d" % commit.fence, b"%d" % commit.expected, heed, self._moment())
+        on_signal = ON_SIGNAL[commit.on_signal]
+        place = (next(self._tokens), b"%d" % commit.fence, b"%d" % commit.expected, on_signal, self._moment())
         return self._command(
             APPEND, commit.run_id, *place, *changes_of(commit, self._lasting), *commit.records
         )

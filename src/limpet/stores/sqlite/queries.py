@@ -12,7 +12,7 @@ from zlib import crc32
 
 from limpet.errors import DamagedRecord
 from limpet.journal.encoding.codec import encode
-from limpet.journal.store import RUNNING, Commit, NewRun, RunFilter, RunHead
+from limpet.journal.store import RUNNING, Commit, NewRun, OnSignal, RunFilter, RunHead
 
 HEAD = """
 SELECT id, run_id, graph, status,
@@ -197,7 +197,7 @@ def change_head(cursor: sqlite3.Cursor, row: int, commit: Commit, now: float) ->
             changes |= {"holder": None, "lease_until": None}
     if commit.note is not None:
         changes |= {"note": commit.note}
-    if commit.heed is False:
+    if commit.on_signal is OnSignal.CLEAR:
         changes |= {"signal": None}
     if changes:
         columns = ", ".join(f"{column} = ?" for column in changes)

@@ -35,6 +35,7 @@ from limpet.journal.store import (
     Lease,
     Level,
     NewRun,
+    OnSignal,
     RunFilter,
     RunHead,
     Tail,
@@ -236,7 +237,7 @@ class SQLiteStore:
             or commit.status is not None
             or commit.note is not None
             or commit.purge
-            or commit.heed is False
+            or commit.on_signal is OnSignal.CLEAR
             or len(records[0]) > LARGEST
             or not 0 < commit.expected < queries.MOST_RECORDS
         ):

@@ -37,6 +37,7 @@ from limpet.journal.store import (
     Heads,
     Lease,
     NewRun,
+    OnSignal,
     RunFilter,
     RunHead,
     Tail,
@@ -290,7 +291,7 @@ class _Run(NamedTuple):
             due=commit.due if commit.status else head.due,
             holder=None if freed else head.holder,
             lease_until=None if freed else head.lease_until,
-            signal=None if commit.heed is False else head.signal,
+            signal=None if commit.on_signal is OnSignal.CLEAR else head.signal,
         )
         return _Run(changed, [] if commit.purge else [*self.records, *commit.records])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limpet.errors import Conflict, RunNotFound
-from limpet.journal.store import COMPLETED, PAUSED, Lease, Signalled, Store
+from limpet.journal.store import COMPLETED, PAUSED, Lease, OnSignal, Signalled, Store
 from limpet.testing.conformance.tools import ManualClock, commit, create, landed, needs_leases, refused
 
 
@@ -176,17 +176,17 @@ class LeaseClaims:
         """G12."""
         lease = create(store, "r")
         store.signal("r", "cancel")
-        landed(store, commit(lease, 1, b"2", snapshot=2, heed=False))
+        landed(store, commit(lease, 1, b"2", snapshot=2, on_signal=OnSignal.CLEAR))
         assert store.head("r").signal is None
         landed(store, commit(lease, 2, b"3", snapshot=3))
-        landed(store, commit(lease, 3, b"4", snapshot=4, heed=False))
+        landed(store, commit(lease, 3, b"4", snapshot=4, on_signal=OnSignal.CLEAR))
 
     def test_a_commit_may_leave_a_signal_to_the_next_one(self, store: Store) -> None:
         """G12: what a node wants kept is kept, and the request still waits."""
         lease = create(store, "r")
         store.signal("r", "cancel")
-        landed(store, commit(lease, 1, b"2", snapshot=2, heed=None))
-        landed(store, commit(lease, 2, b"3", heed=None))
+        landed(store, commit(lease, 1, b"2", snapshot=2, on_signal=OnSignal.IGNORE))
+        landed(store, commit(lease, 2, b"3", on_signal=OnSignal.IGNORE))
         assert store.head("r").signal == "cancel"
         refused(store, commit(lease, 3, b"4"), Signalled)
 
@@ -206,5 +206,5 @@ class LeaseClaims:
         store.signal("r", "cancel")
         refused(store, commit(stale, 1, b"2", snapshot=2), Conflict)
         refused(store, commit(fresh, 5, b"2", snapshot=6), Conflict)
-        refused(store, commit(stale, 1, b"2", snapshot=2, heed=False), Conflict)
+        refused(store, commit(stale, 1, b"2", snapshot=2, on_signal=OnSignal.CLEAR), Conflict)
         assert store.head("r").signal == "cancel"

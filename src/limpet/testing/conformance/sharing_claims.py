@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from limpet.errors import Conflict, StoreUnavailable
-from limpet.journal.store import COMPLETED, Lease, NewRun, RunFilter, Store
+from limpet.journal.store import COMPLETED, Lease, NewRun, OnSignal, RunFilter, Store
 from limpet.testing.conformance.tools import commit, create, landed, needs_deltas, needs_leases
 
 Outcome = TypeVar("Outcome")
@@ -138,7 +138,7 @@ class SharingClaims:
             landed(again, commit(lease, 3, b"4", snapshot=4))
             refusal = again.append([commit(purged, 1, b"2")])[0]
             assert isinstance(refusal, Conflict)
-            landed(again, commit(purged, 2, b"3", snapshot=3, heed=False))
+            landed(again, commit(purged, 2, b"3", snapshot=3, on_signal=OnSignal.CLEAR))
         finally:
             again.close()
 
