@@ -4,18 +4,18 @@
 light.
 """
 
+from limpet.version import VERSION as __version__  # noqa: F401  # public, as the stub says
+
 
 def __getattr__(name):  # type: ignore[no-untyped-def]  # type checkers read the stub
     if name == "__all__":
-        return sorted(_modules())
+        return sorted(["__version__", *_modules()])
     module = _modules().get(name)
     if module is None:
         raise AttributeError(f"module 'limpet' has no attribute {name!r}")
     from importlib import import_module
 
-    # `__version__` is the one name that is called differently where it is defined.
-    found = getattr(import_module(module), "VERSION" if name == "__version__" else name)
-    globals()[name] = found
+    found = globals()[name] = getattr(import_module(module), name)
     return found
 
 

@@ -93,3 +93,5 @@ from limpet.yaml_files.actions.registry import register_action as register_actio
 from limpet.yaml_files.loading import load as load
 from limpet.yaml_files.loading import load_from_file as load_from_file
 from limpet.yaml_files.loading import loads as loads
+
+__version__: str

@@ -1,0 +1,307 @@
+"""Measure how readable the code is, and say where it falls short: `python tools/measure_code.py`.
+
+`make lint` runs it. Each row has an aim; the exit status says whether all are reached. `--list` names the places
+behind the figures, `--trace` the modules on the path of `execute`, `resume` and one step.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tempfile
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "limpet"
+
+PUBLIC_CONSTRUCTORS = {"StateGraph", "Workflow", "RedisStore", "PostgresStore", "SQLiteStore", "FileStore"}
+"""Classes that users construct with keywords: many optional parameters are what they ask for."""
+
+
+class Row(NamedTuple):
+    """One figure, with its aim and the places behind it."""
+
+    what: str
+    figure: float
+    aim: float
+    places: list[str]
+
+    @property
+    def reached(self) -> bool:
+        return self.figure <= self.aim
+
+
+class Module(NamedTuple):
+    """A source file, read and parsed."""
+
+    name: str
+    path: Path
+    lines: list[str]
+    tree: ast.Module
+
+
+def main(options: list[str]) -> int:
+    modules = [read(path) for path in sorted(SOURCE.rglob("*.py"))]
+    rows = [*rows_of_code(modules), *rows_of_paths()]
+    for row in rows:
+        mark = "" if row.reached else "   TOO MANY"
+        print(f"{row.what:56} {row.figure:>8g}   aim {row.aim:g}{mark}")
+        if "--list" in options or ("--trace" in options and row.what.startswith("modules on the path")):
+            print("".join(f"    {place}\n" for place in row.places), end="")
+    print(f"{'comment lines inside functions':56} {sum(map(comments_inside, modules)):>8}")
+    print(f"{'lines of code':56} {sum(len(module.lines) for module in modules):>8}")
+    return 0 if all(row.reached for row in rows) else 1
+
+
+def read(path: Path) -> Module:
+    text = path.read_text(encoding="utf-8")
+    name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+    return Module(name, path, text.splitlines(), ast.parse(text))
+
+
+def rows_of_code(modules: list[Module]) -> Iterator[Row]:
+    thousands = sum(len(module.lines) for module in modules) / 1000
+    parallel = [place for module in modules for place in parallel_assignments(module)]
+    yield Row("parallel assignments a 1,000 lines", round(len(parallel) / thousands, 1), 1, parallel)
+    ternaries = [place for module in modules for place in conditional_expressions(module)]
+    yield Row("conditional expressions a 1,000 lines", round(len(ternaries) / thousands, 1), 8, ternaries)
+    folded = [place for module in modules for place in unformatted(module)]
+    yield Row("calls that the formatter must leave alone", len(folded), 0, folded)
+    crowded = Counter(module.path.parent for module in modules if module.path.name != "__init__.py")
+    most = max(crowded.values())
+    full = [
+        f"{folder.relative_to(SOURCE.parent)}: {count}" for folder, count in crowded.items() if count == most
+    ]
+    yield Row("modules in one folder, at most", most, 15, full)
+    wide = sorted(constructors(modules), reverse=True)
+    places = [f"{name}: {count}" for count, name in wide if count > 6]
+    yield Row("constructor parameters, at most", wide[0][0], 6, places)
+    mixins = list(classes_over_files(modules))
+    yield Row("classes spread over files by mixins", len(mixins), 0, mixins)
+    leases = [place for module in modules for place in default_leases(module)]
+    yield Row("places that know the default lease", len(leases), 1, leases)
+    lone = list(lonely_modules(modules))
+    yield Row("modules under 60 lines that one other imports", len(lone), 0, lone)
+    long = [f"{module.name}: {len(module.lines)}" for module in modules if len(module.lines) > 450]
+    yield Row("modules over 450 lines", len(long), 0, long)
+    functions = [place for module in modules for place in long_functions(module)]
+    yield Row("functions over 60 lines", len(functions), 0, functions)
+
+
+def parallel_assignments(module: Module) -> Iterator[str]:
+    """`a, b = x, y`, unless it swaps: then a name of the left is read on the right."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+            for target in node.targets:
+                if isinstance(target, ast.Tuple) and not _swaps(target, node.value):
+                    yield f"{module.name}:{node.lineno}"
+
+
+def _swaps(target: ast.Tuple, value: ast.Tuple) -> bool:
+    assigned = {ast.unparse(each) for each in target.elts}
+    return any(ast.unparse(each) in assigned for each in value.elts)
+
+
+def conditional_expressions(module: Module) -> Iterator[str]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.IfExp):
+            yield f"{module.name}:{node.lineno}"
+
+
+def unformatted(module: Module) -> Iterator[str]:
+    for number, line in enumerate(module.lines, 1):
+        if "# fmt: skip" in line or "# fmt: off" in line:
+            yield f"{module.name}:{number}"
+
+
+def constructors(modules: list[Module]) -> Iterator[tuple[int, str]]:
+    """How many parameters each constructor takes that the library itself calls."""
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.ClassDef) or node.name in PUBLIC_CONSTRUCTORS:
+                continue
+            for made in node.body:
+                if isinstance(made, ast.FunctionDef) and made.name == "__init__":
+                    count = len(made.args.posonlyargs) + len(made.args.args) + len(made.args.kwonlyargs) - 1
+                    yield count, f"{module.name}.{node.name}"
+
+
+def classes_over_files(modules: list[Module]) -> Iterator[str]:
+    """Classes that inherit from one in another file which counts on attributes that it doesn't set itself."""
+    parts = {
+        node.name: module.name for module in modules for node in _classes(module) if _counts_on_others(node)
+    }
+    for module in modules:
+        for node in _classes(module):
+            for base in node.bases:
+                name = ast.unparse(base).partition("[")[0]
+                if parts.get(name, module.name) != module.name:
+                    yield f"{module.name}.{node.name} is also in {parts[name]}"
+
+
+def _classes(module: Module) -> Iterator[ast.ClassDef]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef):
+            yield node
+
+
+def _counts_on_others(node: ast.ClassDef) -> bool:
+    kinds = {ast.unparse(base).partition("[")[0] for base in node.bases}
+    if kinds & {"NamedTuple", "Protocol", "TypedDict", "ABC"} or node.decorator_list:
+        return False
+    set_here = {
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and _is_self(each.value)
+    }
+    declared = {
+        each.target.id
+        for each in node.body
+        if isinstance(each, ast.AnnAssign) and each.value is None and isinstance(each.target, ast.Name)
+    }
+    return bool(declared - set_here)
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def default_leases(module: Module) -> Iterator[str]:
+    """Where a lease, or the time it lives, is given the number 10."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.arguments):
+            named = [*node.posonlyargs, *node.args]
+            pairs = [*zip(named[len(named) - len(node.defaults) :], node.defaults, strict=True)]
+            pairs += [
+                (arg, default)
+                for arg, default in zip(node.kwonlyargs, node.kw_defaults, strict=True)
+                if default
+            ]
+            found = [arg.arg for arg, default in pairs if _is_ten(default)]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found = [ast.unparse(target) for target in targets if _is_ten(node.value)]
+        elif isinstance(node, ast.IfExp):
+            found = ["lease"] if _is_ten(node.orelse) and "ttl" in ast.unparse(node.body) else []
+        else:
+            continue
+        for name in found:
+            if any(word in name.lower() for word in ("lease", "ttl")):
+                yield f"{module.name}:{getattr(node, 'lineno', 0)} {name}"
+
+
+def _is_ten(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value == 10
+
+
+def lonely_modules(modules: list[Module]) -> Iterator[str]:
+    """Small modules that belong into the one that imports them. Packages and what is started by name don't count."""
+    importers: dict[str, set[str]] = defaultdict(set)
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                importers[node.module].add(module.name)
+                for alias in node.names:
+                    importers[f"{node.module}.{alias.name}"].add(module.name)
+    for module in modules:
+        if len(module.lines) < 60 and len(importers[module.name]) == 1 and module.path.name != "__init__.py":
+            yield f"{module.name}: {len(module.lines)}, imported by {', '.join(importers[module.name])}"
+
+
+def long_functions(module: Module) -> Iterator[str]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno
+            if length > 60:
+                yield f"{module.name}.{node.name}: {length}"
+
+
+def comments_inside(module: Module) -> int:
+    """Lines in the bodies of functions that are a comment and nothing else."""
+    inside: set[int] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    with module.path.open("rb") as file:
+        comments = [token for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT]
+    return sum(1 for token in comments if token.start[0] in inside and token.line.lstrip().startswith("#"))
+
+
+def rows_of_paths() -> Iterator[Row]:
+    """The modules whose functions are called while a graph runs: what a reader opens who follows it."""
+    sys.path.insert(0, str(SOURCE.parent))
+    from limpet import RunPaused, StateGraph, pause
+
+    def ask(state: Any) -> dict[str, Any]:
+        return {"answer": pause("Go?")}
+
+    def graph(folder: str) -> StateGraph:
+        made = StateGraph({"n": int}, name="traced")
+        made.add_node("first", run=lambda state: {"n": state["n"] + 1})
+        made.add_node("ask", run=ask)
+        made.add_node("last", run=lambda state: {"n": state["n"] + 1})
+        made.add_edge("first", "ask").add_edge("ask", "last")
+        made.set_entry_point("first").set_finish_point("last")
+        return made.compile(store=f"sqlite:///{folder}/runs.db")
+
+    def chain(folder: str) -> StateGraph:
+        made = StateGraph({"n": int}, name="stepping")
+        names = [f"step{number}" for number in range(50)]
+        for name in names:
+            made.add_node(name, run=lambda state: {"n": state["n"] + 1})
+        for name, following in pairwise(names):
+            made.add_edge(name, following)
+        made.set_entry_point(names[0]).set_finish_point(names[-1])
+        return made.compile(store=f"sqlite:///{folder}/runs.db")
+
+    with tempfile.TemporaryDirectory() as folder:
+        traced = graph(folder)
+        with suppress(RunPaused):
+            traced.execute({"n": 0}, run_id="r")
+        resumed = Counter[str]()
+        with _tracing(resumed):
+            traced.resume("r", "yes")
+        stepping = chain(folder)
+        executed = Counter[str]()
+        with _tracing(executed):
+            stepping.execute({"n": 0})
+    in_every_step = Counter({name: count for name, count in executed.items() if count >= 45})
+    for what, seen, aim in (
+        ("execute", executed, 28),
+        ("resume", resumed, 30),
+        ("one step", in_every_step, 12),
+    ):
+        yield Row(f"modules on the path of {what}", len(seen), aim, sorted(seen))
+
+
+class _tracing:
+    """Count, by module, the calls of the library's functions."""
+
+    def __init__(self, seen: Counter[str]) -> None:
+        self.seen = seen
+
+    def __enter__(self) -> None:
+        source = str(SOURCE)
+
+        def profile(frame: Any, event: str, argument: object) -> None:
+            if (
+                event == "call"
+                and frame.f_code.co_filename.startswith(source)
+                and frame.f_code.co_name != "<module>"
+            ):
+                self.seen[str(frame.f_globals["__name__"])] += 1
+
+        sys.setprofile(profile)
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
