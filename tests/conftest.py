@@ -12,8 +12,8 @@ import pytest
 from limpet import MemoryStore
 from limpet.engine.node_context.node_context import CURRENT
 from limpet.testing import pytest_plugin as plugin
+from support.graphs import Via
 from support.postgres import Server, serve
-from support.sections import Via
 
 pytest_plugins = ["pytester"]
 

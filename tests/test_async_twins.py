@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from limpet import MemoryStore, RunNotFound, StateGraph, Workflow
-from support.sections import SOON
+from support.graphs import SOON
 
 LOOKING = ("history", "state_at", "diff", "verify", "runs")
 CHANGING = ("cancel", "rollback", "export_run", "import_run", "cleanup_expired")

@@ -31,13 +31,10 @@ from limpet import (
     pause,
 )
 from limpet.journal.store import Commit, RunFilter
+from support.graphs import Crash, chain, count, loop
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""
-
-
-class Crash(BaseException):
-    """Ends the run as the end of the process would: nothing after it is saved."""
 
 
 class Nodes:
@@ -80,19 +77,7 @@ def throw(error: BaseException) -> Callable[[], None]:
 
 def line(length: int, nodes: Callable[..., Any], **settings: Any) -> StateGraph:
     """A graph of nodes n1 → n2 → … that all call `nodes`."""
-    graph = StateGraph(name="line", **settings)
-    for number in range(1, length + 1):
-        graph.add_node(f"n{number}", run=nodes)
-        if number > 1:
-            graph.add_edge(f"n{number - 1}", f"n{number}")
-    return graph.set_entry_point("n1").set_finish_point(f"n{length}")
-
-
-def loop(times: int, function: Callable[..., Any], **settings: Any) -> StateGraph:
-    """A graph whose one node counts `n` up to `times`."""
-    graph = StateGraph(name="loop", **settings).add_node("again", run=function)
-    graph.set_entry_point("again").set_finish_point("again")
-    return graph.add_edge("again", "again", lambda state: state["n"] < times)
+    return chain(*[nodes] * length, name="line", **settings)
 
 
 def saves(events: Sequence[Event]) -> list[str]:
@@ -490,10 +475,6 @@ def test_a_run_that_is_being_run_can_not_be_resumed_by_a_second_one() -> None:
 
 
 # Budgets
-
-
-def count(state: State) -> dict[str, Any]:
-    return {"n": state.get("n", 0) + 1}
 
 
 @pytest.mark.parametrize("store", [None, "memory://"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import threading
 from pathlib import Path
@@ -28,17 +27,13 @@ from limpet import (
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.leases.process_identity import is_dead, this_process
 from limpet.journal.store import Commit, NewRun
+from support.graphs import chain
 
 
 def line(*functions: Any, schema: Any = None, **options: Any) -> StateGraph:
-    graph = StateGraph(schema, name="line")
-    names = [f"n{number}" for number in range(1, len(functions) + 1)]
-    for name, function in zip(names, functions, strict=True):
-        graph.add_node(name, run=function)
-    for name, following in itertools.pairwise(names):
-        graph.add_edge(name, following)
-    graph.set_entry_point(names[0]).set_finish_point(names[-1])
-    return graph.compile(store=MemoryStore(), preserve=True, **options)
+    return chain(*functions, schema=schema, name="line").compile(
+        store=MemoryStore(), preserve=True, **options
+    )
 
 
 def test_a_key_of_once_stands_for_one_result_in_one_call() -> None:

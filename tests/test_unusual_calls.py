@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Annotated, Any
 
 import pytest
@@ -21,16 +19,7 @@ from limpet import (
     append,
     pause,
 )
-
-
-def chain(*functions: Callable[..., Any], schema: Any = None, **settings: Any) -> StateGraph:
-    graph = StateGraph(schema, name="chain", **settings)
-    names = [f"n{number}" for number in range(1, len(functions) + 1)]
-    for name, function in zip(names, functions, strict=True):
-        graph.add_node(name, run=function)
-    for one, other in pairwise(names):
-        graph.add_edge(one, other)
-    return graph.set_entry_point(names[0]).set_finish_point(names[-1])
+from support.graphs import chain
 
 
 def test_a_state_kept_from_a_node_that_is_over_reaches_nothing() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from limpet import CheckpointConfig, MemoryCheckpointer, MemoryStore, StateGraph
 from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
+from support.graphs import chain
 
 PAGE = Path(__file__).with_name("seed_examples.md")
 EXAMPLE = re.compile(r"^## (?P<title>.+?)\n+```python\n(?P<code>.*?)^```$", re.M | re.S)
@@ -45,12 +46,7 @@ def note(state: dict[str, Any], node: str, config: dict[str, Any]) -> dict[str, 
 
 
 def graph_of(*names: str, **settings: Any) -> StateGraph:
-    graph = StateGraph(**settings)
-    for name in names:
-        graph.add_node(name, run=note)
-    for place, name in enumerate(names[1:]):
-        graph.add_edge(names[place], name)
-    return graph.set_entry_point(names[0]).set_finish_point(names[-1])
+    return chain(*[note] * len(names), names=names, **{"name": "graph", **settings})
 
 
 def graph_with_branches(work: Callable[..., Any] = note) -> StateGraph:

@@ -32,6 +32,7 @@ from limpet.drawing.run_marks import Mark, RunMarks
 from limpet.drawing.svg import svg
 from limpet.drawing.terminal import Style, text
 from limpet.drawing.text_width import cells, clean, shortened
+from support.graphs import chain
 from support.pictures import IMAGES, article, nothing, pictures, research, stopped, unfinished, weather
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -41,13 +42,8 @@ def lines(outline: Outline) -> set[tuple[str, str, str, str]]:
     return {(line.source, line.target, line.label, line.kind) for line in outline.lines}
 
 
-def chain(*names: str) -> StateGraph:
-    graph = StateGraph(name="chain")
-    for name in names:
-        graph.add_node(name, run=nothing)
-    for place, name in enumerate(names[1:]):
-        graph.add_edge(names[place], name)
-    return graph.set_entry_point(names[0]).set_finish_point(names[-1])
+def row(*names: str) -> StateGraph:
+    return chain(*[nothing] * len(names), names=names)
 
 
 def nested(depth: int = 3) -> StateGraph:
@@ -81,7 +77,7 @@ def test_conditional_edges_are_labelled_by_their_predicates() -> None:
     def is_large(state: Any) -> bool:
         return True
 
-    graph = chain("a", "b")
+    graph = row("a", "b")
     for name in ("c", "d", "e"):
         graph.add_node(name, run=nothing).set_finish_point(name)
     graph.add_edge("b", "c", key_equals("size", 1)).add_edge("b", "d", is_large).add_edge(
@@ -94,7 +90,7 @@ def test_conditional_edges_are_labelled_by_their_predicates() -> None:
 
 
 def test_several_routes_to_one_node_share_a_line_and_a_route_named_like_its_node_has_no_label() -> None:
-    graph = chain("a", "b")
+    graph = row("a", "b")
     graph._draft.ways.clear()
     graph.add_conditional_edges("a", lambda state: 1, {"b": "b", True: "a", None: "a", "stop": END})
     assert {(line.target, line.label) for line in outline_of_graph(graph).lines if line.source == "a"} == {
@@ -105,7 +101,7 @@ def test_several_routes_to_one_node_share_a_line_and_a_route_named_like_its_node
 
 
 def test_a_way_that_takes_its_time_says_how_long() -> None:
-    graph = chain("a", "b")
+    graph = row("a", "b")
     graph._draft.ways.clear()
     graph.add_edge("a", "b", key_equals("size", 1), delay=90).add_edge("a", "b", delay=7200)
     graph.add_conditional_edges("b", lambda state: 1, {"again": "a", "stop": END}, delay=259_200)
@@ -145,14 +141,14 @@ def test_a_map_over_a_graph_is_a_box_with_the_graph_inside() -> None:
 
 
 def test_a_map_over_a_node_is_drawn_as_such() -> None:
-    graph = chain("a", "b").add_node("work", run=nothing)
+    graph = row("a", "b").add_node("work", run=nothing)
     graph._draft.ways.clear()
     graph.add_map("a", "work", lambda state: [], "b")
     (work,) = (shape for shape in outline_of_graph(graph).shapes if shape.label == "work")
     assert (work.kind, work.note) == ("map", "for each item")
 
 
-@pytest.mark.parametrize("make", [article, research, nested, weather, lambda: chain("a")])
+@pytest.mark.parametrize("make", [article, research, nested, weather, lambda: row("a")])
 def test_a_graph_and_its_plan_have_the_same_outline(make: Callable[[], Any]) -> None:
     graph = make()
     assert outline_of_graph(graph) == outline_of_plan(graph.freeze())
@@ -221,8 +217,8 @@ GRAPHS: dict[str, Callable[[], Any]] = {
     "nested": nested,
     "weather": weather,
     "unfinished": unfinished,
-    "one node": lambda: chain("only"),
-    "long chain": lambda: chain(*(f"node {each}" for each in range(40))),
+    "one node": lambda: row("only"),
+    "long chain": lambda: row(*(f"node {each}" for each in range(40))),
 }
 
 
@@ -503,7 +499,7 @@ def test_text_is_never_wider_than_it_may_be_and_leaves_no_name_out(name: str, wi
 
 
 def test_a_graph_too_large_to_be_followed_is_listed() -> None:
-    graph = chain(*(f"node {each}" for each in range(300)))
+    graph = row(*(f"node {each}" for each in range(300)))
     made = graph.draw("text")
     assert "node 298 → node 299\nnode 299 → end\n" in made
     assert len(made.splitlines()) == 303

@@ -33,6 +33,7 @@ from limpet import (
 )
 from limpet.observe import registry as observers
 from limpet.stores import opening as stores
+from support.graphs import chain
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +54,7 @@ def one(run: Callable[..., Any], **policy: Any) -> StateGraph:
 
 def line(*names: str) -> StateGraph:
     """A graph of nodes that come one after the other."""
-    graph = StateGraph()
-    for name in names:
-        graph.add_node(name, run=note)
-    for place, name in enumerate(names[1:]):
-        graph.add_edge(names[place], name)
-    return graph.set_entry_point(names[0]).set_finish_point(names[-1])
+    return chain(*[note] * len(names), names=names, name="graph")
 
 
 def mistakes_of(graph: StateGraph) -> list[str]:

@@ -32,7 +32,7 @@ from limpet import (
     append,
     pause,
 )
-from support.sections import AT_ONCE, SOON, Run, Via, chain, gather
+from support.graphs import AT_ONCE, SOON, Run, Via, add_chain, gather
 
 
 def mapping(
@@ -48,7 +48,7 @@ def mapping(
     """src → a branch for each item → join. `each` may be functions for nodes each → each2 → …; `policy` is theirs."""
     graph = StateGraph(schema, name="map").add_node("src", run=source).add_fanin_node("join", run=join)
     if isinstance(each, list):
-        chain(graph, "each", each, **(policy or {}))
+        add_chain(graph, "each", each, **(policy or {}))
         each = "each"
     graph.add_map("src", each, over, "join", **options)
     return graph.set_entry_point("src").set_finish_point("join")

@@ -40,7 +40,7 @@ from limpet import (
 )
 from limpet.journal import writer as writer
 from limpet.journal.store import Commit
-from support.sections import AT_ONCE, SOON, Calls, Crash, Run, Via, fan, gather
+from support.graphs import AT_ONCE, SOON, Calls, Crash, Run, Via, fan, gather
 
 
 @pytest.fixture(params=["records", "snapshots"])

@@ -24,7 +24,7 @@ from limpet import (
     pause,
 )
 from limpet import run as runs
-from support.sections import SOON, gather
+from support.graphs import SOON, gather
 
 
 def mapped(node: Any, count: int = 20, **options: Any) -> StateGraph:

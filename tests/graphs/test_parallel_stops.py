@@ -29,7 +29,7 @@ from limpet import (
     once,
     pause,
 )
-from support.sections import AT_ONCE, SOON, Calls, Crash, Run, Via, fan, gather
+from support.graphs import AT_ONCE, SOON, Calls, Crash, Run, Via, fan, gather
 
 
 def fan_to_end(*sections: Any, end: Run = None, **options: Any) -> StateGraph:

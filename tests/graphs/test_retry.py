@@ -24,16 +24,13 @@ from limpet import (
     pause,
 )
 from limpet.journal.store import Lease
+from support.graphs import Crash
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""
 SHORT = 0.05
 """A timeout that is meant to run out."""
 AT_ONCE = Retry(attempts=3, backoff=0)
-
-
-class Crash(BaseException):
-    """Ends the run as the end of the process would."""
 
 
 def one(run: Callable[..., Any], *, store: Any = None, observer: Any = None, **policy: Any) -> StateGraph:

@@ -12,10 +12,7 @@ import pytest
 
 from limpet import DefinitionError, ExecutionError, State, StateGraph, UsageError, append, merge
 from limpet.graphs.schema import read_schema
-
-
-class Crash(BaseException):
-    """Ends the run as the end of the process would."""
+from support.graphs import Crash, chain
 
 
 class Typed(TypedDict, total=False):
@@ -39,12 +36,7 @@ class Model(pydantic.BaseModel):
 
 
 def graph_of(schema: Any, *nodes: Callable[..., Any]) -> StateGraph:
-    graph = StateGraph(schema)
-    for number, node in enumerate(nodes, 1):
-        graph.add_node(f"n{number}", run=node)
-        if number > 1:
-            graph.add_edge(f"n{number - 1}", f"n{number}")
-    return graph.set_entry_point("n1").set_finish_point(f"n{len(nodes)}")
+    return chain(*nodes, schema=schema)
 
 
 def live_and_resumed(schema: Any, given: Any, *nodes: Callable[..., Any]) -> State:

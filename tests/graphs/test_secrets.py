@@ -38,6 +38,7 @@ from limpet.graphs.secrets import MASK, forms_of, hidden
 from limpet.journal.store import RunFilter
 from limpet.observe import LogObserver, ProgressObserver
 from support.checkpoint_stores import InMemoryCheckpointStore
+from support.graphs import chain
 
 TOKEN = "sk-live-7f3a9c"
 
@@ -87,11 +88,8 @@ def shown(caplog: pytest.LogCaptureFixture) -> Shown:
 
 def line(schema: Any, *nodes: Callable[..., Any], observers: Any = (), **options: Any) -> StateGraph:
     """A graph of nodes in a row, named n0, n1 …"""
-    graph = StateGraph(schema, name="line", observers=observers)
-    for number, node in enumerate(nodes):
-        graph.add_node(f"n{number}", run=node)
-        graph.add_edge(f"n{number - 1}" if number else START, f"n{number}")
-    graph.add_edge(f"n{len(nodes) - 1}", END)
+    names = [f"n{number}" for number in range(len(nodes))]
+    graph = chain(*nodes, names=names, schema=schema, name="line", observers=observers)
     return graph.compile(**{"store": MemoryStore(), "preserve": True, **options})
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 from uuid import UUID
@@ -29,23 +28,9 @@ from limpet import (
     append,
     merge,
 )
+from support.graphs import Crash, chain
 
 MOMENT = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
-
-
-class Crash(BaseException):
-    """Ends the run as the end of the process would: nothing after it is saved."""
-
-
-def chain(*functions: Callable[..., Any], schema: Any = None) -> StateGraph:
-    """A graph of the functions, one after the other, as nodes n1, n2, …"""
-    graph = StateGraph(schema, name="chain")
-    names = [f"n{number}" for number in range(1, len(functions) + 1)]
-    for name, function in zip(names, functions, strict=True):
-        graph.add_node(name, run=function)
-    for one, other in pairwise(names):
-        graph.add_edge(one, other)
-    return graph.set_entry_point(names[0]).set_finish_point(names[-1])
 
 
 def resumed(

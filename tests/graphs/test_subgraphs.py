@@ -30,19 +30,14 @@ from limpet import (
     pause,
 )
 from limpet.journal import writer as writer
-from support.sections import AT_ONCE, Calls, Crash, Via, gather
+from support.graphs import AT_ONCE, Calls, Crash, Via, chain, gather
 
 
 def line(
     *runs: Any, name: str = "sub", schema: Any = None, names: str = "xyz", **settings: Any
 ) -> StateGraph:
     """A graph of nodes x → y → …, one for each function or graph."""
-    graph = StateGraph(schema, name=name, **settings)
-    for number, run in enumerate(runs):
-        graph.add_node(names[number], run)
-        if number:
-            graph.add_edge(names[number - 1], names[number])
-    return graph.set_entry_point(names[0]).set_finish_point(names[len(runs) - 1])
+    return chain(*runs, names=names, schema=schema, name=name, **settings)
 
 
 def around(sub: StateGraph, *, schema: Any = None, name: str = "outer", **options: Any) -> StateGraph:

@@ -11,17 +11,12 @@ import pytest
 
 from limpet import MemoryStore, RunNotFound, State, StateGraph, StoreError, UsageError, open_store, pause
 from limpet.journal.store import Store
+from support.graphs import chain, count
 from support.redis_servers import redis_server
 
 
 def line(length: int, store: Any, **settings: Any) -> StateGraph:
-    graph = StateGraph(name="line")
-    for number in range(1, length + 1):
-        graph.add_node(f"n{number}", run=lambda state: {"n": state.get("n", 0) + 1})
-        if number > 1:
-            graph.add_edge(f"n{number - 1}", f"n{number}")
-    graph.set_entry_point("n1").set_finish_point(f"n{length}")
-    return graph.compile(store=store, **settings)
+    return chain(*[count] * length, name="line").compile(store=store, **settings)
 
 
 def records_of(store: MemoryStore, run_id: str) -> list[bytes]:

@@ -23,10 +23,7 @@ from limpet import (
     pause,
 )
 from limpet.observe import EVENT_TYPES
-
-
-class Crash(BaseException):
-    """Ends the run as the end of the process would."""
+from support.graphs import Crash, count
 
 
 class Recorder:
@@ -42,10 +39,6 @@ class Recorder:
     @property
     def types(self) -> list[str]:
         return [event.type for event in self.events]
-
-
-def count(state: State) -> dict[str, Any]:
-    return {"n": state.get("n", 0) + 1}
 
 
 def loop(times: int, function: Callable[..., Any] = count, **settings: Any) -> StateGraph:

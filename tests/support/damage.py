@@ -10,7 +10,7 @@ from typing import Any
 from limpet import Conflict, ExecutionError, LimpetError, State, StateGraph, StoreError, UsageError
 from limpet.journal.store import Store
 from support.examples import begin_all, exact, example
-from support.sections import Crash
+from support.graphs import Crash
 
 Answers = dict[str, Any]
 RUNS = ("waits", "complete", "cut", "gone")

@@ -27,13 +27,10 @@ from limpet import (
     UsageError,
 )
 from limpet.journal.store import Abilities, Commit
+from support.graphs import chain
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""
-
-
-class Crash(BaseException):
-    """Ends the run as the end of the process would."""
 
 
 def note(state: State, node: str) -> dict[str, Any]:
@@ -52,12 +49,7 @@ class AsyncCall:
 
 def line(*functions: Callable[..., Any], **settings: Any) -> StateGraph:
     """A graph of nodes n1 → n2 → …, one for each function."""
-    graph = StateGraph(name="line", **settings)
-    for number, function in enumerate(functions, 1):
-        graph.add_node(f"n{number}", run=function)
-        if number > 1:
-            graph.add_edge(f"n{number - 1}", f"n{number}")
-    return graph.set_entry_point("n1").set_finish_point(f"n{len(functions)}")
+    return chain(*functions, name="line", **settings)
 
 
 def names(*numbers: int) -> list[str]:

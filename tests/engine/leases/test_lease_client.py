@@ -20,6 +20,7 @@ from limpet import (
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.journal.store import Commit, NewRun
+from support.graphs import chain
 
 
 def new_run(run_id: str = "r") -> NewRun:
@@ -27,13 +28,8 @@ def new_run(run_id: str = "r") -> NewRun:
 
 
 def graph_of(store: Any, run: Any, **options: Any) -> StateGraph:
-    graph = StateGraph(name="g")
-    graph.add_node("first", run=run)
-    graph.add_node("second", run=lambda state: {"second": True})
-    graph.set_entry_point("first")
-    graph.add_edge("first", "second")
-    graph.set_finish_point("second")
-    return graph.compile(store=store, **options)
+    made = chain(run, lambda state: {"second": True}, names=["first", "second"], name="g")
+    return made.compile(store=store, **options)
 
 
 def test_letting_go_of_a_lease_leaves_a_newer_one_of_the_same_run_alone() -> None:

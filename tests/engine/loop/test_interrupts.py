@@ -18,12 +18,9 @@ from limpet import (
     UsageError,
     append,
 )
+from support.graphs import Crash, chain
 
 NODES = ("prepare", "review", "publish")
-
-
-class Crash(BaseException):
-    """Ends the run as the end of the process would."""
 
 
 class Ran:
@@ -43,11 +40,8 @@ class Ran:
 
 
 def graph_of(ran: Callable[..., Any]) -> StateGraph:
-    graph = StateGraph({"value": int, "approved": bool}, name="review")
-    for name in NODES:
-        graph.add_node(name, run=ran)
-    graph.add_edge("prepare", "review").add_edge("review", "publish")
-    return graph.set_entry_point("prepare").set_finish_point("publish")
+    schema = {"value": int, "approved": bool}
+    return chain(*[ran] * len(NODES), names=NODES, schema=schema, name="review")
 
 
 def types(events: list[dict[str, Any]]) -> list[str]:

@@ -23,6 +23,7 @@ from limpet import (
 )
 from limpet.journal.store import Commit
 from limpet.observe.events import Event
+from support.graphs import chain
 
 
 class Failing(MemoryStore):
@@ -39,14 +40,12 @@ class Failing(MemoryStore):
         return super().append(commits)
 
 
-def chain(store: Any, on_save_error: Any, length: int = 4, **options: Any) -> StateGraph:
-    graph = StateGraph({"done": list}, name="chain")
-    for number in range(length):
-        graph.add_node(f"n{number}", lambda state, node: {"done": [*state.get("done", []), node]})
-        if number:
-            graph.add_edge(f"n{number - 1}", f"n{number}")
-    graph.set_entry_point("n0")
-    graph.set_finish_point(f"n{length - 1}")
+def four(store: Any, on_save_error: Any, length: int = 4, **options: Any) -> StateGraph:
+    def record(state: Any, node: str) -> dict[str, Any]:
+        return {"done": [*state.get("done", []), node]}
+
+    names = [f"n{number}" for number in range(length)]
+    graph = chain(*[record] * length, names=names, schema={"done": list})
     return graph.compile(store=store, on_save_error=on_save_error, preserve=True, **options)
 
 
@@ -65,7 +64,7 @@ ALL = ["n0", "n1", "n2", "n3"]
 def test_a_failed_save_stops_a_run_by_default() -> None:
     """D6, G9: what wasn't saved isn't built upon."""
     store = Failing(2)
-    graph = chain(store, "fail")
+    graph = four(store, "fail")
     with pytest.raises(ExecutionError, match="checkpoint save failed"):
         graph.execute({}, run_id="r")
     assert graph.state_at("r")["done"] == ["n0"]
@@ -75,7 +74,7 @@ def test_a_failed_save_stops_a_run_by_default() -> None:
 
 def test_with_continue_a_run_goes_on_and_the_next_save_brings_all() -> None:
     """D6: the run's status shows it, and no longer when a save works."""
-    graph = chain(Failing(2, 3), "continue")
+    graph = four(Failing(2, 3), "continue")
     run = graph.stream({}, run_id="r")
     seen = [(event["type"], run.status) for event in run]
     assert seen == [
@@ -95,7 +94,7 @@ def test_with_continue_a_run_goes_on_and_the_next_save_brings_all() -> None:
 def test_a_run_that_ends_unsaved_still_gives_its_state() -> None:
     """D6: it is degraded to the end, and a resume does what isn't saved."""
     store = Failing(*range(2, 100))
-    graph = chain(store, "continue")
+    graph = four(store, "continue")
     run = graph.invoke({}, run_id="r")
     assert [event["type"] for event in run] == ["final"]
     assert run.status == "degraded"
@@ -108,7 +107,7 @@ def test_a_run_that_ends_unsaved_still_gives_its_state() -> None:
 def test_a_run_that_goes_on_unsaved_says_so_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """D6: also where nobody watches."""
     with caplog.at_level(logging.WARNING):
-        chain(Failing(1, 2), "continue").execute({}, run_id="r")
+        four(Failing(1, 2), "continue").execute({}, run_id="r")
     told = [record.getMessage() for record in caplog.records if "can't be saved" in record.getMessage()]
     assert told == ["run r goes on although it can't be saved: StoreUnavailable: no space left"]
 
@@ -169,7 +168,7 @@ def _newest(made: Workflow) -> int:
 
 def test_an_async_run_goes_on_too() -> None:
     """D6, H7: the same loop."""
-    graph, made = chain(Failing(2), "continue"), flow(Failing(2, 3), "continue")
+    graph, made = four(Failing(2), "continue"), flow(Failing(2, 3), "continue")
     assert asyncio.run(graph.aexecute({}))["done"] == ALL
     assert asyncio.run(made.aexecute({})).results["t30"] == 40
 
@@ -249,7 +248,7 @@ def test_settings_that_cannot_be_are_refused(setting: dict[str, Any]) -> None:
 def test_a_store_that_is_away_for_long_is_not_tried_at_every_step() -> None:
     """D6: neither time nor memory go with the square of what waits; and where the run stops it is tried."""
     store = Failing(*range(1, 10_000))
-    graph = chain(store, "continue", length=200)
+    graph = four(store, "continue", length=200)
     run = graph.invoke({}, run_id="r")
     run.wait()
     assert run.status == "degraded"

@@ -28,7 +28,7 @@ from limpet import (
 from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.sessions import resume as entry
 from limpet.testing.conformance.tools import ManualClock
-from support.sections import fan
+from support.graphs import fan
 
 AN_HOUR = 3600.0
 

@@ -22,10 +22,7 @@ from limpet import (
     once,
     pause,
 )
-
-
-class Crash(BaseException):
-    """Ends the run as the end of the process would."""
+from support.graphs import Crash
 
 
 def one(run: Callable[..., Any], store: Any = "memory://", **policy: Any) -> StateGraph:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +30,7 @@ from limpet import (
 from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.sessions import resume as entry
 from limpet.testing.conformance.tools import ManualClock
-from support.sections import AT_ONCE, Via, fan
+from support.graphs import AT_ONCE, Via, chain, fan
 
 A_DAY = 86_400.0
 Node = Callable[..., Any]
@@ -50,12 +49,8 @@ def on_clock(clock: ManualClock) -> MemoryStore:
 
 def line(*nodes: Node, store: Any = None, name: str = "line", **compiled: Any) -> StateGraph:
     """Nodes one after the other, each named by its function."""
-    graph = StateGraph({"log": Annotated[list, append]}, name=name)
-    for node in nodes:
-        graph.add_node(node.__name__, run=node)
-    for before, after in pairwise(nodes):
-        graph.add_edge(before.__name__, after.__name__)
-    graph.set_entry_point(nodes[0].__name__).set_finish_point(nodes[-1].__name__)
+    names = [node.__name__ for node in nodes]
+    graph = chain(*nodes, names=names, schema={"log": Annotated[list, append]}, name=name)
     return graph.compile(store=store, **compiled) if store is not None else graph
 
 

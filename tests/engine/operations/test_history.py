@@ -31,12 +31,9 @@ from limpet import (
 )
 from limpet.engine.sessions.provenance import environment, git_commit
 from limpet.journal.store import Commit, Tail
+from support.graphs import Crash, chain, count
 
 COMMIT = "1f2e3d4c5b6a79880123456789abcdef01234567"
-
-
-class Crash(BaseException):
-    """Ends the run as the end of the process would."""
 
 
 class CountingStore(MemoryStore):
@@ -57,20 +54,11 @@ class CountingStore(MemoryStore):
         return tail
 
 
-def count(state: State) -> dict[str, Any]:
-    return {"n": state.get("n", 0) + 1}
-
-
 def line(
     length: int, function: Callable[..., Any] = count, schema: Any = None, **settings: Any
 ) -> StateGraph:
     """A graph of nodes n1 → n2 → … that all call `function`."""
-    graph = StateGraph(schema, name="line", **settings)
-    for number in range(1, length + 1):
-        graph.add_node(f"n{number}", run=function)
-        if number > 1:
-            graph.add_edge(f"n{number - 1}", f"n{number}")
-    return graph.set_entry_point("n1").set_finish_point(f"n{length}")
+    return chain(*[function] * length, schema=schema, name="line", **settings)
 
 
 def loop(times: int, function: Callable[..., Any], store: Any, schema: Any = None) -> StateGraph:

@@ -11,20 +11,16 @@ from typing import Any
 
 import pytest
 
-from limpet import END, START, MemoryStore, StateGraph, supervise
+from limpet import MemoryStore, StateGraph, supervise
+from support.graphs import chain
 
 NEVER = 10_000.0
 """A poll that isn't lived to see: what happens before didn't wait for it."""
 
 
-def chain(name: str, store: Any, *nodes: Callable[..., Any]) -> StateGraph:
-    graph = StateGraph(name=name)
-    places = [f"step{number}" for number, _ in enumerate(nodes)]
-    for place, node in zip(places, nodes, strict=True):
-        graph.add_node(place, run=node)
-    for before, after in zip([START, *places], [*places, END], strict=True):
-        graph.add_edge(before, after)
-    return graph.compile(store=store)
+def steps(name: str, store: Any, *nodes: Callable[..., Any]) -> StateGraph:
+    names = [f"step{number}" for number, _ in enumerate(nodes)]
+    return chain(*nodes, names=names, name=name).compile(store=store)
 
 
 def wait(condition: Callable[[], Any]) -> None:
@@ -52,7 +48,7 @@ class Counted(MemoryStore):
 def test_queued_runs_follow_one_another_without_a_pause(on_a_loop: bool) -> None:
     """P7: when one ends the next begins, whether the supervisor was resting by then or not; few looks do for many."""
     store = Counted()
-    graph = chain("short", store, nothing)
+    graph = steps("short", store, nothing)
     runs = [graph.start({}) for _ in range(100)]
     supervisor = supervise(store, [graph], concurrency=4, poll=NEVER)
 
@@ -71,7 +67,7 @@ def test_queued_runs_follow_one_another_without_a_pause(on_a_loop: bool) -> None
 def test_one_sweep_goes_on_with_all_that_is_ready() -> None:
     """H1: however few at a time, and however soon they end."""
     store = MemoryStore()
-    graph = chain("short", store, nothing)
+    graph = steps("short", store, nothing)
     runs = [graph.start({}) for _ in range(30)]
     assert sorted(graph.recover(concurrency=2)) == sorted(run.id for run in runs)
     assert {run.status for run in runs} == {"completed"}
@@ -85,7 +81,7 @@ def test_a_graph_that_is_full_costs_no_looks_and_goes_on_when_it_has_room() -> N
         gate.wait(60)
         return {}
 
-    slow, quick = chain("slow", store, hold), chain("quick", store, nothing)
+    slow, quick = steps("slow", store, hold), steps("quick", store, nothing)
     held = [slow.start({}) for _ in range(40)]
     with supervise(store, [slow, quick], concurrency=4, per_graph={"slow": 1}, poll=NEVER) as supervisor:
         wait(lambda: supervisor.running)
@@ -106,8 +102,8 @@ def test_a_node_that_would_end_the_process_ends_no_supervisor(on_a_loop: bool) -
     async def leave_here(state: Any) -> None:
         sys.exit(3)
 
-    leaving, leaving_here = chain("a", store, lambda state: sys.exit(3)), chain("b", store, leave_here)
-    other = chain("other", store, nothing)
+    leaving, leaving_here = steps("a", store, lambda state: sys.exit(3)), steps("b", store, leave_here)
+    other = steps("other", store, nothing)
     leaving.start({}, run_id="a")
     leaving_here.start({}, run_id="b")
     supervisor = supervise(store, [leaving, leaving_here, other], poll=0.05)
@@ -137,7 +133,7 @@ def test_nodes_that_keep_all_threads_busy_keep_no_supervisor_from_ending() -> No
         gate.wait(60)
         return {}
 
-    graph = chain("slow", store, hold)
+    graph = steps("slow", store, hold)
     runs = [graph.start({}) for _ in range(64)]
 
     async def use() -> None:

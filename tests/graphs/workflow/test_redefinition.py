@@ -23,7 +23,7 @@ from limpet import (
 )
 from limpet.journal.encoding.codec import encode
 from limpet.journal.store import Commit
-from support.sections import AT_ONCE, Crash, Via
+from support.graphs import AT_ONCE, Crash, Via
 
 NOT_COMPARED = ("timestamp", "duration", "attempts")
 """What is different about the records of a run that was cut: what the clock says, and how often it was begun."""

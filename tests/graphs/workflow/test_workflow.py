@@ -31,7 +31,7 @@ from limpet import (
     Workflow,
     WorkflowState,
 )
-from support.sections import AT_ONCE, SOON, Via
+from support.graphs import AT_ONCE, SOON, Via
 
 
 def one() -> int:

@@ -25,7 +25,7 @@ from limpet import (
     Workflow,
     WorkflowState,
 )
-from support.sections import AT_ONCE, SOON, Via
+from support.graphs import AT_ONCE, SOON, Via
 
 Event = dict[str, Any]
 

@@ -35,7 +35,7 @@ from limpet import (
     pause,
 )
 from limpet.journal.encoding.codec import encode
-from support.sections import SOON, Crash, Via
+from support.graphs import SOON, Crash, Via
 
 TIMES = ("timestamp", "duration")
 

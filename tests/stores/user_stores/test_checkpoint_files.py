@@ -46,6 +46,7 @@ from limpet import (
 from limpet.stores import atomic_files as durable
 from limpet.stores.user_stores import checkpoint_files
 from limpet.stores.user_stores import safe_pickle as pickled
+from support.graphs import chain
 
 NAMES = ("prepare", "review", "publish")
 
@@ -64,11 +65,7 @@ class Ran:
 
 
 def build(run: Callable[..., Any], **settings: Any) -> StateGraph:
-    graph = StateGraph(name="review")
-    for name in NAMES:
-        graph.add_node(name, run=run)
-    graph.add_edge("prepare", "review").add_edge("review", "publish")
-    return graph.set_entry_point("prepare").set_finish_point("publish").compile(**settings)
+    return chain(*[run] * len(NAMES), names=NAMES, name="review").compile(**settings)
 
 
 @register_type

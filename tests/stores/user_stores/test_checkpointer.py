@@ -24,6 +24,7 @@ from limpet import (
     UsageError,
     pause,
 )
+from support.graphs import chain
 
 
 class JsonCheckpointer:
@@ -84,11 +85,7 @@ class Ran:
 
 def build(checkpointer: Any, run: Callable[..., Any], **settings: Any) -> StateGraph:
     """prepare → review → publish."""
-    graph = StateGraph(name="review")
-    for name in ("prepare", "review", "publish"):
-        graph.add_node(name, run=run)
-    graph.add_edge("prepare", "review").add_edge("review", "publish")
-    graph.set_entry_point("prepare").set_finish_point("publish")
+    graph = chain(run, run, run, names=["prepare", "review", "publish"], name="review")
     return graph.compile(checkpointer=checkpointer, **settings)
 
 

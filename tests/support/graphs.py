@@ -1,15 +1,16 @@
-"""Graphs with sections and sub-graphs, nodes that note their calls, and ways to run them."""
+"""The shapes of graphs that tests build, nodes that record their calls, and ways to run them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from limpet import BranchResult, NodeContext, Retry, RunPaused, State, StateGraph
+from limpet import BranchResult, NodeContext, Retry, RunPaused, State, StateGraph, pause
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""
@@ -20,7 +21,68 @@ Run = Callable[..., Any] | None
 
 
 class Crash(BaseException):
-    """Ends the run as the end of the process would."""
+    """Ends a run as the end of its process would: nothing after it is saved."""
+
+
+def count(state: State) -> dict[str, Any]:
+    """A node that counts `n`."""
+    return {"n": state.get("n", 0) + 1}
+
+
+def single(
+    run: Run, node: str = "only", *, schema: Any = None, name: str = "single", **policy: Any
+) -> StateGraph:
+    """A graph of one node. `policy` is that of the node."""
+    graph = StateGraph(schema, name=name).add_node(node, run=run, **policy)
+    return graph.set_entry_point(node).set_finish_point(node)
+
+
+def chain(
+    *functions: Any,
+    names: Sequence[str] | None = None,
+    schema: Any = None,
+    name: str = "chain",
+    **settings: Any,
+) -> StateGraph:
+    """A graph of nodes n1 → n2 → …, or of these names, one for each function or graph."""
+    graph = StateGraph(schema, name=name, **settings)
+    nodes = list(names or [f"n{number}" for number in range(1, len(functions) + 1)])[: len(functions)]
+    for node, function in zip(nodes, functions, strict=True):
+        graph.add_node(node, run=function)
+    for node, following in pairwise(nodes):
+        graph.add_edge(node, following)
+    return graph.set_entry_point(nodes[0]).set_finish_point(nodes[-1])
+
+
+def loop(times: int, function: Run = count, **settings: Any) -> StateGraph:
+    """A graph whose one node, `again`, runs until `n` is `times`."""
+    graph = StateGraph(name="loop", **settings).add_node("again", run=function)
+    graph.set_entry_point("again").set_finish_point("again")
+    return graph.add_edge("again", "again", lambda state: state["n"] < times)
+
+
+def asking(*, node: str = "ask", key: str = "answer", schema: Any = None, **question: Any) -> Run:
+    """A node that asks "Ship it?" and puts the answer into the state under `key`."""
+
+    def ask(state: State) -> dict[str, Any]:
+        return {key: pause("Ship it?", **question)}
+
+    return ask
+
+
+def crash_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The node as it is, but for its first call, which crashes before it does anything."""
+    crashed = False
+
+    @wraps(function)
+    def run(*args: Any, **given: Any) -> Any:
+        nonlocal crashed
+        if not crashed:
+            crashed = True
+            raise Crash
+        return function(*args, **given)
+
+    return run
 
 
 def gather(state: State, parallel_results: Sequence[BranchResult]) -> dict[str, Any]:
@@ -45,7 +107,7 @@ def fan(
     """
     graph = StateGraph(schema, name="fan", **settings).add_node("src", run=source)
     for name, functions in branches.items():
-        chain(graph, name, functions if isinstance(functions, Sequence) else [functions])
+        add_chain(graph, name, functions if isinstance(functions, Sequence) else [functions])
         graph.add_parallel_edge("src", name, "join", on_error=on_error)
     graph.add_fanin_node("join", run=join, **(policy or {}))
     last = "join"
@@ -55,7 +117,7 @@ def fan(
     return graph.set_entry_point("src").set_finish_point(last)
 
 
-def chain(graph: StateGraph, name: str, functions: Sequence[Run], **policy: Any) -> None:
+def add_chain(graph: StateGraph, name: str, functions: Sequence[Run], **policy: Any) -> None:
     """Add nodes a → a2 → …, one for each function. `policy` is that of each."""
     names = [name, *(f"{name}{number}" for number in range(2, len(functions) + 1))]
     for node, function in zip(names, functions, strict=True):
