@@ -31,7 +31,7 @@ from limpet import (
     pause,
 )
 from limpet.journal.store import Commit, RunFilter
-from support.graphs import Crash, chain, count, loop
+from support.graphs import Crash, asking, chain, count, loop
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""
@@ -813,7 +813,7 @@ def test_a_run_that_nobody_runs_is_cancelled_at_once() -> None:
 
 def test_a_cancelled_question_is_still_open() -> None:
     """G12, D11: cancelling a paused run answers nothing."""
-    graph = line(1, lambda state: {"answer": pause("Ship it?")}).compile(store="memory://")
+    graph = line(1, asking()).compile(store="memory://")
     run = graph.invoke({}).wait()
     graph.cancel(run.id)
     (info,) = graph.runs("cancelled")

@@ -33,7 +33,7 @@ from limpet import (
 )
 from limpet.observe import registry as observers
 from limpet.stores import opening as stores
-from support.graphs import chain
+from support.graphs import chain, single
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def note(state: State, node: str) -> dict[str, Any]:
 
 def one(run: Callable[..., Any], **policy: Any) -> StateGraph:
     """A graph of one node."""
-    return StateGraph().add_node("only", run=run, **policy).set_entry_point("only").set_finish_point("only")
+    return single(run, name="graph", **policy)
 
 
 def line(*names: str) -> StateGraph:

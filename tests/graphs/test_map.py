@@ -32,7 +32,7 @@ from limpet import (
     append,
     pause,
 )
-from support.graphs import AT_ONCE, SOON, Run, Via, add_chain, gather
+from support.graphs import AT_ONCE, SOON, Run, Via, add_chain, gather, single
 
 
 def mapping(
@@ -56,7 +56,7 @@ def mapping(
 
 def one_node(run: Run, schema: Any = None, name: str = "sub") -> StateGraph:
     """A graph of one node."""
-    return StateGraph(schema, name=name).add_node("x", run=run).set_entry_point("x").set_finish_point("x")
+    return single(run, "x", schema, name)
 
 
 # Items

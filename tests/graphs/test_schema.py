@@ -12,7 +12,7 @@ import pytest
 
 from limpet import DefinitionError, ExecutionError, State, StateGraph, UsageError, append, merge
 from limpet.graphs.schema import read_schema
-from support.graphs import Crash, chain
+from support.graphs import Crash, chain, crash_once
 
 
 class Typed(TypedDict, total=False):
@@ -43,14 +43,10 @@ def live_and_resumed(schema: Any, given: Any, *nodes: Callable[..., Any]) -> Sta
     """The final state, after making sure that a run that crashed behind each node comes to the same."""
     straight = graph_of(schema, *nodes).execute(given)
     for place in range(len(nodes)):
-        calls: list[int] = []
-
-        def crash(state: State, calls: list[int] = calls) -> None:
-            if not calls:
-                calls.append(1)
-                raise Crash
-
-        graph = graph_of(schema, *nodes[: place + 1], crash, *nodes[place + 1 :]).compile(store="memory://")
+        crashing = crash_once(lambda state: None)
+        graph = graph_of(schema, *nodes[: place + 1], crashing, *nodes[place + 1 :]).compile(
+            store="memory://"
+        )
         with pytest.raises(Crash):
             graph.execute(given, run_id="r")
         assert graph.resume("r") == straight

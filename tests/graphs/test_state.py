@@ -28,7 +28,7 @@ from limpet import (
     append,
     merge,
 )
-from support.graphs import Crash, chain
+from support.graphs import Crash, chain, crash_once
 
 MOMENT = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
 
@@ -40,17 +40,15 @@ def resumed(
     reader: Callable[..., Any] | None = None,
 ) -> State:
     """What the state is after `node` when the run crashes right behind it and is resumed from what was saved."""
-    store, first = MemoryStore(), [True]
-
-    def crash_once(state: State) -> Any:
-        if first:
-            first.clear()
-            raise Crash
-        return None if reader is None else reader(state)
-
+    store = MemoryStore()
+    crashing = crash_once(reader or nothing)
     with pytest.raises(Crash):
-        chain(node, crash_once, schema=schema).compile(store=store).execute(given, run_id="r")
-    return chain(node, crash_once, schema=schema).compile(store=store, preserve=True).resume("r")
+        chain(node, crashing, schema=schema).compile(store=store).execute(given, run_id="r")
+    return chain(node, crashing, schema=schema).compile(store=store, preserve=True).resume("r")
+
+
+def nothing(state: State) -> None:
+    """A node that changes nothing."""
 
 
 @pytest.fixture
@@ -412,12 +410,11 @@ def test_what_a_node_returned_is_what_a_resumed_node_reads(value: Any) -> None:
 
 def test_exact_types_hold_for_the_input_and_the_config_too() -> None:
     """H4: what `execute` was given is what a resumed node reads."""
-    store, first, read = MemoryStore(), [True], []
+    store = MemoryStore()
+    read: list[Any] = []
 
+    @crash_once
     def node(state: State, config: dict[str, Any]) -> None:
-        if first:
-            first.clear()
-            raise Crash
         read.append((state["value"], config["value"]))
 
     with pytest.raises(Crash):

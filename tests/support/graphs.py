@@ -30,7 +30,7 @@ def count(state: State) -> dict[str, Any]:
 
 
 def single(
-    run: Run, node: str = "only", *, schema: Any = None, name: str = "single", **policy: Any
+    run: Any, node: str = "only", schema: Any = None, name: str = "single", **policy: Any
 ) -> StateGraph:
     """A graph of one node. `policy` is that of the node."""
     graph = StateGraph(schema, name=name).add_node(node, run=run, **policy)
@@ -61,11 +61,12 @@ def loop(times: int, function: Run = count, **settings: Any) -> StateGraph:
     return graph.add_edge("again", "again", lambda state: state["n"] < times)
 
 
-def asking(*, node: str = "ask", key: str = "answer", schema: Any = None, **question: Any) -> Run:
-    """A node that asks "Ship it?" and puts the answer into the state under `key`."""
+def asking(**question: Any) -> Callable[..., Any]:
+    """A node that asks "Ship it?" and returns the answer."""
 
     def ask(state: State) -> dict[str, Any]:
-        return {key: pause("Ship it?", **question)}
+        answer = pause("Ship it?", **question)
+        return {"answer": dict(answer) if hasattr(answer, "model_dump") else answer}
 
     return ask
 

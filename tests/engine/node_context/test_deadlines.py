@@ -28,7 +28,7 @@ from limpet import (
 from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.sessions import resume as entry
 from limpet.testing.conformance.tools import ManualClock
-from support.graphs import fan
+from support.graphs import fan, single
 
 AN_HOUR = 3600.0
 
@@ -46,9 +46,9 @@ def on_clock(clock: ManualClock) -> MemoryStore:
 
 def asking(store: Any, ask: Callable[[], Any], **policy: Any) -> StateGraph:
     """A graph of one node that says what it was told."""
-    graph = StateGraph({"log": Annotated[list, append]}, name="asking")
-    graph.add_node("ask", run=lambda state: {"log": [ask()]}, **policy)
-    return graph.set_entry_point("ask").set_finish_point("ask").compile(store=store, preserve=True)
+    schema = {"log": Annotated[list, append]}
+    graph = single(lambda state: {"log": [ask()]}, "ask", schema, "asking", **policy)
+    return graph.compile(store=store, preserve=True)
 
 
 def paused(graph: Any, run_id: str = "r") -> RunPaused:

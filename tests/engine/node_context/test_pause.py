@@ -22,21 +22,12 @@ from limpet import (
     once,
     pause,
 )
-from support.graphs import Crash
+from support.graphs import Crash, asking, single
 
 
 def one(run: Callable[..., Any], store: Any = "memory://", **policy: Any) -> StateGraph:
     """A graph of one node."""
-    graph = StateGraph(name="ask").add_node("ask", run=run, **policy)
-    return graph.set_entry_point("ask").set_finish_point("ask").compile(store=store)
-
-
-def asking(**question: Any) -> Callable[..., Any]:
-    def ask(state: State) -> dict[str, Any]:
-        answer = pause("Ship it?", **question)
-        return {"answer": dict(answer) if isinstance(answer, pydantic.BaseModel) else answer}
-
-    return ask
+    return single(run, "ask", name="ask", **policy).compile(store=store)
 
 
 def test_a_pause_stops_the_run_with_a_question() -> None:

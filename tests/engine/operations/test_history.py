@@ -27,11 +27,10 @@ from limpet import (
     StateGraph,
     UsageError,
     append,
-    pause,
 )
 from limpet.engine.sessions.provenance import environment, git_commit
 from limpet.journal.store import Commit, Tail
-from support.graphs import Crash, chain, count
+from support.graphs import Crash, asking, chain, count
 
 COMMIT = "1f2e3d4c5b6a79880123456789abcdef01234567"
 
@@ -380,7 +379,7 @@ def test_a_fork_of_a_failed_run_tries_again() -> None:
 
 def test_a_fork_of_a_run_with_an_open_question_asks_it_again() -> None:
     """H6, D11: the answer to one is not the answer to the other."""
-    made = line(1, lambda state: {"answer": pause("Ship it?")}).compile(store="memory://", preserve=True)
+    made = line(1, asking()).compile(store="memory://", preserve=True)
     run = made.invoke({}).wait()
     made.resume(run.id, "yes")
     fork = made.fork(run.id, 0).wait()

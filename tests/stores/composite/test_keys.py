@@ -35,6 +35,7 @@ from limpet.stores.composite.encrypted import EncryptedStore, Keys
 from limpet.stores.composite.keys import read_keys
 from limpet.stores.sqlite.store import SQLiteStore
 from support.checkpoint_stores import InMemoryCheckpointStore
+from support.graphs import count, single
 from support.postgres import Server
 from support.redis_servers import redis_server
 
@@ -163,8 +164,7 @@ def test_a_store_of_five_methods_can_be_encrypted() -> None:
 
 
 def graph_of(**options: Any) -> StateGraph:
-    graph = StateGraph({"n": int}, name="g").add_node("a", run=lambda state: {"n": state["n"] + 1})
-    return graph.set_entry_point("a").set_finish_point("a").compile(preserve=True, **options)
+    return single(count, "a", {"n": int}, "g").compile(preserve=True, **options)
 
 
 @pytest.fixture
