@@ -5,8 +5,8 @@ from limpet.engine.node_context.node_context import NodeContext as NodeContext
 from limpet.engine.node_context.node_context import once as once
 from limpet.engine.node_context.node_context import pause as pause
 from limpet.engine.node_context.node_context import sleep as sleep
-from limpet.engine.operations.records import Difference as Difference
-from limpet.engine.operations.records import RunInfo as RunInfo
+from limpet.engine.operations.run_info import RunInfo as RunInfo
+from limpet.engine.operations.stored_state import Difference as Difference
 from limpet.engine.operations.workflow_checkpoints import PauseInfo as PauseInfo
 from limpet.engine.operations.workflow_checkpoints import WorkflowCheckpoint as WorkflowCheckpoint
 from limpet.engine.supervisor.catalog import register_graph as register_graph
@@ -71,9 +71,7 @@ from limpet.observe.registry import register_observer as register_observer
 from limpet.queued_run import QueuedRun as QueuedRun
 from limpet.run import AsyncRun as AsyncRun
 from limpet.run import Run as Run
-from limpet.runs import export_run as export_run
-from limpet.runs import import_run as import_run
-from limpet.runs import verify_run as verify_run
+from limpet.runs import Runs as Runs
 from limpet.state_graph import StateGraph as StateGraph
 from limpet.stores.cleaner import Cleaner as Cleaner
 from limpet.stores.memory import MemoryStore as MemoryStore

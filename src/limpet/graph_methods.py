@@ -1,35 +1,49 @@
-"""The calls that run a graph, or have it run, and those that change what its runs will do. Every kind has them."""
+"""The methods that every kind of graph has: run it, have it run, and look at its runs."""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from limpet.async_twins import twin
 from limpet.durations import Span, seconds_of
 from limpet.engine.leases.lease_client import nudge
 from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.engine.node_context.resume_input import ResumeInput
-from limpet.engine.operations import records
-from limpet.engine.sessions import checkpoint_refs as references
-from limpet.engine.sessions import resume as entry
-from limpet.engine.sessions import start as creation
-from limpet.engine.sessions.session import Session
+from limpet.engine.operations.run_info import RunInfo
+from limpet.engine.operations.stored_state import Difference
+from limpet.engine.sessions.checkpoint_refs import run_of
+from limpet.engine.sessions.resume import recall, resume
+from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.sessions.start import check_id, enqueue, start
 from limpet.errors import UsageError
-from limpet.graph_inspection import GraphInspection
 from limpet.graphs.state import State, new_id
+from limpet.journal.reader import Checkpoint
+from limpet.journal.store import ENDED, STATUSES
 from limpet.run import AsyncRun, Run
+from limpet.runs import Runs, tag_names
 
 if TYPE_CHECKING:
+    from limpet.drawing.draw import Format
+    from limpet.drawing.run_marks import RunMarks
+    from limpet.journal.verify import Verification
     from limpet.queued_run import QueuedRun
+    from limpet.stores.retention import Expired, Retention
 
 Config = Mapping[str, Any] | None
 S = TypeVar("S", bound=State)
 
 
-class GraphMethods(GraphInspection[S]):
-    """A graph that can be run, on states of its own kind. What it gives: a `name`, and `compiled()`."""
+class GraphMethods(ABC, Generic[S]):
+    """A graph that can be run, on states of its own kind. A subclass has a `name` and defines `compiled()`."""
+
+    name: str
+
+    @abstractmethod
+    def compiled(self) -> CompiledGraph:
+        """The plan and its settings. Raises `DefinitionError`."""
 
     def invoke(
         self,
@@ -40,59 +54,15 @@ class GraphMethods(GraphInspection[S]):
         run_id: str | None = None,
         tags: Iterable[str] = (),
     ) -> Run[S]:
-        """Start a run, or go on from a checkpoint; iterate what this returns for its events.
+        """Start a run, or resume one from a checkpoint; iterate what this returns for its events.
 
-        It begins when it is iterated, or when its `state` is read; `execute` runs it to the end at once.
+        The run begins when it is iterated, or when its `state` is read; `execute` runs it to the end at once.
         Events are dicts: `interrupt` and `pause` (`node`, `state`, `checkpoint_path`), `error`, `cancelled` and
         `final` (`state`). With `checkpoint`, the input is the answer to an open question or else a dict that is
         merged into the saved state, and `config` is merged over the saved one. A checkpoint is the
         `checkpoint_path` of an event, or the path of a checkpoint file.
         """
         return Run(*self._prepare(input, config, checkpoint, run_id, tags, stream=False))
-
-    def stream(
-        self,
-        input: Any = None,
-        config: Config = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        *,
-        run_id: str | None = None,
-        tags: Iterable[str] = (),
-    ) -> Run[S]:
-        """The same as `invoke`, with a `state` event (`node`, `state`) after every node as well."""
-        return Run(*self._prepare(input, config, checkpoint, run_id, tags, stream=True))
-
-    def execute(
-        self, input: Any = None, config: Config = None, *, run_id: str | None = None, tags: Iterable[str] = ()
-    ) -> S:
-        """Run to the end and return the final State, which knows its `run_id`.
-
-        Raises `ExecutionError` when a node fails or a save does, `RunPaused` when the run waits for somebody,
-        `RunCancelled`, and `Conflict` when somebody else took the run over.
-        """
-        return self.invoke(input, config, run_id=run_id, tags=tags).result()
-
-    def resume(
-        self,
-        run_id: str,
-        value: Any = NOT_GIVEN,
-        *,
-        response: Any = NOT_GIVEN,
-        answers: Mapping[str, Any] | None = None,
-        update: Mapping[str, Any] | None = None,
-        config: Config = None,
-        wait: float | None = None,
-    ) -> S:
-        """Go on with a stored run, to its end; finished nodes don't run again.
-
-        `value` (or `response`) answers the open question of a paused run; without one it is a dict that is
-        merged into the state. `answers` are by question id, `update` is always for the state. `wait` is how
-        many seconds to wait for a holder that is alive. Raises what `execute` does, and `RunNotFound`,
-        `AlreadyCompleted`, `AnswerRefused`, and `Conflict` naming the holder.
-        """
-        given = given_to(value, response, answers, update, config)
-        run: Run[S] = Run(run_id, self._resuming(run_id, given, wait))
-        return run.result()
 
     def ainvoke(
         self,
@@ -106,6 +76,18 @@ class GraphMethods(GraphInspection[S]):
         """`invoke` for `async for`."""
         return AsyncRun(*self._prepare(input, config, checkpoint, run_id, tags, stream=False))
 
+    def stream(
+        self,
+        input: Any = None,
+        config: Config = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        *,
+        run_id: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> Run[S]:
+        """The same as `invoke`, with a `state` event (`node`, `state`) after every node as well."""
+        return Run(*self._prepare(input, config, checkpoint, run_id, tags, stream=True))
+
     def astream(
         self,
         input: Any = None,
@@ -118,11 +100,43 @@ class GraphMethods(GraphInspection[S]):
         """`stream` for `async for`."""
         return AsyncRun(*self._prepare(input, config, checkpoint, run_id, tags, stream=True))
 
+    def execute(
+        self, input: Any = None, config: Config = None, *, run_id: str | None = None, tags: Iterable[str] = ()
+    ) -> S:
+        """Run to the end and return the final State, which has the `run_id`.
+
+        Raises `ExecutionError` when a node or a save fails, `RunPaused` when the run waits for an answer or an
+        approval, `RunCancelled`, and `Conflict` when another process took over the run.
+        """
+        return self.invoke(input, config, run_id=run_id, tags=tags).result()
+
     async def aexecute(
         self, input: Any = None, config: Config = None, *, run_id: str | None = None, tags: Iterable[str] = ()
     ) -> S:
         """`execute` without blocking the event loop."""
         return await self.ainvoke(input, config, run_id=run_id, tags=tags).result()
+
+    def resume(
+        self,
+        run_id: str,
+        value: Any = NOT_GIVEN,
+        *,
+        response: Any = NOT_GIVEN,
+        answers: Mapping[str, Any] | None = None,
+        update: Mapping[str, Any] | None = None,
+        config: Config = None,
+        wait: float | None = None,
+    ) -> S:
+        """Resume a stored run and run it to its end; finished nodes don't run again.
+
+        `value` (or `response`) answers the open question of a paused run. If the run asks nothing, `value` is a dict
+        that is merged into the state. `answers` are by question id, `update` is always for the state. `wait` is how
+        many seconds to wait for another process that holds the run. Raises what `execute` does, and `RunNotFound`,
+        `AlreadyCompleted`, `AnswerRefused`, and `Conflict` naming the holder.
+        """
+        given = resume_input(value, response, answers, update, config)
+        run: Run[S] = Run(run_id, self._resuming(run_id, given, wait))
+        return run.result()
 
     async def aresume(
         self,
@@ -136,7 +150,7 @@ class GraphMethods(GraphInspection[S]):
         wait: float | None = None,
     ) -> S:
         """`resume` without blocking the event loop."""
-        given = given_to(value, response, answers, update, config)
+        given = resume_input(value, response, answers, update, config)
         run: AsyncRun[S] = AsyncRun(run_id, self._resuming(run_id, given, wait))
         return await run.result()
 
@@ -152,47 +166,31 @@ class GraphMethods(GraphInspection[S]):
     ) -> QueuedRun[S]:
         """Create a run in the store and return; any supervisor of the store executes it.
 
-        `run_id` is an idempotency key: the same one twice is one run, the first. Those of a higher `priority` come
-        first; `delay` is how long to wait before it begins. What the run came to is kept until it is deleted
-        or expires. Raises `UsageError` without a store, `RunExists` if the id is that of another graph's run.
+        `run_id` is an idempotency key: two starts with the same id are one run, the first. Runs of a higher
+        `priority` come first; `delay` is how long to wait before the run begins. Its result is kept until it is
+        deleted or expires. Raises `UsageError` without a store, `RunExists` if the id is that of another graph's run.
         """
         from limpet.queued_run import QueuedRun
 
-        compiled, labels = self.compiled(), _tags(tags)
+        compiled = self.compiled()
+        labels = tag_names(tags)
         if type(priority) is not int:
             raise UsageError(f"priority is a whole number, not {priority!r}")
-        named, seconds = creation.check_id(new_id() if run_id is None else run_id), seconds_of(delay, "delay")
-        creation.enqueue(compiled, input, config, named, labels, priority, seconds)
+        id = check_id(new_id() if run_id is None else run_id)
+        enqueue(compiled, input, config, id, labels, priority, seconds_of(delay, "delay"))
         client = compiled.need_client("start")
         nudge(client.store)
-        return QueuedRun(named, client, self.state_at)
+        return QueuedRun(id, client, self.state_at)
 
     enqueue = start
 
     astart = twin(start)
 
-    def answer(
-        self,
-        run_id: str,
-        value: Any = NOT_GIVEN,
-        *,
-        answers: Mapping[str, Any] | None = None,
-        wait: float | None = None,
-    ) -> None:
-        """Answer what a paused run asks, and leave it to a supervisor to go on; `resume` would go on here.
-
-        The answer is durable when this returns. Raises `AnswerRefused`, `RunPaused` if nothing was answered,
-        `RunNotFound`, `Conflict`, `UsageError` for a run that asks nothing.
-        """
-        entry.answer(self.compiled().need_client("answer"), run_id, ResumeInput(value, answers), wait)
-
-    aanswer = twin(answer)
-
     def recover(self, *, concurrency: int = 16, max_crashes: int = 3) -> list[str]:
-        """Go on with all runs of this graph that nobody goes on with, each to its next stop; returns their ids.
+        """Resume all runs of this graph that want a process, each to its next stop; return their ids.
 
-        One sweep: those that were queued, whose process died, whose sleep or deadline is over. `supervise` does it
-        for as long as it is there.
+        These are the runs that are queued, whose process crashed, or whose sleep or deadline is over. This looks for
+        them once; `supervise` does so all the time.
         """
         from limpet.engine.supervisor.catalog import GraphCatalog
         from limpet.engine.supervisor.supervisor import Supervisor, SupervisorOptions
@@ -203,12 +201,61 @@ class GraphMethods(GraphInspection[S]):
 
     arecover = twin(recover)
 
+    def runs(
+        self,
+        status: str | None = None,
+        *,
+        graph: str | None = None,
+        tag: str | None = None,
+        limit: int | None = None,
+    ) -> list[RunInfo]:
+        """The runs in the store, newest first, of this graph or the one named (`"*"` for all)."""
+        wanted = None if graph == "*" else graph or self.compiled().plan.name
+        return self._runs("runs").list(status, wanted, tag, limit)
+
+    aruns = twin(runs)
+
+    def history(self, run_id: str) -> list[Checkpoint]:
+        """The steps of a run, oldest first, as far as its journal goes back."""
+        return self._runs("history").history(run_id)
+
+    ahistory = twin(history)
+
+    def state_at(self, run_id: str, step: int | None = None) -> S:
+        """The state of a run after a step, or its newest saved state."""
+        return cast(S, self._runs("state_at").state(run_id, step))
+
+    astate_at = twin(state_at)
+
+    def diff(self, run_id: str, a: int, b: int) -> Difference:
+        """How the state after step `b` differs from the state after step `a`."""
+        return self._runs("diff").diff(run_id, a, b)
+
+    adiff = twin(diff)
+
+    def answer(
+        self,
+        run_id: str,
+        value: Any = NOT_GIVEN,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        wait: float | None = None,
+    ) -> None:
+        """Answer what a paused run asks, and leave it to a supervisor to resume it; `resume` would resume it here.
+
+        The answer is durable when this returns. Raises `AnswerRefused`, `RunPaused` if nothing was answered,
+        `RunNotFound`, `Conflict`, and `UsageError` for a run that asks nothing.
+        """
+        self._runs("answer").answer(run_id, value, answers=answers, wait=wait)
+
+    aanswer = twin(answer)
+
     def cancel(self, run_id: str) -> None:
-        """Stop a run between two nodes, whichever process it is in. What it saved can be resumed.
+        """Stop a run between two nodes, whichever process executes it. It can be resumed from what it saved.
 
         Raises `RunNotFound`, and `UsageError` for a run that has ended.
         """
-        records.cancel(self.compiled().need_client("cancel"), run_id)
+        self._runs("cancel").cancel(run_id)
 
     acancel = twin(cancel)
 
@@ -221,13 +268,12 @@ class GraphMethods(GraphInspection[S]):
         new_run_id: str | None = None,
         tags: Iterable[str] = (),
     ) -> Run[S]:
-        """A new run that begins where `run_id` stood after `step` (its newest, if None), with `update` merged in.
+        """A new run that starts where `run_id` was after `step` (its newest, if None), with `update` merged in.
 
-        It is stored when this returns, and goes on when it is iterated. The old run is left as it is.
+        It is stored when this returns, and runs when it is iterated. The old run stays as it is.
         """
-        compiled = self.compiled()
-        made = records.fork(compiled, run_id, step, update, new_run_id, _tags(tags))
-        return Run(made, self._resuming(made, ResumeInput(), None))
+        forked = self._runs("fork").fork(run_id, step, update, new_run_id=new_run_id, tags=tags)
+        return Run(forked, self._resuming(forked, ResumeInput(), None))
 
     async def afork(
         self,
@@ -245,10 +291,115 @@ class GraphMethods(GraphInspection[S]):
         return AsyncRun(run.id, self._resuming(run.id, ResumeInput(), None))
 
     def rollback(self, run_id: str, step: int) -> S:
-        """Set a run back to where it stood after `step`, and return the state there; `resume` goes on from it."""
-        return cast(S, records.rollback(self.compiled(), run_id, step))
+        """Set a run back to where it was after `step`, and return the state there; `resume` runs it from there."""
+        return cast(S, self._runs("rollback").rollback(run_id, step))
 
     arollback = twin(rollback)
+
+    def verify(self, run_id: str) -> Verification:
+        """Which parts of a stored run are damaged, and which can still be read. Changes nothing.
+
+        Damage is reported, not raised. Raises `RunNotFound`.
+        """
+        return self._runs("verify").verify(run_id)
+
+    averify = twin(verify)
+
+    def export_run(self, run_id: str, path: str | os.PathLike[str]) -> None:
+        """Write a run with its whole journal to one file, replacing a file that exists; `import_run` reads it.
+
+        The run stays as it is. The file isn't encrypted. Raises `RunNotFound`, `Conflict` while another process
+        advances the run, `DamagedRecord`, and `StoreUnavailable` if the file can't be written.
+        """
+        self._runs("export_run").export(run_id, path)
+
+    aexport_run = twin(export_run)
+
+    def import_run(self, path: str | os.PathLike[str], run_id: str | None = None) -> str:
+        """Put an exported run into this graph's store, under its own id or another, and return the id.
+
+        All of it is stored, or nothing. Raises `RunExists` if the id is taken, `StoreError` for a damaged file.
+        """
+        return self._runs("import_run").import_(path, run_id)
+
+    aimport_run = twin(import_run)
+
+    def cleanup(self, retention: Retention | None = None, *, dry_run: bool = False) -> list[Expired]:
+        """Delete the runs of this graph that have expired by a policy: that of `compile(retention=…)`, or another.
+
+        Returns the deleted runs and why each has expired; with `dry_run`, those that would be deleted. Raises
+        `UsageError` without a policy.
+        """
+        from limpet.stores.retention import Retention, expired, let_go
+
+        compiled = self.compiled()
+        policy = retention
+        if policy is None and compiled.upkeep is not None:
+            policy = compiled.upkeep.policy
+        if not isinstance(policy, Retention):
+            raise UsageError(
+                "cleanup() needs a policy: cleanup(Retention(completed='7d')), or compile(retention=…)"
+            )
+        store = compiled.need_client("cleanup").store
+        found = expired(store, policy, compiled.plan.name)
+        return found if dry_run else let_go(store, found)
+
+    acleanup = twin(cleanup)
+
+    def cleanup_expired(self, max_age_hours: float = 24.0, statuses: Iterable[str] = ENDED) -> int:
+        """Delete the runs in the store that ended this long ago, of every graph; return how many were deleted.
+
+        Runs that are paused or running stay, unless you name these `statuses` as well. A run that a process holds
+        always stays.
+        """
+        wanted = (statuses,) if isinstance(statuses, str) else tuple(statuses)
+        unknown = [status for status in wanted if status not in STATUSES]
+        if unknown or not max_age_hours >= 0:
+            raise UsageError(f"cleanup_expired() takes hours from 0 and statuses of {', '.join(STATUSES)}")
+        return self.compiled().need_client("cleanup_expired").store.expire(max_age_hours * 3600, wanted)
+
+    acleanup_expired = twin(cleanup_expired)
+
+    def draw(
+        self,
+        format: Format | None = None,
+        run_id: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        width: int | None = None,
+        color: bool = False,
+        ascii: bool = False,
+    ) -> str:
+        """A picture of the graph as `"svg"`, `"mermaid"` or `"text"`. Nothing is fetched from the network.
+
+        With `run_id`, the picture shows how far that stored run has come: counts, prompts of open questions and
+        types of errors, never a value of the state. With `path`, it is written to that file as well, whose suffix
+        (.svg, .mmd, .txt) is the format if you give none. A text has at most `width` columns, 100 by default;
+        `color` is for terminals that show colours, `ascii` for those that show only ASCII. Raises `DefinitionError`,
+        `RunNotFound`, and `UsageError`.
+        """
+        from limpet.drawing import draw as drawing
+
+        compiled = self.compiled()
+        kind = drawing.chosen_format(format, path)
+        marks = None if run_id is None else _marks_of(compiled, run_id)
+        outline = drawing.outline_for(compiled.plan, marks)
+        picture = drawing.picture(outline, marks, kind, width=width, color=color, ascii=ascii)
+        if path is not None:
+            drawing.put_down(picture, path)
+        return picture
+
+    def _repr_svg_(self) -> str | None:
+        """What a notebook shows: the graph as far as it is defined, and what is wrong with it. Never raises."""
+        try:
+            from limpet.drawing.draw import graph_as_svg
+
+            return graph_as_svg(self)
+        except Exception:
+            return None  # a notebook then shows the repr
+
+    def _runs(self, call: str) -> Runs:
+        return Runs.of_graph(self.compiled(), call)
 
     def _prepare(
         self,
@@ -259,32 +410,47 @@ class GraphMethods(GraphInspection[S]):
         tags: Iterable[str],
         stream: bool,
     ) -> tuple[str, Callable[[], Session]]:
-        compiled, labels = self.compiled(), _tags(tags)
+        """The id of a run that is to begin, and the function that opens it when it does."""
+        compiled = self.compiled()
+        labels = tag_names(tags)
         if checkpoint is None:
-            fresh = isinstance(input, State) and input.checkpoint_node is None
-            named = creation.check_id(run_id if run_id is not None else input.run_id if fresh else new_id())
-            return named, lambda: creation.start(compiled, input, config, named, labels, stream)
+            id = check_id(_new_run_id(run_id, input))
+            return id, lambda: start(compiled, input, config, id, labels, stream)
         if run_id is not None:
             raise UsageError("a checkpoint belongs to its run: give checkpoint= or run_id=, not both")
         given = ResumeInput(NOT_GIVEN if input is None else input, config=config)
-        return references.run_of(checkpoint), lambda: entry.recall(compiled, checkpoint, given, stream)
+        return run_of(checkpoint), lambda: recall(compiled, checkpoint, given, stream)
 
     def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
         compiled = self.compiled()
         if not isinstance(run_id, str):
             raise UsageError(f"a run is resumed by its id, a str, not {run_id!r}; of a Run, that is .id")
-        return lambda: entry.resume(compiled, run_id, given, wait, stream=False)
+        return lambda: resume(compiled, run_id, given, wait, stream=False)
 
 
-def given_to(value: Any, response: Any, answers: Any, update: Any, config: Config) -> ResumeInput:
-    """What a resume brings along. Raises `UsageError` for an answer that is given twice."""
+def resume_input(value: Any, response: Any, answers: Any, update: Any, config: Config) -> ResumeInput:
+    """What a resume was given. Raises `UsageError` for an answer that is given twice."""
     if value is not NOT_GIVEN and response is not NOT_GIVEN:
         raise UsageError("give the answer once: as the second argument or as response=")
     return ResumeInput(value if response is NOT_GIVEN else response, answers, update, config)
 
 
-def _tags(tags: Iterable[str]) -> tuple[str, ...]:
-    found = (tags,) if isinstance(tags, str) else tuple(tags)
-    if not all(isinstance(tag, str) and tag for tag in found):
-        raise UsageError(f"tags are non-empty strs, not {found!r}")
-    return found
+def _new_run_id(given: str | None, input: Any) -> Any:
+    """The id of a new run: the given one, that of a State that was made for a run to come, or a new one."""
+    if given is not None:
+        return given
+    if isinstance(input, State) and input.checkpoint_node is None:
+        return input.run_id
+    return new_id()
+
+
+def _marks_of(compiled: CompiledGraph, run_id: str) -> RunMarks:
+    """How far a stored run of this graph has come, for a picture. Raises `UsageError` for another graph's run."""
+    from limpet.drawing.run_marks import standing_of
+
+    tail = compiled.need_client("draw").store.read(run_id, first=1)
+    if tail.head.graph != compiled.plan.name:
+        raise UsageError(
+            f"run {run_id!r} belongs to graph {tail.head.graph!r}, not to {compiled.plan.name!r}"
+        )
+    return standing_of(compiled.plan, tail)

@@ -7,7 +7,7 @@ from math import inf
 from typing import Generic, TypeVar
 
 from limpet.engine.leases.lease_client import ChangeWaiter, LeaseClient
-from limpet.engine.operations.records import RunInfo, run_info
+from limpet.engine.operations.run_info import RunInfo, run_info
 from limpet.errors import ExecutionError, LimpetError, RunCancelled, RunPaused, UsageError
 from limpet.graphs.state import State
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING

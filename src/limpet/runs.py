@@ -1,36 +1,239 @@
-"""Looking after the runs in a store, for whoever has the store and not the code of their graphs."""
+"""`Runs`: everything that can be done with the runs in a store without running them."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from limpet.async_twins import twin
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.operations import carriage, records
-from limpet.journal.verify import Verification
+from limpet.engine.node_context.questions import NOT_GIVEN
+from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.operations.run_info import RunInfo, RunList, list_runs, run_info, with_position
+from limpet.engine.operations.stored_state import (
+    Difference,
+    as_state,
+    checkpoints,
+    difference,
+    progress_of,
+    secrets_of,
+)
+from limpet.engine.sessions.session import CompiledGraph
+from limpet.errors import UsageError
+from limpet.graphs.state import State
+from limpet.journal.reader import Checkpoint
 from limpet.stores.opening import open_store
 
+if TYPE_CHECKING:
+    from limpet.graph_methods import GraphMethods
+    from limpet.journal.verify import Verification
 
-def verify_run(store: Any, run_id: str) -> Verification:
-    """What of a stored run is damaged, and what can still be had. Changes nothing; damage doesn't raise.
+Checkpoints = list[Checkpoint]
 
-    `store` is whatever `open_store` takes. Raises `RunNotFound`.
+
+class Runs:
+    """The runs in a store: list them, look at them, answer, cancel, fork, roll back, export, import, verify, delete.
+
+    `store` is whatever `open_store` takes. Only `fork` and `rollback` need the code of the runs' graph, in order to
+    check that it can resume the run from there: give it as `graph`, compiled or not. With a `graph`, `state` returns
+    that graph's own kind of state. Without one, states and differences mask the keys that were secret when the run
+    was created.
+
+    Every method has an async twin, whose name begins with an `a`, that doesn't block the event loop.
     """
-    return records.verify(client_for(open_store(store)), run_id)
+
+    def __init__(self, store: Any, graph: GraphMethods[Any] | None = None) -> None:
+        opened = open_store(store)
+        if graph is None:
+            self._client = client_for(opened)
+            self._compiled: CompiledGraph | None = None
+            return
+        compiled = graph.compiled()
+        if compiled.client is None:
+            self._client = client_for(opened)
+        else:
+            self._client = client_for(opened, compiled.client.ttl)
+        self._compiled = compiled._replace(client=self._client)
+
+    @classmethod
+    def of_graph(cls, compiled: CompiledGraph, call: str) -> Runs:
+        """The runs in a graph's own store, for a method of the graph. Raises `UsageError` that names the call."""
+        runs = cls.__new__(cls)
+        # Not by way of `open_store`, which could encrypt what the graph was compiled to store as it is.
+        runs._client = compiled.need_client(call)
+        runs._compiled = compiled
+        return runs
+
+    def list(
+        self,
+        status: str | None = None,
+        graph: str | None = None,
+        tag: str | None = None,
+        limit: int | None = None,
+    ) -> RunList:
+        """The runs with this status, of the graph with this name, with this tag; newest first, at most `limit`."""
+        return list_runs(self._client, status, graph, tag, limit)
+
+    alist = twin(list)
+
+    def get(self, run_id: str) -> RunInfo:
+        """What the store knows of a run. Raises `RunNotFound`."""
+        return run_info(self._client.head(run_id))
+
+    aget = twin(get)
+
+    def with_position(self, info: RunInfo) -> RunInfo:
+        """The same, with the step and the node that a running run has reached by now.
+
+        A `RunInfo` has those of the run's last stop. This reads the journal for newer ones.
+        """
+        return with_position(self._client, info)
+
+    awith_position = twin(with_position)
+
+    def history(self, run_id: str) -> Checkpoints:
+        """The steps of a run, oldest first, as far as its journal goes back."""
+        return checkpoints(self._client, run_id)
+
+    ahistory = twin(history)
+
+    def state(self, run_id: str, step: int | None = None) -> State:
+        """The state of a run after a step, or its newest saved state."""
+        return as_state(progress_of(self._client, run_id, step), self._compiled and self._compiled.plan)
+
+    astate = twin(state)
+
+    def secrets(self, run_id: str) -> frozenset[str]:
+        """The keys of a run's state that are masked when it is printed."""
+        if self._compiled is not None:
+            return self._compiled.plan.secrets
+        return secrets_of(progress_of(self._client, run_id, None))
+
+    asecrets = twin(secrets)
+
+    def diff(self, run_id: str, a: int, b: int) -> Difference:
+        """How the state after step `b` differs from the state after step `a`."""
+        secrets = None if self._compiled is None else self._compiled.plan.secrets
+        return difference(self._client, run_id, a, b, secrets)
+
+    adiff = twin(diff)
+
+    def fork(
+        self,
+        run_id: str,
+        step: int | None = None,
+        update: Mapping[str, Any] | None = None,
+        *,
+        new_run_id: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> str:
+        """Create a run that starts where `run_id` was after `step` (its newest, if None), and return its id.
+
+        `update` is merged into its state. The new run is paused: `resume` runs it. The old run stays as it is.
+        Raises `UsageError` without a `graph`, and `DefinitionError` if the graph can't resume from there.
+        """
+        from limpet.engine.operations.fork import fork
+
+        return fork(self._need_graph("fork"), run_id, step, update, new_run_id, tag_names(tags))
+
+    afork = twin(fork)
+
+    def rollback(self, run_id: str, step: int) -> State:
+        """Set a run back to where it was after `step`, paused, and return the state there.
+
+        Its history stays. Raises `UsageError` without a `graph`, `Conflict` while another process advances the run,
+        and `DefinitionError` if the graph can't resume from there.
+        """
+        from limpet.engine.operations.rollback import rollback
+
+        return rollback(self._need_graph("rollback"), run_id, step)
+
+    arollback = twin(rollback)
+
+    def cancel(self, run_id: str) -> None:
+        """Stop a run between two nodes, whichever process executes it. It can be resumed from what it saved.
+
+        Raises `RunNotFound`, and `UsageError` for a run that has ended.
+        """
+        from limpet.engine.operations.cancel import cancel
+
+        cancel(self._client, run_id)
+
+    acancel = twin(cancel)
+
+    def answer(
+        self,
+        run_id: str,
+        value: Any = NOT_GIVEN,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        wait: float | None = None,
+    ) -> None:
+        """Answer what a paused run asks; a supervisor of the store resumes the run.
+
+        `answers` are by question id. `wait` is how many seconds to wait for another process that holds the run. The
+        answer is durable when this returns. Raises `AnswerRefused`, `RunPaused` if nothing was answered,
+        `RunNotFound`, `Conflict`, and `UsageError` for a run that asks nothing.
+        """
+        from limpet.engine.operations.answer import answer
+
+        answer(self._client, run_id, ResumeInput(value, answers), wait)
+
+    aanswer = twin(answer)
+
+    def export(self, run_id: str, path: str | os.PathLike[str]) -> None:
+        """Write a run with its whole journal to one file, replacing a file that exists; `import_` reads it.
+
+        The run stays as it is. The file isn't encrypted. Raises `RunNotFound`, `Conflict` while another process
+        advances the run, `DamagedRecord`, and `StoreUnavailable` if the file can't be written.
+        """
+        from limpet.engine.operations.export import export_run
+
+        export_run(self._client, run_id, path)
+
+    aexport = twin(export)
+
+    def import_(self, path: str | os.PathLike[str], run_id: str | None = None) -> str:
+        """Put an exported run into the store, under its own id or another, and return the id.
+
+        All of it is stored, or nothing. Raises `RunExists` if the id is taken, `StoreError` for a damaged file.
+        """
+        from limpet.engine.operations.export import import_run
+
+        return import_run(self._client, path, run_id)
+
+    aimport_ = twin(import_)
+
+    def verify(self, run_id: str) -> Verification:
+        """Which parts of a stored run are damaged, and which can still be read. Changes nothing.
+
+        Damage is reported, not raised. Raises `RunNotFound`.
+        """
+        from limpet.journal.verify import verify
+
+        return verify(self._client.store, run_id)
+
+    averify = twin(verify)
+
+    def delete(self, run_id: str) -> None:
+        """Delete a run and its journal. Raises `RunNotFound`, and `Conflict` while a process holds the run."""
+        self._client.store.delete(run_id)
+
+    adelete = twin(delete)
+
+    def __repr__(self) -> str:
+        return f"<Runs in {self._client.store!r}>"
+
+    def _need_graph(self, call: str) -> CompiledGraph:
+        if self._compiled is None:
+            raise UsageError(f"{call}() checks a run against its graph: give it with Runs(store, graph=…)")
+        return self._compiled
 
 
-def export_run(store: Any, run_id: str, path: str | os.PathLike[str]) -> None:
-    """Write a run with its whole journal to one file, in place of what was there; `import_run` reads it.
-
-    What is in the file isn't encrypted. Raises `RunNotFound`, `Conflict` while somebody advances the run,
-    `DamagedRecord`, and `StoreUnavailable` if the file can't be written.
-    """
-    carriage.export_run(client_for(open_store(store)), run_id, path)
-
-
-def import_run(store: Any, path: str | os.PathLike[str], run_id: str | None = None) -> str:
-    """Put an exported run into a store, under its own id or another, and return the id.
-
-    All of it is stored, or nothing: `RunExists` if the id is taken, `StoreError` for a file that is damaged.
-    """
-    return carriage.import_run(client_for(open_store(store)), path, run_id)
+def tag_names(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags as a run is stored with them; a single one may be a str. Raises `UsageError`."""
+    found = (tags,) if isinstance(tags, str) else tuple(tags)
+    if not all(isinstance(tag, str) and tag for tag in found):
+        raise UsageError(f"tags are non-empty strs, not {found!r}")
+    return found

@@ -10,14 +10,14 @@ from limpet.compile_options import CompileOptions, OnSaveError, keys_given
 from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.operations import workflow_checkpoints as checkpoints
-from limpet.engine.operations.records import progress_of
+from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.operations.workflow_checkpoints import WorkflowCheckpoint
 from limpet.engine.sessions import checkpoint_refs as references
 from limpet.engine.sessions import compatibility as fitting
 from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.errors import DefinitionError, did_you_mean
-from limpet.graph_methods import Config, GraphMethods, given_to
+from limpet.graph_methods import Config, GraphMethods, resume_input
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.builder import OnMismatch, WorkflowBuilder
 from limpet.graphs.workflow.redefinition import ResumePlan, plan_resume
@@ -129,7 +129,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         the tasks as they were by then, and the config are those that were saved. `response` answers the open
         question, `answers` several by id. Raises what `resume` does, and `WorkflowChanged`.
         """
-        given = given_to(NOT_GIVEN, response, answers, update, config)
+        given = resume_input(NOT_GIVEN, response, answers, update, config)
         opening = self._from_checkpoint(checkpoint_id, given, wait)
         run: Run[WorkflowState] = Run(references.run_of(checkpoint_id), opening)
         return run.result()
@@ -145,7 +145,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         wait: float | None = None,
     ) -> WorkflowState:
         """`resume_from_checkpoint` without blocking the event loop."""
-        given = given_to(NOT_GIVEN, response, answers, update, config)
+        given = resume_input(NOT_GIVEN, response, answers, update, config)
         opening = self._from_checkpoint(checkpoint_id, given, wait)
         run: AsyncRun[WorkflowState] = AsyncRun(references.run_of(checkpoint_id), opening)
         return await run.result()

@@ -182,7 +182,7 @@ def test_a_stop_that_the_journal_knows_nothing_of_is_damage(tmp_path: Path) -> N
     """H5: the newest record is lost, or somebody was at the head."""
     from contextlib import closing
 
-    from limpet import export_run, import_run, pause, verify_run
+    from limpet import Runs, pause
     from limpet.journal.store import Commit
     from limpet.stores.memory import MemoryStore
 
@@ -190,12 +190,13 @@ def test_a_stop_that_the_journal_knows_nothing_of_is_damage(tmp_path: Path) -> N
     graph = StateGraph(name="asks").add_node("ask", run=lambda state: {"a": pause("Well?")})
     graph.set_entry_point("ask").set_finish_point("ask").compile(store=store)
     graph.invoke({}, run_id="r").wait()
-    assert verify_run(store, "r").ok
-    export_run(store, "r", tmp_path / "r.run")
+    runs = Runs(store)
+    assert runs.verify("r").ok
+    runs.export("r", tmp_path / "r.run")
     with closing(MemoryStore()) as other:
-        assert import_run(other, tmp_path / "r.run", "s") == "s"
-        assert verify_run(other, "s").ok
+        assert Runs(other).import_(tmp_path / "r.run", "s") == "s"
+        assert Runs(other).verify("s").ok
     lease = store.claim("r", "somebody", 10.0)
     assert store.append([Commit("r", lease.fence, store.head("r").sequence, [], status="failed")]) == [None]
-    (damage,) = verify_run(store, "r").damaged
+    (damage,) = runs.verify("r").damaged
     assert (damage.sequence, "it is 'failed'" in damage.reason) == (0, True)

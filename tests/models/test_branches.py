@@ -31,7 +31,8 @@ from limpet.engine.loop.next_node import update_inside
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.resume_input import ResumeInput
-from limpet.engine.operations.records import fork, rollback
+from limpet.engine.operations.fork import fork
+from limpet.engine.operations.rollback import rollback
 from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.engine.sessions.start import start

@@ -29,8 +29,8 @@ from typing import Any
 from limpet.engine.leases import lease_client as client
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.node_context.resume_input import ResumeInput
-from limpet.engine.operations import records
-from limpet.engine.operations.records import run_info
+from limpet.engine.operations import cancel
+from limpet.engine.operations.run_info import run_info
 from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions import session
 from limpet.engine.sessions import start as creation
@@ -224,7 +224,7 @@ class Simulation(World):
             return
         self.note("cancel", run_id)
         with suppress(StoreUnavailable, UsageError, RunNotFound, Conflict):
-            records.cancel(self.outside_link(), run_id)
+            cancel.cancel(self.outside_link(), run_id)
         head = MemoryStore.head(self.store, run_id)
         if head.signal is not None or head.status == CANCELLED:
             self.runs[run_id].cancelled = len(self.trace)

@@ -72,7 +72,7 @@ def unpacked(data: bytes, where: str) -> ExportedRun:
     a newer Limpet wrote it.
     """
     if not data.startswith(_MAGIC):
-        raise StoreError(f"{where} is no exported run; export_run() makes such files")
+        raise StoreError(f"{where} is no exported run; Runs(store).export() writes such files")
     contents = data[_SIZE:]
     if len(data) < _SIZE or len(contents) != (length := _START.unpack_from(data)[2]):
         wanted = f"{length + _SIZE}" if len(data) >= _SIZE else f"at least {_SIZE}"

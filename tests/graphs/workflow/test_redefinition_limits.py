@@ -27,7 +27,7 @@ from limpet import (
     once,
     pause,
 )
-from limpet.engine.operations.records import progress_of
+from limpet.engine.operations.stored_state import progress_of
 
 
 def paged(store: Any, page: Any, merge: str = "merge", plan: str = "plan", **settings: Any) -> Workflow:

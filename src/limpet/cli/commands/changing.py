@@ -10,27 +10,30 @@ from limpet.cli.output import Output
 from limpet.cli.project import client_of, command, graph_of
 from limpet.cli.targets import OnStore
 from limpet.cli.values import read_pairs
-from limpet.engine.operations import carriage, records
+from limpet.engine.operations.cancel import cancel as cancel_run
+from limpet.engine.operations.export import export_run, import_run
+from limpet.engine.operations.fork import fork as fork_run
+from limpet.engine.operations.rollback import rollback as roll_back_run
 from limpet.engine.sessions.session import CompiledGraph
 
 
 def fork(given: Namespace, output: Output) -> int:
     """A new run that begins where another stood."""
     update = read_pairs(given.set, "--set")
-    made = records.fork(_compiled(given), given.run, given.step, update, given.id, ())
+    made = fork_run(_compiled(given), given.run, given.step, update, given.id, ())
     return _done({"run_id": made, "forked_from": given.run}, made, given, output)
 
 
 def rollback(given: Namespace, output: Output) -> int:
     """Set a run back to a step."""
-    records.rollback(_compiled(given), given.run, given.step)
+    roll_back_run(_compiled(given), given.run, given.step)
     return _done({"run_id": given.run, "step": given.step}, f"back at step {given.step}", given, output)
 
 
 def cancel(given: Namespace, output: Output) -> int:
     """Stop a run before its next node."""
     client = client_of(given)
-    records.cancel(client, given.run)
+    cancel_run(client, given.run)
     status = client.head(given.run).status
     said = "cancelled" if status == "cancelled" else "asked to stop; its holder stops before the next node"
     return _done({"run_id": given.run, "status": status}, said, None, output)
@@ -38,13 +41,13 @@ def cancel(given: Namespace, output: Output) -> int:
 
 def export(given: Namespace, output: Output) -> int:
     """Write a run to one file."""
-    carriage.export_run(client_of(given), given.run, given.file)
+    export_run(client_of(given), given.run, given.file)
     return _done({"run_id": given.run, "file": given.file}, f"written to {given.file}", None, output)
 
 
 def import_(given: Namespace, output: Output) -> int:
     """Put an exported run into the store."""
-    run_id = carriage.import_run(client_of(given, there=False), given.file, given.id)
+    run_id = import_run(client_of(given, there=False), given.file, given.id)
     given.run = run_id
     return _done({"run_id": run_id}, run_id, given, output)
 

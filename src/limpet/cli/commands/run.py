@@ -12,7 +12,8 @@ from limpet.cli.targets import OnStore, load_target
 from limpet.cli.values import moment, read_input, read_pairs, read_value
 from limpet.engine.leases.process_identity import is_dead
 from limpet.engine.node_context.resume_input import ResumeInput
-from limpet.engine.operations.records import RunInfo, run_info
+from limpet.engine.operations.answer import answer as answer_run
+from limpet.engine.operations.run_info import RunInfo, run_info
 from limpet.engine.sessions import resume as entry
 from limpet.errors import LimpetError, RunNotFound, UsageError
 from limpet.graphs.secrets import masked
@@ -63,7 +64,7 @@ def answer(given: Namespace, output: Output) -> int:
     else:
         if not given.detach:
             return _go_on(given, output, brought, None)
-    entry.answer(client, given.run, brought)
+    answer_run(client, given.run, brought)
     return _queued(given.run, given, output)
 
 

@@ -13,8 +13,10 @@ from limpet.cli.project import client_of, command
 from limpet.cli.values import moment
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.process_identity import describe_holder, is_dead
-from limpet.engine.operations import records
-from limpet.engine.operations.records import Difference, RunInfo, run_info
+from limpet.engine.operations import run_info as records
+from limpet.engine.operations import stored_state
+from limpet.engine.operations.run_info import RunInfo, run_info
+from limpet.engine.operations.stored_state import Difference
 from limpet.errors import DamagedRecord, RunNotFound, UsageError
 from limpet.graphs.plan import END
 from limpet.graphs.secrets import masked
@@ -62,7 +64,7 @@ def show(given: Namespace, output: Output) -> int:
 
 def history(given: Namespace, output: Output) -> int:
     """The steps of a run."""
-    found = records.checkpoints(client_of(given), given.run)
+    found = stored_state.checkpoints(client_of(given), given.run)
     rows = [(each.step, each.node, moment(each.timestamp), each.next) for each in found]
     if output.json:
         keys = ("step", "node", "at", "next")
@@ -82,7 +84,7 @@ def history(given: Namespace, output: Output) -> int:
 
 def state(given: Namespace, output: Output) -> int:
     """The state of a run."""
-    progress = records.progress_of(client_of(given), given.run, given.step)
+    progress = stored_state.progress_of(client_of(given), given.run, given.step)
     found = masked(dict(progress.so_far()), () if given.reveal else _secrets(progress))
     if given.key is not None:
         if given.key not in found:
@@ -106,8 +108,8 @@ def state(given: Namespace, output: Output) -> int:
 def diff(given: Namespace, output: Output) -> int:
     """What changed between two steps."""
     client = client_of(given)
-    hidden = () if given.reveal else _secrets(records.progress_of(client, given.run, None))
-    parts = records.difference(client, given.run, given.a, given.b, frozenset())
+    hidden = () if given.reveal else _secrets(stored_state.progress_of(client, given.run, None))
+    parts = stored_state.difference(client, given.run, given.a, given.b, frozenset())
     found = Difference(*(masked(dict(part), hidden) for part in parts))
     if output.json:
         output.result(found._asdict())
@@ -158,7 +160,7 @@ def _at_present(client: LeaseClient, info: RunInfo) -> RunInfo:
     if info.status != RUNNING:
         return info
     try:
-        progress = records.progress_of(client, info.run_id, None)
+        progress = stored_state.progress_of(client, info.run_id, None)
     except (DamagedRecord, RunNotFound):
         return info
     return info._replace(step=progress.step, node=progress.place(), reason=None, questions=[])

@@ -9,9 +9,9 @@ from limpet.cli.exit_codes import FAILED, OK
 from limpet.cli.output import Output
 from limpet.cli.project import client_of, store_of
 from limpet.cli.values import moment
-from limpet.engine.operations import records
 from limpet.errors import UsageError
 from limpet.journal.store import ENDED, STATUSES, RunFilter
+from limpet.journal.verify import verify as verify_run
 from limpet.stores.migrations import sql_of
 from limpet.stores.retention import Retention, expired, let_go
 
@@ -64,7 +64,7 @@ def verify(given: Namespace, output: Output) -> int:
     found = []
     for number, head in enumerate(runs, 1):
         output.progress(f"{number} of {len(runs)}")
-        report = records.verify(client, head.run_id)
+        report = verify_run(client.store, head.run_id)
         damaged += not report.ok
         found.append({"run_id": head.run_id, "ok": report.ok, "report": str(report)})
     output.progress("")

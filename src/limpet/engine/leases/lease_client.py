@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 from limpet.engine.leases.group_commit import GroupCommit
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.errors import Conflict, RunNotFound
-from limpet.journal.store import Lease, NewRun, Notifying, RunHead, Store
+from limpet.journal.store import RUNNING, Commit, Lease, NewRun, Notifying, RunHead, Store, Tail
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -70,6 +70,50 @@ class HeldLease:
         self.stop = StopRequest()
         self.now = now
         """The time by the store's clock, as far as can be told without asking it again."""
+
+
+class HeldRun:
+    """A run that this process holds while the `with` block of `LeaseClient.holding` lasts."""
+
+    __slots__ = ("_client", "lease", "must_release")
+
+    def __init__(self, client: LeaseClient, lease: HeldLease) -> None:
+        self._client = client
+        self.must_release = True
+        self.lease = lease
+
+    @property
+    def fence(self) -> int:
+        """The number that every write under this lease carries."""
+        return self.lease.lease.fence
+
+    @property
+    def crashes(self) -> int:
+        """How many holders of this run have crashed so far."""
+        return self.lease.lease.crashes
+
+    def now(self) -> float:
+        """The time by the store's clock."""
+        return self.lease.now()
+
+    def read(self, first: int | None = None) -> Tail:
+        """The run's records from its newest snapshot, or from record `first`."""
+        return self._client.store.read(self.lease.lease.run_id, first)
+
+    def commit(self, commit: Commit) -> None:
+        """Write to the run's journal. Raises why the store refused it."""
+        refusal = self._client.commit(commit)
+        if refusal is not None:
+            raise refusal
+        if commit.status is not None and commit.status != RUNNING:
+            # The store released the lease with this commit, so a call to release it would be for nothing.
+            self.must_release = False
+            self._client.let_go(self.lease)
+
+    def keep(self) -> HeldLease:
+        """Hold the run beyond the `with` block. The caller releases the lease from now on."""
+        self.must_release = False
+        return self.lease
 
 
 class ChangeWaiter:
@@ -150,6 +194,29 @@ class LeaseClient:
             except Conflict:
                 if not patience.wait():
                     raise
+
+    def holding(
+        self, run_id: str, wait: float | None = None, known: RunHead | None = None
+    ) -> AbstractContextManager[HeldRun]:
+        """Hold a run for the length of a `with` block, as `claim` would, and release it at the end.
+
+        Raises what `claim` raises.
+        """
+        return self.releasing(self.claim(run_id, wait, known))
+
+    @contextmanager
+    def releasing(self, lease: HeldLease) -> Iterator[HeldRun]:
+        """Release a lease at the end of a `with` block, however the block ends.
+
+        Unless a commit in the block stopped the run, since the store released the lease with it, or the block
+        decided to keep it.
+        """
+        held = HeldRun(self, lease)
+        try:
+            yield held
+        finally:
+            if held.must_release:
+                self.release(lease)
 
     def head(self, run_id: str) -> RunHead:
         """What the store knows of a run. Raises `RunNotFound`, which says where it was looked for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from limpet.engine.operations.records import as_state, checkpoints, progress_of
+from limpet.engine.operations.stored_state import as_state, checkpoints, progress_of
 from limpet.engine.sessions.session import CompiledGraph
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import MASK, masked

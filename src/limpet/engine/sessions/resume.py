@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import time
 from typing import Any
 
-from limpet.engine.leases.lease_client import HeldLease, LeaseClient, client_for, nudge
+from limpet.engine.leases.lease_client import HeldRun, LeaseClient, client_for
 from limpet.engine.loop.next_node import update_inside
 from limpet.engine.loop.state_changes import Changes
 from limpet.engine.node_context.accounts import summary
@@ -73,20 +73,17 @@ def resume(
     """
     client = compiled.need_client("resume")
     if known is None:
-        _refuse_completed(client.head(run_id))
-    held = client.claim(run_id, wait, known)
-    try:
-        tail = client.store.read(run_id)
+        refuse_completed(client.head(run_id))
+    with client.holding(run_id, wait, known) as held:
+        tail = held.read()
         progress, writer, losses = _reopen(compiled, tail, held, step, given, most_crashes)
-        _bring_in(compiled, progress, writer, given, tail.head.signal is not None, held.now())
+        _bring_in(compiled, progress, writer, given, tail.head.signal is not None, held)
         fresh = progress.meta.get("queued") and not progress.iterations and progress.section is None
         session = Session(
-            compiled, progress, writer, held, stream=stream, resumed=not fresh, whole=tail.first, patience=patience,
-            losses=losses,
+            compiled, progress, writer, held.lease, stream=stream, resumed=not fresh, whole=tail.first,
+            patience=patience, losses=losses,
         )  # fmt: skip
-    except BaseException:
-        client.release(held)
-        raise
+        held.keep()
     if given.timed and tail.head.signal is not None:
         session.stop.ask()
     if fresh:
@@ -95,35 +92,6 @@ def resume(
         data = {"run_id": run_id, "node": progress.made_by}
         compiled.emit(events.CHECKPOINT_LOAD, compiled.plan.name, data)
     return session
-
-
-def answer(client: LeaseClient, run_id: str, given: ResumeInput, wait: float | None = None) -> None:
-    """Store answers to what a run asks; whoever supervises the store goes on with it. Needs no plan.
-
-    Raises `RunNotFound`, `Conflict`, `AnswerRefused`, `UsageError` if it asks nothing, `DamagedRecord`.
-    """
-    held = client.claim(run_id, wait)
-    try:
-        tail = client.store.read(run_id)
-        _refuse_completed(tail.head)
-        progress, weight = read_on(tail)
-        if not progress.open_questions():
-            raise UsageError(
-                f"run {run_id!r} asks nothing; resume({run_id!r}) goes on with one that has stopped"
-            )
-        answers, overdue = given.answers_to(progress, held.now()), progress.overdue(held.now())
-        encode(answers, "answers")
-        progress.lost(held.lease.crashes)
-        writer = JournalWriter(run_id, held.lease.fence, tail.head.sequence, weight)
-        writer.move(progress, {"time_passed": overdue, "going_on": answers}, time())
-        refusal = client.commit(
-            writer.commit(RUNNING, summary(progress), on_signal=OnSignal.CLEAR, due=progress.due() or 0.0)
-        )
-        if refusal is not None:
-            raise refusal
-    finally:
-        client.release(held)
-    nudge(client.store)
 
 
 def recall(
@@ -174,17 +142,17 @@ def _stands_there(client: LeaseClient, progress: Progress) -> bool:
 def _reopen(
     compiled: CompiledGraph,
     tail: Tail,
-    held: HeldLease,
+    held: HeldRun,
     step: int | None,
     given: ResumeInput,
     most_crashes: int | None,
 ) -> tuple[Progress, JournalWriter, int]:
     """The run's progress, the ledger to go on with, and how many holders were lost since it last came further."""
-    _refuse_completed(tail.head)
+    refuse_completed(tail.head)
     if given.timed and (tail.head.due is None or tail.head.due > held.now() + A_MOMENT):
         raise Conflict(tail.head.run_id, "it isn't due any more")
     progress, weight = read_on(tail)
-    losses = held.lease.crashes - progress.crashes
+    losses = held.crashes - progress.crashes
     waits = (progress.due() or 0.0) > held.now()
     if most_crashes is not None and losses >= most_crashes and not waits:
         _set_aside(compiled, progress, tail, held)
@@ -201,38 +169,36 @@ def _reopen(
             f"step {step} is not its newest any more, that is {progress.step}; "
             f"fork({progress.run_id!r}, step={step}) goes on from there beside the run",
         )
-    writer = JournalWriter(progress.run_id, held.lease.fence, tail.head.sequence, weight)
+    writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence, weight)
     if losses > 0 and waits:
         _forgive(progress, writer, held)
         losses = 0
-    progress.lost(held.lease.crashes)
+    progress.lost(held.crashes)
     if refitted:
         writer.whole(progress)
     return progress, writer, losses
 
 
-def _forgive(progress: Progress, writer: JournalWriter, held: HeldLease) -> None:
+def _forgive(progress: Progress, writer: JournalWriter, held: HeldRun) -> None:
     """A run that only let time pass took nobody down: holders that were lost meanwhile don't count against it."""
     changes = {"attempts": progress.attempts} if progress.section is None else {}
-    progress.lost(held.lease.crashes)
+    progress.lost(held.crashes)
     writer.move(progress, changes, time())
 
 
-def _set_aside(compiled: CompiledGraph, progress: Progress, tail: Tail, held: HeldLease) -> None:
+def _set_aside(compiled: CompiledGraph, progress: Progress, tail: Tail, held: HeldRun) -> None:
     """Have a run that takes its process down again and again count as failed: `RunQuarantined`."""
-    times = held.lease.crashes - progress.crashes
-    client, node = compiled.need_client("supervise"), progress.place()
+    times = held.crashes - progress.crashes
+    node = progress.place()
     reason = f"its process was lost {times} times in a row at {node!r}, so it was set aside"
     error = {"type": RunQuarantined.__name__, "message": reason, "node": node}
     changes: dict[str, Any] = {"status": FAILED, "reason": reason, "error": error, "cleared": True}
     if progress.section is None:
         changes["phase"] = FAILED_PHASE
-    progress.crashes = held.lease.crashes
-    writer = JournalWriter(progress.run_id, held.lease.fence, tail.head.sequence)
+    progress.crashes = held.crashes
+    writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence)
     writer.move(progress, changes, time())
-    refusal = client.commit(writer.commit(FAILED, summary(progress), on_signal=OnSignal.IGNORE))
-    if refusal is not None:
-        raise refusal
+    held.commit(writer.commit(FAILED, summary(progress), on_signal=OnSignal.IGNORE))
     if compiled.emit is not None:
         data = {"run_id": progress.run_id, "node": node, "error": reason}
         compiled.emit(events.RUN_FAIL, compiled.plan.name, data)
@@ -240,7 +206,7 @@ def _set_aside(compiled: CompiledGraph, progress: Progress, tail: Tail, held: He
     raise RunQuarantined(message, progress.run_id)
 
 
-def _refuse_completed(head: RunHead) -> None:
+def refuse_completed(head: RunHead) -> None:
     if head.status == COMPLETED:
         kept = "fork() it to go on from one of its steps"
         kept = kept if head.snapshot else "its journal went with that; compile(preserve=True) keeps it"
@@ -254,13 +220,15 @@ def _bring_in(
     writer: JournalWriter,
     given: ResumeInput,
     signalled: bool,
-    now: float,
+    held: HeldRun,
 ) -> None:
     """Make a resume durable: from now on the run is running again, with what it was given.
 
     A request to cancel that its holder didn't live to heed is over: resuming is the newer wish, if it is one.
     """
-    answers, update = given.answers_to(progress, now), given.update_for(progress)
+    now = held.now()
+    answers = given.answers_to(progress, now)
+    update = given.update_for(progress)
     overdue = progress.overdue(now)
     if compiled.plan.layers is not None:
         update = compiled.plan.layers.check_update(update)
@@ -275,7 +243,7 @@ def _bring_in(
     changes["fingerprint"] = compiled.plan.fingerprint
     if given.config:
         changes["config"] = {**progress.config, **given.config}
-    client, at = compiled.need_client("resume"), time()
+    at = time()
     if overdue or given.timed:
         changes["time_passed"] = overdue
     writer.move(progress, changes if given.timed else {**changes, "going_on": answers}, at)
@@ -287,9 +255,7 @@ def _bring_in(
     commit = writer.commit(
         RUNNING, summary(progress), on_signal=OnSignal.IGNORE if given.timed else OnSignal.CLEAR, due=0.0
     )
-    refusal = client.commit(commit)
-    if refusal is not None:
-        raise refusal
+    held.commit(commit)
     writer.acknowledged(commit)
 
 

@@ -84,18 +84,14 @@ def enqueue(
         if not delay:
             client.store.create(run)
             return True
-        held = client.create(run)  # so that the delay is one by the store's clock
+        lease = client.create(run)  # so that the delay is one by the store's clock
     except RunExists:
         if client.head(run_id).graph != compiled.plan.name:
             raise
         return False
-    try:
-        writer = JournalWriter(run_id, held.lease.fence, 1)
-        refusal = client.commit(writer.commit(RUNNING, on_signal=OnSignal.IGNORE, due=held.now() + delay))
-        if refusal is not None:
-            raise refusal
-    finally:
-        client.release(held)
+    with client.releasing(lease) as held:
+        writer = JournalWriter(run_id, held.fence, 1)
+        held.commit(writer.commit(RUNNING, on_signal=OnSignal.IGNORE, due=held.now() + delay))
     return True
 
 

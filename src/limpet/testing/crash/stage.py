@@ -9,7 +9,7 @@ from typing import Any
 
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.resume_input import ResumeInput
-from limpet.engine.operations.records import run_info
+from limpet.engine.operations.run_info import run_info
 from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.engine.supervisor.supervisor import Supervisor, SupervisorOptions

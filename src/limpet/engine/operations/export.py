@@ -1,4 +1,4 @@
-"""Carrying runs from one store to another, by way of a file. What is in the file: `journal/export.py`."""
+"""Carry runs from one store to another by way of a file. `journal/export.py` has the file's format."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from limpet.stores.atomic_files import explained, put
 
 
 def export_run(client: LeaseClient, run_id: str, path: str | os.PathLike[str]) -> None:
-    """Write a run to a file, whole or not at all. Raises `Conflict` while somebody advances the run."""
+    """Write a run to a file, whole or not at all. Raises `Conflict` while another process advances the run."""
     target = Path(path)
-    data = packed(parcel_of(_still(client, run_id)))
+    data = packed(parcel_of(_read_at_rest(client, run_id)))
     try:
         put(target, data)
     except OSError as error:
@@ -29,20 +29,18 @@ def import_run(client: LeaseClient, path: str | os.PathLike[str], run_id: str | 
         data = source.read_bytes()
     except OSError as error:
         raise explained(error, source, "read") from error
-    parcel = unpacked(data, str(source))
-    named = check_id(parcel.run_id if run_id is None else run_id)
-    client.store.create(new_run_of(parcel, named))
-    return named
+    exported = unpacked(data, str(source))
+    new_id = check_id(exported.run_id if run_id is None else run_id)
+    client.store.create(new_run_of(exported, new_id))
+    return new_id
 
 
-def _still(client: LeaseClient, run_id: str) -> Tail:
-    """All of a run, while nobody advances it."""
+def _read_at_rest(client: LeaseClient, run_id: str) -> Tail:
+    """All records of a run, read while no process advances it."""
     if client.head(run_id).status != RUNNING:
         tail = client.store.read(run_id, first=1)
+        # It may have been resumed between the two reads. Then it is read again, under a lease.
         if tail.head.status != RUNNING:
             return tail
-    held = client.claim(run_id)
-    try:
-        return client.store.read(run_id, first=1)
-    finally:
-        client.release(held)
+    with client.holding(run_id) as held:
+        return held.read(first=1)

@@ -1,0 +1,40 @@
+"""Answer what a paused run asks, and leave it to a supervisor to resume the run."""
+
+from __future__ import annotations
+
+from time import time
+
+from limpet.engine.leases.lease_client import LeaseClient, nudge
+from limpet.engine.node_context.accounts import summary
+from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.sessions.resume import refuse_completed
+from limpet.errors import UsageError
+from limpet.journal.encoding.codec import encode
+from limpet.journal.reader import read_on
+from limpet.journal.store import RUNNING, OnSignal
+from limpet.journal.writer import JournalWriter
+
+
+def answer(client: LeaseClient, run_id: str, given: ResumeInput, wait: float | None = None) -> None:
+    """Store answers to a run's questions; a supervisor of the store resumes the run. Needs no plan.
+
+    Raises `RunNotFound`, `Conflict`, `AnswerRefused`, `UsageError` if the run asks nothing, `DamagedRecord`.
+    """
+    with client.holding(run_id, wait) as held:
+        tail = held.read()
+        refuse_completed(tail.head)
+        progress, weight = read_on(tail)
+        if not progress.open_questions():
+            raise UsageError(
+                f"run {run_id!r} asks nothing; resume({run_id!r}) resumes a run that has stopped"
+            )
+        answers = given.answers_to(progress, held.now())
+        overdue = progress.overdue(held.now())
+        encode(answers, "answers")
+        progress.lost(held.crashes)
+        writer = JournalWriter(run_id, held.fence, tail.head.sequence, weight)
+        writer.move(progress, {"time_passed": overdue, "going_on": answers}, time())
+        # Due at once, or when the next timer is: that is when a supervisor finds the run.
+        due = progress.due() or 0.0
+        held.commit(writer.commit(RUNNING, summary(progress), on_signal=OnSignal.CLEAR, due=due))
+    nudge(client.store)

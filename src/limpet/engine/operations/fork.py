@@ -1,0 +1,71 @@
+"""Fork a run: a new run that starts from a checkpoint of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from limpet.engine.loop.next_node import update_inside
+from limpet.engine.operations.stored_state import progress_of
+from limpet.engine.sessions.compatibility import check_fits
+from limpet.engine.sessions.resume import merge_update
+from limpet.engine.sessions.session import CompiledGraph
+from limpet.engine.sessions.start import check_id, made_with, new_run
+from limpet.graphs.state import new_id
+from limpet.journal.progress import Progress
+from limpet.journal.store import PAUSED, RUNNING
+from limpet.journal.waits import AFTER, BEFORE
+
+
+def fork(
+    compiled: CompiledGraph,
+    run_id: str,
+    step: int | None,
+    update: Mapping[str, Any] | None,
+    new_run_id: str | None,
+    tags: tuple[str, ...],
+) -> str:
+    """Create a run that starts where another one was after `step`, with `update` merged in; return its id.
+
+    The new run's journal begins with the whole checkpoint, so the new run needs nothing of the old one.
+    """
+    client = compiled.need_client("fork")
+    progress = progress_of(client, run_id, step)
+    check_fits(compiled.plan, progress)
+    progress.run_id = check_id(new_id() if new_run_id is None else new_run_id)
+    progress.parent = f"{run_id}@{progress.step}"
+    progress.meta = made_with(compiled, tags)
+    progress.crashes = 0
+    progress.status = PAUSED
+    progress.reason = f"forked from {progress.parent}"
+    forget_stop(progress)
+    if update and compiled.plan.layers is not None:
+        update = compiled.plan.layers.check_update(update)
+    if update:
+        merge_update(compiled.plan, update, progress)
+        for path, branch in list(progress.under_way()):
+            merge_update(*update_inside(compiled.plan, progress, path, update), branch)
+    client.store.create(new_run(progress, tags, None, client.ttl))
+    return progress.run_id
+
+
+def forget_stop(progress: Progress) -> None:
+    """Start the position again: answers and approvals count only for the run that asked for them."""
+    if progress.phase != AFTER:
+        progress.phase = BEFORE
+    progress.questions = []
+    progress.answers = {}
+    progress.asked = {}
+    progress.memos = {}
+    progress.attempts = 0
+    progress.error = None
+    progress.cleared = False
+    progress.timers = {}
+    progress.hidden = []
+    if progress.section is None:
+        return
+    for branch in progress.section.children.values():
+        if not branch.done:
+            branch.status = RUNNING
+            branch.reason = None
+            forget_stop(branch)

@@ -1,0 +1,39 @@
+"""Roll a run back to one of its steps. It adds a record to the journal and removes none."""
+
+from __future__ import annotations
+
+from time import time
+
+from limpet.engine.node_context.accounts import summary
+from limpet.engine.operations.fork import forget_stop
+from limpet.engine.operations.stored_state import as_state
+from limpet.engine.sessions.compatibility import check_fits
+from limpet.engine.sessions.session import CompiledGraph
+from limpet.graphs.state import State
+from limpet.journal.reader import next_step, progress_at
+from limpet.journal.salvage import salvaged
+from limpet.journal.store import PAUSED, OnSignal
+from limpet.journal.writer import JournalWriter
+
+
+def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
+    """Set a run back to where it was after `step`, pause it there, and return its state. The history stays."""
+    client = compiled.need_client("rollback")
+    with client.holding(run_id) as held:
+        # A rollback is a way out of damaged records, so those after the step don't stop it.
+        tail = salvaged(client.store, run_id)
+        progress = progress_at(tail, step)
+        check_fits(compiled.plan, progress)
+        progress.step = next_step(tail)
+        progress.crashes = held.crashes
+        progress.at = time()
+        progress.status = PAUSED
+        progress.reason = f"rolled back to step {step}"
+        if progress.section is not None:
+            # Branches that run again get another idempotency key, which is made of the step.
+            progress.section.step = progress.step
+        forget_stop(progress)
+        writer = JournalWriter(run_id, held.fence, tail.head.sequence)
+        writer.whole(progress)
+        held.commit(writer.commit(PAUSED, summary(progress), on_signal=OnSignal.CLEAR))
+    return as_state(progress, compiled.plan)

@@ -1,0 +1,121 @@
+"""What a store knows of its runs, for lists and for a look at one: `RunInfo`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.operations.stored_state import progress_of
+from limpet.errors import DamagedRecord, RunNotFound, UsageError
+from limpet.journal.encoding.codec import decode
+from limpet.journal.store import RUNNING, STATUSES, RunFilter, RunHead
+from limpet.journal.waits import Question
+
+
+class RunInfo(NamedTuple):
+    """What a store knows of a run: enough for a list, and to see what a paused or failed run needs.
+
+    `step`, `node`, `reason`, `error` and `questions` are those of the run's last stop.
+    """
+
+    run_id: str
+    graph: str
+    status: str
+    created: float
+    updated: float
+    tags: tuple[str, ...]
+    parent: str | None
+    step: int
+    node: str
+    reason: str | None
+    error: dict[str, Any] | None
+    questions: list[Question]
+    holder: str | None
+
+
+class RunList(list[RunInfo]):
+    """Runs in a list, which a notebook shows as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        from limpet.drawing.notebook import runs_as_html
+
+        columns = ("run", "graph", "status", "node", "step", "updated", "waits for, or failed with")
+        return runs_as_html([_table_row(info) for info in self], columns)
+
+
+def run_info(head: RunHead) -> RunInfo:
+    """The contents of a head. Raises `DamagedRecord` if its summary can't be read."""
+    summary = _summary_of(head)
+    return RunInfo(
+        run_id=head.run_id,
+        graph=head.graph,
+        status=head.status,
+        created=head.created,
+        updated=head.updated,
+        tags=head.tags,
+        parent=head.parent,
+        step=summary.get("step", 0),
+        node=summary.get("node", ""),
+        reason=summary.get("reason"),
+        error=summary.get("error"),
+        questions=summary.get("questions", []),
+        holder=head.holder,
+    )
+
+
+def list_runs(
+    client: LeaseClient, status: str | None, graph: str | None, tag: str | None, limit: int | None
+) -> RunList:
+    """The runs that match, newest first."""
+    if status is not None and status not in STATUSES:
+        raise UsageError(f"a run's status is one of {', '.join(STATUSES)}, not {status!r}")
+    statuses = () if status is None else (status,)
+    heads = client.store.list(RunFilter(statuses, graph, tag, limit=limit))
+    return RunList(run_info(head) for head in heads)
+
+
+def with_position(client: LeaseClient, info: RunInfo) -> RunInfo:
+    """The same, with the step and the node that a running run has reached by now, read from its journal.
+
+    Where the journal can't be read, and for a run that has stopped, `info` is returned as it is.
+    """
+    if info.status != RUNNING:
+        return info
+    try:
+        progress = progress_of(client, info.run_id, None)
+    except (DamagedRecord, RunNotFound):
+        return info
+    return info._replace(step=progress.step, node=progress.place(), reason=None, questions=[])
+
+
+def _table_row(info: RunInfo) -> tuple[str, ...]:
+    from limpet.drawing.notebook import moment
+
+    prompts = " · ".join(question.prompt for question in info.questions)
+    error_type = (info.error or {}).get("type", "")
+    return (
+        info.run_id,
+        info.graph,
+        info.status,
+        info.node,
+        str(info.step),
+        moment(info.updated),
+        prompts or error_type,
+    )
+
+
+def _summary_of(head: RunHead) -> dict[str, Any]:
+    """What the run's last commit with a summary says of it, decoded."""
+    if not head.note:
+        return {}
+    try:
+        summary = decode(head.note)
+        if type(summary) is not dict:
+            raise ValueError("it holds something else")
+        questions = [Question(**each) for each in summary.get("questions", ())]
+    except (TypeError, ValueError) as problem:
+        reason = f"its summary can't be read ({problem}); open an encrypted store with its keys"
+        raise DamagedRecord(head.run_id, 0, reason) from problem
+    return {**summary, "questions": questions}

@@ -1,0 +1,87 @@
+"""How far a stored run had come: its progress, its state and its history, without running a node."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from limpet.engine.leases.lease_client import LeaseClient
+from limpet.graphs.plan import Plan
+from limpet.graphs.secrets import MaskedDict
+from limpet.graphs.state import LiveState, State
+from limpet.journal.encoding.codec import encode
+from limpet.journal.progress import Progress
+from limpet.journal.reader import Checkpoint, check_end, history, progress_at, read_progress
+from limpet.journal.salvage import salvaged
+
+
+class Difference(NamedTuple):
+    """How two states differ: the keys that were added, those that were removed, and `(old, new)` for the rest."""
+
+    added: dict[str, Any]
+    removed: dict[str, Any]
+    changed: dict[str, tuple[Any, Any]]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+def checkpoints(client: LeaseClient, run_id: str) -> list[Checkpoint]:
+    """All steps of a run that its journal still has, oldest first. Raises `DamagedRecord`."""
+    tail = client.store.read(run_id, first=1)
+    found = history(tail)
+    check_end(tail)
+    return found
+
+
+def progress_of(client: LeaseClient, run_id: str, step: int | None) -> Progress:
+    """How far a run had come after a step, or has come by now."""
+    if step is None:
+        return read_progress(client.store.read(run_id))
+    # An earlier step can be read although later records are damaged, so damage is an error only where it matters.
+    return progress_at(salvaged(client.store, run_id), step)
+
+
+def as_state(progress: Progress, plan: Plan | None) -> State:
+    """The state of a stored run as users get it: of the graph's own kind, if its plan is given."""
+    kind = LiveState if plan is None else plan.schema.live
+    secrets = secrets_of(progress) if plan is None else plan.secrets
+    live = kind.alive(progress.so_far())
+    live.run_id = progress.run_id
+    live.checkpoint_node = progress.made_by
+    live._at = progress.at
+    live._emit = None
+    live._saved = f"{progress.run_id}@{progress.step}"
+    if secrets:
+        live._secrets = secrets
+    return live._copy()
+
+
+def difference(
+    client: LeaseClient, run_id: str, a: int, b: int, secrets: frozenset[str] | None
+) -> Difference:
+    """How the state after step `b` differs from that after step `a`. Printing it masks the secrets.
+
+    `secrets` are the keys to mask; None masks those that the run was stored with.
+    """
+    tail = client.store.read(run_id, first=1)
+    old = progress_at(tail, a).so_far()
+    newer = progress_at(tail, b)
+    new = newer.so_far()
+    added = {key: value for key, value in new.items() if key not in old}
+    removed = {key: value for key, value in old.items() if key not in new}
+    # Encoded bytes are compared, as values of users' types need not have a useful `==`.
+    changed = {
+        key: (old[key], value)
+        for key, value in new.items()
+        if key in old and encode(old[key]) != encode(value)
+    }
+    if secrets is None:
+        secrets = secrets_of(newer)
+    if not secrets:
+        return Difference(added, removed, changed)
+    return Difference(MaskedDict(added, secrets), MaskedDict(removed, secrets), MaskedDict(changed, secrets))
+
+
+def secrets_of(progress: Progress) -> frozenset[str]:
+    """The keys that the run's graph had marked as secret when the run was created."""
+    return frozenset(map(str, progress.meta.get("secrets", ())))
