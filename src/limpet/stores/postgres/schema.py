@@ -14,7 +14,7 @@ from limpet.stores.migrations import Migration, migrations_of
 if TYPE_CHECKING:
     from psycopg import Cursor
 
-LOCK = 0x484F4C44
+LOCK = 0x4C494D50
 """With the schema's hash, the number of the advisory lock that whoever migrates holds."""
 
 LEDGER = """
