@@ -162,12 +162,14 @@ def test_the_sql_of_all_migrations_can_be_had(kind: str) -> None:
     assert "CREATE TABLE runs" in text
 
 
-def test_the_sql_is_in_the_wheel(tmp_path: Path) -> None:
-    """D10: an installed Limpet has its migrations."""
+def test_sql_and_lua_are_in_the_wheel(tmp_path: Path) -> None:
+    """D10: an installed Limpet has its migrations, statements and scripts."""
     builder = pytest.importorskip("hatchling.builders.wheel")
     root = Path(__file__).parent.parent.parent
     (built,) = builder.WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
     names = zipfile.ZipFile(built).namelist()
-    for kind in ("postgres", "sqlite"):
-        for migration in migrations_of(kind):
-            assert f"limpet/stores/{kind}/migrations/{migration.name}" in names
+    for pattern in ("*.sql", "*.lua"):
+        files = sorted((root / "src" / "limpet" / "stores").rglob(pattern))
+        assert files
+        for file in files:
+            assert file.relative_to(root / "src").as_posix() in names

@@ -27,8 +27,7 @@ from limpet.errors import (
 )
 from limpet.journal.store import COMPLETED, FAILED, RUNNING, Commit, Lease, NewRun, RunFilter
 from limpet.stores.redis import store as redis_store
-from limpet.stores.redis.head_fields import checksum
-from limpet.stores.redis.scripts import FIELDS, SEALED
+from limpet.stores.redis.head_fields import FIELDS, SEALED, checksum
 from limpet.stores.redis.store import RedisStore
 from support.redis_servers import RedisServer, need_redis, redis_server
 
@@ -163,7 +162,7 @@ class TestFailures:
         with pytest.raises(StoreUnavailable, match="user name or password") as caught:
             open_store(wrong)
         assert "s3cret" not in str(caught.value) + repr(caught.value.__cause__)
-        with pytest.raises(StoreUnavailable, match="wants a password"):
+        with pytest.raises(StoreUnavailable, match="requires a password"):
             open_store(own.url)
         with closing(open_store(own.url.replace("redis://", "redis://:s3cret-right@"))) as store:
             assert "s3cret" not in repr(store)
@@ -593,8 +592,7 @@ def test_two_processes_share_a_run(store: RedisStore, server: RedisServer) -> No
     begin(store)
     code = f"""
 from limpet.stores.redis.store import RedisStore
-from limpet.stores.redis.head_fields import checksum
-from limpet.stores.redis.scripts import SEALED
+from limpet.stores.redis.head_fields import SEALED, checksum
 from limpet.journal.store import Commit
 store = RedisStore({server.url!r})
 won, at = 0, store.head("r").sequence

@@ -52,7 +52,7 @@ class RedisClaims(StoreConformance):
     def reopen(self, store: RedisStore) -> Store:
         store.close()
         again = RedisStore(self.server.url)
-        again._moment = store._moment
+        again._clock = store._clock
         return again
 
     @pytest.fixture
@@ -62,7 +62,7 @@ class RedisClaims(StoreConformance):
             client.flushall()
         store = RedisStore(server.url)
         assert store.abilities.level == level
-        store._moment = moment
+        store._clock = moment
         yield store
         store.close()
 

@@ -1,11 +1,12 @@
 """The connections to one Redis server, and what its errors mean to a person.
 
-A call is a list of commands that go out together and whose answers come back together. It takes a
-connection that nobody uses, or a new one, so threads never wait for each other. A call that was cut off is
-made again, until `timeout` has passed: all that the store sends can be repeated without harm.
+A call is a list of commands that are sent together and whose answers come back together. It takes an idle
+connection, or opens a new one, so threads never wait for each other. A call whose connection breaks is made
+again, until `timeout` has passed: all that the store sends can be repeated without harm, because the scripts know
+their own tokens again.
 
-A child that was forked off begins with no connections: two processes that read answers from one socket would
-get each other's.
+A forked child starts without connections: two processes that read answers from one socket would get each
+other's.
 """
 
 from __future__ import annotations
@@ -13,101 +14,105 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from hashlib import sha1
 from typing import Any
 from weakref import WeakSet
 
 from limpet.errors import StoreUnavailable, UsageError
+from limpet.stores.redis.scripts import ALL as ALL_SCRIPTS
 
-IDLE = 16
+MAX_IDLE_CONNECTIONS = 16
 """Connections that are kept for the next call."""
 
-CONNECT_PATIENCE = 5.0
+MAX_CONNECT_SECONDS = 5.0
 
-Script = tuple[str, bytes]
-"""A script's text, and the name by which the server knows it."""
-
-
-def script(text: str) -> Script:
-    """A script to be named in calls."""
-    return text, sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
+FIRST_RETRY_DELAY = 0.005
+MAX_RETRY_DELAY = 0.25
+"""Seconds between two attempts to reach a server that is away."""
 
 
 class Connections:
     """Calls to the server at `url`, from any thread. Raises `StoreUnavailable`, never the driver's own.
 
-    `name` is the URL without user and password, for messages.
+    `name` is the URL without user and password, for messages. `options` are those of the driver's connections.
     """
 
-    def __init__(
-        self, url: str, *, timeout: float, scripts: Sequence[Script], options: dict[str, Any]
-    ) -> None:
+    def __init__(self, url: str, *, timeout: float, options: dict[str, Any]) -> None:
         self._driver = _driver()
-        self._scripts = scripts
+        self._still_loading = self._driver.BusyLoadingError
+        self._broken = (self._driver.ConnectionError, self._driver.TimeoutError, OSError)
         self._timeout = timeout
-        self._pool = self._prepared(url, options)
+        self._pool = self._make_pool(url, options)
         self.name = _name(self._pool.connection_kwargs, url)
         self.closed = False
-        self.begin()
+        self.forget_connections()
         _all.add(self)
 
-    def begin(self) -> None:
-        """Have no connections: at first, and in a child that was forked off."""
+    def forget_connections(self) -> None:
+        """Start without connections: at first, and in a forked child, where they belong to the parent."""
         self._idle: list[Any] = []
 
     def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The answers to these commands; where the server refused one, its error. One attempt."""
+        """The answers to these commands, each possibly the server's error. One attempt."""
         try:
             return self._exchange(commands)
-        except self._cut_off as error:
+        except self._broken as error:
             raise self.explained(error) from error
 
-    def load(self) -> None:
+    def load_scripts(self) -> None:
         """Make the scripts known to the server."""
-        for outcome in self.ask(*((b"SCRIPT", b"LOAD", text) for text, _ in self._scripts)):
-            if isinstance(outcome, Exception):
-                raise self.explained(outcome) from outcome
+        commands = [(b"SCRIPT", b"LOAD", script.text) for script in ALL_SCRIPTS]
+        for reply in self.ask(*commands):
+            if isinstance(reply, Exception):
+                raise self.explained(reply) from reply
 
     def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The answers to these `EVALSHA` commands; what the server refused is in its place as an error.
+        """The answers to these `EVALSHA` commands, each possibly the server's error.
 
-        What stops all of them (no connection, a server that is still loading) is tried again, then raised.
+        What stops all of them (no connection, a server that is still loading) is tried again until `timeout` has
+        passed, then raised.
         """
-        deadline, pause = time.monotonic() + self._timeout, 0.005
+        deadline = time.monotonic() + self._timeout
+        delay = FIRST_RETRY_DELAY
         while True:
+            problem: Exception | None
             try:
                 replies = self._exchange(commands)
-                trouble = next((reply for reply in replies if isinstance(reply, self._passing)), None)
-                if trouble is None:
-                    return self._with_scripts(commands, replies)
-            except self._cut_off as error:
-                trouble = error
-            if time.monotonic() + pause >= deadline or not isinstance(trouble, self._cut_off + self._passing):
-                raise self.explained(trouble) from trouble
-            time.sleep(pause)
-            pause = min(pause * 2, 0.25)
+                problem = next((reply for reply in replies if isinstance(reply, self._still_loading)), None)
+            except self._broken as error:
+                problem = error
+            if problem is None:
+                return self._with_scripts(commands, replies)
+            if time.monotonic() + delay >= deadline:
+                raise self.explained(problem) from problem
+            time.sleep(delay)
+            delay = min(delay * 2, MAX_RETRY_DELAY)
 
     def close(self) -> None:
-        """Close what is idle now and, as soon as it is given back, what is in use."""
+        """Close the idle connections now, and those in use as soon as their calls end."""
         self.closed = True
         while self._idle:
             self._idle.pop().disconnect()
 
     def explained(self, error: Exception) -> StoreUnavailable:
-        """What to do about an error of the driver or the server."""
-        kind, text = type(error).__name__, str(error)
+        """Our error for one of the driver or the server: it says what to do."""
+        kind = type(error).__name__
+        text = str(error)
         for sign, meaning in _MEANINGS.items():
             if sign in text or sign == kind:
                 return StoreUnavailable(f"{self.name} {meaning.format(timeout=self._timeout)}")
         return StoreUnavailable(f"{self.name} failed: {text}")
 
     def _with_scripts(self, commands: Sequence[tuple[Any, ...]], replies: list[Any]) -> list[Any]:
-        """The same answers; a command whose script the server had forgotten is repeated with the script."""
-        unknown = [n for n, reply in enumerate(replies) if isinstance(reply, self._driver.NoScriptError)]
+        """The same answers, after the commands whose script the server doesn't know were repeated with it.
+
+        A server that was restarted, or told to flush its scripts, knows none.
+        """
+        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, self._driver.NoScriptError)]
         if unknown:
-            self.load()
-            for number, reply in zip(unknown, self.call([commands[n] for n in unknown]), strict=True):
-                replies[number] = reply
+            self.load_scripts()
+            repeated = self.call([commands[i] for i in unknown])
+            for i, reply in zip(unknown, repeated, strict=True):
+                replies[i] = reply
         return replies
 
     def _exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -121,9 +126,10 @@ class Connections:
             connection.send_packed_command(connection.pack_commands(commands), check_health=False)
             replies = [self._reply(connection) for _ in commands]
         except BaseException:
+            # Answers may still be under way: the next call on this connection would read them as its own.
             connection.disconnect()
             raise
-        if self.closed or len(self._idle) >= IDLE or _is_read_only(replies):
+        if self.closed or len(self._idle) >= MAX_IDLE_CONNECTIONS or _is_read_only(replies):
             connection.disconnect()
         else:
             self._idle.append(connection)
@@ -132,24 +138,19 @@ class Connections:
     def _reply(self, connection: Any) -> Any:
         try:
             return connection.read_response()
-        except self._driver.ResponseError as error:
-            return error
-        except self._passing as error:
+        except (self._driver.ResponseError, self._still_loading) as error:
             return error
 
     def _connect(self) -> Any:
         connection = self._pool.make_connection()
         try:
             connection.connect()
-        except self._driver.ResponseError as error:  # of the database's number, for instance
+        except self._driver.ResponseError as error:  # the number of the database doesn't exist, for instance
             raise self.explained(error) from error
         return connection
 
-    def _prepared(self, url: str, options: dict[str, Any]) -> Any:
-        """A pool, which knows how to make connections; it is used for nothing else."""
-        errors = self._driver
-        self._passing = (errors.BusyLoadingError,)
-        self._cut_off = (errors.ConnectionError, errors.TimeoutError, OSError)
+    def _make_pool(self, url: str, options: dict[str, Any]) -> Any:
+        """A pool of the driver. It only makes connections: keeping them, and trying again, is done here."""
         from redis.backoff import NoBackoff
         from redis.connection import ConnectionPool
         from redis.retry import Retry
@@ -157,7 +158,7 @@ class Connections:
         options = {
             "protocol": 2,
             "socket_timeout": self._timeout,
-            "socket_connect_timeout": min(self._timeout, CONNECT_PATIENCE),
+            "socket_connect_timeout": min(self._timeout, MAX_CONNECT_SECONDS),
             "retry": Retry(NoBackoff(), 0),
             **options,
         }
@@ -166,8 +167,8 @@ class Connections:
             return ConnectionPool.from_url(url, **options)
         except (ValueError, TypeError):
             raise UsageError(
-                "the URL of the Redis store can't be read: write redis://user:password@host:6379/0, and "
-                "what is odd in the password as %XX"
+                "the URL of the Redis store can't be read: write redis://user:password@host:6379/0, with "
+                "special characters of the password as %XX"
             ) from None
 
 
@@ -182,7 +183,7 @@ def _driver() -> Any:
 
 
 def _check_database(url: str) -> None:
-    """Raises `ValueError` for a database that is no number: the driver would take the first one instead."""
+    """Raises `ValueError` if the database isn't a number: the driver would use database 0 without a word."""
     from urllib.parse import urlsplit
 
     scheme, _, rest = url.partition("://")
@@ -200,31 +201,31 @@ def _name(options: dict[str, Any], url: str) -> str:
 
 
 def _is_read_only(replies: Sequence[Any]) -> bool:
-    """Whether the server has become a replica: the next call may find another in its place."""
+    """Whether the server has become a replica: a new connection may lead to the new primary."""
     return any(isinstance(reply, Exception) and str(reply).startswith("READONLY") for reply in replies)
 
 
 _MEANINGS = {
-    "NOAUTH": "wants a password: write redis://:password@host",
-    "Authentication required": "wants a password: write redis://:password@host",
+    "NOAUTH": "requires a password: write redis://:password@host",
+    "Authentication required": "requires a password: write redis://:password@host",
     "AuthenticationError": "refused the user name or password: check them in the URL",
     "WRONGPASS": "refused the user name or password: check them in the URL",
     **dict.fromkeys(
         ("NOPERM", "NoPermissionError"),
-        "doesn't let this user do what a store does: allow it EVALSHA, SCRIPT LOAD and the store's keys",
+        "doesn't allow this user what a store needs: allow it EVALSHA, SCRIPT LOAD and the store's keys",
     ),
     "READONLY": "is a read-only replica: name the primary",
     "ReadOnlyError": "is a read-only replica: name the primary",
     "OutOfMemoryError": "is out of memory: raise its maxmemory, or delete old runs; what was saved before is safe",
     "OOM ": "is out of memory: raise its maxmemory, or delete old runs; what was saved before is safe",
-    "MISCONF": "can't write to its disk, and so takes nothing: mend that; its log says what is wrong",
-    "NOREPLICAS": "has too few replicas to take anything (min-replicas-to-write): start them",
+    "MISCONF": "can't write to its disk, and so refuses writes: repair that; the server's log has the reason",
+    "NOREPLICAS": "has too few replicas to accept writes (min-replicas-to-write): start them",
     "BusyLoadingError": "is still loading its data: wait, and try again",
     "BUSY ": "is busy with a script of another program: end that with SCRIPT KILL",
     "DB index": "has no database of this number: write another after the last slash of the URL",
     "Invalid Database": "has no database of this number: write another after the last slash of the URL",
-    "max number of clients": "has no connection left for us: raise its maxclients",
-    "TimeoutError": "didn't answer within {timeout:g} s: see what keeps it busy, or allow a longer timeout",
+    "max number of clients": "accepts no more connections: raise its maxclients",
+    "TimeoutError": "didn't answer within {timeout:g} s: find out what keeps it busy, or allow a longer timeout",
     "ConnectionError": "can't be reached: start it, or check host and port",
     "ConnectionRefusedError": "can't be reached: start it, or check host and port",
 }
@@ -232,10 +233,10 @@ _MEANINGS = {
 _all: WeakSet[Connections] = WeakSet()
 
 
-def _begin_in_child() -> None:
+def _after_fork_in_child() -> None:
     for connections in list(_all):
-        connections.begin()
+        connections.forget_connections()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)
+    os.register_at_fork(after_in_child=_after_fork_in_child)

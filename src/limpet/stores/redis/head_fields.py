@@ -1,4 +1,4 @@
-"""The ways between a head as Redis has it and as the journal knows it."""
+"""The head of a run as Redis has it: the fields of a hash, and how to read them."""
 
 from __future__ import annotations
 
@@ -8,33 +8,62 @@ import math
 from collections.abc import Sequence
 
 from limpet.errors import DamagedRecord, StoreUnavailable
-from limpet.journal.store import RUNNING, Commit, OnSignal, RunHead
-from limpet.stores.redis.scripts import FIELDS, MOST_AT_ONCE, SEALED, SEALED_BEFORE
+from limpet.journal.store import RUNNING, RunHead
 
-BEFORE, FORMAT = b"1", b"2"
+SEALED = (
+    "v",
+    "run",
+    "graph",
+    "status",
+    "dropped",
+    "snapshot",
+    "fence",
+    "created",
+    "updated",
+    "holder",
+    "until",
+    "tags",
+    "parent",
+    "signal",
+    "note",
+    "crashes",
+    "due",
+    "priority",
+)
+"""The fields of a head that its checksum covers, in this order."""
+
+SEALED_IN_FORMAT_1 = len(SEALED) - 2
+"""How many of them a head of format 1 has, which doesn't know when the run is due."""
+
+FIELDS = (*SEALED, "sum", "sequence", "last")
+
+FORMAT_1 = b"1"
+FORMAT = b"2"
 
 
 def head_of(run_id: str, found: Sequence[bytes | None], length: int) -> RunHead:
-    """The head whose fields were `found`, of a run whose journal has `length` records left.
+    """The head whose fields have the values `found`, of a run whose journal has `length` records left.
 
-    Raises `DamagedRecord` where it isn't what was written, or where records are missing.
+    Raises `DamagedRecord` if it isn't what was written, or if records are missing, and `StoreUnavailable` if a newer
+    Limpet wrote it.
     """
     sealed = len(SEALED)
-    if found and found[0] == BEFORE:
-        sealed, found = SEALED_BEFORE, _completed(found)
+    if found and found[0] == FORMAT_1:
+        sealed = SEALED_IN_FORMAT_1
+        found = _completed(found)
     values = [value for value in found if value is not None]
     if len(values) != len(FIELDS):
         raise _damaged(run_id, "fields of it are missing")
     if checksum(values[:sealed]) != values[-3]:
         raise _damaged(run_id, "its checksum doesn't match")
-    if values[0] not in (BEFORE, FORMAT):
+    if values[0] not in (FORMAT_1, FORMAT):
         raise StoreUnavailable(f"run {run_id!r} was written by a newer Limpet: upgrade limpet")
     try:
         head, dropped = _parsed(values)
     except ValueError as error:
-        raise _damaged(run_id, "its fields make no sense") from error
+        raise _damaged(run_id, "a field of it can't be read") from error
     if head.run_id != run_id:
-        raise _damaged(run_id, "it is that of another run")
+        raise _damaged(run_id, "it belongs to another run")
     if dropped + length != head.sequence:
         raise DamagedRecord(
             run_id,
@@ -46,47 +75,16 @@ def head_of(run_id: str, found: Sequence[bytes | None], length: int) -> RunHead:
 
 
 def checksum(values: Sequence[bytes]) -> bytes:
-    """What `sum` is for these values of the sealed fields; the scripts make the same."""
+    """The value of `sum` for these values of the sealed fields; `lua/head.lua` computes the same."""
     parts = b"".join(b"%d:%b" % (len(value), value) for value in values)
     return hashlib.sha1(parts, usedforsecurity=False).hexdigest().encode()
 
 
-def changes_of(commit: Commit, lasting: bytes) -> list[bytes]:
-    """What the script `APPEND` is told besides the commit's place: that nothing changes but the records, or what."""
-    if (
-        commit.snapshot == 0
-        and commit.status is None
-        and commit.note is None
-        and not commit.purge
-        and commit.on_signal is not OnSignal.CLEAR
-        and 0 < len(commit.records) <= MOST_AT_ONCE
-    ):
-        return [b""]
-    return [
-        b"whole",
-        b"%d" % commit.snapshot,
-        maybe(commit.status),
-        b"" if commit.note is None else b"=" + commit.note,
-        b"1" if commit.purge else b"0",
-        lasting,
-        time_of(commit.due),
-    ]
-
-
-def maybe(text: str | None) -> bytes:
-    """A text that may be missing, as the scripts take it."""
-    return b"" if text is None else b"=" + text.encode()
-
-
-def time_of(moment: float | None) -> bytes:
-    """A time that may be missing, as the scripts take it."""
-    return b"" if moment is None else b"=%r" % float(moment)
-
-
 def _completed(found: Sequence[bytes | None]) -> list[bytes | None]:
-    """The fields of a head of format 1, with those that came later as they are for it; the scripts do the same."""
-    due = b"=0" if found[SEALED.index("status")] == RUNNING.encode() else b""
-    return [*found[:SEALED_BEFORE], due, b"0", *found[len(SEALED) :]]
+    """The fields of a head of format 1 with those that were added later; `lua/head.lua` does the same."""
+    is_running = found[SEALED.index("status")] == RUNNING.encode()
+    due = b"=0" if is_running else b""
+    return [*found[:SEALED_IN_FORMAT_1], due, b"0", *found[len(SEALED) :]]
 
 
 def _parsed(values: Sequence[bytes]) -> tuple[RunHead, int]:
@@ -101,27 +99,31 @@ def _parsed(values: Sequence[bytes]) -> tuple[RunHead, int]:
         fence=int(fence),
         created=_time(created),
         updated=_time(updated),
-        holder=_maybe(holder),
-        lease_until=_time(until[1:]) if until else None,
+        holder=_optional_text(holder),
+        lease_until=_optional_time(until),
         tags=tuple(json.loads(tags)),
-        parent=_maybe(parent),
-        signal=_maybe(signal),
+        parent=_optional_text(parent),
+        signal=_optional_text(signal),
         note=note,
         crashes=int(crashes),
-        due=_time(due[1:]) if due else None,
+        due=_optional_time(due),
         priority=int(priority),
     )
     return head, int(dropped)
 
 
-def _maybe(value: bytes) -> str | None:
+def _optional_text(value: bytes) -> str | None:
     return value[1:].decode() if value else None
+
+
+def _optional_time(value: bytes) -> float | None:
+    return _time(value[1:]) if value else None
 
 
 def _time(value: bytes) -> float:
     number = float(value)
     if math.isnan(number):
-        raise ValueError("no time")
+        raise ValueError("a time that is not a number")
     return number
 
 

@@ -1,14 +1,14 @@
-"""Runs on a Redis (or Valkey) server: fast, shared by machines, and as durable as the server is set up to be.
+"""Runs on a Redis (or Valkey) server: fast, shared by machines, and as durable as the server is configured to be.
 
-Every change is one script on the server, so it happens whole or not at all, and in one round trip. Leases and
-fences live by the server's clock. A call whose answer was lost is made again and finds by its token whether it had
-been carried out, so that a dropped connection or a restarted server neither loses nor doubles a commit.
+Every change is one script on the server, so it happens whole or not at all, and in one round trip; see `scripts.py`.
+Leases expire by the server's clock, so the clocks of the machines need not agree. A call whose answer did not
+arrive is made again and finds by its token whether it was carried out, so a dropped connection or a restarted server
+neither loses nor repeats a commit.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -22,41 +22,35 @@ from limpet.journal.store import (
     Lease,
     Level,
     NewRun,
-    OnSignal,
     RunFilter,
     RunHead,
     Tail,
 )
 from limpet.stores.heads import fits, held, refusal
 from limpet.stores.redis import scripts
-from limpet.stores.redis.connections import Connections, script
-from limpet.stores.redis.head_fields import changes_of, head_of, maybe, time_of
-from limpet.stores.redis.server import granted, look_at
+from limpet.stores.redis.connections import Connections
+from limpet.stores.redis.head_fields import head_of
+from limpet.stores.redis.scripts import Call, Script, number, seconds, text, texts
+from limpet.stores.redis.server import inspect_server, level_of
 
 LARGEST = 512 * 1024 * 1024
-"""Bytes of the largest record: what Redis takes as one value."""
+"""Bytes of the largest record: Redis's limit for a value."""
 
-ON_SIGNAL = {OnSignal.REFUSE: b"1", OnSignal.CLEAR: b"0", OnSignal.IGNORE: b""}
-"""What a commit does about a signal, as the scripts read it."""
-
-AT_ONCE = 256
-"""Heads that are asked for together when runs are listed."""
-
-CREATE, APPEND, READ, CLAIM, RENEW, RELEASE, SIGNAL, PRUNE, DELETE, EXPIRE, READY, FORGET = map(
-    script, scripts.ALL
-)
+HEADS_PER_CALL = 256
+"""Heads that are read together when runs are listed."""
 
 
 class RedisStore:
     """Keeps runs on the Redis server at `url`: redis://, rediss:// (TLS) or redis+unix:///path/to/socket.
 
     What an acknowledged save survives depends on the server's settings (`abilities.level`). `level` is the least
-    that will do; where the server doesn't tell its settings, it is believed. `prefix` begins all keys, so that stores
-    can share a database. `ttl` lets ended runs go by themselves after so many seconds. `timeout` is how many seconds
-    to go on trying while the server is away. Threads may share a store, and a fork may happen at any time. Needs
-    Redis 7 or newer, or Valkey; a Redis Cluster is refused.
+    that will do; where the server doesn't report its settings, `level` is assumed. `prefix` begins all keys, so
+    that stores can share a database. `ttl` is how many seconds ended runs are kept; by default they are kept
+    until they are deleted. `timeout` is how many seconds to keep trying while the server is away. Threads may
+    share a store, and a fork may happen at any time. Needs Redis 7 or newer, or Valkey; a Redis Cluster is
+    refused.
 
-    Raises `StoreUnavailable` where the server can't be reached, can't be written to, or gives less than `level`.
+    Raises `StoreUnavailable` if the server can't be reached, can't be written to, or is less durable than `level`.
     """
 
     def __init__(
@@ -76,15 +70,13 @@ class RedisStore:
             raise UsageError(f"ttl is a number of seconds, not {ttl!r}")
         if url.startswith("redis+unix://"):
             url = url.removeprefix("redis+")
-        self._connections = Connections(
-            url, timeout=timeout, scripts=[*map(script, scripts.ALL)], options=connection
-        )
-        self._moment = _server_clock if clock is None else _clock(clock)
-        self._prefix = _text(prefix)
+        self._connections = Connections(url, timeout=timeout, options=connection)
+        self._clock = _clock_argument(clock)
+        self._prefix = text(prefix)
         self._index = self._prefix + b"runs"
-        self._lasting = b"" if ttl is None else b"%r" % float(ttl)
+        self._keep_for = b"" if ttl is None else seconds(ttl)
         self._tokens = _Tokens()
-        self.abilities = Abilities(level=self._inspect(level), shared=True)
+        self.abilities = Abilities(level=self._open(level), shared=True)
 
     def __repr__(self) -> str:
         return f"<RedisStore {self._connections.name} level={self.abilities.level!r}>"
@@ -95,56 +87,60 @@ class RedisStore:
         return self._connections.closed
 
     def create(self, run: NewRun) -> Lease | None:
-        about = (_text(run.run_id), _text(run.graph), _text(run.status), maybe(run.holder))
-        wish = (time_of(run.due), b"%d" % run.priority)
-        more = (json.dumps(run.tags).encode(), maybe(run.parent), run.note, *wish)
-        timing = (next(self._tokens), self._moment(), b"%r" % float(run.ttl), self._lasting)
-        _check_sizes(run.run_id, run.records)
-        reply = self._run(CREATE, run.run_id, *timing, *about, *more, *run.records)
+        too_large = _too_large(run.run_id, run.records)
+        if too_large is not None:
+            raise too_large
+        reply = self._run(scripts.CREATE, run.run_id, *scripts.create_arguments(run, self._new_call()))
         if reply == 0:
             raise RunExists(run.run_id)
-        return None if run.holder is None else Lease(run.run_id, 1, float(reply[1]))
+        if run.holder is None:
+            return None
+        return Lease(run.run_id, 1, float(reply[1]))
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         outcomes: list[Exception | None] = [_too_large(commit.run_id, commit.records) for commit in commits]
-        sent = [number for number, outcome in enumerate(outcomes) if outcome is None]
+        sent = [i for i, outcome in enumerate(outcomes) if outcome is None]
         if sent:
-            replies = self._connections.call([self._as_command(commits[number]) for number in sent])
-            for number, reply in zip(sent, replies, strict=True):
+            replies = self._connections.call([self._append_command(commits[i]) for i in sent])
+            for i, reply in zip(sent, replies, strict=True):
                 if reply != 1:
-                    outcomes[number] = self._refused(commits[number], reply)
+                    outcomes[i] = self._refused(commits[i], reply)
         elif self.closed:
-            self._connections.ask()
+            self._connections.ask()  # raises: the store was closed
         return outcomes
 
     def head(self, run_id: str) -> RunHead:
-        reply = self._found(run_id, self._run(READ, run_id, b"", b"", b"0"))
+        reply = self._existing(run_id, self._run(scripts.READ, run_id, b"", b"", b"0"))
         return head_of(run_id, reply[3], reply[2])
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
-        reply = self._found(run_id, self._run(READ, run_id, _bound(first), _bound(last), b"1"))
+        reply = self._existing(run_id, self._run(scripts.READ, run_id, number(first), number(last), b"1"))
         head = head_of(run_id, reply[3], reply[2])
         if len(reply) < 5:
             return Tail(head, head.sequence + 1, [])
         return Tail(head, int(reply[1]), reply[4])
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
-        due = (_text(holder), b"%r" % float(ttl), b"" if instead_of is None else b"%d" % instead_of)
-        reply = self._found(run_id, self._run(CLAIM, run_id, next(self._tokens), self._moment(), *due))
+        broken_fence = b"" if instead_of is None else b"%d" % instead_of
+        arguments = (next(self._tokens), self._clock(), text(holder), seconds(ttl), broken_fence)
+        reply = self._existing(run_id, self._run(scripts.CLAIM, run_id, *arguments))
         if reply[0] == 2:
             raise held(head_of(run_id, reply[3], reply[2]), float(reply[1]))
         return Lease(run_id, int(reply[1]), float(reply[2]), int(reply[3]))
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
-        now, length = self._moment(), b"%r" % float(ttl)
-        commands = [self._command(RENEW, lease.run_id, b"%d" % lease.fence, now, length) for lease in leases]
-        return [None if reply == 0 else reply[1][1:].decode() for reply in self._all_of(commands)]
+        now = self._clock()
+        commands = [
+            self._command(scripts.RENEW, lease.run_id, b"%d" % lease.fence, now, seconds(ttl))
+            for lease in leases
+        ]
+        return [None if reply == 0 else reply[1][1:].decode() for reply in self._call_all(commands)]
 
     def release(self, lease: Lease) -> None:
-        self._run(RELEASE, lease.run_id, b"%d" % lease.fence, self._lasting)
+        self._run(scripts.RELEASE, lease.run_id, b"%d" % lease.fence, self._keep_for)
 
     def signal(self, run_id: str, signal: str) -> None:
-        self._done(run_id, self._run(SIGNAL, run_id, _text(signal)))
+        self._undamaged(run_id, self._run(scripts.SIGNAL, run_id, text(signal)))
 
     def list(self, which: RunFilter) -> list[RunHead]:
         if which.limit == 0:
@@ -154,56 +150,60 @@ class RedisStore:
         return [*itertools.islice(heads, which.offset, stop)]
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        asked = map(_text, dict.fromkeys(graphs))
-        (reply,) = self._all_of([self._command(READY, "", self._moment(), b"%d" % limit, *asked)])
-        return [head_of(_shown(run), found, length) for run, _, length, found in reply]
+        command = self._command(scripts.READY, "", self._clock(), b"%d" % limit, *texts(graphs))
+        (reply,) = self._call_all([command])
+        return [head_of(_decoded(run), found, length) for run, _, length, found in reply]
 
     def prune(self, run_id: str, before: int) -> int:
-        reply = self._done(run_id, self._run(PRUNE, run_id, _bound(before)))
+        reply = self._undamaged(run_id, self._run(scripts.PRUNE, run_id, number(before)))
         return int(reply[1])
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
-        age = b"%r" % float(older_than)
-        (reply,) = self._all_of([self._command(EXPIRE, "", self._moment(), age, *map(_text, statuses))])
+        command = self._command(scripts.EXPIRE, "", self._clock(), seconds(older_than), *texts(statuses))
+        (reply,) = self._call_all([command])
         return int(reply[1])
 
     def delete(self, run_id: str) -> None:
-        reply = self._found(run_id, self._run(DELETE, run_id, self._moment()))
+        reply = self._existing(run_id, self._run(scripts.DELETE, run_id, self._clock()))
         if reply != 1:
             raise held(head_of(run_id, reply[3], reply[2]), float(reply[1]))
 
     def close(self) -> None:
         self._connections.close()
 
-    def _inspect(self, wanted: Level | None) -> Level:
+    def _open(self, wanted: Level | None) -> Level:
+        """Make the server ready and return its level."""
         try:
-            server = look_at(self._connections)
-            level = granted(server, wanted, self._connections.name)
-            self._connections.load()
+            server = inspect_server(self._connections)
+            level = level_of(server, wanted, self._connections.name)
+            self._connections.load_scripts()
         except BaseException:
             self._connections.close()
             raise
         return level
 
-    def _command(self, what: tuple[str, bytes], run_id: str, *arguments: bytes) -> tuple[Any, ...]:
-        key = _text(run_id)
-        run, journal = self._prefix + b"run:" + key, self._prefix + b"journal:" + key
-        return (b"EVALSHA", what[1], b"3", run, journal, self._index, *arguments)
+    def _new_call(self) -> Call:
+        return Call(next(self._tokens), self._clock(), self._keep_for)
 
-    def _as_command(self, commit: Commit) -> tuple[Any, ...]:
-        on_signal = ON_SIGNAL[commit.on_signal]
-        place = (next(self._tokens), b"%d" % commit.fence, b"%d" % commit.expected, on_signal, self._moment())
-        return self._command(
-            APPEND, commit.run_id, *place, *changes_of(commit, self._lasting), *commit.records
-        )
+    def _append_command(self, commit: Commit) -> tuple[Any, ...]:
+        arguments = scripts.append_arguments(commit, self._new_call())
+        return self._command(scripts.APPEND, commit.run_id, *arguments)
 
-    def _run(self, what: tuple[str, bytes], run_id: str, *arguments: bytes) -> Any:
-        (reply,) = self._connections.call([self._command(what, run_id, *arguments)])
+    def _command(self, script: Script, run_id: str, *arguments: bytes) -> tuple[Any, ...]:
+        key = text(run_id)
+        run = self._prefix + b"run:" + key
+        journal = self._prefix + b"journal:" + key
+        return (b"EVALSHA", script.sha, b"3", run, journal, self._index, *arguments)
+
+    def _run(self, script: Script, run_id: str, *arguments: bytes) -> Any:
+        """The answer of one script. Raises what the server refused it for."""
+        (reply,) = self._connections.call([self._command(script, run_id, *arguments)])
         if isinstance(reply, Exception):
             raise self._explained(run_id, reply) from reply
         return reply
 
-    def _all_of(self, commands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+    def _call_all(self, commands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
+        """The answers to all commands. Raises the first error among them."""
         if not commands and not self.closed:
             return []
         replies = self._connections.call(commands)
@@ -212,20 +212,22 @@ class RedisStore:
                 raise self._connections.explained(reply) from reply
         return replies
 
-    def _found(self, run_id: str, reply: Any) -> Any:
+    def _existing(self, run_id: str, reply: Any) -> Any:
+        """The same answer, of a run that exists. Raises `RunNotFound`."""
         if reply == 0:
             raise RunNotFound(run_id)
         return reply
 
-    def _done(self, run_id: str, reply: Any) -> Any:
-        """The answer of a script that only damage can keep from its work."""
-        reply = self._found(run_id, reply)
+    def _undamaged(self, run_id: str, reply: Any) -> Any:
+        """The same answer, of a script that only a missing or damaged run can keep from its work."""
+        reply = self._existing(run_id, reply)
         if reply != 1 and reply[0] == 2:
             head_of(run_id, reply[3], reply[2])
-            raise DamagedRecord(run_id, 0, "its head in Redis changed while it was read")
+            raise _changed_while_read(run_id)
         return reply
 
     def _refused(self, commit: Commit, reply: Any) -> Exception:
+        """Why a commit was refused, from an answer other than 1."""
         if isinstance(reply, Exception):
             return self._explained(commit.run_id, reply)
         if reply == 0:
@@ -234,37 +236,40 @@ class RedisStore:
             head = head_of(commit.run_id, reply[3], reply[2])
         except (DamagedRecord, StoreUnavailable) as damage:
             return damage
-        unclear = DamagedRecord(commit.run_id, 0, "its head in Redis changed while it was read")
-        return refusal(commit, head, float(reply[1])) or unclear
+        return refusal(commit, head, float(reply[1])) or _changed_while_read(commit.run_id)
 
     def _explained(self, run_id: str, error: Exception) -> Exception:
+        """Our error for one that the script of a run met."""
         if "WRONGTYPE" in str(error):
-            return DamagedRecord(run_id, 0, "its keys in Redis hold something else")
+            return DamagedRecord(run_id, 0, "its keys in Redis belong to another program")
         return self._connections.explained(error)
 
     def _ids(self, statuses: Sequence[str]) -> Sequence[str]:
         """The ids of runs in the index, newest first."""
-        names = [self._index + b":" + _text(status) for status in dict.fromkeys(statuses)] or [self._index]
-        commands = [(b"ZREVRANGE", name, b"0", b"-1", b"WITHSCORES") for name in names]
-        found: dict[str, float] = {}
-        for reply in self._all_of(commands):
-            found.update(zip(map(_shown, reply[::2]), map(float, reply[1::2]), strict=True))
-        return sorted(found, key=lambda run_id: (found[run_id], run_id), reverse=True)
+        sets = [self._index + b":" + status for status in texts(statuses)] or [self._index]
+        commands = [(b"ZREVRANGE", each, b"0", b"-1", b"WITHSCORES") for each in sets]
+        created: dict[str, float] = {}
+        for reply in self._call_all(commands):
+            created.update(zip(map(_decoded, reply[::2]), map(float, reply[1::2]), strict=True))
+        return sorted(created, key=lambda run_id: (created[run_id], run_id), reverse=True)
 
     def _fitting(self, run_ids: Sequence[str], which: RunFilter) -> Iterator[RunHead]:
-        now = self._now() if which.unclaimed and run_ids else 0.0
-        for start in range(0, len(run_ids), AT_ONCE):
-            some = run_ids[start : start + AT_ONCE]
-            replies = self._connections.call([self._command(READ, each, b"", b"", b"0") for each in some])
-            for run_id, reply in zip(some, replies, strict=True):
+        now = 0.0
+        if which.unclaimed and run_ids:
+            now = self._now()
+        for start in range(0, len(run_ids), HEADS_PER_CALL):
+            part = run_ids[start : start + HEADS_PER_CALL]
+            commands = [self._command(scripts.READ, run_id, b"", b"", b"0") for run_id in part]
+            for run_id, reply in zip(part, self._connections.call(commands), strict=True):
                 head = self._listed(run_id, reply)
                 if head is not None and fits(head, which, now):
                     yield head
 
     def _listed(self, run_id: str, reply: Any) -> RunHead | None:
-        """The head of a run in a list; None for one that is gone or damaged, which `head` would name."""
+        """The head of a run in a list; None for one that was deleted, or is damaged: `head` would say so."""
         if reply == 0:
-            self._run(FORGET, run_id, _text(run_id), *map(_text, ENDED))
+            # The server deleted the run when its ttl had passed, but can't know of the index.
+            self._run(scripts.FORGET, run_id, text(run_id), *texts(ENDED))
             return None
         if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
             raise self._connections.explained(reply) from reply
@@ -275,62 +280,51 @@ class RedisStore:
         except DamagedRecord as damage:
             import logging
 
-            logging.getLogger("limpet.stores").warning("left out of a list of runs: %s", damage)
+            logging.getLogger("limpet.stores").warning("a list of runs skips a damaged one: %s", damage)
             return None
 
     def _now(self) -> float:
-        moment = self._moment().decode()
-        if not moment.startswith("+"):
-            return float(moment)
-        ((seconds, micros),) = self._all_of([(b"TIME",)])
-        return int(seconds) + int(micros) / 1e6 + float(moment)
+        """The time, as `time_of` in `lua/head.lua` has it."""
+        clock = self._clock().decode()
+        if not clock.startswith("+"):
+            return float(clock)
+        ((whole_seconds, microseconds),) = self._call_all([(b"TIME",)])
+        return int(whole_seconds) + int(microseconds) / 1e6 + float(clock)
 
 
 class _Tokens:
-    """Names for calls that no other call has, in this process, in its children, or anywhere."""
+    """Names for calls, each used once: no other call has it, in this process or in any other.
+
+    A forked child must not count on where its parent counts on, so it starts with a nonce of its own.
+    """
 
     def __init__(self) -> None:
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._process = os.getpid()
         self._nonce = os.urandom(8).hex().encode()
         self._count = itertools.count()
 
     def __next__(self) -> bytes:
         if self._process != os.getpid():
-            self._begin()
+            self._start()
         return b"%b-%x" % (self._nonce, next(self._count))
 
 
-def _server_clock() -> bytes:
-    return b"+0"
-
-
-def _clock(clock: Callable[[], float]) -> Callable[[], bytes]:
+def _clock_argument(clock: Callable[[], float] | None) -> Callable[[], bytes]:
+    """What the scripts take as the time: that of `clock`, or else "+0", the server's own."""
+    if clock is None:
+        return lambda: b"+0"
     return lambda: b"%r" % float(clock())
 
 
-def _text(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{text!r} isn't text that Redis can keep: {error.reason}") from error
-
-
-def _shown(data: bytes) -> str:
+def _decoded(data: bytes) -> str:
     return data.decode(errors="replace")
 
 
-def _bound(number: int | None) -> bytes:
-    """A sequence number as a script takes it: whole, and not beyond what its numbers can tell apart."""
-    return b"" if number is None else b"%d" % min(max(number, 0), 2**53)
-
-
-def _check_sizes(run_id: str, records: Sequence[bytes]) -> None:
-    problem = _too_large(run_id, records)
-    if problem is not None:
-        raise problem
+def _changed_while_read(run_id: str) -> DamagedRecord:
+    return DamagedRecord(run_id, 0, "its head in Redis changed while it was read")
 
 
 def _too_large(run_id: str, records: Sequence[bytes]) -> TooLarge | None:

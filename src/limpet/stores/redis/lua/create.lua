@@ -1,0 +1,68 @@
+-- Create a run with its first records and, if it has a holder, its first lease.
+--
+-- Atomic because the id must be free when the head is written: of two processes that create the same run one gets 0.
+-- A call that is repeated, because its answer did not arrive, finds its own token and gives the same answer again.
+
+-- include head.lua
+-- include index.lua
+
+local token = ARGV[1]
+local clock = ARGV[2]
+local ttl = ARGV[3]
+local keep_for = ARGV[4]
+local run = ARGV[5]
+local graph = ARGV[6]
+local status = ARGV[7]
+local holder = ARGV[8]
+local tags = ARGV[9]
+local parent = ARGV[10]
+local note = ARGV[11]
+local due = ARGV[12]
+local priority = ARGV[13]
+local FIRST_RECORD = 14
+
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  local before = redis.call('HMGET', KEYS[1], 'last', 'until')
+  if before[1] ~= token then
+    return 0
+  end
+  return {1, string.sub(before[2], 2)}
+end
+
+local now = time_of(clock)
+local lease_until = ''
+if holder ~= '' then
+  lease_until = exact(now + tonumber(ttl))
+end
+local records = #ARGV - FIRST_RECORD + 1
+local head = {
+  v = '2',
+  run = run,
+  graph = graph,
+  status = status,
+  dropped = '0',
+  snapshot = records > 0 and '1' or '0',
+  fence = '1',
+  created = exact(now),
+  updated = exact(now),
+  holder = holder,
+  ['until'] = lease_until ~= '' and '=' .. lease_until or '',
+  tags = tags,
+  parent = parent,
+  signal = '',
+  note = note,
+  crashes = '0',
+  due = due,
+  priority = priority,
+  sequence = whole(records),
+  last = token,
+}
+check_index(head.status)
+redis.call('ZADD', KEYS[3], head.created, head.run)
+set_due(head)
+redis.call('UNLINK', KEYS[2])
+push_records(FIRST_RECORD)
+save(KEYS[1], head)
+set_status(head, head.status)
+set_expiry(head, keep_for)
+return {1, lease_until}

@@ -1,0 +1,20 @@
+-- Delete a run that no process holds, with its journal and its entries in the index.
+--
+-- Atomic because no process may claim the run between the check and the deletion.
+
+-- include head.lua
+-- include index.lua
+
+local clock = ARGV[1]
+
+local head, found = load(KEYS[1])
+local now = time_of(clock)
+if not head or is_held(head, now) then
+  return refused(found, now)
+end
+check_index(head.status)
+redis.call('ZREM', due_set(head.graph), head.run)
+redis.call('UNLINK', KEYS[1], KEYS[2])
+redis.call('ZREM', KEYS[3], head.run)
+redis.call('ZREM', status_set(head.status), head.run)
+return 1
