@@ -845,7 +845,7 @@ def test_a_run_that_waits_to_be_tried_again_can_be_cancelled() -> None:
         if event.type == "node.retry":
             waiting.set()
 
-    graph = StateGraph(observer=watch).add_node("a", run=fail, retry=Retry(backoff=3600, longest=3600))
+    graph = StateGraph(observer=watch).add_node("a", run=fail, retry=Retry(backoff=3600, max_delay=3600))
     graph.set_entry_point("a").set_finish_point("a").compile(store="memory://")
     run = graph.invoke({})
     with ThreadPoolExecutor(1) as pool:
@@ -868,7 +868,7 @@ def test_a_run_that_is_cancelled_when_it_is_about_to_wait_does_not_wait() -> Non
         if event.type == "node.retry":
             run.cancel()
 
-    graph = StateGraph(observer=watch).add_node("a", run=fail, retry=Retry(backoff=3600, longest=3600))
+    graph = StateGraph(observer=watch).add_node("a", run=fail, retry=Retry(backoff=3600, max_delay=3600))
     run = graph.set_entry_point("a").set_finish_point("a").compile(store="memory://").invoke({})
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(run.wait).result(SOON).status == "cancelled"

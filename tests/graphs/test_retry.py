@@ -65,11 +65,11 @@ def run_both_ways(graph: StateGraph, given: dict[str, Any], how: str) -> State:
         (Retry(backoff=1, factor=2, jitter=0), [1, 2, 4, 8]),
         (Retry(backoff=0.5, factor=3, jitter=0), [0.5, 1.5, 4.5, 13.5]),
         (Retry(backoff=1, factor=1, jitter=0), [1, 1, 1, 1]),
-        (Retry(backoff=10, factor=2, longest=25, jitter=0), [10, 20, 25, 25]),
+        (Retry(backoff=10, factor=2, max_delay=25, jitter=0), [10, 20, 25, 25]),
         (Retry(backoff=0, jitter=1), [0, 0, 0, 0]),
     ],
 )
-def test_the_waits_grow_by_the_factor_up_to_the_longest(retry: Retry, delays: list[float]) -> None:
+def test_the_waits_grow_by_the_factor_up_to_max_delay(retry: Retry, delays: list[float]) -> None:
     """H8: backoff."""
     assert [retry.delay(attempt, 0.5) for attempt in (1, 2, 3, 4)] == delays
 
@@ -78,7 +78,7 @@ def test_the_waits_grow_by_the_factor_up_to_the_longest(retry: Retry, delays: li
 @pytest.mark.parametrize("attempt", [1, 2, 5, 1000])
 def test_the_jitter_moves_a_wait_within_its_bounds(jitter: float, attempt: int) -> None:
     """H8: up to that share shorter or longer, and all of it is used."""
-    retry = Retry(backoff=2, longest=40, jitter=jitter)
+    retry = Retry(backoff=2, max_delay=40, jitter=jitter)
     middle = min(40, 2 * 2 ** min(attempt - 1, 64))
     assert retry.delay(attempt, 0.0) == pytest.approx(middle * (1 - jitter))
     assert retry.delay(attempt, 0.5) == pytest.approx(middle)
@@ -120,7 +120,7 @@ def test_the_first_attempt_counts() -> None:
         {"attempts": True},
         {"backoff": -1},
         {"factor": 0.5},
-        {"longest": -1},
+        {"max_delay": -1},
         {"jitter": 1.5},
         {"jitter": -0.1},
         {"on": KeyboardInterrupt},

@@ -39,7 +39,7 @@ def cycle(store: Any) -> StateGraph:
         return {**step(state, ctx), "rounds": state.get("rounds", 0) + 1}
 
     graph = StateGraph(TRAIL, name="cycle").add_node(
-        "work", run=work, retry=Retry(9, backoff=3600, longest=3600)
+        "work", run=work, retry=Retry(9, backoff=3600, max_delay=3600)
     )
     graph.add_node("end", run=step).set_entry_point("work")
     graph.add_edge("work", "work", lambda state: state["rounds"] < 3).add_edge("work", "end")

@@ -375,7 +375,7 @@ def test_retries_and_timeouts_are_those_of_python() -> None:
 nodes:
   - {name: a, retry: 4, timeout: 2.5}
   - name: b
-    retry: {attempts: 2, backoff: 0, factor: 1, longest: 3, jitter: 0, on: [OSError, "steps:Odd"]}
+    retry: {attempts: 2, backoff: 0, factor: 1, max_delay: 3, jitter: 0, on: [OSError, "steps:Odd"]}
   - {name: c, retry: {on: ValueError}}
 """)
     nodes = graph.compiled().plan.nodes

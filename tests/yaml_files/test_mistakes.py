@@ -183,7 +183,7 @@ state: {x: "json:JSONDecoder", y: "os:sep", z: {reducer: "os:sep"}, u: "gone_mod
         ("f.yaml:3:20: ", "there is no 'joim' in os.path; did you mean 'join'?"),
         ("f.yaml:4:12: ", "node 'c' is not callable: '/'"),
         ("f.yaml:5:22: ", "did you mean 'JSONDecodeError'?"),
-        ("f.yaml:6:12: ", "node 'e' asks for 'new', which nobody has"),
+        ("f.yaml:6:12: ", "node 'e' has an unknown parameter 'new'"),
         ("f.yaml:7:35: ", "'os:sep' is no class"),
         ("f.yaml:7:72: ", "there is no module 'gone_module'"),
         ("f.yaml:7:58: ", "'os:sep' is no function (old, new)"),

@@ -58,8 +58,8 @@ def examine(call: Callable[..., Any], what: str) -> Function:
             thing = "state"
         elif parameter.default is parameter.empty:
             raise DefinitionError(
-                f"{what} asks for {parameter.name!r}, which nobody has; "
-                f"a function may take {', '.join(OFFERED)}"
+                f"{what} has an unknown parameter {parameter.name!r}; "
+                f"available parameters: {', '.join(OFFERED)}"
             )
         else:
             continue

@@ -13,7 +13,7 @@ class _Fields(NamedTuple):
     attempts: int
     backoff: float
     factor: float
-    longest: float
+    max_delay: float
     jitter: float
     on: type[Exception] | tuple[type[Exception], ...]
 
@@ -22,7 +22,7 @@ class Retry(_Fields):
     """Try a node again when it raises.
 
     `attempts` counts the first one too, and goes on counting over crashes. The n-th wait is
-    `backoff * factor ** (n - 1)` seconds, at most `longest`, and up to the share `jitter` of it shorter
+    `backoff * factor ** (n - 1)` seconds, at most `max_delay`, and up to the share `jitter` of it shorter
     or longer. Only the exceptions in `on` are tried again.
     """
 
@@ -33,11 +33,11 @@ class Retry(_Fields):
         attempts: int = 3,
         backoff: float = 1.0,
         factor: float = 2.0,
-        longest: float = 60.0,
+        max_delay: float = 60.0,
         jitter: float = 0.1,
         on: type[Exception] | tuple[type[Exception], ...] = Exception,
     ) -> Self:
-        self = super().__new__(cls, attempts, backoff, factor, longest, jitter, on)
+        self = super().__new__(cls, attempts, backoff, factor, max_delay, jitter, on)
         self._check()
         return self
 
@@ -49,7 +49,7 @@ class Retry(_Fields):
                 (type(self.attempts) is not int or self.attempts < 1, "attempts is a whole number from 1"),
                 (self.backoff < 0, "backoff is a number of seconds, not below 0"),
                 (self.factor < 1, "factor is a number not below 1"),
-                (self.longest < 0, "longest is a number of seconds, not below 0"),
+                (self.max_delay < 0, "max_delay is a number of seconds, not below 0"),
                 (not 0 <= self.jitter <= 1, "jitter is a share from 0 to 1"),
                 (
                     not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds),
@@ -67,7 +67,7 @@ class Retry(_Fields):
 
     def delay(self, attempt: int, chance: float) -> float:
         """Seconds to wait after the `attempt`-th attempt; `chance` in [0, 1) moves it within the jitter."""
-        wait = min(self.longest, self.backoff * self.factor ** min(attempt - 1, 64))
+        wait = min(self.max_delay, self.backoff * self.factor ** min(attempt - 1, 64))
         return wait * (1 + self.jitter * (2 * chance - 1))
 
 

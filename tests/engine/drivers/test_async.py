@@ -420,7 +420,7 @@ def test_an_async_run_that_waits_to_be_tried_again_can_be_cancelled() -> None:
             if event.type == "node.retry":
                 retrying.set()
 
-        graph = StateGraph(observer=watch).add_node("a", run=fail, retry=Retry(backoff=3600, longest=3600))
+        graph = StateGraph(observer=watch).add_node("a", run=fail, retry=Retry(backoff=3600, max_delay=3600))
         graph.set_entry_point("a").set_finish_point("a").compile(store="memory://")
         run = graph.ainvoke({})
         waiting = asyncio.create_task(run.wait())
@@ -446,7 +446,7 @@ def test_an_async_run_that_is_cancelled_when_it_is_about_to_wait_does_not_wait()
         if event.type == "node.retry":
             run.cancel()
 
-    graph = StateGraph(observer=watch).add_node("a", run=fail, retry=Retry(backoff=3600, longest=3600))
+    graph = StateGraph(observer=watch).add_node("a", run=fail, retry=Retry(backoff=3600, max_delay=3600))
     run = graph.set_entry_point("a").set_finish_point("a").compile(store="memory://").ainvoke({})
     asyncio.run(soon(run.wait()))
     assert run.status == "cancelled"

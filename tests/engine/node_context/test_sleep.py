@@ -471,7 +471,7 @@ def test_a_long_wait_between_attempts_is_durable(clock: ManualClock, on_clock: M
         return say("done")
 
     def build() -> StateGraph:
-        retry = Retry(attempts=3, backoff=3600, factor=2, longest=A_DAY, jitter=0)
+        retry = Retry(attempts=3, backoff=3600, factor=2, max_delay=A_DAY, jitter=0)
         graph = StateGraph({"log": Annotated[list, append]}, name="g").add_node(
             "flaky", run=flaky, retry=retry
         )

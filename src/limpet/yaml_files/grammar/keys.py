@@ -58,7 +58,7 @@ RETRY = Record(
         "attempts": Field(FROM_ONE, "How often it is tried, the first time included; 3 if not given."),
         "backoff": Field(Number("a number of seconds", least=0), "Seconds before the second attempt; 1."),
         "factor": Field(Number("a number from 1", least=1), "What each further wait is multiplied by; 2."),
-        "longest": Field(Number("a number of seconds", least=0), "The longest wait, in seconds; 60."),
+        "max_delay": Field(Number("a number of seconds", least=0), "The longest wait, in seconds; 60."),
         "jitter": Field(
             Number("a share from 0 to 1", least=0, most=1), "The share by which a wait varies; 0.1."
         ),
