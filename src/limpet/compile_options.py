@@ -54,7 +54,7 @@ class CompileOptions(NamedTuple):
     checkpoint: CheckpointConfig = CheckpointConfig()
     checkpoint_dir: str | os.PathLike[str] | None = None
     encryption: Any = None
-    secrets_in_clear: bool = False
+    allow_plain_text_secrets: bool = False
     retention: Retention | None = None
 
     def compiled(self, plan: Plan, observers: Iterable[ObserverLike]) -> CompiledGraph:
@@ -76,9 +76,9 @@ class CompileOptions(NamedTuple):
         ):
             if opened is None and given:
                 raise DefinitionError(f"{what} needs a store: compile(store=…)", plan.name)
-        in_clear = None if self.secrets_in_clear else self._in_clear(opened)
-        if in_clear and plan.holds_secrets:
-            raise DefinitionError(_secrets_in_clear(plan, in_clear), plan.name)
+        plain_text_place = None if self.allow_plain_text_secrets else self._plain_text_place(opened)
+        if plain_text_place and plan.holds_secrets:
+            raise DefinitionError(_plain_text_secrets_message(plan, plain_text_place), plan.name)
         return CompiledGraph(
             plan=plan,
             client=None if opened is None else client_for(opened, self.lease),
@@ -94,7 +94,7 @@ class CompileOptions(NamedTuple):
             keep=self.keep,
             upkeep=None if self.retention is None else Upkeep(self.retention, plan.name),
             secretive=plan.holds_secrets,
-            in_clear=bool(in_clear),
+            stores_plain_text=bool(plain_text_place),
         )
 
     def _checkpointer(self) -> Checkpointer | None:
@@ -116,7 +116,7 @@ class CompileOptions(NamedTuple):
         opened = open_default_store(self.encryption)
         return opened, int(opened is not None)
 
-    def _in_clear(self, opened: Store | None) -> str:
+    def _plain_text_place(self, opened: Store | None) -> str:
         """Where runs would be kept for all to read, in words; empty if nowhere."""
         if self.checkpoint_dir is not None:
             return f"checkpoint files in {os.fspath(self.checkpoint_dir)!r}"
@@ -160,9 +160,10 @@ class CompileOptions(NamedTuple):
             yield "retention is for a store; clean_checkpoints() is for the files of a checkpoint_dir"
 
 
-def _secrets_in_clear(plan: Plan, where: str) -> str:
+def _plain_text_secrets_message(plan: Plan, where: str) -> str:
     named = ", ".join(map(repr, sorted(plan.secrets))) or "the results of tasks"
     return (
-        f"it has secrets ({named}), and {where} would keep them in clear: encrypt them with "
-        "compile(store=…, encryption=key) or LIMPET_ENCRYPTION_KEY, or allow it with compile(secrets_in_clear=True)"
+        f"it has secrets ({named}), and {where} would store them in plain text: encrypt them with "
+        "compile(store=…, encryption=key) or LIMPET_ENCRYPTION_KEY, or allow it with "
+        "compile(allow_plain_text_secrets=True)"
     )

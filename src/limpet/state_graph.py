@@ -86,7 +86,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         on_save_error: OnSaveError = "fail",
         keep: int | None = None,
         encryption: Any = None,
-        secrets_in_clear: bool = False,
+        allow_plain_text_secrets: bool = False,
         retention: Retention | None = None,
     ) -> StateGraph:
         """Check the graph, fix how it runs, and return it.
@@ -108,13 +108,14 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
 
         `encryption` is the key, or `Keys`, that all in the store is encrypted with; without, that of the environment,
         if there is one, unless this is False. A graph with secrets needs it where the store isn't in memory, unless
-        `secrets_in_clear` allows them to be stored as they are. `retention` says how long runs of this graph are kept
-        that have stopped: old ones go in the background now and then, when one stops; `cleanup()` does it at once.
+        `allow_plain_text_secrets` allows them to be stored as they are. `retention` says how long runs of
+        this graph are kept that have stopped: old ones go in the background now and then, when one stops; `cleanup()`
+        does it at once.
         Raises `DefinitionError` that lists all mistakes.
         """
         self._settings = CompileOptions(
             store, checkpointer, interval, preserve, lease, executor, max_concurrency, on_save_error, keep,
-            self._checkpoint, checkpoint_dir, keys_given(encryption), secrets_in_clear, retention,
+            self._checkpoint, checkpoint_dir, keys_given(encryption), allow_plain_text_secrets, retention,
         )  # fmt: skip
         self._stops = (
             stop_names("interrupt_before", interrupt_before),
@@ -134,13 +135,13 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
 
         Directories on the way are made. Returns the path. Raises `UnstorableValue` with the way to a value that
         can't be kept, and `StoreUnavailable` where nothing can be written. The file isn't encrypted: a state with
-        secrets is a `UsageError`, unless `compile(secrets_in_clear=True)` allows it.
+        secrets is a `UsageError`, unless `compile(allow_plain_text_secrets=True)` allows it.
         """
         secrets = [key for key in self.schema.secrets if key in state]
-        if secrets and not self._settings.secrets_in_clear:
+        if secrets and not self._settings.allow_plain_text_secrets:
             raise UsageError(
-                f"a checkpoint file would keep {', '.join(map(repr, sorted(secrets)))} in clear, which is secret; "
-                "leave it out, or allow it with compile(secrets_in_clear=True)"
+                f"a checkpoint file would keep {', '.join(map(repr, sorted(secrets)))} in plain text, which is "
+                "secret; leave it out, or allow it with compile(allow_plain_text_secrets=True)"
             )
         from limpet.stores.user_stores.checkpoint_files import write_checkpoint
 

@@ -47,7 +47,7 @@ class WorkflowOptions(TypedDict, total=False):
     on_mismatch: OnMismatch
     keep: int | None
     encryption: Any
-    secrets_in_clear: bool
+    allow_plain_text_secrets: bool
     retention: Retention | None
 
 
@@ -89,8 +89,8 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         "continue", degraded. `on_mismatch` says what becomes of a run whose tasks aren't those in the code any more:
         "fail" with an account of it, or "warn" and go on with what is kept. `encryption` is the key, or `Keys`, that
         all in the store is encrypted with; a workflow with secrets needs one where the store isn't in memory, unless
-        `secrets_in_clear` allows them to be stored as they are. `retention` says how long runs of this workflow are
-        kept that have stopped. Raises `DefinitionError`.
+        `allow_plain_text_secrets` allows them to be stored as they are. `retention` says how long runs of this
+        workflow are kept that have stopped. Raises `DefinitionError`.
         """
         before, more = self._given, {} if store is None else {"store": store}
         self._given, self._compiled = {**before, **self._known({**more, **settings})}, None

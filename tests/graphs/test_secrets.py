@@ -566,7 +566,7 @@ def one_node(schema: Any, **options: Any) -> StateGraph:
 
 
 def test_a_store_that_isnt_encrypted_refuses_secrets(tmp_path: Path) -> None:
-    """P6: nothing is stored in clear unless somebody says so."""
+    """P6: no secret is stored in plain text unless the user allows it."""
     targets: list[dict[str, Any]] = [
         {"store": f"sqlite:///{tmp_path}/runs.db"},
         {"store": f"file://{tmp_path}/runs"},
@@ -574,16 +574,18 @@ def test_a_store_that_isnt_encrypted_refuses_secrets(tmp_path: Path) -> None:
         {"store": None, "checkpoint_dir": tmp_path / "files"},
     ]
     for target in targets:
-        with pytest.raises(DefinitionError, match=r"secrets \('token'\).* in clear: .*secrets_in_clear=True"):
+        with pytest.raises(
+            DefinitionError, match=r"secrets \('token'\).* in plain text: .*allow_plain_text_secrets=True"
+        ):
             one_node(SECRETIVE, **target)
         assert one_node({"n": int}, **target)
-        allowed = one_node(SECRETIVE, **target, secrets_in_clear=True)
+        allowed = one_node(SECRETIVE, **target, allow_plain_text_secrets=True)
         assert allowed.execute({"token": TOKEN})["token"] == TOKEN
     assert one_node(SECRETIVE, store=None, checkpointer=MemoryCheckpointer()).execute({"token": TOKEN})
     flow = Workflow("w", store=tmp_path / "runs.db").add_task("a", lambda: 1, secret=True)
     with pytest.raises(DefinitionError, match=r"secrets \('a'\)"):
         flow.compile()
-    assert flow.compile(secrets_in_clear=True).execute({}).results == {"a": 1}
+    assert flow.compile(allow_plain_text_secrets=True).execute({}).results == {"a": 1}
     hidden = Workflow("v", store=tmp_path / "runs.db").add_task("a", lambda: 1)
     with pytest.raises(DefinitionError, match="the results of tasks"):
         hidden.add_template("t", lambda: 1, secret=True).compile()
@@ -596,18 +598,20 @@ def test_a_secret_question_is_refused_where_its_answer_would_be_in_clear(tmp_pat
         return {"x": pause("Code?", secret=True)}
 
     store = f"sqlite:///{tmp_path}/runs.db?level=process"
-    with pytest.raises(ExecutionError, match="would keep the answer in clear"):
+    with pytest.raises(ExecutionError, match="would keep the answer in plain text"):
         line({}, ask, store=store).execute({})
     with pytest.raises(RunPaused):
-        line({}, ask, store=store, secrets_in_clear=True).execute({})
+        line({}, ask, store=store, allow_plain_text_secrets=True).execute({})
 
 
 def test_a_checkpoint_file_isnt_written_with_secrets_by_hand(tmp_path: Path) -> None:
     """F7: unless it is allowed."""
     graph, path = one_node(SECRETIVE), tmp_path / "a.pkl"
-    with pytest.raises(UsageError, match="'token' in clear"):
+    with pytest.raises(UsageError, match="'token' in plain text"):
         graph.save_checkpoint(path, {"token": TOKEN}, "n0")
     assert not path.exists()
     graph.save_checkpoint(path, {"n": 1}, "n0")
-    graph.compile(store=MemoryStore(), secrets_in_clear=True).save_checkpoint(path, {"token": TOKEN}, "n0")
+    graph.compile(store=MemoryStore(), allow_plain_text_secrets=True).save_checkpoint(
+        path, {"token": TOKEN}, "n0"
+    )
     assert graph.load_checkpoint(path)["state"] == {"token": TOKEN}

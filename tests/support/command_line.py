@@ -87,7 +87,7 @@ vault = StateGraph({"token": Annotated[str, secret], "seen": int}, name="vault")
 vault.add_node("look", lambda state: {"seen": len(state["token"])})
 vault.set_entry_point("look")
 vault.set_finish_point("look")
-vault.compile(preserve=True, secrets_in_clear=True)
+vault.compile(preserve=True, allow_plain_text_secrets=True)
 
 not_a_graph = 5
 """

@@ -149,7 +149,7 @@ def check_that_nothing_shows(raw: bytes) -> None:
 
 @pytest.mark.parametrize("target", ["sqlite:///{}/runs.db?level=process", "file://{}/runs"])
 def test_no_secret_is_in_the_files(target: str, tmp_path: Path) -> None:
-    """P6: neither of the state, nor of questions, answers or errors; ids, names and tags are in clear."""
+    """P6: neither of the state, nor of questions, answers or errors; ids, names and tags are in plain text."""
 
     def raw() -> bytes:
         return b"".join(path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file())

@@ -1,4 +1,4 @@
-"""Encryption as an option: of `compile`, of `open_store`, by the environment, by a URL; and what is in clear then."""
+"""Encryption as an option: of `compile`, of `open_store`, by the environment, by a URL; what stays plain text."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_nothing_that_a_user_gave_is_in_the_files(target: str, tmp_path: Path) -
     open_store(target.format(tmp_path)).close()
     check(raw())
     (tmp_path / "clear").mkdir()
-    tell_all(target.format(tmp_path / "clear"), secrets_in_clear=True)
+    tell_all(target.format(tmp_path / "clear"), allow_plain_text_secrets=True)
     assert b"MarkPrompt" in raw(), "without a key it is there to be found"
     open_store(target.format(tmp_path / "clear")).close()
 

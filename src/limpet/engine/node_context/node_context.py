@@ -149,8 +149,8 @@ class NodeContext(Speaking):
             )
         if secret and self.scope.masker.clear:
             raise UsageError(
-                "pause(secret=True): the store would keep the answer in clear; give compile(encryption=…), set "
-                "LIMPET_ENCRYPTION_KEY, or allow it with compile(secrets_in_clear=True)"
+                "pause(secret=True): the store would keep the answer in plain text; give compile(encryption=…), set "
+                "LIMPET_ENCRYPTION_KEY, or allow it with compile(allow_plain_text_secrets=True)"
             )
         limit = None if deadline is None else self._limit(question_id, deadline)
         question = question_for(

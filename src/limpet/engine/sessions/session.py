@@ -73,7 +73,7 @@ class CompiledGraph(NamedTuple):
     """What lets old runs of this graph go."""
     secretive: bool = False
     """Whether anything in the plan is secret."""
-    in_clear: bool = False
+    stores_plain_text: bool = False
     """Whether what is secret would be stored for all to read, which nobody has allowed."""
 
     @property
@@ -125,7 +125,7 @@ class Session:
             resumed=resumed, keep=self._keep if writer is not None else None, guard=self.guard,
             limit=compiled.max_concurrency, alone=compiled.executor is None, tolerant=compiled.tolerant,
             mark=self._mark if self.retention is not None else None,
-            masker=SecretMasker(compiled.plan.secrets, compiled.secretive, compiled.in_clear),
+            masker=SecretMasker(compiled.plan.secrets, compiled.secretive, compiled.stores_plain_text),
         )  # fmt: skip
 
     @property

@@ -53,7 +53,7 @@ class Keys:
     """The keys of an encrypted store, each of 32 bytes, by ids of your choice; `current` is the one that writes.
 
     The others only read, so that keys can be changed: add a new one, make it `current`, and keep the old ones for as
-    long as there are runs that were written with them. Ids are stored in clear; keys are shown nowhere.
+    long as there are runs that were written with them. Ids are stored in plain text; keys are shown nowhere.
     """
 
     def __init__(self, keys: Mapping[str, bytes], current: str | None = None) -> None:
