@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import pickle
 import re
+import sys
 from collections.abc import Callable
 from io import BytesIO
 from struct import Struct
+from types import ModuleType
 from typing import Any
 from zlib import crc32
 
@@ -65,6 +67,21 @@ def registered(name: str, parts: Any) -> Any:
     return TYPES.named(name).restore(parts)
 
 
+NAME_IN_FILES = "limpet_checkpoint"
+"""The module that files name for `registered`. It is no file, so moving this module never breaks a checkpoint."""
+
+
+def _provide_name_in_files() -> None:
+    """Make `registered` importable under `NAME_IN_FILES`.
+
+    Pickle writes a function by its module's name, and only if importing that name finds the same function.
+    """
+    module = ModuleType(NAME_IN_FILES, "Where checkpoint files say that `registered` is.")
+    module.registered = registered  # type: ignore[attr-defined]  # a module takes any attribute
+    registered.__module__ = NAME_IN_FILES
+    sys.modules[NAME_IN_FILES] = module
+
+
 def _unsealed(data: bytes) -> tuple[bytes, bool]:
     """The pickle without its trailer, and whether there was one. Raises `Damaged` if it doesn't fit."""
     if len(data) < _TRAILER.size:
@@ -79,7 +96,7 @@ def _unsealed(data: bytes) -> tuple[bytes, bool]:
 
 
 _TRAILER = Struct(">8sQI")
-_MARK = b"limpet"
+_MARK = b"limpet\0\0"
 
 
 class _Pickler(pickle.Pickler):
@@ -363,7 +380,7 @@ def _table() -> dict[tuple[str, str], _Allowed]:
         ("_codecs", "encode"): _encoded,
         ("collections", "defaultdict"): _defaultdict,
         ("fractions", "Fraction"): _fraction,
-        (__name__, "registered"): registered,
+        (NAME_IN_FILES, "registered"): registered,
     }
     table |= {(module, name): _Allowed(f"{module}.{name}", call) for (module, name), call in calls.items()}
     table["uuid", "UUID"] = _Allowed("uuid.UUID", new=_blank_uuid, fill=_fill_uuid)
@@ -382,3 +399,4 @@ _LISTS, _DICTS = _containers()
 _MOVED = {"__builtin__": "builtins"}  # what the oldest protocols write, for Python 2 to read
 _RENAMED = {"xrange": "range"}
 _STANDARD = _table()
+_provide_name_in_files()
