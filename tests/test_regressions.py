@@ -117,13 +117,13 @@ def test_a_child_that_was_forked_off_neither_hangs_nor_lets_go_of_its_parents_ru
     store = MemoryStore()
     client = client_for(store, 60.0)
     held = client.create(NewRun("r", "g", [b"1"], holder=this_process(), ttl=60.0))
-    client.gate._taken.acquire()
+    client.group_commit._write_lock.acquire()
     child = os.fork()
     if child == 0:
         client.release(held)
         ok = client.commit(Commit("r", 1, 1, [b"2"])) is None and store.head("r").holder is not None
         os._exit(0 if ok else 1)
-    client.gate._taken.release()
+    client.group_commit._write_lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

@@ -1,4 +1,4 @@
-"""The gate to a store: commits of many threads and event loops put together, whatever happens to one of them."""
+"""Group commit: commits of many threads and event loops are written together, whatever happens to one of them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from limpet import MemoryStore, StateGraph, StoreUnavailable
-from limpet.engine.leases import group_commit as gates
+from limpet.engine.leases import group_commit as group_commit_module
 from limpet.engine.leases.group_commit import GroupCommit, PendingCommit
 from limpet.journal.store import Commit, NewRun
 
 
-class Watched(MemoryStore):
-    """Keeps the sizes of what it was given, and lets a test hold up a call or have it fail."""
+class BlockingStore(MemoryStore):
+    """Notes how many commits each call has, and lets a test block a call or make it fail."""
 
     def __init__(self, runs: int = 0) -> None:
         super().__init__()
         self.sizes: list[int] = []
-        self.go_on = threading.Event()
-        self.go_on.set()
+        self.proceed = threading.Event()
+        self.proceed.set()
         self.busy = threading.Event()
         self.fail: BaseException | None = None
         for number in range(runs):
@@ -36,7 +36,7 @@ class Watched(MemoryStore):
     def append(self, commits: Any) -> Any:
         self.sizes.append(len(commits))
         self.busy.set()
-        assert self.go_on.wait(30)
+        assert self.proceed.wait(30)
         if self.fail is not None:
             raise self.fail
         return super().append(commits)
@@ -54,174 +54,179 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 @contextmanager
-def held_up(gate: GroupCommit, store: Watched, others: int) -> Iterator[list[Any]]:
-    """One thread writes run 0 and is held up, and so many wait behind it; what each got is there afterwards."""
-    store.go_on.clear()
+def first_write_blocked(group_commit: GroupCommit, store: BlockingStore, others: int) -> Iterator[list[Any]]:
+    """The write of run 0 blocks, and `others` threads wait behind it. Yields a list for all outcomes."""
+    store.proceed.clear()
     store.busy.clear()
     with ThreadPoolExecutor(others + 1) as pool:
         outcomes: list[Any] = []
-        calls = [pool.submit(gate.commit, commit(0))]
+        calls = [pool.submit(group_commit.commit, commit(0))]
         assert store.busy.wait(30)
         for number in range(1, others + 1):
-            calls.append(pool.submit(gate.commit, commit(number)))
-        wait_for(lambda: len(gate._waiting) == others)
+            calls.append(pool.submit(group_commit.commit, commit(number)))
+        wait_for(lambda: len(group_commit._waiting_threads) == others)
         yield outcomes
-        store.go_on.set()
+        store.proceed.set()
         outcomes += [call.result(30) for call in calls]
 
 
-def test_what_gathers_while_one_is_written_is_written_together() -> None:
-    """H2: one call of the store for all who wait, and each hears of its own."""
-    store = Watched(9)
-    gate = GroupCommit(store)
-    with held_up(gate, store, 20) as outcomes:
+def test_commits_queued_during_a_write_are_written_together() -> None:
+    """H2: one call of the store for all waiting threads, and each gets its own outcome."""
+    store = BlockingStore(9)
+    group_commit = GroupCommit(store)
+    with first_write_blocked(group_commit, store, 20) as outcomes:
         pass
     assert store.sizes == [1, 20]
     assert [outcome is None for outcome in outcomes] == [True] * 9 + [False] * 12
     assert [store.head(f"r{number}").sequence for number in range(9)] == [2] * 9
-    assert gate.commit(commit(0, 2)) is None
+    assert group_commit.commit(commit(0, 2)) is None
 
 
 def test_a_batch_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "LARGEST_BATCH", 8)
-    store = Watched(21)
-    gate = GroupCommit(store)
-    with held_up(gate, store, 20) as outcomes:
+    monkeypatch.setattr(group_commit_module, "MAX_BATCH_SIZE", 8)
+    store = BlockingStore(21)
+    group_commit = GroupCommit(store)
+    with first_write_blocked(group_commit, store, 20) as outcomes:
         pass
     assert store.sizes == [1, 8, 8, 4]
     assert outcomes == [None] * 21
 
 
-def test_a_store_that_fails_fails_for_all_who_wait_and_then_goes_on() -> None:
-    """G9: nobody waits for an answer that never comes."""
-    store = Watched(6)
-    gate = GroupCommit(store)
-    with held_up(gate, store, 5) as outcomes:
+def test_a_failing_store_fails_all_waiting_commits_and_can_be_used_again() -> None:
+    """G9: no thread waits for an answer that never comes."""
+    store = BlockingStore(6)
+    group_commit = GroupCommit(store)
+    with first_write_blocked(group_commit, store, 5) as outcomes:
         store.fail = StoreUnavailable("the disk is full")
     assert [str(outcome) for outcome in outcomes] == [str(store.fail)] * 6
     store.fail = None
-    assert gate.commit(commit(0)) is None
+    assert group_commit.commit(commit(0)) is None
 
 
-def test_a_store_that_answers_too_few_is_told_so() -> None:
+def test_a_store_that_returns_too_few_answers_refuses_all_commits() -> None:
     """Invariant 9: a user's own store may be wrong, and its runs must not hang."""
 
-    class Short(Watched):
+    class Short(BlockingStore):
         def append(self, commits: Any) -> Any:
             return super().append(commits)[:1]
 
     store = Short(6)
-    with held_up(GroupCommit(store), store, 5) as outcomes:
+    with first_write_blocked(GroupCommit(store), store, 5) as outcomes:
         pass
     assert outcomes[0] is None
     assert ["gave 1 answers to 5 commits" in str(outcome) for outcome in outcomes[1:]] == [True] * 5
 
 
-def test_whoever_is_interrupted_while_saving_for_others_tells_them() -> None:
-    """Invariant 9: they don't wait for an answer that never comes, nor does whoever comes next."""
-    store, told = Watched(3), []
-    gate = GroupCommit(store)
+def test_an_interrupted_writer_reports_to_all_commits_of_its_batch() -> None:
+    """Invariant 9: they don't wait for an answer that never comes, and later commits are written."""
+    store = BlockingStore(3)
+    outcomes: list[Exception | None] = []
+    group_commit = GroupCommit(store)
     store.fail = KeyboardInterrupt()
-    gate.commit_later(commit(0), lambda slot: told.append(slot.outcome))
-    wait_for(lambda: told)
-    assert "interrupted" in str(told[0])
-    wait_for(lambda: not gate._flushing)
+    group_commit.commit_later(commit(0), lambda pending: outcomes.append(pending.outcome))
+    wait_for(lambda: outcomes)
+    assert "interrupted" in str(outcomes[0])
+    wait_for(lambda: not group_commit._flushing)
     store.fail = None
-    gate.commit_later(commit(1), lambda slot: told.append(slot.outcome))
-    wait_for(lambda: len(told) == 2)
-    assert told[1] is None
-    assert gate.commit(commit(2)) is None
+    group_commit.commit_later(commit(1), lambda pending: outcomes.append(pending.outcome))
+    wait_for(lambda: len(outcomes) == 2)
+    assert outcomes[1] is None
+    assert group_commit.commit(commit(2)) is None
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals are another matter there")
-def test_ctrl_c_while_others_write_leaves_nobody_waiting() -> None:
-    """G12: the main thread goes at once; what it had brought is carried out with the others'."""
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")
+def test_ctrl_c_while_another_thread_writes_leaves_no_thread_waiting() -> None:
+    """G12: the main thread is interrupted at once, and its commit is still written."""
     assert threading.current_thread() is threading.main_thread()
-    store = Watched(9)
-    gate = GroupCommit(store)
+    store = BlockingStore(9)
+    group_commit = GroupCommit(store)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with held_up(gate, store, 7) as outcomes:
+        with first_write_blocked(group_commit, store, 7) as outcomes:
 
             def interrupt() -> None:
-                wait_for(lambda: gate._left)
+                wait_for(lambda: group_commit._deferred)
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
             interrupting = threading.Thread(target=interrupt)
             interrupting.start()
             with pytest.raises(KeyboardInterrupt):
-                gate.commit(commit(8))
+                group_commit.commit(commit(8))
             interrupting.join()
     finally:
         signal.signal(signal.SIGINT, before)
     assert outcomes == [None] * 8
     wait_for(lambda: store.head("r8").sequence == 2)
-    assert gate.commit(commit(8, 2)) is None
+    assert group_commit.commit(commit(8, 2)) is None
 
 
-def test_the_main_thread_waits_like_others_do() -> None:
-    store = Watched(2)
-    gate = GroupCommit(store)
-    store.go_on.clear()
+def test_the_main_thread_waits_for_its_commit() -> None:
+    store = BlockingStore(2)
+    group_commit = GroupCommit(store)
+    store.proceed.clear()
     with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(gate.commit, commit(0))
+        writing = pool.submit(group_commit.commit, commit(0))
         assert store.busy.wait(30)
-        letting = threading.Thread(target=lambda: (wait_for(lambda: gate._left), store.go_on.set()))
-        letting.start()
-        assert gate.commit(commit(1)) is None
+        unblocking = threading.Thread(
+            target=lambda: (wait_for(lambda: group_commit._deferred), store.proceed.set())
+        )
+        unblocking.start()
+        assert group_commit.commit(commit(1)) is None
         assert writing.result(30) is None
-        letting.join()
+        unblocking.join()
     assert store.sizes == [1, 1]
 
 
-def test_somebody_who_was_told_nothing_looks_for_himself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G12: whoever was interrupted right after leaving the gate free has woken nobody."""
-    monkeypatch.setattr(gates, "A_WHILE", 0.01)
-    gate = GroupCommit(Watched(1))
-    gate._taken.acquire()
+def test_a_thread_that_is_never_woken_checks_the_write_lock_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G12: a writer that is interrupted right after it released the write lock wakes no thread."""
+    monkeypatch.setattr(group_commit_module, "RECHECK_INTERVAL", 0.01)
+    group_commit = GroupCommit(BlockingStore(1))
+    group_commit._write_lock.acquire()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(gate.commit, commit(0))
-        wait_for(lambda: gate._waiting)
-        gate._taken.release()
+        waiting = pool.submit(group_commit.commit, commit(0))
+        wait_for(lambda: group_commit._waiting_threads)
+        group_commit._write_lock.release()
         assert waiting.result(30) is None
 
 
-def test_whoever_is_not_woken_by_the_one_before_finds_its_commit_done(
+def test_a_thread_that_its_predecessor_never_wakes_finds_its_commit_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """G12: those of a batch wake each other, and one of them may be gone."""
-    monkeypatch.setattr(gates, "A_WHILE", 0.01)
-    store = Watched(4)
-    gate = GroupCommit(store)
-    gate._taken.acquire()
-    gate._waiting.append(PendingCommit(commit(0)))  # nobody waits with this one
+    """G12: the threads of a batch wake each other, and one of them may have been interrupted."""
+    monkeypatch.setattr(group_commit_module, "RECHECK_INTERVAL", 0.01)
+    store = BlockingStore(4)
+    group_commit = GroupCommit(store)
+    group_commit._write_lock.acquire()
+    group_commit._waiting_threads.append(PendingCommit(commit(0)))  # no thread waits for this one
     with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(gate.commit, commit(number)) for number in range(1, 4)]
-        wait_for(lambda: len(gate._waiting) == 4)
-        gate._carry_out([])
+        waiting = [pool.submit(group_commit.commit, commit(number)) for number in range(1, 4)]
+        wait_for(lambda: len(group_commit._waiting_threads) == 4)
+        group_commit._write_batch([])
         assert [each.result(30) for each in waiting] == [None] * 3
     assert store.sizes == [4]
 
 
-def test_threads_and_event_loops_share_the_gate_and_none_is_left_behind() -> None:
-    """H2, invariant 1: every commit of each is carried out once, in its run's order."""
-    store = Watched(24)
-    gate = GroupCommit(store)
+def test_threads_and_event_loops_commit_together_and_nothing_is_lost() -> None:
+    """H2, invariant 1: each commit is written once, in its run's order."""
+    store = BlockingStore(24)
+    group_commit = GroupCommit(store)
     steps = 60
 
     def in_a_thread(number: int) -> None:
         for expected in range(1, steps + 1):
-            assert gate.commit(commit(number, expected)) is None
+            assert group_commit.commit(commit(number, expected)) is None
 
     async def on_a_loop(number: int) -> None:
         loop = asyncio.get_running_loop()
         for expected in range(1, steps + 1):
             landed: asyncio.Future[Any] = loop.create_future()
 
-            def ready(slot: PendingCommit, landed: asyncio.Future[Any] = landed) -> None:
-                loop.call_soon_threadsafe(landed.set_result, slot.outcome)
+            def on_done(pending: PendingCommit, landed: asyncio.Future[Any] = landed) -> None:
+                loop.call_soon_threadsafe(landed.set_result, pending.outcome)
 
-            gate.commit_later(commit(number, expected), ready)
+            group_commit.commit_later(commit(number, expected), on_done)
             assert await asyncio.wait_for(landed, 60) is None
 
     async def all_of(numbers: range) -> None:
@@ -237,29 +242,29 @@ def test_threads_and_event_loops_share_the_gate_and_none_is_left_behind() -> Non
     assert sum(store.sizes) == 24 * steps
 
 
-def test_an_event_loop_that_is_gone_harms_nobody() -> None:
-    """P6: a run whose loop was closed while it saved; others' answers still come."""
+def test_a_closed_event_loop_harms_no_other_run() -> None:
+    """P6: the loop of one run was closed while it saved; other runs still get their outcomes."""
 
-    class AsGood(Watched):
+    class NotInMemory(BlockingStore):
         abilities = MemoryStore.abilities._replace(level="process")
 
-    store = AsGood()
+    store = NotInMemory()
     graph = StateGraph({"n": int}, name="g")
     graph.add_node("step", run=lambda state: {"n": state["n"] + 1})
     graph.set_entry_point("step")
     graph.set_finish_point("step")
     graph.compile(store=store, preserve=True)
 
-    async def left() -> None:
-        running = asyncio.ensure_future(graph.aexecute({"n": 0}, run_id="left"))
-        store.go_on.clear()
+    async def cancelled_while_saving() -> None:
+        running = asyncio.ensure_future(graph.aexecute({"n": 0}, run_id="cancelled"))
+        store.proceed.clear()
         await asyncio.to_thread(store.busy.wait, 30)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
-    async def goes_on() -> Any:
+    async def next_run() -> Any:
         return await graph.aexecute({"n": 0}, run_id="next")
 
-    asyncio.run(left())
-    store.go_on.set()
-    assert asyncio.run(goes_on()) == {"n": 1}
+    asyncio.run(cancelled_while_saving())
+    store.proceed.set()
+    assert asyncio.run(next_run()) == {"n": 1}

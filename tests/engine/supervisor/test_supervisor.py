@@ -54,7 +54,7 @@ def hello(state: State) -> dict[str, Any]:
     return {"log": ["hello"]}
 
 
-class GroupCommit:
+class BlockingNode:
     """A node that says when it has begun, and ends when it is let."""
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ class GroupCommit:
 
 
 @pytest.fixture
-def gate() -> Iterator[GroupCommit]:
-    made = GroupCommit()
+def blocking_node() -> Iterator[BlockingNode]:
+    made = BlockingNode()
     yield made
     made.open.set()
 
@@ -130,64 +130,67 @@ def test_many_short_runs_do_not_wait_for_the_next_look(store: Any) -> None:
             run.wait(SOON)
 
 
-def test_no_more_runs_are_under_way_than_may_be(gate: GroupCommit) -> None:
+def test_no_more_runs_are_under_way_than_may_be(blocking_node: BlockingNode) -> None:
     """H1: in the process as a whole."""
     store = MemoryStore()
-    graph = one(gate).compile(store=store)
+    graph = one(blocking_node).compile(store=store)
     runs = [graph.start() for _ in range(7)]
     with supervise(store, [graph], concurrency=3, poll=0.02) as supervisor:
-        until(lambda: len(gate.begun) == 3)
+        until(lambda: len(blocking_node.begun) == 3)
         assert len(supervisor.running) == 3
-        gate.open.set()
+        blocking_node.open.set()
         for run in runs:
             run.wait(SOON)
-    assert gate.most == 3
-    assert sorted(gate.begun) == sorted(run.id for run in runs)
+    assert blocking_node.most == 3
+    assert sorted(blocking_node.begun) == sorted(run.id for run in runs)
 
 
 @pytest.mark.parametrize("limit", [2, {"a": 2, "b": 2}])
 def test_no_graph_has_more_runs_under_way_than_it_may(limit: Any) -> None:
     """H1: and none waits for another's."""
-    store, gates = MemoryStore(), {"a": GroupCommit(), "b": GroupCommit()}
-    graphs = [one(gates[name], name=name).compile(store=store) for name in gates]
+    store, blocking_nodes = MemoryStore(), {"a": BlockingNode(), "b": BlockingNode()}
+    graphs = [one(blocking_nodes[name], name=name).compile(store=store) for name in blocking_nodes]
     runs = [graphs[0].start() for _ in range(6)] + [graphs[1].start() for _ in range(3)]
     with supervise(store, graphs, per_graph=limit, poll=0.02):
-        until(lambda: [len(gate.begun) for gate in gates.values()] == [2, 2])
-        gates["b"].open.set()
+        until(lambda: [len(blocking_node.begun) for blocking_node in blocking_nodes.values()] == [2, 2])
+        blocking_nodes["b"].open.set()
         for run in runs[6:]:
             run.wait(SOON)
-        assert len(gates["a"].begun) == 2
-        gates["a"].open.set()
+        assert len(blocking_nodes["a"].begun) == 2
+        blocking_nodes["a"].open.set()
         for run in runs:
             run.wait(SOON)
-    assert [gate.most for gate in gates.values()] == [2, 2]
+    assert [blocking_node.most for blocking_node in blocking_nodes.values()] == [2, 2]
 
 
-def test_a_graph_with_many_runs_does_not_starve_another(gate: GroupCommit) -> None:
+def test_a_graph_with_many_runs_does_not_starve_another(blocking_node: BlockingNode) -> None:
     """H1: of those that are as urgent, each graph has its turn."""
     store = MemoryStore()
-    many, few = one(gate, name="many").compile(store=store), one(gate, name="few").compile(store=store)
+    many, few = (
+        one(blocking_node, name="many").compile(store=store),
+        one(blocking_node, name="few").compile(store=store),
+    )
     for number in range(50):
         many.start(run_id=f"many-{number}")
     few.start(run_id="few")
     with supervise(store, [many, few], concurrency=4, poll=0.02):
-        until(lambda: len(gate.begun) == 4)
-        assert "few" in gate.begun
-        gate.open.set()
+        until(lambda: len(blocking_node.begun) == 4)
+        assert "few" in blocking_node.begun
+        blocking_node.open.set()
 
 
-def test_an_urgent_run_overtakes_those_that_wait(gate: GroupCommit) -> None:
+def test_an_urgent_run_overtakes_those_that_wait(blocking_node: BlockingNode) -> None:
     """H1."""
     store = MemoryStore()
-    graph = one(gate).compile(store=store)
+    graph = one(blocking_node).compile(store=store)
     first = graph.start(run_id="first")
     with supervise(store, [graph], concurrency=1, poll=0.02):
-        until(lambda: gate.begun == ["first"])
+        until(lambda: blocking_node.begun == ["first"])
         for name, priority in (("idle", -1), ("plain", 0), ("urgent", 1)):
             graph.start(run_id=name, priority=priority)
-        gate.open.set()
-        until(lambda: len(gate.begun) == 4)
-    assert gate.begun == ["first", "urgent", "plain", "idle"]
+        blocking_node.open.set()
+        until(lambda: len(blocking_node.begun) == 4)
+    assert blocking_node.begun == ["first", "urgent", "plain", "idle"]
     assert first.status == "completed"
 
 
@@ -273,19 +276,19 @@ def test_a_node_that_would_end_the_process_is_left_alone(sort: str, caplog: pyte
     assert store.head(bad.id).holder is None
 
 
-def test_a_stop_lets_running_nodes_finish_and_others_go_on(gate: GroupCommit) -> None:
+def test_a_stop_lets_running_nodes_finish_and_others_go_on(blocking_node: BlockingNode) -> None:
     """H1: what is done is saved, the lease is given back, and nothing more is begun."""
     store = MemoryStore()
-    graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=gate)
+    graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=blocking_node)
     graph.add_node("second", run=hello).add_edge("first", "second")
     graph.set_entry_point("first").set_finish_point("second").compile(store=store)
     run = graph.start()
     supervisor = supervise(store, [graph], poll=0.02).start()
-    until(lambda: gate.begun)
+    until(lambda: blocking_node.begun)
     stopping = threading.Thread(target=supervisor.stop)
     stopping.start()
     later = graph.start()
-    gate.open.set()
+    blocking_node.open.set()
     stopping.join(SOON)
     head = store.head(run.id)
     assert (head.status, head.holder, head.due, run.state["log"]) == ("running", None, 0.0, [run.id])
@@ -293,23 +296,23 @@ def test_a_stop_lets_running_nodes_finish_and_others_go_on(gate: GroupCommit) ->
     assert supervisor.running == []
     assert sorted(graph.recover()) == sorted([run.id, later.id])
     assert run.state["log"] == [run.id, "hello"]
-    assert gate.begun.count(run.id) == 1
+    assert blocking_node.begun.count(run.id) == 1
 
 
-def test_a_stop_does_not_wait_for_ever(gate: GroupCommit, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stop_does_not_wait_for_ever(blocking_node: BlockingNode, caplog: pytest.LogCaptureFixture) -> None:
     """H1: after the grace the lease is given back at once; what the node then comes to isn't taken."""
     store = MemoryStore()
-    graph = one(gate).compile(store=store)
+    graph = one(blocking_node).compile(store=store)
     run = graph.start()
     supervisor = supervise(store, [graph], poll=0.02).start()
-    until(lambda: gate.begun)
+    until(lambda: blocking_node.begun)
     supervisor.stop(grace=0.01)
     assert store.head(run.id).holder is None
     assert any("left to others unfinished" in record.message for record in caplog.records)
     other = one(hello).compile(store=store)
     assert other.recover() == [run.id]
     assert run.state["log"] == ["hello"]
-    gate.open.set()
+    blocking_node.open.set()
     until(lambda: supervisor.running == [])
     assert run.state["log"] == ["hello"]
 
@@ -338,26 +341,28 @@ def test_a_stop_while_a_run_pauses_leaves_it_paused() -> None:
     assert graph.resume(run.id, "yes")["log"] == ["yes"]
 
 
-def test_a_stop_while_branches_run_leaves_the_run(gate: GroupCommit) -> None:
+def test_a_stop_while_branches_run_leaves_the_run(blocking_node: BlockingNode) -> None:
     """H1: what the branches did is saved, the rest is for others."""
     store = MemoryStore()
     graph = StateGraph({"log": Annotated[list, append]}, name="g").add_node("src")
-    graph.add_node("a", run=gate).add_node("b", run=gate).add_node("a2", run=hello).add_edge("a", "a2")
+    graph.add_node("a", run=blocking_node).add_node("b", run=blocking_node).add_node(
+        "a2", run=hello
+    ).add_edge("a", "a2")
     graph.add_fanin_node("join", run=lambda state, parallel_results: {"log": ["joined"]})
     graph.add_parallel_edge("src", "a", "join").add_parallel_edge("src", "b", "join")
     graph.set_entry_point("src").set_finish_point("join").compile(store=store)
     run = graph.start()
     supervisor = supervise(store, [graph], poll=0.02).start()
-    until(lambda: len(gate.begun) == 2)
+    until(lambda: len(blocking_node.begun) == 2)
     stopping = threading.Thread(target=supervisor.stop)
     stopping.start()
     until(lambda: supervisor._stopping)
-    gate.open.set()
+    blocking_node.open.set()
     stopping.join(SOON)
     assert (store.head(run.id).status, store.head(run.id).holder) == ("running", None)
     assert graph.recover() == [run.id]
     assert run.state["log"] == ["joined"]
-    assert len(gate.begun) == 2
+    assert len(blocking_node.begun) == 2
 
 
 def test_starting_and_stopping_twice_is_once(store: Any) -> None:
@@ -378,35 +383,37 @@ def test_starting_and_stopping_twice_is_once(store: Any) -> None:
         assert late.wait(SOON).status == "completed"
 
 
-def test_a_running_run_can_be_cancelled(gate: GroupCommit) -> None:
+def test_a_running_run_can_be_cancelled(blocking_node: BlockingNode) -> None:
     """P7: it stops before its next node; also from a graph that knows nothing of the supervisor's lease."""
     store = MemoryStore()
-    graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=gate)
+    graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=blocking_node)
     graph.add_node("second", run=hello).add_edge("first", "second")
     graph.set_entry_point("first").set_finish_point("second").compile(store=store)
     for lease in (10.0, 30.0):
-        gate.open.clear()
-        gate.begun.clear()
+        blocking_node.open.clear()
+        blocking_node.begun.clear()
         run = graph.start()
         with supervise(store, [graph], poll=0.02, lease=lease):
-            until(lambda: gate.begun)
+            until(lambda: blocking_node.begun)
             graph.cancel(run.id)
-            gate.open.set()
+            blocking_node.open.set()
             with pytest.raises(RunCancelled):
                 run.result(SOON)
         assert run.state["log"] in ([], [run.id])
 
 
 @pytest.mark.parametrize("cancel_first", [True, False])
-def test_a_cancel_is_not_lost_when_the_supervisor_stops(gate: GroupCommit, cancel_first: bool) -> None:
+def test_a_cancel_is_not_lost_when_the_supervisor_stops(
+    blocking_node: BlockingNode, cancel_first: bool
+) -> None:
     """P7, H1: in whichever order they come."""
     store = MemoryStore()
-    graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=gate)
+    graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=blocking_node)
     graph.add_node("second", run=hello).add_edge("first", "second")
     graph.set_entry_point("first").set_finish_point("second").compile(store=store)
     run = graph.start()
     supervisor = supervise(store, [graph], poll=0.02).start()
-    until(lambda: gate.begun)
+    until(lambda: blocking_node.begun)
     if cancel_first:
         graph.cancel(run.id)
     stopping = threading.Thread(target=supervisor.stop)
@@ -414,7 +421,7 @@ def test_a_cancel_is_not_lost_when_the_supervisor_stops(gate: GroupCommit, cance
     until(lambda: supervisor._stopping)
     if not cancel_first:
         graph.cancel(run.id)
-    gate.open.set()
+    blocking_node.open.set()
     stopping.join(SOON)
     graph.recover()
     assert run.status == "cancelled"
@@ -557,19 +564,19 @@ def test_two_supervisors_share_the_work_and_never_a_run(store: Any) -> None:
     assert calls == Counter({run.id: 1 for run in runs})
 
 
-def test_leases_are_renewed_while_a_node_blocks(gate: GroupCommit) -> None:
+def test_leases_are_renewed_while_a_node_blocks(blocking_node: BlockingNode) -> None:
     """H1: for as long as it takes; another supervisor doesn't take the run."""
     store = MemoryStore()
-    graph = one(gate).compile(store=store)
+    graph = one(blocking_node).compile(store=store)
     run = graph.start()
     with supervise(store, [graph], poll=0.02, lease=1.0), supervise(store, [graph], poll=0.02, lease=1.0):
-        until(lambda: gate.begun)
+        until(lambda: blocking_node.begun)
         first = store.head(run.id)
         until(lambda: (store.head(run.id).lease_until or 0.0) > (first.lease_until or 0.0) + 1.0)
         assert store.head(run.id).fence == first.fence
-        gate.open.set()
+        blocking_node.open.set()
         run.wait(SOON)
-    assert gate.begun == [run.id]
+    assert blocking_node.begun == [run.id]
 
 
 def test_graphs_are_found_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -820,12 +827,12 @@ def test_an_async_supervisor_does_not_wait_for_ever(caplog: pytest.LogCaptureFix
     assert one(hello).compile(store=store).recover() == [run_id]
 
 
-def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(gate: GroupCommit) -> None:
+def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(blocking_node: BlockingNode) -> None:
     """H1: it looks, claims and stops in threads of its own."""
     store = MemoryStore()
 
     async def main() -> None:
-        blocked, free = one(gate, name="blocked").compile(store=store), asyncio.Event()
+        blocked, free = one(blocking_node, name="blocked").compile(store=store), asyncio.Event()
 
         async def node(state: State) -> None:
             free.set()
@@ -833,12 +840,12 @@ def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(gate: Group
         anode = one(node, name="free").compile(store=store)
         runs = [blocked.start() for _ in range(40)]
         async with supervise(store, [blocked, anode], poll=0.02, concurrency=64, grace=0.05) as supervisor:
-            while len(supervisor.running) < 40 or not gate.begun:
+            while len(supervisor.running) < 40 or not blocking_node.begun:
                 await asyncio.sleep(0.01)
             anode.start()
             await asyncio.wait_for(free.wait(), SOON)
         assert all(store.head(run.id).holder is None for run in runs)
-        gate.open.set()
+        blocking_node.open.set()
 
     asyncio.run(main())
 

@@ -158,8 +158,9 @@ class LeaseClient:
     def begin(self) -> None:
         """Hold nothing and wait for nothing: at first, and in a child that was forked off."""
         self.held: WeakValueDictionary[str, HeldLease] = WeakValueDictionary()
-        self.gate = GroupCommit(self.store)
-        self.commit, self.commit_later = self.gate.commit, self.gate.commit_later
+        self.group_commit = GroupCommit(self.store)
+        self.commit = self.group_commit.commit
+        self.commit_later = self.group_commit.commit_later
         self._keeper_lock = threading.Lock()
         self._keeper: threading.Thread | None = None
         self._on_the_way: list[str] = []
