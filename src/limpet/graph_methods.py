@@ -193,7 +193,8 @@ class GraphMethods(ABC, Generic[S]):
         them once; `supervise` does so all the time.
         """
         from limpet.engine.supervisor.catalog import GraphCatalog
-        from limpet.engine.supervisor.supervisor import Supervisor, SupervisorOptions
+        from limpet.engine.supervisor.options import SupervisorOptions
+        from limpet.engine.supervisor.supervisor import Supervisor
 
         client = self.compiled().need_client("recover")
         options = SupervisorOptions(client.ttl, concurrency, max_crashes=max_crashes)

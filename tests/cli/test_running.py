@@ -196,7 +196,7 @@ def test_a_workflow_is_run_too(limpet: Command) -> None:
     [
         ("nope:graph", "can't import 'nope'"),
         ("flows:grph", "did you mean 'graph'?"),
-        ("flows:not_a_graph", "is no graph"),
+        ("flows:not_a_graph", "isn't a graph"),
         ("flows", "give file.yaml, file.py:attribute or module:attribute"),
         ("nope.py:graph", "there is no file nope.py"),
         ("broken.py:graph", "ZeroDivisionError"),

@@ -23,6 +23,7 @@ import pytest
 from limpet.engine.leases.lease_client import StopRequest
 from limpet.engine.node_context import resume_input as given
 from limpet.engine.sessions.session import Session
+from limpet.engine.supervisor.crash_count import CrashCount
 from limpet.journal.store import RUNNING, Commit, Lease, RunHead
 from limpet.stores.memory import MemoryStore, _Run
 from support.simulated_world import LEASE, Store
@@ -189,15 +190,17 @@ def test_a_clock_that_is_ahead_of_the_stores_is_caught(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("most", "claim"), [(2, "was set aside too early"), (4, "wasn't set aside that should be")]
+    ("most", "claim"), [(2, "was quarantined too early"), (4, "wasn't quarantined that should be")]
 )
 def test_a_supervisor_that_miscounts_is_caught(most: int, claim: str) -> None:
-    """H1: a run is set aside after so many crashes in a row, neither before nor after."""
+    """H1: a run is quarantined after so many crashes in a row, neither before nor after."""
 
     class Miscounting(Simulation):
         def hire(self) -> Any:
             worker = super().hire()
-            worker.supervisor.options = worker.supervisor.options._replace(max_crashes=most)
+            resumer = worker.supervisor.resumer
+            resumer._options = resumer._options._replace(max_crashes=most)
+            resumer._crash_count = CrashCount(most)
             return worker
 
     caught(Miscounting, claim)

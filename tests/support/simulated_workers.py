@@ -11,7 +11,8 @@ from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.commands import Asked, Asleep, Begin, Cancelled, Failed, Gather, Report, Verdict, Wait
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
-from limpet.engine.supervisor.supervisor import Supervisor, SupervisorOptions
+from limpet.engine.supervisor.options import SupervisorOptions
+from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.errors import StoreUnavailable
 from limpet.journal.store import PAUSED, RUNNING, Commit, RunHead
 from limpet.stores.memory import MemoryStore
@@ -155,46 +156,51 @@ class Worker:
         sim.link_here()
         options = SupervisorOptions(LEASE, self.limit, each, patience=PATIENCE, max_crashes=MAX_CRASHES)
         self.supervisor = Supervisor(sim.store, sim.catalog, options)
-        self.supervisor._unknown_after = float("inf")
+        self.supervisor.watch_loop._next_unknown_report = float("inf")
 
     @property
     def leaving(self) -> bool:
         """Whether it was asked to stop."""
-        return self.supervisor._stopping
+        return self.supervisor.resumer.stopping
 
     def look(self) -> None:
         """Take on what is ready, as a supervisor does."""
-        watcher = self.supervisor
-        watcher._look_at, watcher._neighbours._look_at = 0.0, inf
+        watch_loop = self.supervisor.watch_loop
+        orphan_finder = self.supervisor.resumer.orphans
+        watch_loop._next_look = 0.0
+        orphan_finder._next_list = inf
+        found: list[RunHead] | None
         if self.sim.dice.random() < 0.1:
-            watcher._neighbours._look_at = 0.0
-            found = watcher._careful(self.orphans)
+            orphan_finder._next_list = 0.0
+            found = self.orphans()
         else:
-            found = watcher._careful(watcher._ready)
+            found = watch_loop.look()
             self.sim.check_urgency(self, found)
-        self.chosen += watcher._chosen(found or [])
-        self.sim.check(len(watcher.running) <= self.limit, "too many runs at once")
+        self.chosen += watch_loop.pick(found or [])
+        self.sim.check(len(self.supervisor.running) <= self.limit, "too many runs at once")
         while self.chosen and self.sim.dice.random() < 0.8:
             self.open(self.chosen.pop())
 
-    def orphans(self) -> list[RunHead]:
-        """What dead neighbours have left behind."""
-        watcher = self.supervisor
-        return watcher._neighbours.orphans(
-            watcher._catalogue.names, watcher._skipped().union(watcher.running)
-        )
+    def orphans(self) -> list[RunHead] | None:
+        """The runs of workers that have died; None if the store is unavailable."""
+        resumer = self.supervisor.resumer
+        excluded = resumer.skipped.run_ids().union(self.supervisor.running)
+        try:
+            return resumer.orphans.find(self.sim.catalog.names, excluded)
+        except Exception:
+            return None
 
     def open(self, head: RunHead) -> None:
         """Claim a run that was chosen, maybe a while ago, unless somebody was quicker."""
-        watcher = self.supervisor
-        opened = watcher._opened(head)
+        resumer = self.supervisor.resumer
+        opened = resumer.open_session(head)
         if opened is None:
-            watcher._ended(head, None)
+            resumer.ended(head, None)
         else:
             record = self.sim.runs[head.run_id]
             slept = (opened.progress.due() or 0.0) > self.sim.clock.now
             self.sim.check(
-                record.lost_at_claim < MAX_CRASHES or slept, "a run wasn't set aside that should be"
+                record.lost_at_claim < MAX_CRASHES or slept, "a run wasn't quarantined that should be"
             )
             self.drives.append(Drive(self.sim, head, opened))
             self.sim.note(self.name, "takes on", head.run_id)
@@ -212,7 +218,7 @@ class Worker:
         if drive.verdict is not None:
             self.sim.note(self.name, "is through with", drive.head.run_id, drive.verdict.status)
             self.drives.remove(drive)
-            self.supervisor._ended(drive.head, drive.verdict)
+            self.supervisor.resumer.ended(drive.head, drive.verdict)
         return True
 
     def renew(self) -> None:
@@ -223,7 +229,7 @@ class Worker:
 
     def leave(self) -> None:
         """Stop: runs are let go of at their next commit."""
-        self.supervisor._leave()
+        self.supervisor.resumer.request_stop()
 
     def drop(self) -> None:
         """The grace is over: what is still under way is given back as it is."""

@@ -221,8 +221,8 @@ class World:
         )
         record.sequence += len(commit.records)
         if commit.status == FAILED:
-            self.check(record.lost_at_claim >= MAX_CRASHES, f"{commit.run_id} was set aside too early")
-            self.note("set aside", commit.run_id)
+            self.check(record.lost_at_claim >= MAX_CRASHES, f"{commit.run_id} was quarantined too early")
+            self.note("quarantined", commit.run_id)
         if commit.records:
             record.lost = 0
         drive = self.driving
@@ -315,17 +315,23 @@ class World:
     def check_urgency(self, worker: Worker, found: list[RunHead] | None) -> None:
         """None that a worker leaves is more urgent than one that it takes on, unless its graph has no room."""
         watcher = worker.supervisor
+        picker = watcher.resumer.picker
         if not found:
             return
-        chosen = {head.run_id: head for head in watcher._dispatch.choose(found)}
+        chosen = {head.run_id: head for head in picker.pick(found)}
         if not chosen:
             return
         least = min(head.priority for head in chosen.values())
         room = Counter(head.graph for head in chosen.values())
-        for head in MemoryStore.ready(self.store, watcher._catalogue.names, MANY):
+        for head in MemoryStore.ready(self.store, self.catalog.names, MANY):
             left = head.run_id not in chosen and head.run_id not in watcher.running
-            may = watcher._dispatch.room_for(head.graph) > room[head.graph]
-            passed = left and may and head.priority > least and head.run_id not in watcher._skipped()
+            may = picker.room_for(head.graph) > room[head.graph]
+            passed = (
+                left
+                and may
+                and head.priority > least
+                and head.run_id not in watcher.resumer.skipped.run_ids()
+            )
             self.check(not passed, f"{head.run_id} is more urgent than what was taken on")
 
 

@@ -13,7 +13,7 @@ What has to hold is checked as it happens, from what the store was seen to accep
 - what a worker was told is saved, is
 - nothing is called before its time by the store's clock: after a sleep, a delay, a failed attempt
 - a default stands for an answer only after the deadline, and only if no answer was accepted; none is, after it
-- a run is set aside when its holders were lost so often in a row, and neither before nor after
+- a run is quarantined when its holders crashed so often in a row, and neither before nor after
 - nothing of a cancelled run begins in a session that was opened later, and it ends
 - the most urgent of the runs that are ready are taken on first, and never too many
 - every run ends as one that was never interrupted would have, given the answers that were accepted
@@ -34,8 +34,7 @@ from limpet.engine.operations.run_info import run_info
 from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions import session
 from limpet.engine.sessions import start as creation
-from limpet.engine.supervisor import orphans as neighbours
-from limpet.engine.supervisor import supervisor
+from limpet.engine.supervisor import orphans, skipped_runs, watch_loop
 from limpet.errors import AnswerRefused, Conflict, RunNotFound, StoreUnavailable, UsageError
 from limpet.journal.reader import read_progress
 from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, RunHead
@@ -268,7 +267,7 @@ class Simulation(World):
             self.check_end(head)
 
     def help(self, head: RunHead, turn: int) -> None:
-        """What is set aside is tried again, and what waits for somebody is answered."""
+        """A quarantined run is resumed again, and what waits for somebody is answered."""
         if head.status == PAUSED and (head.due is None or (turn < 3 and self.dice.random() < 0.3)):
             self.answer_to(head)
         elif head.status == FAILED and not CASES[head.graph].poison:
@@ -338,10 +337,11 @@ def simulated() -> Iterator[None]:
         (client, "this_process", lambda: world().who),
         (client, "is_dead", lambda name: world().known_dead.get(name, False)),
         (client, "_links", Links()),
-        (neighbours, "is_dead", lambda name: world().known_dead.get(name, False)),
-        (neighbours, "this_process", lambda: world().who),
-        (neighbours, "monotonic", lambda: world().clock.now),
-        (supervisor, "monotonic", lambda: world().clock.now),
+        (orphans, "is_dead", lambda name: world().known_dead.get(name, False)),
+        (orphans, "this_process", lambda: world().who),
+        (orphans, "monotonic", lambda: world().clock.now),
+        (skipped_runs, "monotonic", lambda: world().clock.now),
+        (watch_loop, "monotonic", lambda: world().clock.now),
         (creation, "this_process", lambda: world().who),
         (creation, "time", lambda: world().now_here()),
         (entry, "time", lambda: world().now_here()),

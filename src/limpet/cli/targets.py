@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.sessions.session import CompiledGraph
-from limpet.engine.supervisor.catalog import find
+from limpet.engine.supervisor.catalog import find_graph
 from limpet.errors import DefinitionError, LimpetError
 from limpet.graph_methods import GraphMethods
 from limpet.graphs.state import State
@@ -61,7 +61,7 @@ def load_target(target: str) -> Graph:
         )
     _on_path(Path.cwd())
     try:
-        return cast(Graph, _from_file(Path(path), attribute) if path.endswith(".py") else find(target))
+        return cast(Graph, _from_file(Path(path), attribute) if path.endswith(".py") else find_graph(target))
     except LimpetError:
         raise
     except Exception as problem:
@@ -91,4 +91,4 @@ def _from_file(path: Path, attribute: str) -> Any:
         except BaseException:
             del sys.modules[name]
             raise
-    return find(f"{name}:{attribute}")
+    return find_graph(f"{name}:{attribute}")

@@ -109,7 +109,7 @@ def test_a_node_that_would_end_the_process_ends_no_supervisor(on_a_loop: bool) -
     supervisor = supervise(store, [leaving, leaving_here, other], poll=0.05)
 
     def look() -> None:
-        wait(lambda: supervisor.left_alone == {"a": "SystemExit: 3", "b": "SystemExit: 3"})
+        wait(lambda: supervisor.skipped == {"a": "SystemExit: 3", "b": "SystemExit: 3"})
         other.start({}).result(60)
 
     async def on_the_loop() -> None:

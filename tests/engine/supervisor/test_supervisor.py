@@ -118,7 +118,7 @@ def test_a_supervisor_executes_what_is_queued(store: Any) -> None:
             assert graph.start().result(SOON)["log"] == ["hello"]
         assert monotonic() - began < SOON
         until(lambda: supervisor.running == [])
-    assert supervisor.left_alone == {}
+    assert supervisor.skipped == {}
 
 
 def test_many_short_runs_do_not_wait_for_the_next_look(store: Any) -> None:
@@ -202,8 +202,8 @@ def test_a_run_of_an_unknown_graph_is_left_alone_and_reported(caplog: pytest.Log
     before = store.read(strange.id)
     with supervise(store, [known], poll=0.02) as supervisor:
         known.start().wait(SOON)
-        until(lambda: strange.id in supervisor.left_alone)
-        assert supervisor.left_alone[strange.id] == "graph 'strange' isn't known to this supervisor"
+        until(lambda: strange.id in supervisor.skipped)
+        assert supervisor.skipped[strange.id] == "graph 'strange' isn't known to this supervisor"
     assert store.read(strange.id) == before
     assert sum(strange.id in record.message for record in caplog.records) == 1
 
@@ -216,8 +216,8 @@ def test_a_run_whose_graph_has_changed_too_much_is_left_alone(caplog: pytest.Log
     lost = old.start()
     new = StateGraph(name="g").add_node("a").set_entry_point("a").set_finish_point("a").compile(store=store)
     with supervise(store, [new], poll=0.02) as supervisor:
-        until(lambda: lost.id in supervisor.left_alone)
-        assert "'gone', which is no longer in the graph" in supervisor.left_alone[lost.id]
+        until(lambda: lost.id in supervisor.skipped)
+        assert "'gone', which is no longer in the graph" in supervisor.skipped[lost.id]
         new.start().result(SOON)
         head = store.head(lost.id)
         assert (head.status, head.holder, head.crashes) == ("running", None, 0)
@@ -267,9 +267,9 @@ def test_a_node_that_would_end_the_process_is_left_alone(sort: str, caplog: pyte
     other = one(hello, name="other").compile(store=store)
     bad = graph.start()
     with supervise(store, [graph, other], poll=0.02) as supervisor:
-        until(lambda: bad.id in supervisor.left_alone)
+        until(lambda: bad.id in supervisor.skipped)
         assert other.start().result(SOON)["log"] == ["hello"]
-        assert supervisor.left_alone[bad.id] == "SystemExit: 3"
+        assert supervisor.skipped[bad.id] == "SystemExit: 3"
         assert len(calls) == 1
     assert graph.recover() == [bad.id]
     assert len(calls) == 2
@@ -308,7 +308,7 @@ def test_a_stop_does_not_wait_for_ever(blocking_node: BlockingNode, caplog: pyte
     until(lambda: blocking_node.begun)
     supervisor.stop(grace=0.01)
     assert store.head(run.id).holder is None
-    assert any("left to others unfinished" in record.message for record in caplog.records)
+    assert any("released unfinished" in record.message for record in caplog.records)
     other = one(hello).compile(store=store)
     assert other.recover() == [run.id]
     assert run.state["log"] == ["hello"]
@@ -333,7 +333,7 @@ def test_a_stop_while_a_run_pauses_leaves_it_paused() -> None:
     assert asked.wait(SOON)
     stopping = threading.Thread(target=supervisor.stop)
     stopping.start()
-    until(lambda: supervisor._stopping)
+    until(lambda: supervisor.resumer.stopping)
     go.set()
     stopping.join(SOON)
     assert run.status == "paused"
@@ -356,7 +356,7 @@ def test_a_stop_while_branches_run_leaves_the_run(blocking_node: BlockingNode) -
     until(lambda: len(blocking_node.begun) == 2)
     stopping = threading.Thread(target=supervisor.stop)
     stopping.start()
-    until(lambda: supervisor._stopping)
+    until(lambda: supervisor.resumer.stopping)
     blocking_node.open.set()
     stopping.join(SOON)
     assert (store.head(run.id).status, store.head(run.id).holder) == ("running", None)
@@ -418,7 +418,7 @@ def test_a_cancel_is_not_lost_when_the_supervisor_stops(
         graph.cancel(run.id)
     stopping = threading.Thread(target=supervisor.stop)
     stopping.start()
-    until(lambda: supervisor._stopping)
+    until(lambda: supervisor.resumer.stopping)
     if not cancel_first:
         graph.cancel(run.id)
     blocking_node.open.set()
@@ -597,11 +597,11 @@ def test_graphs_are_found_by_reference(tmp_path: Path, monkeypatch: pytest.Monke
         assert run.result(SOON)["x"] == 1
     assert GraphCatalog(["their_graphs:inside.graph"]).names == ["theirs"]
     for reference, what in {
-        "their_graphs": "no reference to a graph",
+        "their_graphs": "isn't a reference to a graph",
         "their_graphs:insid": "did you mean 'inside'",
-        "their_graphs:broken": "is no graph",
+        "their_graphs:broken": "isn't a graph",
         "nobody_has_this:graph": "can't import 'nobody_has_this'",
-        ":graph": "no reference to a graph",
+        ":graph": "isn't a reference to a graph",
     }.items():
         with pytest.raises(DefinitionError, match=what):
             GraphCatalog([reference])
@@ -613,8 +613,8 @@ def test_a_reference_that_leads_nowhere_leaves_its_runs_alone(caplog: pytest.Log
     graph = one(hello).compile(store=store)
     run = graph.start()
     with supervise(store, {"one": "nobody_has_this:graph"}, poll=0.02) as supervisor:
-        until(lambda: run.id in supervisor.left_alone)
-        assert "can't import" in supervisor.left_alone[run.id]
+        until(lambda: run.id in supervisor.skipped)
+        assert "can't import" in supervisor.skipped[run.id]
     assert store.head(run.id).crashes == 0
 
 
@@ -629,7 +629,7 @@ def test_registered_graphs_are_known_to_all(monkeypatch: pytest.MonkeyPatch) -> 
     assert limpet.register_graph(graph) == "one"
     with pytest.raises(DefinitionError, match="two graphs called 'one'"):
         limpet.register_graph(one(hello))
-    with pytest.raises(DefinitionError, match="is no graph"):
+    with pytest.raises(DefinitionError, match="isn't a graph"):
         limpet.register_graph(StateGraph)  # type: ignore[arg-type]
     with supervise(store, poll=0.02):
         assert graph.start().wait(SOON).status == "completed"
@@ -716,7 +716,7 @@ def test_an_async_supervisor_stops_gracefully(caplog: pytest.LogCaptureFixture) 
         run = await graph.astart()
         async with supervise(store, [graph], poll=0.02) as supervisor:
             await asyncio.wait_for(begun.wait(), SOON)
-            while bad.id not in supervisor.left_alone:
+            while bad.id not in supervisor.skipped:
                 await asyncio.sleep(0.01)
             asyncio.get_running_loop().call_later(0.1, go.set)
         head = store.head(run.id)
@@ -797,7 +797,7 @@ def test_a_stop_while_a_node_waits_for_the_store_does_not_fail_it(
     graph = one(node if sort == "sync" else anode).compile(store=store)
     run = graph.start()
     supervisor = supervise(store, [graph], poll=0.02).start()
-    store.stopped = lambda: supervisor._stopping
+    store.stopped = lambda: supervisor.resumer.stopping
     until(lambda: any("waits for its store" in record.message for record in caplog.records))
     supervisor.stop(SOON)
     assert run.status == "running"
@@ -852,10 +852,10 @@ def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(blocking_no
 
 def test_a_lost_run_whose_lease_has_run_out_is_gone_on_with_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """H1: it is known to be lost, and due as well; a sweep waits until it is through with it."""
-    from limpet.engine.supervisor import orphans as neighbours
+    from limpet.engine.supervisor import orphans
     from limpet.testing.conformance.tools import ManualClock
 
-    monkeypatch.setattr(neighbours, "is_dead", lambda holder: holder == "the dead")
+    monkeypatch.setattr(orphans, "is_dead", lambda holder: holder == "the dead")
     clock = ManualClock()
     calls: list[str | None] = []
     store = MemoryStore(clock)

@@ -1,4 +1,4 @@
-"""Graphs by name, so that a process can go on with a run that it didn't start."""
+"""Graphs by name, so that a process can resume a run that another process started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Reference = Graph | str
 
 
 class GraphCatalog:
-    """The graphs that a supervisor can go on with, by name. References are followed when a graph is first needed."""
+    """The graphs whose runs a supervisor resumes, by name. A reference is imported when its graph is first needed."""
 
     def __init__(self, graphs: Iterable[Reference] | Mapping[str, Reference] = ()) -> None:
         self._graphs: dict[str, Reference] = {}
@@ -45,38 +45,40 @@ class GraphCatalog:
         return list(self._graphs)
 
     def add(self, graph: Reference, name: str | None = None) -> str:
-        """Add a graph, and return its name. A reference that comes with a name isn't followed yet.
+        """Add a graph, and return its name. A reference that has a name isn't imported yet.
 
-        Raises `DefinitionError` for another graph of the same name, and where there is no graph.
+        Raises `DefinitionError` for another graph of the same name, and for a reference that leads to no graph.
         """
-        if isinstance(graph, str) and name is None:
-            graph = find(graph)
-        named = name if name is not None else _checked(graph, "graphs").name
+        if name is None:
+            if isinstance(graph, str):
+                graph = find_graph(graph)
+            name = _checked(graph, "graphs").name
         with self._lock:
-            there = self._graphs.setdefault(named, graph)
-        if there is not graph and there != graph:
-            raise DefinitionError(f"there are two graphs called {named!r}: give one of them another name")
-        return named
+            known = self._graphs.setdefault(name, graph)
+        if known is not graph and known != graph:
+            raise DefinitionError(f"there are two graphs called {name!r}: give one of them another name")
+        return name
 
     def graph(self, name: str) -> Graph:
-        """The graph of this name. Raises `DefinitionError` where the reference to it leads nowhere."""
+        """The graph of this name. Raises `DefinitionError` for a reference that leads elsewhere."""
         found = self._graphs[name]
         if isinstance(found, str):
-            reference, found = found, find(found)
+            reference = found
+            found = find_graph(reference)
             if found.name != name:
                 raise DefinitionError(f"{reference!r} leads to graph {found.name!r}, not {name!r}")
             self._graphs[name] = found
         return found
 
 
-def find(reference: str) -> Graph:
-    """The graph at `"package.module:attribute"`, or what a function there makes. Raises `DefinitionError`."""
+def find_graph(reference: str) -> Graph:
+    """The graph at `"package.module:attribute"`, or what a function there returns. Raises `DefinitionError`."""
     from importlib import import_module
     from inspect import isfunction
 
     module, _, path = reference.partition(":")
     if not module or not path:
-        raise DefinitionError(f"{reference!r} is no reference to a graph: write 'package.module:attribute'")
+        raise DefinitionError(f"{reference!r} isn't a reference to a graph: write 'package.module:attribute'")
     try:
         found = import_module(module)
     except ImportError as problem:
@@ -86,22 +88,24 @@ def find(reference: str) -> Graph:
             near = did_you_mean(part, [name for name in vars(found) if not name.startswith("_")])
             raise DefinitionError(f"{reference!r}: {module!r} has no {part!r}{near}")
         found = getattr(found, part)
-    return _checked(found() if isfunction(found) else found, reference)
+    if isfunction(found):
+        found = found()
+    return _checked(found, reference)
 
 
 REGISTERED = GraphCatalog()
-"""The graphs that any supervisor of this process knows."""
+"""The graphs that every supervisor of this process knows."""
 
 
 def register_graph(graph: Reference, name: str | None = None) -> str:
-    """Have supervisors of this process know a graph, and return its name.
+    """Make a graph known to the supervisors of this process, and return its name.
 
-    `graph` is one, or `"package.module:attribute"`; with a `name`, that is followed when a run of it turns up.
+    `graph` is a graph or `"package.module:attribute"`; with a `name`, that is imported when a run of it is found.
     """
     return REGISTERED.add(graph, name)
 
 
 def _checked(found: object, where: str) -> Graph:
     if isinstance(found, type) or not callable(getattr(found, "compiled", None)):
-        raise DefinitionError(f"{where}: {found!r} is no graph")
-    return found  # type: ignore[return-value]  # it has what is asked of one
+        raise DefinitionError(f"{where}: {found!r} isn't a graph: give a StateGraph or a Workflow")
+    return found  # type: ignore[return-value]  # it has what the protocol asks for

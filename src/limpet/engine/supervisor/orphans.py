@@ -1,4 +1,4 @@
-"""Others who hold runs of a store: those of this host whose process has died left theirs behind."""
+"""Orphans: runs whose holder was a process of this host that has died."""
 
 from __future__ import annotations
 
@@ -8,33 +8,38 @@ from time import monotonic
 from limpet.engine.leases.process_identity import is_dead, this_process
 from limpet.journal.store import RUNNING, RunFilter, RunHead, Store
 
-NOW_AND_THEN = 5.0
-"""Seconds between two looks at who holds runs."""
-MOST_LISTED = 1000
+LIST_INTERVAL = 5.0
+"""Seconds after which the store is asked again which processes hold runs."""
+MAX_LISTED = 1000
+"""How many runs are listed at once."""
 
 
 class OrphanFinder:
-    """Who is known to hold runs.
+    """Finds orphans, so that no run waits for the lease of a dead process to expire.
 
-    Whether a process is alive costs no query. So the store is asked who holds runs now and then, as often as leases
-    run out at most, and besides when one of those who did is dead.
+    Checking whether a known holder is alive costs no query. So the store is asked for the holders only now and then,
+    and as soon as a known holder is dead.
     """
 
     def __init__(self, store: Store, lease: float) -> None:
-        self._store, self._pause = store, min(lease, NOW_AND_THEN)
+        self._store = store
+        # A lease that is shorter expires before the list is asked for: there is nothing to gain from asking later.
+        self._interval = min(lease, LIST_INTERVAL)
         self._holders: set[str] = set()
-        self._look_at = 0.0
+        self._next_list = 0.0
 
-    def met(self, holder: str) -> None:
-        """Somebody was seen to hold a run."""
+    def remember_holder(self, holder: str) -> None:
+        """Watch a process that was found to hold a run."""
         self._holders.add(holder)
 
-    def orphans(self, graphs: Collection[str], but: Collection[str]) -> list[RunHead]:
-        """Runs of these graphs, but for those named, whose holder has died: nobody need wait for their leases."""
-        if monotonic() < self._look_at and not any(map(is_dead, list(self._holders))):
+    def find(self, graphs: Collection[str], excluding: Collection[str]) -> list[RunHead]:
+        """The orphans among the runs of these graphs, without the runs named in `excluding`."""
+        if monotonic() < self._next_list and not any(map(is_dead, list(self._holders))):
             return []
-        found = self._store.list(RunFilter(statuses=(RUNNING,), limit=MOST_LISTED))
-        held = [head for head in found if head.holder and head.graph in graphs and head.run_id not in but]
+        running = self._store.list(RunFilter(statuses=(RUNNING,), limit=MAX_LISTED))
+        held = [
+            head for head in running if head.holder and head.graph in graphs and head.run_id not in excluding
+        ]
         self._holders = {head.holder for head in held if head.holder} - {this_process()}
-        self._look_at = monotonic() + self._pause
+        self._next_list = monotonic() + self._interval
         return [head for head in held if head.holder and is_dead(head.holder)]

@@ -12,7 +12,8 @@ from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.operations.run_info import run_info
 from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.engine.supervisor.catalog import GraphCatalog
-from limpet.engine.supervisor.supervisor import Supervisor, SupervisorOptions
+from limpet.engine.supervisor.options import SupervisorOptions
+from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.errors import AlreadyCompleted, RunNotFound, RunPaused
 from limpet.graph_methods import GraphMethods
 from limpet.graphs.state import State
@@ -54,14 +55,15 @@ class Staged(GraphMethods[State]):
         return lambda: self.life.watched(opening())
 
 
-class Recovering(Supervisor):
-    """A supervisor whose sessions are watched."""
+def watch_supervisor(supervisor: Supervisor, life: Life) -> None:
+    """Watch the sessions that a supervisor opens."""
+    open_session = supervisor.resumer.open_session
 
-    life: Life
+    def open_watched(head: RunHead) -> Session | None:
+        session = open_session(head)
+        return None if session is None else life.watched(session)
 
-    def _opened(self, head: RunHead) -> Session | None:
-        session = super()._opened(head)
-        return None if session is None else self.life.watched(session)
+    supervisor.resumer.open_session = open_watched  # type: ignore[method-assign]  # for this supervisor alone
 
 
 def live(
@@ -130,8 +132,8 @@ async def _alive(
 def _recover(graph: Staged, script: Script, store: MortalStore) -> None:
     """Go on with the run as a supervisor does: sweep after sweep, with answers and time in between."""
     for _ in range(MOST_SWEEPS):
-        supervisor = Recovering(store, GraphCatalog([graph]), SupervisorOptions(LEASE))
-        supervisor.life = store.life
+        supervisor = Supervisor(store, GraphCatalog([graph]), SupervisorOptions(LEASE))
+        watch_supervisor(supervisor, store.life)
         supervisor.drain()
         head = store.head(RUN)
         if head.status == COMPLETED:
@@ -140,8 +142,8 @@ def _recover(graph: Staged, script: Script, store: MortalStore) -> None:
             info = run_info(head)
             paused = RunPaused(RUN, info.reason or "", info.questions, info.node)
             graph.resume(RUN, **brought(graph, script, paused))
-        elif head.status != RUNNING or supervisor.left_alone:
-            raise RuntimeError(f"it was left {head.status}: {supervisor.left_alone or run_info(head).reason}")
+        elif head.status != RUNNING or supervisor.skipped:
+            raise RuntimeError(f"it was left {head.status}: {supervisor.skipped or run_info(head).reason}")
         else:
             store.clock.skip_to(head.due or 0.0)  # type: ignore[attr-defined]  # a LastingClock
     raise RuntimeError(f"it isn't at its end after {MOST_SWEEPS} sweeps")

@@ -1,0 +1,31 @@
+"""How a supervisor works: its options, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from limpet.errors import UsageError
+
+
+class SupervisorOptions(NamedTuple):
+    """How a supervisor works. See `limpet.supervise`."""
+
+    lease: float = 10.0
+    concurrency: int = 16
+    per_graph: int | Mapping[str, int] | None = None
+    poll: float = 2.0
+    max_crashes: int = 3
+    patience: float = 5.0
+    grace: float = 30.0
+
+    def check(self) -> None:
+        """Raise `UsageError` for an option that makes no sense."""
+        for name in ("lease", "poll"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} is a number of seconds above 0, not {getattr(self, name)!r}")
+        for name in ("patience", "grace"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name} is a number of seconds from 0, not {getattr(self, name)!r}")
+        if type(self.max_crashes) is not int or self.max_crashes < 1:
+            raise UsageError(f"max_crashes is a whole number from 1, not {self.max_crashes!r}")

@@ -1,0 +1,201 @@
+"""Resuming runs: each picked run is claimed, rebuilt and driven to its next stop, in a thread or as a task."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from limpet.engine.drivers.sync_driver import drive
+from limpet.engine.leases.lease_client import client_for
+from limpet.engine.loop.commands import Verdict
+from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.sessions import resume as entry
+from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.supervisor.catalog import GraphCatalog
+from limpet.engine.supervisor.crash_count import CrashCount
+from limpet.engine.supervisor.log import log
+from limpet.engine.supervisor.options import SupervisorOptions
+from limpet.engine.supervisor.orphans import OrphanFinder
+from limpet.engine.supervisor.run_picker import RunPicker
+from limpet.engine.supervisor.skipped_runs import SkippedRuns
+from limpet.errors import (
+    AlreadyCompleted,
+    Conflict,
+    KeyMissing,
+    LimpetError,
+    RunNotFound,
+    RunQuarantined,
+    StoreUnavailable,
+)
+from limpet.journal.store import RunHead, Store
+from limpet.observe.hub import Emit, both
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+STORE_RETRY_LIMIT = 10.0
+"""Seconds, at most, between two tries to reach a store that is unavailable."""
+NODE_EXCEPTIONS = (Exception, SystemExit, KeyboardInterrupt)
+"""What a node may raise. In a worker, even `SystemExit` ends only the run: the other runs of the process continue."""
+
+
+class RunResumer:
+    """Resumes runs, and knows those in progress.
+
+    `changed` guards all of it, and is notified when a run ends and when the supervisor stops.
+    """
+
+    def __init__(
+        self, store: Store, catalog: GraphCatalog, options: SupervisorOptions, emit: Emit | None
+    ) -> None:
+        self.orphans = OrphanFinder(store, options.lease)
+        self.picker = RunPicker(options.concurrency, options.per_graph)
+        self.skipped = SkippedRuns()
+        self.changed = threading.Condition()
+        self.stopping = False
+        self.resumed_run_ids: dict[str, None] = {}
+        """The runs that were resumed, in order; a dict for its order."""
+        self._store = store
+        self._catalog = catalog
+        self._options = options
+        self._emit = emit
+        self._crash_count = CrashCount(options.max_crashes)
+        self._compiled: dict[str, CompiledGraph] = {}
+        self._sessions: dict[str, Session] = {}
+
+    def resume(self, head: RunHead) -> None:
+        """Resume one run and drive it to its next stop, in this thread."""
+        verdict: Verdict | None = None
+        try:
+            session = self.open_session(head)
+            if session is not None:
+                verdict = _drive_to_stop(session)
+        except NODE_EXCEPTIONS as problem:
+            self.skipped.skip(head.run_id, f"{type(problem).__name__}: {problem}")
+        finally:
+            self.ended(head, verdict)
+
+    async def aresume(self, head: RunHead, executor: Executor | None) -> None:
+        """The same on the event loop; the store is used in threads of `executor`."""
+        import asyncio
+
+        from limpet.engine.drivers import async_driver
+
+        verdict: Verdict | None = None
+        try:
+            # Not in the event loop's default threads: nodes may keep all of those busy.
+            opening = asyncio.get_running_loop().run_in_executor(executor, self.open_session, head)
+            session = await opening
+            if session is not None:
+                async for event in async_driver.drive(session):
+                    if isinstance(event, Verdict):
+                        verdict = event
+        except NODE_EXCEPTIONS as problem:
+            self.skipped.skip(head.run_id, f"{type(problem).__name__}: {problem}")
+        finally:
+            self.ended(head, verdict)
+
+    def open_session(self, head: RunHead) -> Session | None:
+        """Claim and rebuild a run; None if another process has it, or if it can't be resumed, which is logged."""
+        try:
+            session = entry.resume(
+                self._compiled_for(head.graph),
+                head.run_id,
+                ResumeInput(timed=True),
+                None,
+                False,
+                patience=self._options.patience,
+                most_crashes=self._options.max_crashes,
+                known=head,
+            )
+        except Conflict as conflict:
+            # Another process claimed it first. If that process dies, its runs are found without asking the store.
+            if conflict.holder:
+                self.orphans.remember_holder(conflict.holder)
+            return None
+        except (RunNotFound, AlreadyCompleted):
+            # Another process has resumed it to its end, or deleted it, since the store listed it.
+            return None
+        except RunQuarantined as problem:
+            log().error("%s", problem)
+            return None
+        except KeyMissing as problem:
+            # This is a `StoreUnavailable` too, but a key that is missing now is hardly found in a few seconds.
+            self.skipped.skip(head.run_id, str(problem))
+            return None
+        except StoreUnavailable as problem:
+            self.skipped.skip(head.run_id, f"it couldn't be claimed: {problem}", STORE_RETRY_LIMIT)
+            return None
+        except LimpetError as problem:
+            self.skipped.skip(head.run_id, str(problem))
+            return None
+        if not self._admit(session):
+            session.close()
+            return None
+        return session
+
+    def ended(self, head: RunHead, verdict: Verdict | None) -> None:
+        """A run has reached its next stop, or wasn't resumed at all."""
+        if verdict is not None and verdict.error is not None:
+            log().info("run %s of %s: %s", head.run_id, head.graph, verdict.error)
+        with self.changed:
+            self._sessions.pop(head.run_id, None)
+            self.picker.ended(head.run_id)
+            self.changed.notify_all()
+
+    def request_stop(self) -> None:
+        """Resume no more runs, and ask those in progress to stop before their next node."""
+        with self.changed:
+            self.stopping = True
+            sessions = list(self._sessions.values())
+            self.changed.notify_all()
+        for session in sessions:
+            session.stop.leave()
+
+    def wait_until_idle(self, seconds: float) -> list[Session]:
+        """Wait until no run is in progress, for so many seconds at most; returns the sessions that still are."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.picker.run_ids, max(0.0, seconds))
+            return list(self._sessions.values())
+
+    def _admit(self, session: Session) -> bool:
+        """Count a session as in progress; False if it has to wait for another suspect (see `crash_count`)."""
+        with self.changed:
+            other = self._crash_count.other_suspect(session, self._sessions.values())
+            if other is None:
+                self.skipped.forget(session.id)
+                self._sessions[session.id] = session
+                self.resumed_run_ids[session.id] = None
+                # The stop was requested after this run was picked, and couldn't reach its session then.
+                if self.stopping:
+                    session.stop.leave()
+                return True
+        crashes = f"its process crashed {session.losses} times in a row"
+        reason = f"{crashes}, and so did that of run {other.id!r}: they are resumed one at a time"
+        self.skipped.skip(session.id, reason, self._options.poll)
+        return False
+
+    def _compiled_for(self, name: str) -> CompiledGraph:
+        """A graph, with the settings by which it runs on this store."""
+        if name not in self._compiled:
+            compiled = self._catalog.graph(name).compiled()
+            self._compiled[name] = compiled._replace(
+                client=client_for(self._store, self._options.lease),
+                interval=compiled.interval or 1,
+                checkpointer=None,
+                own=True,
+                patient=not compiled.tolerant,
+                emit=both(compiled.emit, self._emit),
+            )
+        return self._compiled[name]
+
+
+def _drive_to_stop(session: Session) -> Verdict:
+    """Run a session to its next stop; its events are for observers only."""
+    events = drive(session)
+    while True:
+        try:
+            next(events)
+        except StopIteration as end:
+            verdict: Verdict = end.value
+            return verdict

@@ -1,0 +1,210 @@
+"""The watch loop: look at the store for runs that are ready, resume them, wait for a change, and again.
+
+A run is ready when it is queued, its sleep is over, the deadline of its question has passed, or its process has died.
+Between two looks the loop works off its backlog: what the last look found and had no room for.
+"""
+
+from __future__ import annotations
+
+import threading
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+from limpet.engine.supervisor.catalog import GraphCatalog
+from limpet.engine.supervisor.log import log
+from limpet.engine.supervisor.options import SupervisorOptions
+from limpet.engine.supervisor.orphans import MAX_LISTED
+from limpet.engine.supervisor.run_picker import merge_ready
+from limpet.engine.supervisor.run_resumer import STORE_RETRY_LIMIT, RunResumer
+from limpet.journal.store import RUNNING, Notifying, RunFilter, RunHead, Store
+
+if TYPE_CHECKING:
+    from asyncio import Task
+    from concurrent.futures import Executor
+
+UNKNOWN_GRAPHS_INTERVAL = 60.0
+"""Seconds between two reports of runs whose graph this supervisor doesn't know."""
+NOTICE_PAUSE = 0.05
+"""Seconds in which several notices of changes count as one: each run that ends is a change."""
+
+
+class WatchLoop:
+    """Finds runs that are ready and has them resumed, until the resumer is stopped."""
+
+    def __init__(
+        self, store: Store, catalog: GraphCatalog, options: SupervisorOptions, resumer: RunResumer
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._options = options
+        self._resumer = resumer
+        self._picker = resumer.picker
+        self._changed = resumer.changed
+        self._backlog: list[RunHead] = []
+        self._store_has_more = False
+        self._next_look = 0.0
+        self._next_unknown_report = 0.0
+        self._tasks: set[Task[None]] = set()
+
+    def run(self) -> None:
+        """Watch until the resumer is stopped. Each run is resumed in a thread."""
+        pause = self._options.poll
+        while not self._resumer.stopping:
+            ready = self.look()
+            if ready is None:
+                pause = min(pause * 2, STORE_RETRY_LIMIT)
+                self._wait(pause)
+            else:
+                pause = self._options.poll
+                self.resume_in_threads(ready)
+                self._wait()
+
+    async def arun(self, executor: Executor) -> None:
+        """The same on an event loop: each run is a task, and the store is used in threads of `executor`."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        pause = self._options.poll
+        while not self._resumer.stopping:
+            ready = await loop.run_in_executor(executor, self.look)
+            if ready is None:
+                pause = min(pause * 2, STORE_RETRY_LIMIT)
+                await loop.run_in_executor(executor, self._wait, pause)
+            else:
+                pause = self._options.poll
+                self._resume_in_tasks(ready, executor)
+                await loop.run_in_executor(executor, self._wait)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cancel_tasks(self) -> None:
+        """Cancel the tasks of runs that didn't stop in time."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def drain(self) -> None:
+        """Resume all runs that are ready, in threads, until none is left."""
+        while True:
+            resumed = self.resume_in_threads(self.ready())
+            with self._changed:
+                if not resumed and not self._picker.run_ids:
+                    return
+                self._changed.wait_for(lambda: not self._picker.run_ids or self._has_next(), 1.0)
+
+    def look_now(self) -> None:
+        """Look at the store now. A loop that has no room and a backlog looks when it has worked that off."""
+        with self._changed:
+            if self._picker.room > 0 or not self._backlog:
+                self._next_look = 0.0
+                self._changed.notify_all()
+
+    def start_listener(self) -> None:
+        """Look at once after each change that the store notifies of, in a thread that ends when the loop does."""
+        store = self._store
+        if store.abilities.notifies and isinstance(store, Notifying):
+            threading.Thread(target=self._listen, args=(store,), name="limpet-listener", daemon=True).start()
+
+    def _listen(self, store: Notifying) -> None:
+        while not self._resumer.stopping:
+            try:
+                if store.wait_for_change(self._options.poll):
+                    self.look_now()
+                    sleep(NOTICE_PAUSE)
+            except Exception as problem:
+                log().warning("couldn't listen for changes: %s; will try again", problem)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._resumer.stopping, self._options.poll)
+
+    def look(self) -> list[RunHead] | None:
+        """`ready()`, or None if the store is unavailable, which is logged."""
+        try:
+            return self.ready()
+        except Exception as problem:
+            log().warning("couldn't look for runs: %s; will try again", problem)
+            return None
+
+    def ready(self) -> list[RunHead]:
+        """Runs that are ready, more than there is room for: the backlog, or another look at the store."""
+        graphs = self._catalog.names
+        with self._changed:
+            room = self._picker.room
+            now = monotonic()
+            if self._backlog and now < self._next_look:
+                return self._backlog
+            self._next_look = now + self._options.poll
+            if room <= 0 or not graphs:
+                # Without room there is no need to ask. There may be runs in the store, so look once a run ends.
+                self._store_has_more = bool(graphs)
+                return self._backlog
+            in_progress = self._picker.run_ids
+        self._report_unknown_graphs(graphs)
+        # The runs in progress were noted before the store is asked: a run that ends meanwhile is still excluded, as
+        # what the store lists of it may be out of date.
+        excluded = self._resumer.skipped.run_ids().union(in_progress)
+        # Ask for more than there is room for: the rest is the backlog, and saves looks while runs are short.
+        limit = room + self._options.concurrency + len(excluded)
+        found = self._store.ready(graphs, limit)
+        self._store_has_more = len(found) == limit
+        if self._store_has_more and len(graphs) > 1:
+            # The list is full, maybe with runs of one busy graph: ask for each graph, so that none starves.
+            found = merge_ready([self._store.ready([graph], limit) for graph in graphs])
+        orphans = self._resumer.orphans.find(graphs, excluded)
+        return [*orphans, *(head for head in found if head.run_id not in excluded)]
+
+    def pick(self, ready: list[RunHead]) -> list[RunHead]:
+        """The runs to resume now, which count as in progress at once; the others are the new backlog."""
+        with self._changed:
+            if self._resumer.stopping:
+                return []
+            picked = self._picker.pick(ready)
+            for head in picked:
+                self._picker.started(head.run_id, head.graph)
+            picked_ids = {head.run_id for head in picked}
+            self._backlog = [head for head in ready if head.run_id not in picked_ids]
+            return picked
+
+    def resume_in_threads(self, ready: list[RunHead]) -> list[RunHead]:
+        """Pick runs and resume each in a thread; returns them."""
+        picked = self.pick(ready)
+        for head in picked:
+            name = f"limpet-run-{head.run_id}"
+            threading.Thread(target=self._resumer.resume, args=(head,), name=name, daemon=True).start()
+        return picked
+
+    def _resume_in_tasks(self, ready: list[RunHead], executor: Executor) -> None:
+        import asyncio
+
+        for head in self.pick(ready):
+            task = asyncio.create_task(self._resumer.aresume(head, executor), name=f"limpet {head.run_id}")
+            # The event loop refers to its tasks weakly: without this set a task could be collected while it runs.
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _wait(self, pause: float | None = None) -> None:
+        """Wait until it is time to look again, or until there is room for a run that waits.
+
+        With a `pause` the store is unavailable: wait that long, whatever has room.
+        """
+        with self._changed:
+            if pause is not None:
+                self._next_look = monotonic() + pause
+            self._changed.wait_for(
+                lambda: self._resumer.stopping or not self._next_look or (pause is None and self._has_next()),
+                max(0.0, self._next_look - monotonic()),
+            )
+
+    def _has_next(self) -> bool:
+        """Whether there is room for a run of the backlog, or for one that may be in the store."""
+        if self._store_has_more and not self._backlog:
+            return self._picker.room > 0
+        return any(self._picker.room_for(graph) > 0 for graph in {head.graph for head in self._backlog})
+
+    def _report_unknown_graphs(self, graphs: list[str]) -> None:
+        """Log, now and then, which runs wait for a graph that this supervisor doesn't know."""
+        if self._next_unknown_report > monotonic():
+            return
+        self._next_unknown_report = monotonic() + UNKNOWN_GRAPHS_INTERVAL
+        unclaimed = RunFilter(statuses=(RUNNING,), unclaimed=True, limit=MAX_LISTED)
+        for head in self._store.list(unclaimed):
+            if head.graph not in graphs and head.due is not None:
+                reason = f"graph {head.graph!r} isn't known to this supervisor"
+                self._resumer.skipped.skip(head.run_id, reason)
