@@ -91,7 +91,9 @@ def test_branches_that_sleep_wake_in_order(driver: str) -> None:
     graph = StateGraph(name="naps").add_node("begin").set_entry_point("begin").add_fanin_node("end")
     for days in (3, 1, 2):
         graph.add_node(f"nap{days}", run=napping(days)).add_parallel_edge("begin", f"nap{days}", "end")
-    graph.add_node("fail", run=fail, retry=Retry(3, backoff=1.2 * DAY, factor=1, jitter=0.0, max_delay=9 * DAY))
+    graph.add_node(
+        "fail", run=fail, retry=Retry(3, backoff=1.2 * DAY, factor=1, jitter=0.0, max_delay=9 * DAY)
+    )
     graph.add_parallel_edge("begin", "fail", "end").set_finish_point("end")
     graph.compile(store=MemoryStore(clock))
     _ = graph.execute() if driver == "sync" else asyncio.run(graph.aexecute())
