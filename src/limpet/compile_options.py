@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from time import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from limpet.defaults import LEASE, MAX_CONCURRENCY
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.loop.run_lifecycle import BESIDE
 from limpet.engine.sessions.session import CompiledGraph
 from limpet.engine.sessions.step_retention import Upkeep
 from limpet.errors import DefinitionError
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from limpet.stores.retention import Retention
 
 OnSaveError = Literal["fail", "continue", "wait"]
-LEASE = 10.0
 
 
 def keys_given(encryption: Any) -> Any:
@@ -48,7 +47,7 @@ class CompileOptions(NamedTuple):
     preserve: bool | None = None
     lease: float = LEASE
     executor: Executor | None = None
-    max_concurrency: int = BESIDE
+    max_concurrency: int = MAX_CONCURRENCY
     on_save_error: OnSaveError = "fail"
     keep: int | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from limpet.async_twins import twin
+from limpet.defaults import CONCURRENCY, MAX_CRASHES, RETENTION_HOURS
 from limpet.durations import Span, seconds_of
 from limpet.engine.leases.lease_client import nudge
 from limpet.engine.node_context.questions import NOT_GIVEN
@@ -186,7 +187,7 @@ class GraphMethods(ABC, Generic[S]):
 
     astart = twin(start)
 
-    def recover(self, *, concurrency: int = 16, max_crashes: int = 3) -> list[str]:
+    def recover(self, *, concurrency: int = CONCURRENCY, max_crashes: int = MAX_CRASHES) -> list[str]:
         """Resume all runs of this graph that want a process, each to its next stop; return their ids.
 
         These are the runs that are queued, whose process crashed, or whose sleep or deadline is over. This looks for
@@ -347,7 +348,7 @@ class GraphMethods(ABC, Generic[S]):
 
     acleanup = twin(cleanup)
 
-    def cleanup_expired(self, max_age_hours: float = 24.0, statuses: Iterable[str] = ENDED) -> int:
+    def cleanup_expired(self, max_age_hours: float = RETENTION_HOURS, statuses: Iterable[str] = ENDED) -> int:
         """Delete the runs in the store that ended this long ago, of every graph; return how many were deleted.
 
         Runs that are paused or running stay, unless you name these `statuses` as well. A run that a process holds

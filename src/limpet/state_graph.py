@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from limpet.compile_options import LEASE, CompileOptions, OnSaveError, keys_given
-from limpet.engine.loop.run_lifecycle import BESIDE
+from limpet.compile_options import CompileOptions, OnSaveError, keys_given
+from limpet.defaults import LEASE, MAX_CONCURRENCY, MAX_ITERATIONS
 from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.sessions import checkpoint_refs as references
 from limpet.engine.sessions import resume as entry
@@ -42,7 +42,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         schema: Any = None,
         *,
         name: str = "graph",
-        max_iterations: int = 1000,
+        max_iterations: int = MAX_ITERATIONS,
         observer: Any = None,
         observers: Iterable[Any] = (),
         checkpoint: CheckpointConfig | Mapping[str, Any] | None = None,
@@ -82,7 +82,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         preserve: bool | None = None,
         lease: float = LEASE,
         executor: Executor | None = None,
-        max_concurrency: int = BESIDE,
+        max_concurrency: int = MAX_CONCURRENCY,
         on_save_error: OnSaveError = "fail",
         keep: int | None = None,
         encryption: Any = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from limpet.defaults import CONCURRENCY, GRACE, LEASE, MAX_CRASHES, PATIENCE, POLL
 from limpet.engine.supervisor.catalog import REGISTERED, GraphCatalog, Reference
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.supervisor import Supervisor
@@ -17,13 +18,13 @@ def supervise(
     store: Any = None,
     graphs: Iterable[Reference] | Mapping[str, Reference] | None = None,
     *,
-    lease: float = 10.0,
-    concurrency: int = 16,
+    lease: float = LEASE,
+    concurrency: int = CONCURRENCY,
     per_graph: int | Mapping[str, int] | None = None,
-    poll: float = 2.0,
-    max_crashes: int = 3,
-    patience: float = 5.0,
-    grace: float = 30.0,
+    poll: float = POLL,
+    max_crashes: int = MAX_CRASHES,
+    patience: float = PATIENCE,
+    grace: float = GRACE,
     observers: Iterable[Any] = (),
 ) -> Supervisor:
     """A supervisor of the runs in `store`: those that were queued, that slept, or whose process died.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from limpet.async_twins import twin
 from limpet.compile_options import CompileOptions, OnSaveError, keys_given
+from limpet.defaults import KEPT_CHECKPOINTS, MAX_LAYERS
 from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.operations import workflow_checkpoints as checkpoints
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from limpet.stores.retention import Retention
-
-KEPT = 5
-"""How many checkpoints of a run are kept, unless it is said otherwise."""
 
 
 class WorkflowOptions(TypedDict, total=False):
@@ -64,7 +62,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         name: str = "workflow",
         *,
         store: Any = None,
-        max_layers: int = 10_000,
+        max_layers: int = MAX_LAYERS,
         observer: Any = None,
         observers: Iterable[Any] = (),
         secrets: Iterable[str] = (),
@@ -104,7 +102,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
     def compiled(self) -> CompiledGraph:
         """The plan and its settings; what was added since the last `compile` is taken in."""
         if self._compiled is None:
-            given = {"keep": KEPT, **self._given}
+            given = {"keep": KEPT_CHECKPOINTS, **self._given}
             on_mismatch = given.pop("on_mismatch", "fail")
             if on_mismatch not in ("fail", "warn"):
                 raise DefinitionError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
 from typing import TYPE_CHECKING, Any
 
+from limpet.defaults import CONCURRENCY, GRACE, LEASE, POLL
 from limpet.version import VERSION
 
 if TYPE_CHECKING:
@@ -147,13 +148,23 @@ def _others(commands: Verbs) -> None:
     worker.add_argument(
         "targets", nargs="*", metavar="GRAPH", help=f"{TARGET}; those of the project, if none"
     )
-    worker.add_argument("--concurrency", type=int, default=16, help="runs at once (16)")
+    worker.add_argument("--concurrency", type=int, default=CONCURRENCY, help=f"runs at once ({CONCURRENCY})")
     worker.add_argument(
-        "--lease", type=float, default=10.0, metavar="SECONDS", help="for how long it holds a run (10)"
+        "--lease",
+        type=float,
+        default=LEASE,
+        metavar="SECONDS",
+        help=f"for how long it holds a run ({LEASE:g})",
     )
-    worker.add_argument("--poll", type=float, default=2.0, metavar="SECONDS", help="how often to look (2)")
     worker.add_argument(
-        "--grace", type=float, default=30.0, metavar="SECONDS", help="for nodes to finish at the end (30)"
+        "--poll", type=float, default=POLL, metavar="SECONDS", help=f"how often to look ({POLL:g})"
+    )
+    worker.add_argument(
+        "--grace",
+        type=float,
+        default=GRACE,
+        metavar="SECONDS",
+        help=f"for nodes to finish at the end ({GRACE:g})",
     )
     worker.add_argument("--once", action="store_true", help="go on with all that is ready, then end")
     demo = _verb(

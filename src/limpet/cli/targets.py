@@ -8,6 +8,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, cast
 
+from limpet.defaults import LEASE
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.sessions.session import CompiledGraph
 from limpet.engine.supervisor.catalog import find_graph
@@ -32,7 +33,7 @@ class OnStore(GraphMethods[State]):
         compiled = self.graph.compiled()._replace(preserve=True)
         if compiled.client is not None and compiled.client.store is self._store:
             return compiled
-        client = client_for(self._store, compiled.client.ttl if compiled.client is not None else 10.0)
+        client = client_for(self._store, compiled.client.ttl if compiled.client is not None else LEASE)
         files = compiled.checkpointer if isinstance(compiled.checkpointer, CheckpointFiles) else None
         return compiled._replace(client=client, interval=compiled.interval or 1, checkpointer=files, own=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
+from limpet.defaults import MAX_ITERATIONS
 from limpet.errors import DefinitionError
 from limpet.graphs.parallel import COLLECT, FAIL, OnError, Section, SubPlan
 from limpet.graphs.parameters import Function, examine, examine_choice
@@ -35,7 +36,9 @@ class GraphBuilder:
     says everything that is wrong at once.
     """
 
-    def __init__(self, schema: Any = None, *, name: str = "graph", max_iterations: int = 1000) -> None:
+    def __init__(
+        self, schema: Any = None, *, name: str = "graph", max_iterations: int = MAX_ITERATIONS
+    ) -> None:
         if not isinstance(name, str) or not name:
             raise DefinitionError(f"a graph's name is a non-empty str, not {name!r}")
         if type(max_iterations) is not int or max_iterations < 1:

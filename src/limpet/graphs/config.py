@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+from limpet.defaults import MAX_ITERATIONS
 from limpet.errors import DefinitionError, did_you_mean
 
 
@@ -41,7 +42,7 @@ class GraphConfig(NamedTuple):
 
     name: str = "graph"
     observer: Any = None
-    max_iterations: int = 1000
+    max_iterations: int = MAX_ITERATIONS
     checkpoint: CheckpointConfig = CheckpointConfig()
 
     @classmethod

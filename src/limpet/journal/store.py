@@ -28,6 +28,8 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
+from limpet.defaults import LEASE
+
 Level = Literal["disk", "process", "memory"]
 
 RUNNING = "running"
@@ -98,7 +100,7 @@ class NewRun(NamedTuple):
     records: Sequence[bytes]
     status: str = RUNNING
     holder: str | None = None
-    ttl: float = 10.0
+    ttl: float = LEASE
     tags: tuple[str, ...] = ()
     parent: str | None = None
     note: bytes = b""

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
+from limpet.defaults import RETENTION_HOURS
 from limpet.errors import Conflict, RunNotFound, UsageError
 from limpet.journal.store import ENDED, STATUSES, RunFilter
 from limpet.stores.opening import open_store
@@ -34,7 +35,7 @@ class Cleaner:
         store: Any,
         *,
         every: float = 3600.0,
-        max_age_hours: float | None = 24.0,
+        max_age_hours: float | None = RETENTION_HOURS,
         statuses: Iterable[str] = ENDED,
         keep_runs: int | None = None,
         retention: Retention | None = None,

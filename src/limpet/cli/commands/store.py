@@ -9,13 +9,14 @@ from limpet.cli.exit_codes import FAILED, OK
 from limpet.cli.output import Output
 from limpet.cli.project import client_of, store_of
 from limpet.cli.values import moment
+from limpet.defaults import RETENTION_HOURS
 from limpet.errors import UsageError
 from limpet.journal.store import ENDED, STATUSES, RunFilter
 from limpet.journal.verify import verify as verify_run
 from limpet.stores.migrations import sql_of
 from limpet.stores.retention import Retention, expired, let_go
 
-DEFAULT_AGE = "24h"
+DEFAULT_AGE = f"{RETENTION_HOURS:g}h"
 
 
 def info(given: Namespace, output: Output) -> int:

@@ -14,6 +14,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
+from limpet.defaults import LEASE
 from limpet.engine.leases.group_commit import GroupCommit
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.errors import Conflict, RunNotFound
@@ -148,7 +149,7 @@ class ChangeWaiter:
 class LeaseClient:
     """One store, as this process uses it. Get it with `client_for(store)`."""
 
-    def __init__(self, store: Store, ttl: float = 10.0) -> None:
+    def __init__(self, store: Store, ttl: float = LEASE) -> None:
         self.store, self.ttl = store, ttl
         self._clock: Callable[[], float] | None = getattr(store, "clock", None)
         self.wait: Callable[[float, threading.Event], object] | None = getattr(self._clock, "wait", None)
@@ -318,7 +319,7 @@ _links: WeakValueDictionary[tuple[int, float], LeaseClient] = WeakValueDictionar
 _links_lock = threading.Lock()
 
 
-def client_for(store: Store, ttl: float = 10.0) -> LeaseClient:
+def client_for(store: Store, ttl: float = LEASE) -> LeaseClient:
     """The link of this process to a store; the same one for the same store object and lease length."""
     with _links_lock:
         client = _links.get((id(store), ttl))

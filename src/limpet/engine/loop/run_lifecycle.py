@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
+from limpet.defaults import MAX_CONCURRENCY
 from limpet.engine.loop.branches import BranchRunner
 from limpet.engine.loop.commands import Command, Ending, Report, Verdict
 from limpet.engine.loop.node_loop import NodeLoop
@@ -26,9 +27,6 @@ from limpet.journal.waits import AFTER, BEFORE
 from limpet.journal.writer import JournalWriter
 from limpet.observe import events
 from limpet.observe.hub import Emit
-
-BESIDE = 32
-"""How many nodes of a run are called at once, at most, unless it is said otherwise."""
 
 
 class RunLifecycle:
@@ -50,7 +48,7 @@ class RunLifecycle:
         keep: Keep | None = None,
         guard: Guard | None = None,
         way_out: str = "",
-        limit: int = BESIDE,
+        limit: int = MAX_CONCURRENCY,
         alone: bool = True,
         tolerant: bool = False,
         mark: Callable[[], None] | None = None,

@@ -7,9 +7,10 @@ from threading import Event, Lock
 from time import sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from limpet.defaults import MAX_CONCURRENCY
 from limpet.engine.leases.lease_client import HeldLease, LeaseClient, StopRequest, in_words
 from limpet.engine.loop.commands import Command, Verdict
-from limpet.engine.loop.run_lifecycle import BESIDE, RunLifecycle
+from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.accounts import summary
 from limpet.engine.node_context.questions import CallAbandoned
 from limpet.engine.node_context.scope import Guard, Scope
@@ -62,7 +63,7 @@ class CompiledGraph(NamedTuple):
     own: bool = True
     """Whether the store is the user's, so that a run in it is never replaced by what a checkpointer has of it."""
     executor: Executor | None = None
-    max_concurrency: int = BESIDE
+    max_concurrency: int = MAX_CONCURRENCY
     tolerant: bool = False
     """Whether a run goes on when it can't be saved."""
     patient: bool = False

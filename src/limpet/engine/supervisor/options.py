@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from limpet.defaults import CONCURRENCY, GRACE, LEASE, MAX_CRASHES, PATIENCE, POLL
 from limpet.errors import UsageError
 
 
 class SupervisorOptions(NamedTuple):
     """How a supervisor works. See `limpet.supervise`."""
 
-    lease: float = 10.0
-    concurrency: int = 16
+    lease: float = LEASE
+    concurrency: int = CONCURRENCY
     per_graph: int | Mapping[str, int] | None = None
-    poll: float = 2.0
-    max_crashes: int = 3
-    patience: float = 5.0
-    grace: float = 30.0
+    poll: float = POLL
+    max_crashes: int = MAX_CRASHES
+    patience: float = PATIENCE
+    grace: float = GRACE
 
     def check(self) -> None:
         """Raise `UsageError` for an option that makes no sense."""

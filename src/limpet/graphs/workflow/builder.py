@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError
 from typing import Any, Literal, Self, TypeVar, overload
 
+from limpet.defaults import MAX_LAYERS
 from limpet.errors import DefinitionError, UsageError, did_you_mean
 from limpet.graphs.parallel import Section, SubPlan
 from limpet.graphs.plan import PLANNER, Plan, digest, plan_node, secrets_among
@@ -46,7 +47,7 @@ class WorkflowBuilder:
     """
 
     def __init__(
-        self, name: str = "workflow", *, max_layers: int = 10_000, secrets: Iterable[str] = ()
+        self, name: str = "workflow", *, max_layers: int = MAX_LAYERS, secrets: Iterable[str] = ()
     ) -> None:
         if not isinstance(name, str) or not name:
             raise DefinitionError(f"a workflow's name is a non-empty str, not {name!r}")

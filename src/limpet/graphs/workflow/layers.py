@@ -11,6 +11,7 @@ from collections import ChainMap
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final
 
+from limpet.defaults import MAX_LAYERS
 from limpet.errors import DefinitionError, UsageError, did_you_mean
 from limpet.graphs.parameters import Function
 from limpet.graphs.plan import PlanNode, plan_node
@@ -53,7 +54,7 @@ class Layers:
         codes: Mapping[str, TaskCode],
         handler: Wants | None,
         on_mismatch: str = "fail",
-        most: int = 10_000,
+        most: int = MAX_LAYERS,
     ) -> None:
         self.specs, self.codes, self.handler, self.on_mismatch = specs, codes, handler, on_mismatch
         self.most = most

@@ -1,0 +1,38 @@
+"""The default of each setting, once. `compile()`, `supervise()` and the command line take them from here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LEASE: Final = 10.0
+"""For how many seconds a process holds a run without renewing its lease."""
+
+MAX_CONCURRENCY: Final = 32
+"""How many nodes of one run are called at the same time."""
+
+MAX_ITERATIONS: Final = 1000
+"""How many nodes a run of a StateGraph may execute."""
+
+MAX_LAYERS: Final = 10_000
+"""How many layers a run of a Workflow may have."""
+
+KEPT_CHECKPOINTS: Final = 5
+"""How many of its newest checkpoints a run of a Workflow keeps."""
+
+CONCURRENCY: Final = 16
+"""How many runs a supervisor executes at the same time."""
+
+POLL: Final = 2.0
+"""Every how many seconds a supervisor looks for runs in the store."""
+
+MAX_CRASHES: Final = 3
+"""After how many crashes in a row without progress a run is quarantined."""
+
+PATIENCE: Final = 5.0
+"""For how many seconds a supervisor keeps a sleeping run open before it releases the run until its time."""
+
+GRACE: Final = 30.0
+"""For how many seconds a supervisor that is stopped waits for nodes to finish."""
+
+RETENTION_HOURS: Final = 24.0
+"""For how many hours a run that has ended is kept where no policy says otherwise."""
