@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from limpet.async_twins import twin
 from limpet.defaults import CONCURRENCY, MAX_CRASHES, RETENTION_HOURS
 from limpet.durations import Span, seconds_of
-from limpet.engine.leases.lease_client import nudge
+from limpet.engine.leases.lease_client import nudge_supervisors
 from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.operations.run_info import RunInfo
@@ -180,7 +180,7 @@ class GraphMethods(ABC, Generic[S]):
         id = check_id(new_id() if run_id is None else run_id)
         enqueue(compiled, input, config, id, labels, priority, seconds_of(delay, "delay"))
         client = compiled.need_client("start")
-        nudge(client.store)
+        nudge_supervisors(client.store)
         return QueuedRun(id, client, self.state_at)
 
     enqueue = start

@@ -352,7 +352,7 @@ def test_a_server_killed_ten_times_costs_nothing(postgres: Server, database: str
 
 WAITING = """
 from limpet.engine.leases import lease_client as link
-link.LONGEST_PAUSE = 1000.0  # so that it goes on because it is told, not because it looks
+link.LONGEST_RECHECK = 1000.0  # so that it goes on because it is told, not because it looks
 graph = StateGraph({"n": int}, name="wait")
 graph.add_node("step", run=lambda state: {"n": state["n"] + 1})
 graph.set_entry_point("step")

@@ -645,5 +645,5 @@ def test_records_that_can_not_be_dropped_stay_and_harm_nobody(
     flow = long_flow(NoPruning(tmp_path / "runs.db"))
     state = flow.execute() if driver == "sync" else asyncio.run(flow.aexecute())
     assert len(state.tasks) == 60
-    flow.compiled().need_client("test").tidier.submit(int).result()
-    assert "couldn't drop old checkpoints" in caplog.text
+    flow.compiled().need_client("test").cleanup_thread.submit(int).result()
+    assert "couldn't delete old checkpoints" in caplog.text

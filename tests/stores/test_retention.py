@@ -142,7 +142,7 @@ def flow_of(store: Any, name: str = "w", **options: Any) -> Workflow:
 
 
 def tidied(graph: Any) -> None:
-    graph.compiled().client.tidier.submit(lambda: None).result(30)
+    graph.compiled().client.cleanup_thread.submit(lambda: None).result(30)
 
 
 def test_a_graph_lets_go_of_its_own_runs_in_the_background(caplog: pytest.LogCaptureFixture) -> None:

@@ -164,7 +164,7 @@ class World:
     def link_here(self) -> None:
         """Have a link to the store whose leases are renewed by nobody but the simulation."""
         made = client_for(self.store, LEASE)
-        made._keeper = Awake()  # type: ignore[assignment]  # all that is asked of it
+        made._renewer = Awake()  # type: ignore[assignment]  # all that is asked of it
 
     def outside_link(self) -> LeaseClient:
         """The link of those who are no workers."""

@@ -336,7 +336,7 @@ def simulated() -> Iterator[None]:
     patches: list[tuple[Any, str, Any]] = [
         (client, "this_process", lambda: world().who),
         (client, "is_dead", lambda name: world().known_dead.get(name, False)),
-        (client, "_links", Links()),
+        (client, "_clients", Links()),
         (orphans, "is_dead", lambda name: world().known_dead.get(name, False)),
         (orphans, "this_process", lambda: world().who),
         (orphans, "monotonic", lambda: world().clock.now),

@@ -1,4 +1,4 @@
-"""This process's link to a store: leases held, given back and abandoned; commits put together."""
+"""How this process uses a store: leases held, released and forgotten; commits grouped."""
 
 from __future__ import annotations
 
@@ -32,17 +32,48 @@ def graph_of(store: Any, run: Any, **options: Any) -> StateGraph:
     return made.compile(store=store, **options)
 
 
-def test_letting_go_of_a_lease_leaves_a_newer_one_of_the_same_run_alone() -> None:
-    """P8: a run that paused here and was resumed here at once goes on being renewed."""
+def test_a_run_is_held_for_the_length_of_a_block() -> None:
+    """P8: however the block ends, unless it keeps the lease."""
+    client = client_for(MemoryStore(), 60.0)
+    client.release(client.create(new_run()))
+    with client.holding("r") as held:
+        assert client.held["r"] is held.lease
+        assert held.read().records == [b"1"]
+        with pytest.raises(Conflict), client.holding("r"):
+            pass
+    with pytest.raises(ZeroDivisionError), client.holding("r"):
+        raise ZeroDivisionError
+    assert client.store.head("r").holder is None
+    with client.holding("r") as held:
+        kept = held.keep()
+    assert client.store.head("r").holder == this_process()
+    assert client.held["r"] is kept
+
+
+def test_a_commit_that_stops_the_run_releases_it() -> None:
+    """P8: in the same write, so that no crash can come between; and a refused commit is raised."""
+    client = client_for(MemoryStore(), 60.0)
+    client.release(client.create(new_run()))
+    with client.holding("r") as held:
+        held.commit(Commit("r", held.fence, 1, [b"2"], status="paused"))
+        assert client.store.head("r").holder is None
+        assert "r" not in client.held
+    with pytest.raises(Conflict), client.holding("r") as held:
+        held.commit(Commit("r", held.fence, 1, [b"2"]))
+    assert client.store.head("r").holder is None
+
+
+def test_releasing_a_lease_leaves_a_newer_one_of_the_same_run_alone() -> None:
+    """P8: a run that paused here and was resumed here at once is still renewed."""
     client = client_for(MemoryStore(), 60.0)
     old = client.create(new_run())
     client.store.release(old.lease)
     new = client.claim("r")
-    client.let_go(old)
+    client.stop_renewing(old)
     assert client.held.get("r") is new
 
 
-def test_graphs_on_the_same_store_share_one_link() -> None:
+def test_graphs_on_the_same_store_share_one_client() -> None:
     """G10: so that their runs share commits."""
     store = MemoryStore()
     assert client_for(store) is client_for(store)
@@ -210,7 +241,7 @@ def test_whoever_waits_for_a_run_is_told_when_it_is_free(monkeypatch: pytest.Mon
     """P8: by the store, where it can tell; also where it is wrapped in another."""
     from limpet.stores.composite.tiered import TieredStore
 
-    monkeypatch.setattr("limpet.engine.leases.lease_client.LONGEST_PAUSE", 1000.0)
+    monkeypatch.setattr("limpet.engine.leases.lease_client.LONGEST_RECHECK", 1000.0)
     for store in (MemoryStore(), TieredStore(MemoryStore(), MemoryStore())):
         lease = store.create(NewRun("r", "g", [b"1"], holder="somebody", ttl=1000.0))
         assert lease is not None

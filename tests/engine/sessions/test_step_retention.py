@@ -38,7 +38,7 @@ def _replace(ctx: Any, size: int) -> int:
 
 def tidied(graph: Any) -> None:
     """Wait until what was to be dropped is."""
-    graph.compiled().client.tidier.submit(lambda: None).result(30)
+    graph.compiled().client.cleanup_thread.submit(lambda: None).result(30)
 
 
 def stored(store: MemoryStore, run_id: str) -> int:
@@ -122,7 +122,7 @@ def test_a_store_that_cannot_prune_harms_no_run(caplog: pytest.LogCaptureFixture
     made = superseding(60, Stubborn())
     with caplog.at_level(logging.WARNING):
         assert made.execute({}, run_id="r").results["t59"] == 20_000
-        assert eventually(lambda: "couldn't drop old checkpoints" in caplog.text)
+        assert eventually(lambda: "couldn't delete old checkpoints" in caplog.text)
 
 
 def test_a_resumed_run_goes_on_dropping() -> None:

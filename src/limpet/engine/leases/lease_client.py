@@ -1,7 +1,7 @@
-"""This process's link to one store: commits of many runs put together, leases kept alive, runs found by id.
+"""How this process uses one store: it claims runs, renews their leases in the background, and commits to them.
 
-All graphs that use the same store object share one link, and so one gate to the store, where their commits are
-put together instead of queueing.
+All graphs of a process that use the same store object share one `LeaseClient`, so that their commits are grouped into
+few writes (see `group_commit.py`) and one thread renews all their leases.
 """
 
 from __future__ import annotations
@@ -23,44 +23,51 @@ from limpet.journal.store import RUNNING, Commit, Lease, NewRun, Notifying, RunH
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-FIRST_PAUSE, SHORT_PAUSE, LONGEST_PAUSE = 0.02, 0.1, 0.5
-"""Seconds between two attempts to claim a run that somebody holds: the first, where changes are told, and at most."""
+FIRST_RECHECK = 0.02
+"""Seconds until a store is read again the first time, while waiting for a change in it."""
 
-IDLE = 30.0
+CHANGE_RECHECK = 0.1
+"""Seconds, at most, between two reads of a store that reports its changes."""
+
+LONGEST_RECHECK = 0.5
+"""Seconds, at most, between two reads of a store while waiting for a change in it."""
+
+RENEWER_IDLE_LIMIT = 30.0
 """Seconds after which the renewing thread ends when there is nothing to renew."""
 
 
 class StopRequest:
     """A request to stop a run before its next node. `wake` is called when it is made, from any thread.
 
-    `leaving` says that the run isn't to be cancelled, but left for somebody else to go on with.
+    `leaving` means that the run is not cancelled, but released for another process to resume.
     """
 
     __slots__ = ("asked", "leaving", "wake")
 
     def __init__(self) -> None:
-        self.asked = self.leaving = False
+        self.asked = False
+        self.leaving = False
         self.wake: Callable[[], object] | None = None
 
     def ask(self) -> None:
-        """Make the request."""
+        """Ask the run to stop and be cancelled."""
         self.leaving = False
-        self._tell()
+        self._request()
 
     def leave(self) -> None:
-        """Make the request for somebody else to go on with the run, unless it is to stop for good."""
+        """Ask the run to stop so that another process can resume it, unless it was asked to stop already."""
         if not self.asked:
             self.leaving = True
-            self._tell()
+            self._request()
 
-    def _tell(self) -> None:
+    def _request(self) -> None:
         self.asked = True
         if self.wake is not None:
             self.wake()
 
 
 class HeldLease:
-    """A lease that this process holds, and what it was told about it."""
+    """A lease that this process holds, and what the store has reported about it."""
 
     __slots__ = ("__weakref__", "lease", "lost", "now", "process", "stop")
 
@@ -70,7 +77,7 @@ class HeldLease:
         self.lost = False
         self.stop = StopRequest()
         self.now = now
-        """The time by the store's clock, as far as can be told without asking it again."""
+        """The time by the store's clock, as far as it is known without asking the store again."""
 
 
 class HeldRun:
@@ -102,14 +109,14 @@ class HeldRun:
         return self._client.store.read(self.lease.lease.run_id, first)
 
     def commit(self, commit: Commit) -> None:
-        """Write to the run's journal. Raises why the store refused it."""
+        """Write to the run's journal. Raises the store's refusal."""
         refusal = self._client.commit(commit)
         if refusal is not None:
             raise refusal
         if commit.status is not None and commit.status != RUNNING:
-            # The store released the lease with this commit, so a call to release it would be for nothing.
+            # The store released the lease with this commit, so there is nothing left to release.
             self.must_release = False
-            self._client.let_go(self.lease)
+            self._client.stop_renewing(self.lease)
 
     def keep(self) -> HeldLease:
         """Hold the run beyond the `with` block. The caller releases the lease from now on."""
@@ -118,31 +125,34 @@ class HeldRun:
 
 
 class ChangeWaiter:
-    """Waiting for a store to change, `seconds` in all: until it tells of a change, where it can, or for a while.
+    """Waits until it is worth reading a store again, for `seconds` in all.
 
-    Nobody tells that a lease has run out or that a holder died. So one looks again now and then in any case; and not
-    at once after every change, since in a busy store most are of other runs.
+    A store that reports its changes wakes the waiter. But no store reports that a lease ran out or that its holder
+    died, so the waiter also returns every now and then. And it doesn't return right after every change: in a busy
+    store most changes are of other runs.
     """
 
     def __init__(self, store: Store, seconds: float) -> None:
         self._deadline = monotonic() + seconds
-        self._pause = FIRST_PAUSE
+        self._pause = FIRST_RECHECK
         self._notifying: Notifying | None = None
         if seconds > 0 and store.abilities.notifies and isinstance(store, Notifying):
             self._notifying = store
-            store.wait_for_change(0.0)  # what changes from now on won't be missed
+            # From here on the store remembers changes for this thread, so that none is missed before `wait`.
+            store.wait_for_change(0.0)
 
     def wait(self) -> bool:
-        """Wait until it is worth looking again; False, at once, when the time is over."""
+        """Wait until it is worth reading again; False, at once, when the time is over."""
         began = monotonic()
         if began >= self._deadline:
             return False
-        rest = self._deadline - began
+        remaining = self._deadline - began
         if self._notifying is None:
-            sleep(min(self._pause, rest))
-        elif self._notifying.wait_for_change(min(LONGEST_PAUSE, rest)):
-            sleep(max(0.0, min(began + min(self._pause, SHORT_PAUSE), self._deadline) - monotonic()))
-        self._pause = min(self._pause * 1.5, LONGEST_PAUSE)
+            sleep(min(self._pause, remaining))
+        elif self._notifying.wait_for_change(min(LONGEST_RECHECK, remaining)):
+            earliest = began + min(self._pause, CHANGE_RECHECK)
+            sleep(max(0.0, min(earliest, self._deadline) - monotonic()))
+        self._pause = min(self._pause * 1.5, LONGEST_RECHECK)
         return True
 
 
@@ -150,57 +160,60 @@ class LeaseClient:
     """One store, as this process uses it. Get it with `client_for(store)`."""
 
     def __init__(self, store: Store, ttl: float = LEASE) -> None:
-        self.store, self.ttl = store, ttl
+        self.store = store
+        self.ttl = ttl
         self._clock: Callable[[], float] | None = getattr(store, "clock", None)
         self.wait: Callable[[float, threading.Event], object] | None = getattr(self._clock, "wait", None)
-        """How time is let pass, where the store's clock has a say in that: see `journal.store`."""
-        self.begin()
+        """How to let time pass, if the store's clock is one that tests turn: see `journal.store`."""
+        self.reset()
 
-    def begin(self) -> None:
-        """Hold nothing and wait for nothing: at first, and in a child that was forked off."""
+    def reset(self) -> None:
+        """Hold nothing and wait for nothing: at first, and in a forked child."""
         self.held: WeakValueDictionary[str, HeldLease] = WeakValueDictionary()
+        """The leases that this client renews, by run. Weak, so that a run which is dropped unfinished expires."""
         self.group_commit = GroupCommit(self.store)
         self.commit = self.group_commit.commit
         self.commit_later = self.group_commit.commit_later
-        self._keeper_lock = threading.Lock()
-        self._keeper: threading.Thread | None = None
-        self._on_the_way: list[str] = []
-        self._tidier: Executor | None = None
+        self._renewer_lock = threading.Lock()
+        self._renewer: threading.Thread | None = None
+        self._being_claimed: list[str] = []
+        self._cleanup_thread: Executor | None = None
 
     @property
-    def tidier(self) -> Executor:
-        """The thread that drops what isn't needed any more. Nobody waits for it."""
-        if self._tidier is None:
+    def cleanup_thread(self) -> Executor:
+        """A thread that deletes what is no longer needed. No run waits for it."""
+        if self._cleanup_thread is None:
             from concurrent.futures import ThreadPoolExecutor
 
-            self._tidier = ThreadPoolExecutor(1, "limpet-tidy")
-        return self._tidier
+            self._cleanup_thread = ThreadPoolExecutor(1, "limpet-cleanup")
+        return self._cleanup_thread
 
     def create(self, run: NewRun) -> HeldLease:
-        """Create a run and hold it."""
+        """Create a run and hold it. Raises `RunExists`."""
         with self._claiming(run.run_id):
             lease = self.store.create(run)
             assert lease is not None
             return self._hold(lease)
 
     def claim(self, run_id: str, wait: float | None = None, known: RunHead | None = None) -> HeldLease:
-        """Take the lease, at once from a holder that is dead, else within `wait` seconds or not at all.
+        """Claim a run: at once from a holder that is dead, else within `wait` seconds or not at all.
 
-        `known` is what the store said of the run a moment ago. Raises `Conflict` naming the holder.
+        `known` is the run's head, if the caller has just read it. Raises `RunNotFound`, and `Conflict` naming the
+        holder.
         """
-        patience = ChangeWaiter(self.store, wait or 0.0)
+        waiter = ChangeWaiter(self.store, wait or 0.0)
         while True:
             try:
                 with self._claiming(run_id):
                     return self._hold(self._claim_once(run_id, known))
             except Conflict:
-                if not patience.wait():
+                if not waiter.wait():
                     raise
 
     def holding(
         self, run_id: str, wait: float | None = None, known: RunHead | None = None
     ) -> AbstractContextManager[HeldRun]:
-        """Hold a run for the length of a `with` block, as `claim` would, and release it at the end.
+        """Hold a run for the length of a `with` block: `claim` it, and release it at the end.
 
         Raises what `claim` raises.
         """
@@ -210,8 +223,8 @@ class LeaseClient:
     def releasing(self, lease: HeldLease) -> Iterator[HeldRun]:
         """Release a lease at the end of a `with` block, however the block ends.
 
-        Unless a commit in the block stopped the run, since the store released the lease with it, or the block
-        decided to keep it.
+        There are two exceptions: a commit in the block stopped the run, so that the store released the lease with
+        it, or the block decided to `keep` the lease.
         """
         held = HeldRun(self, lease)
         try:
@@ -220,15 +233,26 @@ class LeaseClient:
             if held.must_release:
                 self.release(lease)
 
+    def release(self, held: HeldLease) -> None:
+        """Release a lease, unless it was lost or belongs to the process that this one was forked from."""
+        self.stop_renewing(held)
+        if not held.lost and held.process == os.getpid():
+            self.store.release(held.lease)
+
+    def stop_renewing(self, held: HeldLease) -> None:
+        """Stop renewing a lease that is released or lost."""
+        if self.held.get(held.lease.run_id) is held:
+            del self.held[held.lease.run_id]
+
     def head(self, run_id: str) -> RunHead:
-        """What the store knows of a run. Raises `RunNotFound`, which says where it was looked for."""
+        """What the store knows of a run. Raises `RunNotFound` that names the store."""
         try:
             return self.store.head(run_id)
         except RunNotFound:
             raise RunNotFound(run_id, f"looked in {self.store!r}") from None
 
     def prune_later(self, run_id: str, before: int) -> None:
-        """Drop records of a run that aren't needed any more, while it goes on. That this fails harms nobody."""
+        """Delete old records of a run in the background. A failure does no harm: the next call deletes them too."""
 
         def prune() -> None:
             try:
@@ -239,69 +263,15 @@ class LeaseClient:
                 import logging
 
                 logging.getLogger("limpet.upkeep").warning(
-                    "run %s: couldn't drop old checkpoints; will try again with the next",
+                    "run %s: couldn't delete old checkpoints; will try again with the next",
                     run_id,
                     exc_info=True,
                 )
 
-        self.tidier.submit(prune)
-
-    def release(self, held: HeldLease) -> None:
-        """Give the lease back, unless the run's last commit has done so."""
-        self.let_go(held)
-        if not held.lost and held.process == os.getpid():
-            self.store.release(held.lease)
-
-    def let_go(self, held: HeldLease) -> None:
-        """Stop renewing a lease that is given back or lost."""
-        if self.held.get(held.lease.run_id) is held:
-            del self.held[held.lease.run_id]
-
-    def _claim_once(self, run_id: str, known: RunHead | None) -> Lease:
-        try:
-            head = known or self.store.head(run_id)
-            dead = head.holder is not None and (is_dead(head.holder) or self._abandoned(head))
-            return self.store.claim(run_id, this_process(), self.ttl, head.fence if dead else None)
-        except Conflict as conflict:
-            reason = f"{in_words(conflict).reason}; resume(…, wait=seconds) waits for it"
-            raise Conflict(run_id, reason, conflict.holder, conflict.until) from None
-
-    @contextmanager
-    def _claiming(self, run_id: str) -> Iterator[None]:
-        """While the store may know of our lease and `held` doesn't yet."""
-        self._on_the_way.append(run_id)
-        try:
-            yield
-        finally:
-            self._on_the_way.remove(run_id)
-
-    def _abandoned(self, head: RunHead) -> bool:
-        """Whether this process has the lease but doesn't know of it: it couldn't be given back at the time."""
-        links = list(_links.values())
-        if head.holder != this_process() or sum(each._on_the_way.count(head.run_id) for each in links) > 1:
-            return False
-        known = [client.held.get(head.run_id) for client in links]
-        return not any(held is not None and held.lease.fence == head.fence for held in known)
-
-    def _hold(self, lease: Lease) -> HeldLease:
-        held = HeldLease(lease, self._clock or _clock_since(lease.until - self.ttl))
-        self.held[lease.run_id] = held
-        with self._keeper_lock:
-            if self._keeper is None or not self._keeper.is_alive():
-                self._keeper = threading.Thread(target=_keep, args=(self,), name="limpet-leases", daemon=True)
-                self._keeper.start()
-        return held
-
-    def keeper_may_end(self) -> bool:
-        """Whether there is nothing to renew; then the thread that asks is the keeper no more."""
-        with self._keeper_lock:
-            if self.held:
-                return False
-            self._keeper = None
-            return True
+        self.cleanup_thread.submit(prune)
 
     def renew(self) -> None:
-        """Prolong all leases that are held here; note the ones that are lost and the signals that wait."""
+        """Renew all leases that are held here, and pass on what the store reports: leases lost, runs to cancel."""
         mine = [held for ref in self.held.valuerefs() if (held := ref()) is not None]
         if not mine:
             return
@@ -309,56 +279,119 @@ class LeaseClient:
         for held, answer in zip(mine, answers, strict=True):
             if answer is None:
                 held.lost = True
-                held.stop.ask()  # before the next node has an effect that isn't ours to have
-                self.let_go(held)
+                # Another process may have the run by now: stop before the next node does something a second time.
+                held.stop.ask()
+                self.stop_renewing(held)
             elif answer == "cancel":
                 held.stop.ask()
 
+    def renewer_may_end(self) -> bool:
+        """Whether there is nothing to renew. If so, the thread that asks is no longer the renewer and has to end."""
+        with self._renewer_lock:
+            if self.held:
+                return False
+            self._renewer = None
+            return True
 
-_links: WeakValueDictionary[tuple[int, float], LeaseClient] = WeakValueDictionary()
-_links_lock = threading.Lock()
+    def _claim_once(self, run_id: str, known: RunHead | None) -> Lease:
+        try:
+            head = known or self.store.head(run_id)
+            dead = head.holder is not None and (is_dead(head.holder) or self._is_forgotten(head))
+            return self.store.claim(run_id, this_process(), self.ttl, head.fence if dead else None)
+        except Conflict as conflict:
+            reason = f"{with_holder_described(conflict).reason}; resume(…, wait=seconds) waits for it"
+            raise Conflict(run_id, reason, conflict.holder, conflict.until) from None
+
+    @contextmanager
+    def _claiming(self, run_id: str) -> Iterator[None]:
+        """Note that the store may know of a lease of ours that isn't in `held` yet."""
+        self._being_claimed.append(run_id)
+        try:
+            yield
+        finally:
+            self._being_claimed.remove(run_id)
+
+    def _is_forgotten(self, head: RunHead) -> bool:
+        """Whether this process holds the lease without knowing: it failed to release it, so it may claim it again.
+
+        A claim that another thread is making counts as known: its lease is in the store before it is in `held`.
+        """
+        if head.holder != this_process():
+            return False
+        clients = list(_clients.values())
+        if sum(client._being_claimed.count(head.run_id) for client in clients) > 1:
+            return False
+        known = [client.held.get(head.run_id) for client in clients]
+        return not any(held is not None and held.lease.fence == head.fence for held in known)
+
+    def _hold(self, lease: Lease) -> HeldLease:
+        held = HeldLease(lease, self._clock or _clock_since(lease.until - self.ttl))
+        self.held[lease.run_id] = held
+        with self._renewer_lock:
+            if self._renewer is None or not self._renewer.is_alive():
+                self._renewer = threading.Thread(
+                    target=_renew_leases, args=(self,), name="limpet-leases", daemon=True
+                )
+                self._renewer.start()
+        return held
+
+
+_clients: WeakValueDictionary[tuple[int, float], LeaseClient] = WeakValueDictionary()
+_clients_lock = threading.Lock()
 
 
 def client_for(store: Store, ttl: float = LEASE) -> LeaseClient:
-    """The link of this process to a store; the same one for the same store object and lease length."""
-    with _links_lock:
-        client = _links.get((id(store), ttl))
+    """This process's client of a store; the same one for the same store object and lease length."""
+    with _clients_lock:
+        client = _clients.get((id(store), ttl))
         if client is None:
-            client = _links[id(store), ttl] = LeaseClient(store, ttl)
+            client = _clients[id(store), ttl] = LeaseClient(store, ttl)
         return client
 
 
-_watching: WeakKeyDictionary[Store, WeakSet[Supervises]] = WeakKeyDictionary()
+_supervisors: WeakKeyDictionary[Store, WeakSet[Nudgeable]] = WeakKeyDictionary()
 
 
-class Supervises(Protocol):
-    """Somebody who takes on what is queued in a store."""
+class Nudgeable(Protocol):
+    """A supervisor, as far as this module knows one."""
 
     def nudge(self) -> None:
-        """Look now."""
+        """Look for runs now."""
         ...
 
 
-def watch(store: Store, supervisor: Supervises) -> None:
-    """Have a supervisor of this process hear of what this process queues."""
-    with _links_lock:
-        _watching.setdefault(store, WeakSet()).add(supervisor)
-    if (tell := getattr(getattr(store, "clock", None), "watch", None)) is not None:
-        tell(supervisor)
+def register_supervisor(store: Store, supervisor: Nudgeable) -> None:
+    """Have a supervisor of this process nudged when this process queues a run in the store."""
+    with _clients_lock:
+        _supervisors.setdefault(store, WeakSet()).add(supervisor)
+    # A clock that tests turn nudges supervisors too, since their timers don't go off by themselves.
+    watch_clock = getattr(getattr(store, "clock", None), "watch", None)
+    if watch_clock is not None:
+        watch_clock(supervisor)
 
 
-def nudge(store: Store) -> None:
-    """Something was queued: have those look who are near. Others find it when they next look."""
-    for supervisor in list(_watching.get(store, ())):
+def nudge_supervisors(store: Store) -> None:
+    """Have the supervisors of this process look for runs now. Those of other processes poll the store."""
+    for supervisor in list(_supervisors.get(store, ())):
         supervisor.nudge()
 
 
-def _keep(client: LeaseClient) -> None:
-    """Renew leases until there have been none for a while. A store that can't be reached is asked again."""
+def with_holder_described(conflict: Conflict) -> Conflict:
+    """The same conflict, with its holder described in words."""
+    if not conflict.holder:
+        return conflict
+    reason = conflict.reason.replace(conflict.holder, describe_holder(conflict.holder))
+    return Conflict(conflict.run_id, reason, conflict.holder, conflict.until)
+
+
+def _renew_leases(client: LeaseClient) -> None:
+    """Renew leases until there have been none for a while. If the store is unavailable, try again the next time."""
     idle = 0.0
-    while idle < IDLE or not client.keeper_may_end():
-        sleep(client.ttl / 3)
-        idle = 0.0 if client.held else idle + client.ttl / 3
+    while idle < RENEWER_IDLE_LIMIT or not client.renewer_may_end():
+        # Three times per lease, so that one renewal may fail and one be late before the lease runs out.
+        interval = client.ttl / 3
+        sleep(interval)
+        idle = 0.0 if client.held else idle + interval
         try:
             client.renew()
         except Exception:
@@ -368,26 +401,18 @@ def _keep(client: LeaseClient) -> None:
 
 
 def _clock_since(granted: float) -> Callable[[], float]:
-    """A clock that shows this time now, and goes on from there whatever is done to this machine's."""
+    """A clock that shows this time now, and runs on even if the time of this machine is changed."""
     since = monotonic()
     return lambda: granted + monotonic() - since
 
 
-def in_words(conflict: Conflict) -> Conflict:
-    """The same conflict, with its holder as a person would name it."""
-    if not conflict.holder:
-        return conflict
-    reason = conflict.reason.replace(conflict.holder, describe_holder(conflict.holder))
-    return Conflict(conflict.run_id, reason, conflict.holder, conflict.until)
-
-
-def _begin_in_child() -> None:
-    """Locks that other threads of the parent held would never be released here; its leases are its own."""
-    global _links_lock
-    _links_lock = threading.Lock()
-    for client in list(_links.values()):
-        client.begin()
+def _reset_in_child() -> None:
+    """Start over in a forked child: the leases are the parent's, and locks that its threads held stay locked."""
+    global _clients_lock
+    _clients_lock = threading.Lock()
+    for client in list(_clients.values()):
+        client.reset()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)
+    os.register_at_fork(after_in_child=_reset_in_child)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import time
 
-from limpet.engine.leases.lease_client import LeaseClient, nudge
+from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
 from limpet.engine.node_context.accounts import summary
 from limpet.engine.node_context.resume_input import ResumeInput
 from limpet.engine.sessions.resume import refuse_completed
@@ -37,4 +37,4 @@ def answer(client: LeaseClient, run_id: str, given: ResumeInput, wait: float | N
         # Due at once, or when the next timer is: that is when a supervisor finds the run.
         due = progress.due() or 0.0
         held.commit(writer.commit(RUNNING, summary(progress), on_signal=OnSignal.CLEAR, due=due))
-    nudge(client.store)
+    nudge_supervisors(client.store)

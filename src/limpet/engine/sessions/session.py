@@ -8,7 +8,7 @@ from time import sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.defaults import MAX_CONCURRENCY
-from limpet.engine.leases.lease_client import HeldLease, LeaseClient, StopRequest, in_words
+from limpet.engine.leases.lease_client import HeldLease, LeaseClient, StopRequest, with_holder_described
 from limpet.engine.loop.commands import Command, Verdict
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.accounts import summary
@@ -240,9 +240,9 @@ class Session:
     def settle(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
         """What the loop is told about a commit: the reference, where a checkpointer keeps the run."""
         if refusal is not None or commit.status is None or commit.status == RUNNING:
-            return in_words(refusal) if isinstance(refusal, Conflict) else refusal
+            return with_holder_described(refusal) if isinstance(refusal, Conflict) else refusal
         if self.held is not None and self.compiled.client is not None:
-            self.compiled.client.let_go(self.held)
+            self.compiled.client.stop_renewing(self.held)
             self.held = None
             if self.compiled.upkeep is not None:
                 self.compiled.upkeep.consider(self.compiled.client)

@@ -39,7 +39,7 @@ class Upkeep:
             if now < self._next:
                 return
             self._next = now + self.every
-        client.tidier.submit(self._clean, client)
+        client.cleanup_thread.submit(self._clean, client)
 
     def _clean(self, client: LeaseClient) -> None:
         import logging

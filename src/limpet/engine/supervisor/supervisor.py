@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from time import time
 from typing import TYPE_CHECKING, Self
 
-from limpet.engine.leases.lease_client import watch
+from limpet.engine.leases.lease_client import register_supervisor
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
@@ -60,7 +60,7 @@ class Supervisor:
         self._thread: threading.Thread | None = None
         self._task: Task[None] | None = None
         self._executor: Executor | None = None
-        watch(store, self)
+        register_supervisor(store, self)
 
     @property
     def running(self) -> list[str]:
