@@ -11,7 +11,7 @@ from limpet import StateGraph
 from limpet.testing import UNANSWERED, CrashMatrix, in_turn
 from support import kit_graphs
 
-TEXT = "Kelp grows half a metre a day. It lives on rocks in cold water. It is eaten, and it holds fast."
+TEXT = "Kelp grows half a metre a day. It lives on rocks in cold water. It is eaten, and it shelters limpets."
 REVIEW = {"Publish?": in_turn("no", "yes"), "When?": UNANSWERED}
 
 

@@ -1,6 +1,7 @@
-"""What can be typed: the nouns and verbs of the command line, and what each takes.
+"""The command line: its nouns and verbs, and the arguments of each.
 
-Every command is named as `module:function`; that is imported when it is called.
+Each command names its function as `module:function`, relative to `limpet.cli.commands`. The module is imported when
+the command is called.
 """
 
 from __future__ import annotations
@@ -8,17 +9,20 @@ from __future__ import annotations
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
 from typing import TYPE_CHECKING, Any
 
-from limpet.defaults import CONCURRENCY, GRACE, LEASE, POLL
+from limpet.defaults import CONCURRENCY, GRACE, LEASE, POLL, RETENTION_HOURS
 from limpet.version import VERSION
 
 if TYPE_CHECKING:
     Verbs = _SubParsersAction[ArgumentParser]
 
-EXITS = """\
-exit codes: 0 ok · 1 failed · 2 wrong use · 3 paused, and waits for somebody · 4 not found
-            5 conflict: somebody else has it · 6 the store can't be used"""
+EXIT_CODES = """\
+exit codes: 0 ok · 1 failed · 2 wrong usage · 3 paused, waiting for an answer · 4 not found
+            5 conflict: another process holds the run · 6 the store can't be used"""
 
-INPUT = "JSON, @file with JSON in it, or key=value (a value is JSON where it is any); may be repeated"
+INPUT = (
+    "JSON, @file with JSON in it, or key=value; values are parsed as JSON if possible, otherwise taken as text; "
+    "repeatable"
+)
 TARGET = "file.yaml, file.py:attribute or package.module:attribute"
 
 
@@ -26,179 +30,188 @@ def make_parser() -> ArgumentParser:
     """The parser of the whole command line."""
     parser = ArgumentParser(
         prog="limpet",
-        description="Run, watch and mend durable graphs.",
-        epilog=EXITS,
+        description="Run, watch and repair durable graphs.",
+        epilog=EXIT_CODES,
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"limpet {VERSION}")
     parser.set_defaults(json=False, no_color=False, store=None, graph=None)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _running(commands)
-    _runs(_noun(commands, "runs", "look at runs, and change what they will do"))
-    _graphs(_noun(commands, "graph", "look at a graph"))
-    _stores(_noun(commands, "store", "look after a store"))
-    _others(commands)
+    _add_run_commands(commands)
+    _add_runs_verbs(_add_noun(commands, "runs", "list, inspect and change runs"))
+    _add_graph_verbs(_add_noun(commands, "graph", "inspect a graph"))
+    _add_store_verbs(_add_noun(commands, "store", "look after a store"))
+    _add_other_commands(commands)
     return parser
 
 
-def _running(commands: Verbs) -> None:
-    run = _verb(commands, "run", "run:run", "run a graph, to its end or its next pause")
+def _add_run_commands(commands: Verbs) -> None:
+    run = _add_verb(commands, "run", "run:run", "run a graph to its end or its next pause")
     run.add_argument("target", metavar="GRAPH", help=TARGET)
     run.add_argument("--input", "-i", action="append", nargs="+", default=[], metavar="INPUT", help=INPUT)
     run.add_argument(
         "--config", action="append", default=[], metavar="KEY=VALUE", help="settings for the nodes"
     )
     run.add_argument("--id", help="the id of the new run")
-    run.add_argument("--tag", action="append", default=[], help="a word to find the run by")
-    run.add_argument(
-        "--checkpoint", help="go on from this checkpoint (a file, or run@step) instead of beginning anew"
-    )
+    run.add_argument("--tag", action="append", default=[], help="a tag to find the run by")
+    run.add_argument("--checkpoint", help="resume from this checkpoint (a file, or run@step)")
     run.add_argument("--detach", action="store_true", help="only queue it: a worker executes it")
-    run.add_argument("--priority", type=int, default=0, help="with --detach: more comes first")
-    resume = _verb(commands, "resume", "run:resume", "go on with a run that stopped, or whose process died")
+    run.add_argument("--priority", type=int, default=0, help="with --detach: higher ones first")
+    resume = _add_verb(commands, "resume", "run:resume", "resume a run that stopped or crashed")
     resume.add_argument("run", metavar="RUN")
     resume.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the state first"
     )
-    resume.add_argument("--wait", type=float, metavar="SECONDS", help="wait so long for whoever has the run")
-    answer = _verb(commands, "answer", "run:answer", "answer what a paused run asks, and go on with it")
+    resume.add_argument(
+        "--wait", type=float, metavar="SECONDS", help="wait this long for a process that holds the run"
+    )
+    answer = _add_verb(commands, "answer", "run:answer", "answer a question of a paused run, and resume it")
     answer.add_argument("run", metavar="RUN")
     answer.add_argument(
         "answer",
         nargs="+",
         metavar="VALUE",
-        help="JSON where it is any, else text; before it the QUESTION, if there are several",
+        help="parsed as JSON if possible, otherwise taken as text; before it the QUESTION, if there are several",
     )
-    answer.add_argument("--detach", action="store_true", help="only save the answer: a worker goes on")
+    answer.add_argument(
+        "--detach", action="store_true", help="only save the answer: a worker resumes the run"
+    )
 
 
-def _runs(verbs: Verbs) -> None:
-    listed = _verb(verbs, "list", "runs:list_runs", "the runs in the store, newest first")
+def _add_runs_verbs(verbs: Verbs) -> None:
+    listed = _add_verb(verbs, "list", "runs:list_runs", "the runs in the store, newest first")
     listed.add_argument("--status", help="running, paused, completed, failed or cancelled")
-    listed.add_argument("--of", metavar="NAME", help="only runs of the graph of this name")
+    listed.add_argument("--of", metavar="NAME", help="only runs of the graph with this name")
     listed.add_argument("--tag", help="only runs with this tag")
     listed.add_argument("--limit", type=int, default=50, help="how many at most (50)")
-    _of_run(verbs, "show", "runs:show", "what is known of a run, and what it waits for")
-    _of_run(verbs, "history", "runs:history", "the steps of a run")
-    state = _of_run(verbs, "state", "runs:state", "the state of a run, now or after a step")
-    state.add_argument("--step", type=int, help="after this step; the newest, unless you say so")
+    _add_run_verb(
+        verbs, "show", "runs:show", "one run: its status, its error or question, and what to do next"
+    )
+    _add_run_verb(verbs, "history", "runs:history", "the steps of a run")
+    state = _add_run_verb(verbs, "state", "runs:state", "the state of a run, now or after a step")
+    state.add_argument("--step", type=int, help="after this step (default: the newest)")
     state.add_argument("--key", help="only the value of this key")
-    state.add_argument("--reveal", action="store_true", help="show what is secret")
-    diff = _of_run(verbs, "diff", "runs:diff", "what changed between two steps")
+    state.add_argument("--reveal", action="store_true", help="show secret values")
+    diff = _add_run_verb(verbs, "diff", "runs:diff", "what changed between two steps")
     diff.add_argument("a", type=int, metavar="STEP")
     diff.add_argument("b", type=int, metavar="STEP")
-    diff.add_argument("--reveal", action="store_true", help="show what is secret")
-    watch = _of_run(verbs, "watch", "runs:watch", "follow a run until it stops")
-    watch.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="how often to look (0.5)")
-    fork = _of_run(verbs, "fork", "changing:fork", "a new run that begins where this one stood after a step")
-    fork.add_argument("--step", type=int, help="after this step; the newest, unless you say so")
+    diff.add_argument("--reveal", action="store_true", help="show secret values")
+    watch = _add_run_verb(verbs, "watch", "runs:watch", "follow a run until it stops")
+    watch.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="how often to check (0.5)")
+    fork = _add_run_verb(
+        verbs, "fork", "runs:fork", "create a run that starts where this one was after a step"
+    )
+    fork.add_argument("--step", type=int, help="after this step (default: the newest)")
     fork.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the state first"
     )
     fork.add_argument("--id", help="the id of the new run")
-    rollback = _of_run(verbs, "rollback", "changing:rollback", "set a run back to a step")
+    rollback = _add_run_verb(verbs, "rollback", "runs:rollback", "set a run back to a step")
     rollback.add_argument("step", type=int, metavar="STEP")
-    _of_run(verbs, "cancel", "changing:cancel", "stop a run before its next node")
-    export = _of_run(verbs, "export", "changing:export", "write a run to one file")
+    _add_run_verb(verbs, "cancel", "runs:cancel", "stop a run before its next node")
+    export = _add_run_verb(verbs, "export", "runs:export", "write a run to one file")
     export.add_argument("file", metavar="FILE")
-    imported = _verb(verbs, "import", "changing:import_", "put an exported run into the store")
+    imported = _add_verb(verbs, "import", "runs:import_", "put an exported run into the store")
     imported.add_argument("file", metavar="FILE")
-    imported.add_argument("--id", help="its id here, if not its own")
-    delete = _of_run(verbs, "delete", "changing:delete", "remove a run and its journal")
-    delete.add_argument("--yes", action="store_true", help="don't ask")
+    imported.add_argument("--id", help="its id in this store (default: the one it had)")
+    delete = _add_run_verb(verbs, "delete", "runs:delete", "delete a run and its journal")
+    delete.add_argument("--yes", action="store_true", help="don't ask for confirmation")
 
 
-def _graphs(verbs: Verbs) -> None:
-    for name, function, about in (
-        ("show", "graph:show", "its nodes and edges"),
-        ("check", "graph:check", "whether it is in order; else everything that is wrong"),
-        ("draw", "graph:draw", "a picture of it"),
-    ):
-        verb = _verb(verbs, name, function, about)
-        verb.add_argument("target", metavar="GRAPH", help=TARGET)
-        if name == "draw":
-            verb.add_argument(
-                "--format", choices=("text", "svg", "mermaid"), help="text, unless --out says more"
-            )
-            verb.add_argument("--run", metavar="RUN", help="colour it by this run")
-            verb.add_argument("--out", metavar="FILE", help="write it there: .svg, .mmd or .txt")
+def _add_graph_verbs(verbs: Verbs) -> None:
+    show = _add_verb(verbs, "show", "graph:show", "its nodes and edges")
+    show.add_argument("target", metavar="GRAPH", help=TARGET)
+    check = _add_verb(verbs, "check", "graph:check", "whether it is valid; else everything that is wrong")
+    check.add_argument("target", metavar="GRAPH", help=TARGET)
+    draw = _add_verb(verbs, "draw", "graph:draw", "a picture of it")
+    draw.add_argument("target", metavar="GRAPH", help=TARGET)
+    draw.add_argument(
+        "--format", choices=("text", "svg", "mermaid"), help="default: by the ending of --out, else text"
+    )
+    draw.add_argument("--run", metavar="RUN", help="colour it by the progress of this run")
+    draw.add_argument("--out", metavar="FILE", help="write it to this file: .svg, .mmd or .txt")
+    _add_verb(verbs, "schema", "graph:schema", "the JSON Schema of YAML files, for editors")
 
 
-def _stores(verbs: Verbs) -> None:
-    _verb(verbs, "info", "store:info", "what it is, and what is in it")
-    migrate = _verb(verbs, "migrate", "store:migrate", "bring its schema up to date")
+def _add_store_verbs(verbs: Verbs) -> None:
+    _add_verb(verbs, "info", "store:info", "what it is, and how many runs it has")
+    migrate = _add_verb(verbs, "migrate", "store:migrate", "bring its schema up to date")
     migrate.add_argument("--print", action="store_true", dest="show", help="only print the SQL")
-    verify = _verb(verbs, "verify", "store:verify", "look for damage, in one run or all")
+    verify = _add_verb(verbs, "verify", "store:verify", "look for damage, in one run or all")
     verify.add_argument("run", metavar="RUN", nargs="?")
-    prune = _verb(verbs, "prune", "store:prune", "delete runs that ended long ago")
+    prune = _add_verb(verbs, "prune", "store:prune", "delete runs that ended long ago")
     prune.add_argument(
-        "--older", metavar="AGE", help="unchanged for so long: 30m, 24h, 7d (24h, unless --newest)"
+        "--older",
+        metavar="AGE",
+        help=f"unchanged for this long: 30m, 24h, 7d ({RETENTION_HOURS:g}h, unless --newest)",
     )
-    prune.add_argument("--status", action="append", help="of this status; the ended ones, unless you say so")
+    prune.add_argument("--status", action="append", help="with this status (default: all that ended)")
     prune.add_argument(
-        "--newest", type=int, metavar="N", help="keep at most the newest N that ended, of each graph"
+        "--newest", type=int, metavar="N", help="keep at most the newest N ended runs of each graph"
     )
-    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    prune.add_argument("--dry-run", action="store_true", help="only list what would be deleted")
 
 
-def _others(commands: Verbs) -> None:
-    worker = _verb(
-        commands, "worker", "worker:work", "execute what is queued, sleeps or was left by a dead process"
+def _add_other_commands(commands: Verbs) -> None:
+    worker = _add_verb(
+        commands, "worker", "worker:work", "execute queued, sleeping and crashed runs until it is stopped"
     )
     worker.add_argument(
-        "targets", nargs="*", metavar="GRAPH", help=f"{TARGET}; those of the project, if none"
+        "targets", nargs="*", metavar="GRAPH", help=f"{TARGET} (default: the project's graphs)"
     )
-    worker.add_argument("--concurrency", type=int, default=CONCURRENCY, help=f"runs at once ({CONCURRENCY})")
+    worker.add_argument(
+        "--concurrency", type=int, default=CONCURRENCY, help=f"runs at the same time ({CONCURRENCY})"
+    )
     worker.add_argument(
         "--lease",
         type=float,
         default=LEASE,
         metavar="SECONDS",
-        help=f"for how long it holds a run ({LEASE:g})",
+        help=f"how long it holds a run without renewing ({LEASE:g})",
     )
     worker.add_argument(
-        "--poll", type=float, default=POLL, metavar="SECONDS", help=f"how often to look ({POLL:g})"
+        "--poll", type=float, default=POLL, metavar="SECONDS", help=f"how often to look for runs ({POLL:g})"
     )
     worker.add_argument(
         "--grace",
         type=float,
         default=GRACE,
         metavar="SECONDS",
-        help=f"for nodes to finish at the end ({GRACE:g})",
+        help=f"how long nodes may finish when it is stopped ({GRACE:g})",
     )
-    worker.add_argument("--once", action="store_true", help="go on with all that is ready, then end")
-    demo = _verb(
-        commands, "demo", "demo:show", "a graph with a crash, a parallel section and a question, in a minute"
+    worker.add_argument("--once", action="store_true", help="resume everything that is ready, then exit")
+    demo = _add_verb(
+        commands, "demo", "demo:show", "a graph with a crash, parallel branches and a question, in a minute"
     )
-    demo.add_argument("--dir", metavar="DIR", help="where to put it (a new directory)")
+    demo.add_argument("--dir", metavar="DIR", help="where to put it (default: a new directory)")
     demo.add_argument("--fast", action="store_true", help="without pauses to read")
-    completion = _verb(
+    completion = _add_verb(
         commands, "completion", "completion:show", "a script that completes commands for your shell"
     )
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
-def _noun(commands: Verbs, name: str, about: str) -> Verbs:
-    return commands.add_parser(name, help=about, description=_sentence(about)).add_subparsers(
-        metavar="VERB", required=True
-    )
+def _add_noun(commands: Verbs, name: str, about: str) -> Verbs:
+    parser = commands.add_parser(name, help=about, description=_sentence(about))
+    return parser.add_subparsers(metavar="VERB", required=True)
 
 
-def _of_run(verbs: Verbs, name: str, command: str, about: str) -> ArgumentParser:
-    parser = _verb(verbs, name, command, about)
+def _add_run_verb(verbs: Verbs, name: str, command: str, about: str) -> ArgumentParser:
+    parser = _add_verb(verbs, name, command, about)
     parser.add_argument("run", metavar="RUN")
     return parser
 
 
-def _verb(commands: Verbs, name: str, command: str, about: str) -> ArgumentParser:
-    """A command, with what all of them take: it may stand before or after the rest."""
+def _add_verb(commands: Verbs, name: str, command: str, about: str) -> ArgumentParser:
+    """A command, with the options that all commands take."""
     parser = commands.add_parser(
         name,
         help=about,
         description=_sentence(about),
-        epilog=EXITS,
+        epilog=EXIT_CODES,
         formatter_class=RawDescriptionHelpFormatter,
     )
+    # A default here would overwrite what was given before the verb: `make_parser` sets the defaults.
     common: dict[str, Any] = {"default": SUPPRESS}
     parser.add_argument(
         "--store", metavar="URL", help="sqlite:///runs.db, postgresql://…; else LIMPET_STORE", **common
@@ -206,7 +219,7 @@ def _verb(commands: Verbs, name: str, command: str, about: str) -> ArgumentParse
     parser.add_argument(
         "--graph", action="append", metavar="GRAPH", help="where the code of graphs is; repeatable", **common
     )
-    parser.add_argument("--json", action="store_true", help="JSON, for programs", **common)
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs", **common)
     parser.add_argument("--no-color", action="store_true", help="no colours", **common)
     parser.set_defaults(command=f"limpet.cli.commands.{command}")
     return parser

@@ -1,7 +1,7 @@
-"""The graph of `limpet demo`: an article that is researched side by side, drafted, reviewed by a person, published.
+"""The graph of `limpet demo`: an article that is researched in parallel, drafted, reviewed by a person, published.
 
-Each function stands for a paid call of a language model. While `LIMPET_DEMO_ACCIDENT` is set, one of them takes
-its process down without warning.
+Each function stands for a paid call of a language model. While `LIMPET_DEMO_CRASH` is set, one of them kills its
+process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from limpet import Event, StateGraph, pause
 from limpet.observe.events import BRANCH_COMPLETE
 
-ACCIDENT = "LIMPET_DEMO_ACCIDENT"
+CRASH = "LIMPET_DEMO_CRASH"
 PACE = "LIMPET_DEMO_PACE"
 """Seconds that each step takes, so that it can be followed."""
 
@@ -25,65 +25,65 @@ _saved = threading.Semaphore(0)
 
 def outline(state: dict[str, Any]) -> dict[str, Any]:
     """Plan the article."""
-    say("outline", f"what to find out about {state['topic']}")
+    show("outline", f"what to find out about {state['topic']}")
     return {"sections": ["growth", "habitat", "uses"]}
 
 
 def growth(state: dict[str, Any]) -> dict[str, Any]:
-    """One of three branches that run side by side."""
-    say("growth", "how fast it grows")
+    """The first of three branches that run in parallel."""
+    show("growth", "how fast it grows")
     return {"found": f"{state['topic'].title()} grows half a metre a day."}
 
 
 def habitat(state: dict[str, Any]) -> dict[str, Any]:
-    """Another one."""
-    say("habitat", "where it lives")
+    """The second branch."""
+    show("habitat", "where it lives")
     return {"found": "It lives on rocks in cold water."}
 
 
 def uses(state: dict[str, Any]) -> dict[str, Any]:
-    """The third, in which the accident happens."""
-    say("uses", "what it is good for")
-    if os.environ.get(ACCIDENT):
+    """The third branch, in which the process is killed."""
+    show("uses", "what it is good for")
+    if os.environ.get(CRASH):
         _saved.acquire(timeout=30)
         _saved.acquire(timeout=30)  # the other two branches
-        say("uses", "kill -9, now")
+        show("uses", "kill -9, now")
         _kill_this_process()
-    return {"found": "It is eaten, and it holds fast."}
+    return {"found": "It is eaten, and it shelters limpets."}
 
 
 def gather(parallel_results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Put together what the branches found."""
+    """Collect what the branches found."""
     return {"notes": [each["found"] for each in parallel_results]}
 
 
 def draft(state: dict[str, Any]) -> dict[str, Any]:
     """Write the article."""
-    say("draft", f"{len(state['notes'])} notes")
+    show("draft", f"{len(state['notes'])} notes")
     return {"text": " ".join(state["notes"])}
 
 
 def review(state: dict[str, Any]) -> dict[str, Any]:
-    """Ask a person. The run waits, however long that takes, and no process has to."""
+    """Ask a person. The run waits in the store for as long as it takes; no process has to."""
     return {"verdict": pause(f"Publish “{state['text']}”?", choices=["yes", "no"])}
 
 
 def publish(state: dict[str, Any]) -> dict[str, Any]:
-    """Done."""
-    say("publish", state["text"])
+    """Publish the article."""
+    show("publish", state["text"])
     return {"published": True}
 
 
-def say(node: str, text: str) -> None:
-    """Show what a node does, in which process, at a pace that can be followed."""
+def show(node: str, text: str) -> None:
+    """Show which node runs in which process, slowly enough to follow."""
     line = f"    process {os.getpid()} is at {node}: {text}\n"
-    sys.stderr.write(line)  # in one piece, as branches speak together
+    sys.stderr.write(line)  # in one write, because branches print at the same time
     sys.stderr.flush()
     time.sleep(_pace())
 
 
-def note(event: Event) -> None:
-    """Hear of branches whose end is saved."""
+def count_saved_branches(event: Event) -> None:
+    """Note each branch whose end is saved."""
     if event.type == BRANCH_COMPLETE:
         _saved.release()
 
@@ -98,7 +98,9 @@ def _kill_this_process() -> None:
     os._exit(137)
 
 
-graph = StateGraph({"topic": str, "notes": list, "text": str, "verdict": str}, name="article", observer=note)
+SCHEMA = {"topic": str, "notes": list, "text": str, "verdict": str}
+
+graph = StateGraph(SCHEMA, name="article", observer=count_saved_branches)
 graph.add_node("outline", run=outline)
 for branch in (growth, habitat, uses):
     graph.add_node(branch)

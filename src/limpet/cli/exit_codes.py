@@ -1,4 +1,4 @@
-"""How a command ends: the exit codes, and the words for what went wrong."""
+"""How a command ends: the exit codes, and the text for what went wrong."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _CODES: list[tuple[type[LimpetError], int]] = [
     (DefinitionError, USAGE),
     (UsageError, USAGE),
 ]
-"""The first that fits counts."""
+"""The first class that matches decides."""
 
 BY_STATUS = {"completed": OK, "paused": PAUSED, "failed": FAILED, "cancelled": FAILED, "running": OK}
 
 
 def code_for(problem: LimpetError) -> int:
-    """The exit code that says what kind of problem it was."""
+    """The exit code for an error of the library."""
     return next((code for kind, code in _CODES if isinstance(problem, kind)), FAILED)
 
 
-def explain(problem: LimpetError, given: Namespace) -> str:
-    """The problem in words, with what to do next where the words of the library speak of Python."""
+def explain(problem: LimpetError, args: Namespace) -> str:
+    """The error's text, with the command that helps where the text alone doesn't."""
     text = str(problem)
     if isinstance(problem, RunNotFound):
-        from limpet.cli.project import command
+        from limpet.cli.project import command_line
 
-        return f"{text}\nWhat there is: {command('runs list', given)}"
+        return f"{text}\nList the runs with: {command_line('runs list', args)}"
     return text

@@ -1,6 +1,6 @@
-"""The command `limpet`: reads what was asked for, has it done, and says how it ended by its exit code.
+"""The command `limpet`: parses the command line, calls the command, and returns its exit code.
 
-What a command needs is imported when it is called, so that `--help` answers at once.
+The modules of a command are imported when it is called, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from limpet.errors import LimpetError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out one command; returns the exit code."""
+    """Carry out one command and return the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # what a terminal has no letters for must not end the command
+        # A terminal that can't show a character must not end the command.
+        if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    given = make_parser().parse_args(arguments)
-    output = Output(given.json, colour=False if given.no_color else None)
-    module, _, function = given.command.partition(":")
+    args = make_parser().parse_args(arguments)
+    output = Output(args.json, colour=False if args.no_color else None)
+    module, _, function = args.command.partition(":")
     try:
-        return int(getattr(import_module(module), function)(given, output))
+        return int(getattr(import_module(module), function)(args, output))
     except LimpetError as problem:
-        output.problem(explain(problem, given), problem)
+        output.problem(explain(problem, args), problem)
         return code_for(problem)
     except KeyboardInterrupt:
         output.say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read it has left
+        # The reader of a pipe closed it. Without this, Python would fail again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -14,18 +14,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TextIO
 
-from limpet.cli.values import plain
+from limpet.cli.values import to_json_value
 
 STATUSES = {"completed": "32", "running": "36", "paused": "33", "failed": "31", "cancelled": "35"}
 COLOURS = {**STATUSES, "damaged": "31", "dim": "2", "bold": "1"}
-WHOLE = ("run", "status")
-"""The columns that are never cut: what stands there is typed again, or stands for a colour."""
+NEVER_CUT = ("run", "status")
+"""Columns that are never shortened: users type run ids again, and the status has a colour."""
 
-NARROWEST = 8
+NARROWEST_COLUMN = 8
 
 
 class Output:
-    """Where a command writes. `colour` None leaves it to the terminal, and to `NO_COLOR`."""
+    """Where a command writes. With `colour` None, the terminal and `NO_COLOR` decide."""
 
     def __init__(self, as_json: bool = False, colour: bool | None = None) -> None:
         self.json = as_json
@@ -33,18 +33,18 @@ class Output:
 
     @property
     def live(self) -> bool:
-        """Whether somebody watches: standard error is a terminal, and nobody asked for JSON."""
+        """Whether progress can be shown: standard error is a terminal, and the output isn't JSON."""
         return not self.json and sys.stderr.isatty()
 
     def result(self, data: Any) -> None:
         """One result for a program: a line of JSON."""
-        print(json.dumps(plain(data), ensure_ascii=False), flush=True)
+        print(json.dumps(to_json_value(data), ensure_ascii=False), flush=True)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "") -> None:
         """Rows under headings; `empty` where there are none.
 
-        On a terminal they are no wider than it is: long texts are cut, and where that isn't enough, the last columns
-        are left out. Ids of runs are always whole.
+        On a terminal the table is at most as wide as the terminal: long texts are shortened, and if that isn't
+        enough, the last columns are left out. Run ids are never shortened.
         """
         cells = [[_cell(value) for value in row] for row in rows]
         if not cells:
@@ -62,38 +62,39 @@ class Output:
             print("  ".join(text for text, width in zip(shown, widths, strict=True) if width).rstrip())
 
     def facts(self, data: Mapping[str, Any]) -> None:
-        """Names and values, one a line; what is None or empty is left out."""
+        """Names and values, one a line; values that are None or empty are left out."""
         known = {name: value for name, value in data.items() if value not in (None, "", [], {}, ())}
         width = max(map(len, known), default=0)
         for name, value in known.items():
-            text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+            text = value if isinstance(value, str) else json.dumps(to_json_value(value), ensure_ascii=False)
             first, *more = _wrapped(_printable(text), width + 2)
-            shown = self._styled(first, first if name == "status" else "", sys.stdout)
+            style = first if name == "status" else ""
+            shown = self._styled(first, style, sys.stdout)
             print(f"{self._styled(name.ljust(width), 'dim', sys.stdout)}  {shown}".rstrip())
             for line in more:
                 print(f"{' ' * width}  {line}".rstrip())
 
     def text(self, text: str) -> None:
-        """A result that is text by itself; as it is in a pipe, and without control characters on a terminal."""
+        """A result that is text: unchanged in a pipe, without control characters on a terminal."""
         print(_printable(text) if sys.stdout.isatty() else text, flush=True)
 
     def progress(self, text: str) -> None:
-        """How far long work has come, in one line of a terminal that the next one replaces; an empty one ends it."""
+        """The progress of long work, in one line that the next call replaces; an empty one clears it."""
         if self.live:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
     def event(self, when: str, status: str, what: str) -> None:
-        """One line of something that is followed."""
+        """One line about a run that is followed."""
         shown = self._styled(f"{status:9}", status, sys.stdout)
         print(f"{when}  {shown}  {_cell(what)}", flush=True)
 
     def say(self, text: str, style: str = "") -> None:
-        """Something about the work, for a person. In JSON mode nobody is told."""
+        """Text for a person. In JSON mode it is left out."""
         if not self.json:
             print(self._styled(_printable(text), style, sys.stderr), file=sys.stderr, flush=True)
 
     def hint(self, what: str, command: str) -> None:
-        """What to do next: the exact command."""
+        """What to do next, with the exact command."""
         if not self.json:
             print(f"{what}\n  {self._styled(command, 'bold', sys.stderr)}", file=sys.stderr, flush=True)
 
@@ -112,26 +113,34 @@ class Output:
         wanted = self._colour
         if wanted is None:
             wanted = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        return f"\x1b[{COLOURS[style]}m{text}\x1b[0m" if wanted and style in COLOURS else text
+        if not wanted or style not in COLOURS:
+            return text
+        return f"\x1b[{COLOURS[style]}m{text}\x1b[0m"
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(to_json_value(value), ensure_ascii=False)
     return " ".join(_printable(text).split())
 
 
 def _printable(text: str) -> str:
-    """Text without what would command a terminal: it may come from a run."""
-    return "".join(each if each.isprintable() or each == "\n" else "�" for each in text.replace("\t", "    "))
+    """Text without control sequences of a terminal: it may come from a run, so from anywhere."""
+    return "".join(map(_printable_character, text.replace("\t", "    ")))
+
+
+def _printable_character(character: str) -> str:
+    return character if character.isprintable() or character == "\n" else "�"
 
 
 def _width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """How many columns of a terminal a text takes up."""
     from limpet.drawing.text_width import cells
 
-    return len(text) if text.isascii() else cells(text)
+    if text.isascii():
+        return len(text)
+    return cells(text)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -140,35 +149,42 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _fitted(text: str, width: int) -> str:
-    """A text in exactly so many columns."""
+    """A text, shortened or padded to this many columns."""
     if _width(text) > width:
         while text and _width(text) >= width:
             text = text[:-1]
-        text += "…" if width else ""
+        if width:
+            text += "…"
     return text + " " * (width - _width(text))
 
 
 def _narrowed(columns: Sequence[str], widths: Sequence[int], room: int) -> list[int]:
-    """Take from the widest columns what doesn't fit, and then leave out the last ones: those get no width."""
+    """Shrink the widest columns until the table fits, then leave out the last ones, which get no width."""
     widths = list(widths)
-    soft = [number for number, name in enumerate(columns) if name not in WHOLE]
+    shrinkable = [number for number, name in enumerate(columns) if name not in NEVER_CUT]
 
     def too_wide() -> bool:
         shown = [width for width in widths if width]
         return sum(shown) + 2 * (len(shown) - 1) > room
 
-    while too_wide() and any(widths[number] > NARROWEST for number in soft):
-        widths[max(soft, key=lambda number: widths[number])] -= 1
-    while too_wide() and soft:
-        widths[soft.pop()] = 0
+    while too_wide() and any(widths[number] > NARROWEST_COLUMN for number in shrinkable):
+        widths[max(shrinkable, key=lambda number: widths[number])] -= 1
+    while too_wide() and shrinkable:
+        widths[shrinkable.pop()] = 0
     return widths
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
-    """The lines of a text; on a terminal, long ones are broken where there is room beside the indent."""
+    """The lines of a text; on a terminal, long ones are wrapped to the room that the indent leaves."""
     lines = text.split("\n")
     room = shutil.get_terminal_size().columns - indent
-    if not sys.stdout.isatty() or room < 2 * NARROWEST:
+    if not sys.stdout.isatty() or room < 2 * NARROWEST_COLUMN:
         return lines
     wrap = partial(textwrap.wrap, width=room, break_on_hyphens=False, drop_whitespace=True)
-    return [part for line in lines for part in (wrap(line) if _width(line) > room else [line])]
+    wrapped = []
+    for line in lines:
+        if _width(line) > room:
+            wrapped += wrap(line)
+        else:
+            wrapped.append(line)
+    return wrapped

@@ -1,8 +1,8 @@
-"""What a command works on: the store, and the graphs that it may run.
+"""What a command works on: the store, and the graphs it may run.
 
-They are named on the command line, else by the environment (`LIMPET_STORE`, `LIMPET_GRAPHS`), else in the
-`[tool.limpet]` table of the `pyproject.toml` here or above. Never by what is stored: a run says what its graph
-is called, not where its code is.
+Both are named on the command line, else by the environment (`LIMPET_STORE`, `LIMPET_GRAPHS`), else in the
+`[tool.limpet]` table of the nearest `pyproject.toml`. Stored data never names code to import: a run knows the name of
+its graph, not where the code is.
 """
 
 from __future__ import annotations
@@ -13,104 +13,191 @@ import shutil
 import sys
 from argparse import Namespace
 from functools import lru_cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from limpet.cli.targets import Graph, load_target
-from limpet.engine.leases.lease_client import LeaseClient, client_for
-from limpet.errors import StoreUnavailable, UsageError, did_you_mean
+from limpet.defaults import LEASE
+from limpet.engine.leases.lease_client import client_for
+from limpet.engine.sessions.session import CompiledGraph
+from limpet.engine.supervisor.catalog import find_graph
+from limpet.errors import DefinitionError, LimpetError, StoreUnavailable, UsageError, did_you_mean
+from limpet.graph_methods import GraphMethods
+from limpet.graphs.state import State
 from limpet.journal.store import Store
+from limpet.runs import Runs
+from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 
-GRAPHS = "LIMPET_GRAPHS"
-FALLBACK = "limpet.db"
-"""The SQLite file in the working directory that is used where nobody names a store."""
+Graph = GraphMethods[Any]
+
+GRAPHS_VARIABLE = "LIMPET_GRAPHS"
+FALLBACK_FILE = "limpet.db"
+"""The SQLite file in the working directory that is used where no store is named."""
 
 
-def store_of(given: Namespace, graph: Graph | None = None, there: bool = False) -> Store:
-    """The store that a command works on: where nobody has named one, that of its graph, or of those known here.
+class GraphOnStore(GraphMethods[State]):
+    """A graph that runs on the store the command chose. Its completed runs are kept."""
 
-    `there` says that it must exist already. Raises `UsageError` where none is named, `StoreUnavailable`.
+    def __init__(self, graph: Graph, store: Store) -> None:
+        self.graph = graph
+        self.name = graph.name
+        self._store = store
+
+    def compiled(self) -> CompiledGraph:
+        compiled = self.graph.compiled()._replace(preserve=True)
+        lease = LEASE
+        if compiled.client is not None:
+            if compiled.client.store is self._store:
+                return compiled
+            lease = compiled.client.ttl
+        files = None
+        if isinstance(compiled.checkpointer, CheckpointFiles):
+            files = compiled.checkpointer
+        return compiled._replace(
+            client=client_for(self._store, lease),
+            interval=compiled.interval or 1,
+            checkpointer=files,
+            own=True,
+        )
+
+    @property
+    def declared_checkpoint(self) -> str | os.PathLike[str] | None:
+        """The checkpoint that a YAML file says its runs resume from."""
+        return getattr(self.graph, "checkpoint_named", None)
+
+
+def find_store(args: Namespace, graph: Graph | None = None, must_exist: bool = False) -> Store:
+    """The store of a command; where none is named, the store of its graph or of the project's graphs.
+
+    `must_exist` refuses to create a new SQLite file. Raises `UsageError` where no store is known, and
+    `StoreUnavailable`.
     """
     from limpet.stores.opening import open_default_store, open_store
 
-    if given.store:
-        return open_store(_there(given.store) if there else given.store)
-    opened = open_default_store()
-    if opened is not None:
-        return opened
-    if (named := _settings().get("store")) is not None:
-        return open_store(_from(_settings()["folder"], _text(named, "store")))
-    for known in [graph] if graph is not None else graphs_of(given):
-        if (client := known.compiled().client) is not None and client.store.abilities.shared:
+    if args.store:
+        if must_exist:
+            _check_file_exists(args.store)
+        return open_store(args.store)
+    default = open_default_store()
+    if default is not None:
+        return default
+    configured = _settings().get("store")
+    if configured is not None:
+        return open_store(_relative_to(_settings()["folder"], _text(configured, "store")))
+    for known in [graph] if graph is not None else project_graphs(args):
+        client = known.compiled().client
+        if client is not None and client.store.abilities.shared:
             return client.store
-    if graph is not None or Path(FALLBACK).exists():
-        return open_store(f"sqlite:///{FALLBACK}")
+    if graph is not None or Path(FALLBACK_FILE).exists():
+        return open_store(f"sqlite:///{FALLBACK_FILE}")
     raise UsageError(
         'which store? Give --store sqlite:///runs.db, set LIMPET_STORE, or write store = "…" under '
         "[tool.limpet] in pyproject.toml"
     )
 
 
-def client_of(given: Namespace, there: bool = True) -> LeaseClient:
-    """The same, ready to be used, for a command that looks at what is there."""
-    return client_for(store_of(given, there=there))
+def find_runs(args: Namespace, must_exist: bool = True) -> Runs:
+    """The runs in the store of a command that needs no graph."""
+    return Runs(find_store(args, must_exist=must_exist))
 
 
-def graph_of(given: Namespace, name: str) -> Graph:
-    """The graph of this name, among those that are known here. Raises `UsageError`."""
-    graphs = {graph.name: graph for graph in graphs_of(given)}
+def graph_of_run(args: Namespace, run_id: str) -> GraphOnStore:
+    """The graph of a stored run, on the store that has the run. Raises `RunNotFound`, `UsageError`."""
+    store = find_store(args, must_exist=True)
+    return GraphOnStore(graph_named(args, Runs(store).get(run_id).graph), store)
+
+
+def graph_named(args: Namespace, name: str) -> Graph:
+    """The graph with this name among those of the project. Raises `UsageError`."""
+    graphs = {graph.name: graph for graph in project_graphs(args)}
     if name in graphs:
         return graphs[name]
-    known = f"known: {', '.join(graphs)}{did_you_mean(name, graphs)}" if graphs else "none is known here"
+    known = "no graph is known here"
+    if graphs:
+        known = f"known: {', '.join(graphs)}{did_you_mean(name, graphs)}"
     raise UsageError(
         f"where is the code of graph {name!r}? ({known}) Give --graph module:attribute or --graph file.yaml, "
-        f"set {GRAPHS}, or write graphs = […] under [tool.limpet] in pyproject.toml"
+        f"set {GRAPHS_VARIABLE}, or write graphs = […] under [tool.limpet] in pyproject.toml"
     )
 
 
-def graphs_of(given: Namespace) -> list[Graph]:
-    """The graphs that are known here."""
-    return [load_target(target) for target in targets_of(given)]
+def project_graphs(args: Namespace) -> list[Graph]:
+    """The graphs that the command line, the environment or the project names."""
+    return [load_target(target) for target in project_targets(args)]
 
 
-def targets_of(given: Namespace) -> list[str]:
-    """Where the code of the graphs is that are known here."""
-    if given.graph:
-        return list(given.graph)
-    if named := os.environ.get(GRAPHS):
+def project_targets(args: Namespace) -> list[str]:
+    """Where the code of those graphs is."""
+    if args.graph:
+        return list(args.graph)
+    named = os.environ.get(GRAPHS_VARIABLE)
+    if named:
         return [target.strip() for target in named.split(",") if target.strip()]
     listed = _settings().get("graphs", [])
     if not isinstance(listed, list):
-        raise UsageError(f"[tool.limpet] in pyproject.toml: graphs is a list of str, not {listed!r}")
+        raise UsageError(f"[tool.limpet] in pyproject.toml: graphs must be a list of strings, not {listed!r}")
     return [_text(target, "graphs") for target in listed]
 
 
-def command(words: str, given: Namespace, *more: str) -> str:
-    """A command to type next, with what was said on this command line of the store and the graphs."""
+def load_target(target: str) -> Graph:
+    """The graph that a target names: `file.yaml`, `file.py:attribute` or `package.module:attribute`.
+
+    Imports the target's code, with the working directory on the path. The attribute is a graph or a function that
+    returns one. Raises `DefinitionError`.
+    """
+    if target.endswith((".yaml", ".yml")):
+        from limpet.yaml_files.loading import load
+
+        _add_to_path(Path.cwd())
+        _add_to_path(Path(target).parent)
+        return cast(Graph, load(target))
+    path, _, attribute = target.rpartition(":")
+    if not path or not attribute:
+        raise DefinitionError(
+            f"{target!r} doesn't name a graph: give file.yaml, file.py:attribute or module:attribute"
+        )
+    _add_to_path(Path.cwd())
+    try:
+        if path.endswith(".py"):
+            return cast(Graph, _graph_in_file(Path(path), attribute))
+        return cast(Graph, find_graph(target))
+    except LimpetError:
+        raise
+    except Exception as problem:
+        message = f"{target!r} can't be loaded: {type(problem).__name__}: {problem}"
+        raise DefinitionError(message) from problem
+
+
+def command_line(words: str, args: Namespace, *more: str) -> str:
+    """A command to type next, with the store and the graphs that this command line named."""
     parts = [*program(), *words.split(), *more]
-    if given.store:
-        parts += ["--store", given.store]
-    for target in given.graph or ():
+    if args.store:
+        parts += ["--store", args.store]
+    for target in args.graph or ():
         parts += ["--graph", target]
     return shlex.join(parts)
 
 
 def program() -> list[str]:
-    """How this program is called here, so that what it prints can be typed."""
+    """How this program is called here, so that printed commands can be typed."""
     name = sys.argv[0]
     if Path(name).stem != "limpet":
-        return [_shortest("python", sys.executable), "-m", "limpet"]
-    return [_shortest("limpet", name) if os.path.dirname(name) else name]
+        return [_shortest_name("python", sys.executable), "-m", "limpet"]
+    if os.path.dirname(name):
+        return [_shortest_name("limpet", name)]
+    return [name]
 
 
-def _shortest(name: str, path: str) -> str:
+def _shortest_name(name: str, path: str) -> str:
     found = shutil.which(name)
-    return name if found is not None and os.path.realpath(found) == os.path.realpath(path) else path
+    if found is not None and os.path.realpath(found) == os.path.realpath(path):
+        return name
+    return path
 
 
 @lru_cache(maxsize=1)
 def _settings() -> dict[str, Any]:
-    """The `[tool.limpet]` table of the nearest pyproject.toml."""
+    """The `[tool.limpet]` table of the nearest pyproject.toml, and the folder it is in."""
     import tomllib
 
     here = Path.cwd()
@@ -125,28 +212,56 @@ def _settings() -> dict[str, Any]:
     return {}
 
 
-def _from(folder: Path, target: str) -> str:
-    """A store that a file names: a relative path begins where the file is."""
-    path = _path_in(target)
-    return target if path is None or path.is_absolute() else f"sqlite:///{folder / path}"
+def _relative_to(folder: Path, store: str) -> str:
+    """A store that a file names: a relative path starts at the folder of the file."""
+    path = _sqlite_path(store)
+    if path is None or path.is_absolute():
+        return store
+    return f"sqlite:///{folder / path}"
 
 
-def _there(target: str) -> str:
-    """A store that must be there: a file that was only misspelt isn't made. Raises `StoreUnavailable`."""
-    path = _path_in(target)
+def _check_file_exists(store: str) -> None:
+    """Refuse a file that doesn't exist, rather than create one for a misspelt name."""
+    path = _sqlite_path(store)
     if path is not None and not path.exists():
-        raise StoreUnavailable(f"there is no file {path}, so no run is in it")
-    return target
+        raise StoreUnavailable(f"the file {path} doesn't exist, so it holds no runs; check --store")
 
 
-def _path_in(target: str) -> Path | None:
-    """The SQLite file that a target names, if it does."""
-    if target.startswith("sqlite:///"):
-        return Path(target.removeprefix("sqlite:///").partition("?")[0])
-    return Path(target) if target.endswith((".db", ".sqlite")) and "://" not in target else None
+def _sqlite_path(store: str) -> Path | None:
+    """The file that a store names, if it is a SQLite file."""
+    if store.startswith("sqlite:///"):
+        return Path(store.removeprefix("sqlite:///").partition("?")[0])
+    if store.endswith((".db", ".sqlite")) and "://" not in store:
+        return Path(store)
+    return None
 
 
-def _text(value: Any, what: str) -> str:
+def _text(value: Any, key: str) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"[tool.limpet] in pyproject.toml: {what} is text, not {value!r}")
+        raise UsageError(f"[tool.limpet] in pyproject.toml: {key} must be text, not {value!r}")
     return value
+
+
+def _add_to_path(folder: Path) -> None:
+    """Let modules be imported from a directory, as `python` does for the directory of a script."""
+    path = str(folder.resolve())
+    if path not in sys.path and not ("" in sys.path and path == str(Path.cwd())):
+        sys.path.insert(0, path)
+
+
+def _graph_in_file(path: Path, attribute: str) -> Any:
+    if not path.is_file():
+        raise DefinitionError(f"the file {path} doesn't exist")
+    _add_to_path(path.parent)
+    name = path.stem
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise DefinitionError(f"{path} isn't a Python file")
+        module = sys.modules[name] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return find_graph(f"{name}:{attribute}")

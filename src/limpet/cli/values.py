@@ -1,4 +1,4 @@
-"""Values as JSON has them, and back from what somebody typed."""
+"""Values as JSON, and values read from what was typed."""
 
 from __future__ import annotations
 
@@ -13,43 +13,51 @@ from typing import Any
 from limpet.errors import UsageError
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON can say it. What it has no word for is told as text; bytes as base64."""
+def to_json_value(value: Any) -> Any:
+    """A value as JSON can express it: bytes become base64, and types that JSON doesn't know become text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         return value if isfinite(value) else repr(value)
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(plain(key)): plain(each) for key, each in value.items()}
+        return {_json_key(key): to_json_value(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        return [to_json_value(each) for each in value]
     if isinstance(value, (set, frozenset)):
-        return sorted((plain(each) for each in value), key=repr)
+        return sorted((to_json_value(each) for each in value), key=repr)
     if isinstance(value, (bytes, bytearray)):
         return b64encode(value).decode()
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return str(value)
 
 
-def moment(seconds: float | None) -> str:
-    """A time of the store's, as people read it, in UTC."""
-    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+def _json_key(key: Any) -> str:
+    return key if isinstance(key, str) else str(to_json_value(key))
+
+
+def utc_time(seconds: float | None) -> str:
+    """A time of the store's clock for people to read, in UTC."""
+    if seconds is None:
+        return ""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def read_value(text: str) -> Any:
-    """What was typed: JSON where it is any, else the text itself."""
+    """What was typed: parsed as JSON if possible, otherwise taken as text."""
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def read_pairs(pairs: Iterable[str], what: str) -> dict[str, Any]:
-    """`key=value` pairs as a dict; each value is JSON where it is any. Raises `UsageError`."""
+def read_pairs(pairs: Iterable[str], option: str) -> dict[str, Any]:
+    """`key=value` pairs as a dict; values are parsed as JSON if possible. Raises `UsageError`."""
     found: dict[str, Any] = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator or not key:
-            raise UsageError(f"{what} is key=value, not {pair!r}")
+            raise UsageError(f"{option} takes key=value, not {pair!r}")
         found[key] = read_value(value)
     return found
 
@@ -59,26 +67,26 @@ def read_input(parts: Iterable[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part in parts:
         if part.startswith("@"):
-            found |= _object(_text_of(Path(part[1:])), part)
+            found |= _json_object(_file_text(Path(part[1:])), part)
         elif part.lstrip().startswith("{"):
-            found |= _object(part, "--input")
+            found |= _json_object(part, "--input")
         else:
             found |= read_pairs([part], "--input")
     return found
 
 
-def _text_of(path: Path) -> str:
+def _file_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(f"can't read {path}: {problem}") from problem
 
 
-def _object(text: str, where: str) -> dict[str, Any]:
+def _json_object(text: str, source: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as problem:
-        raise UsageError(f"{where} isn't JSON: {problem}") from problem
+        raise UsageError(f"{source} isn't valid JSON: {problem}") from problem
     if not isinstance(found, dict):
-        raise UsageError(f"{where} is a JSON object, {{…}}, not {type(found).__name__}")
+        raise UsageError(f"{source} must be a JSON object, {{…}}, not {type(found).__name__}")
     return found

@@ -1,4 +1,4 @@
-"""`completion`: a script for a shell, made from the parser, so that it never lags behind."""
+"""`completion`: a script for a shell, made from the parser, so that it is always up to date."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ complete -o default -F _limpet limpet
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 
 
-def show(given: Namespace, output: Output) -> int:
+def show(args: Namespace, output: Output) -> int:
     """The script for one shell."""
     words = _words(make_parser())
-    script = "\n".join(_fish(words)) if given.shell == "fish" else _bash(words)
-    if given.shell == "zsh":
-        script = ZSH + script
-    output.result({"shell": given.shell, "script": script}) if output.json else output.text(script)
+    if args.shell == "fish":
+        script = "\n".join(_fish(words))
+    elif args.shell == "zsh":
+        script = ZSH + _bash(words)
+    else:
+        script = _bash(words)
+    if output.json:
+        output.result({"shell": args.shell, "script": script})
+    else:
+        output.text(script)
     return OK
 
 
@@ -44,7 +50,7 @@ def _bash(words: dict[str, list[str]]) -> str:
 
 
 def _words(parser: ArgumentParser, way: str = "") -> dict[str, list[str]]:
-    """What may follow, by the words before."""
+    """The words that may come next, by the words before them."""
     found: dict[str, list[str]] = {way: []}
     for action in parser._actions:
         if isinstance(action, _SubParsersAction):
@@ -63,12 +69,14 @@ def _offered(following: list[str]) -> str:
 
 
 def _fish(words: dict[str, list[str]]) -> list[str]:
-    """A line for each word and option; where there are no words, fish completes files by itself."""
+    """A line for each word and option. Where there are no words, fish completes file names."""
     lines = []
     for way, following in words.items():
         plain = [word for word in following if not word.startswith("-")]
         seen = [f"__fish_seen_subcommand_from {part}" for part in way.split()]
-        later = [f"not __fish_seen_subcommand_from {' '.join(plain)}"] if way and plain else []
+        later = []
+        if way and plain:
+            later = [f"not __fish_seen_subcommand_from {' '.join(plain)}"]
         condition = "; and ".join([*seen, *later]) or "__fish_use_subcommand"
         if plain:
             lines.append(f"complete -c limpet -n '{condition}' -f -a '{' '.join(plain)}'")

@@ -1,4 +1,4 @@
-"""`demo`: a run is killed with kill -9, another process goes on with it, and it waits for you."""
+"""`demo`: a run is killed with kill -9, another process resumes it, and it waits for your answer."""
 
 from __future__ import annotations
 
@@ -10,61 +10,65 @@ import tempfile
 from argparse import Namespace
 from pathlib import Path
 
-from limpet.cli.demo_graph import ACCIDENT, PACE
+from limpet.cli.demo_graph import CRASH, PACE
 from limpet.cli.exit_codes import OK, PAUSED, UNAVAILABLE
 from limpet.cli.output import Output
 from limpet.cli.project import program
 
 GRAPH = "limpet.cli.demo_graph:graph"
-SECONDS = 0.4
+STEP_SECONDS = 0.4
+"""How long each step of the demonstration takes, unless --fast is given."""
 
 
-def show(given: Namespace, output: Output) -> int:
-    """Stage the accident with the commands that a user would type, and leave the run for you to look at."""
-    folder = Path(given.dir or tempfile.mkdtemp(prefix="limpet-demo-"))
+def show(args: Namespace, output: Output) -> int:
+    """Play the crash with the commands that a user would type, and leave the run for the user to inspect."""
+    folder = Path(args.dir or tempfile.mkdtemp(prefix="limpet-demo-"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        output.say(f"can't make {folder}: {problem}", "failed")
+        output.say(f"can't create {folder}: {problem}", "failed")
         return UNAVAILABLE
-    stage = _Stage(
-        f"sqlite:///{(folder / 'demo.db').resolve().as_posix()}", output, 0.0 if given.fast else SECONDS
-    )
+    store = f"sqlite:///{(folder / 'demo.db').resolve().as_posix()}"
+    player = _Player(store, output, 0.0 if args.fast else STEP_SECONDS)
     run = f"kelp-{len(list(folder.iterdir()))}"
-    stage.say("1. A graph runs: an outline, then three branches side by side. One of them kills its process.")
-    killed = stage.play("run", GRAPH, "--input", "topic=kelp", "--id", run, accident=True)
-    stage.say(f"   The process is gone (exit status {killed}). This is what it had saved:")
-    stage.play("graph", "draw", GRAPH, "--run", run)
-    stage.say(
-        "2. Another process goes on. What was finished isn't done again; the branch that was cut off is."
+    player.say("1. A graph runs: an outline, then three branches in parallel. One of them kills its process.")
+    killed = player.play("run", GRAPH, "--input", "topic=kelp", "--id", run, crash=True)
+    player.say(f"   The process crashed (exit status {killed}). This is what it had saved:")
+    player.play("graph", "draw", GRAPH, "--run", run)
+    player.say(
+        "2. Another process resumes the run. Finished nodes don't run again; the interrupted branch does."
     )
-    if stage.play("resume", run, "--graph", GRAPH) != PAUSED:
-        output.say("that isn't what should have happened", "failed")
+    if player.play("resume", run, "--graph", GRAPH) != PAUSED:
+        output.say("the run didn't pause as it should have", "failed")
         return 1
     if output.json:
-        output.result({"run_id": run, "store": stage.store, "status": "paused"})
+        output.result({"run_id": run, "store": player.store, "status": "paused"})
         return OK
-    stage.say("3. Now it waits for you, for a minute or a month. Look at it, then answer:")
+    player.say("3. Now the run waits for your answer, for a minute or a month. Inspect it, then answer:")
     for words in (["runs", "history", run], ["runs", "state", run], ["answer", run, "yes", "--graph", GRAPH]):
-        output.text(f"     {shlex.join([*program(), *words, '--store', stage.store])}")
+        output.text(f"     {shlex.join([*program(), *words, '--store', player.store])}")
     return OK
 
 
-class _Stage:
-    """Where the commands are played: each is printed, and then run by a process of its own."""
+class _Player:
+    """Prints commands and runs each in a process of its own."""
 
     def __init__(self, store: str, output: Output, pace: float) -> None:
-        self.store, self._output, self._pace = store, output, pace
+        self.store = store
+        self._output = output
+        self._pace = pace
 
     def say(self, text: str) -> None:
         self._output.say(f"\n{text}\n")
 
-    def play(self, *words: str, accident: bool = False) -> int:
+    def play(self, *words: str, crash: bool = False) -> int:
         shown = shlex.join([*program(), *words, "--store", self.store])
         self._output.say(f"   $ {shown}", "bold")
-        environment = {**os.environ, PACE: str(self._pace), ACCIDENT: "1" if accident else ""}
+        environment = {**os.environ, PACE: str(self._pace), CRASH: "1" if crash else ""}
         script = Path(sys.argv[0])
-        called = [str(script)] if script.stem == "limpet" and os.access(script, os.X_OK) else None
-        command = [*(called or [sys.executable, "-m", "limpet"]), *words, "--store", self.store]
+        called = [sys.executable, "-m", "limpet"]
+        if script.stem == "limpet" and os.access(script, os.X_OK):
+            called = [str(script)]
+        command = [*called, *words, "--store", self.store]
         quiet = subprocess.DEVNULL if self._output.json else None
         return subprocess.run(command, env=environment, stdout=quiet, stderr=quiet).returncode

@@ -1,4 +1,4 @@
-"""`run`, `resume`, `answer`: go on with a run here, show how it goes, and say what to do where it stops."""
+"""`run`, `resume`, `answer`: execute a run here, show its steps, and say what to do where it stops."""
 
 from __future__ import annotations
 
@@ -7,158 +7,186 @@ from typing import Any
 
 from limpet.cli.exit_codes import BY_STATUS, INTERRUPTED, OK
 from limpet.cli.output import Output
-from limpet.cli.project import client_of, command, graph_of, store_of, targets_of
-from limpet.cli.targets import OnStore, load_target
-from limpet.cli.values import moment, read_input, read_pairs, read_value
+from limpet.cli.project import (
+    GraphOnStore,
+    command_line,
+    find_runs,
+    find_store,
+    graph_named,
+    graph_of_run,
+    load_target,
+    project_targets,
+)
+from limpet.cli.values import read_input, read_pairs, read_value, utc_time
 from limpet.engine.leases.process_identity import is_dead
 from limpet.engine.node_context.resume_input import ResumeInput
-from limpet.engine.operations.answer import answer as answer_run
-from limpet.engine.operations.run_info import RunInfo, run_info
-from limpet.engine.sessions import resume as entry
+from limpet.engine.operations.run_info import RunInfo
+from limpet.engine.sessions.resume import resume as open_resumed
 from limpet.errors import LimpetError, RunNotFound, UsageError
 from limpet.graphs.secrets import masked
 from limpet.journal.waits import Question
 from limpet.run import Run
+from limpet.runs import Runs
 
 
-def run(given: Namespace, output: Output) -> int:
+def run(args: Namespace, output: Output) -> int:
     """Start a run of a graph, or queue one."""
-    graph = load_target(given.target)
-    given.graph = given.graph or [given.target]  # so that what is said next says where the code is
-    values = read_input(part for parts in given.input for part in parts)
-    config = read_pairs(given.config, "--config")
-    on_store = OnStore(graph, store_of(given, graph))
-    checkpoint = given.checkpoint or on_store.checkpoint_named
-    if given.detach and checkpoint is not None:
-        raise UsageError("a run that goes on from a checkpoint isn't queued: leave out --detach")
-    if given.detach:
-        there = _standing(on_store, given.id)
-        queued = on_store.start(values, config, run_id=given.id, tags=given.tag, priority=given.priority)
-        if there is not None:
-            output.say(f"run {queued.id} is there already: it is {there}, and this input isn't used")
-        return _queued(queued.id, given, output)
-    found = values or None if checkpoint is not None else values
-    started = on_store.stream(found, config, checkpoint, run_id=given.id, tags=given.tag)
-    return follow(started, on_store, given, output)
+    loaded = load_target(args.target)
+    # The commands that are suggested later then say where the code is.
+    args.graph = args.graph or [args.target]
+    values = read_input(part for parts in args.input for part in parts)
+    config = read_pairs(args.config, "--config")
+    store = find_store(args, loaded)
+    graph = GraphOnStore(loaded, store)
+    checkpoint = args.checkpoint or graph.declared_checkpoint
+    if args.detach:
+        if checkpoint is not None:
+            raise UsageError("a run that starts from a checkpoint can't be queued: leave out --detach")
+        existing = _status_of(Runs(store), args.id)
+        queued = graph.start(values, config, run_id=args.id, tags=args.tag, priority=args.priority)
+        if existing is not None:
+            output.say(f"run {queued.id} exists already ({existing}); this input isn't used")
+        return _report_queued(queued.id, args, output)
+    given: dict[str, Any] | None = values
+    if checkpoint is not None and not values:
+        given = None
+    started = graph.stream(given, config, checkpoint, run_id=args.id, tags=args.tag)
+    return _follow(started, graph, args, output)
 
 
-def resume(given: Namespace, output: Output) -> int:
-    """Go on with a run, with changes to its state if some are given."""
-    return _go_on(given, output, ResumeInput(update=read_pairs(given.set, "--set") or None), given.wait)
+def resume(args: Namespace, output: Output) -> int:
+    """Resume a run, with changes to its state if some are given."""
+    update = read_pairs(args.set, "--set") or None
+    return _resume_here(args, output, ResumeInput(update=update), args.wait)
 
 
-def answer(given: Namespace, output: Output) -> int:
-    """Answer what a run asks; go on with it here where its graph is known, else leave that to a worker."""
-    *named, text = given.answer
+def answer(args: Namespace, output: Output) -> int:
+    """Answer a question of a run, and resume the run here where its graph is known; else a worker resumes it."""
+    *named, text = args.answer
     if len(named) > 1:
         raise UsageError("answer RUN [QUESTION] VALUE: quote a value of several words")
-    client = client_of(given)
-    info = run_info(client.head(given.run))
-    asked = _asked(info, named[0] if named else None)
-    brought = ResumeInput(answers={asked.id: _fitting(text, asked)})
-    try:
-        graph_of(given, info.graph)
-    except UsageError:
-        if not given.detach and given.graph:
-            raise
-    else:
-        if not given.detach:
-            return _go_on(given, output, brought, None)
-    answer_run(client, given.run, brought)
-    return _queued(given.run, given, output)
+    runs = find_runs(args)
+    info = runs.get(args.run)
+    question = _find_question(info, named[0] if named else None)
+    answers = {question.id: _read_answer(text, question)}
+    if not args.detach and _knows_graph(args, info.graph):
+        return _resume_here(args, output, ResumeInput(answers=answers), None)
+    runs.answer(args.run, answers=answers)
+    return _report_queued(args.run, args, output)
 
 
-def follow(going: Run[Any], graph: OnStore, given: Namespace, output: Output) -> int:
-    """Drive a run to its next stop, showing its steps, and say how it stands then."""
-    try:
-        for event in going:
-            _show(event, output)
-    except KeyboardInterrupt:
-        going.close()
-        output.say(f"left; run {going.id} is as far as it was saved")
-        output.hint("Go on with:", command("resume", given, going.id))
-        return INTERRUPTED
-    client = graph.compiled().need_client("run")
-    info = run_info(client.head(going.id))
-    state = masked(dict(going.state), graph.compiled().plan.secrets)
-    stopped = {"run_id": going.id, "graph": info.graph, "status": going.status, "state": state}
-    if output.json:
-        error = going.error
-        questions = [question._asdict() for question in going.questions]
-        output.result({**stopped, "questions": questions, "error": None if error is None else str(error)})
-    else:
-        _tell(info, state, going.error, given, output)
-    return BY_STATUS.get(going.status, OK)
-
-
-def what_next(info: RunInfo, given: Namespace, output: Output) -> None:
-    """The command that goes on with a run that has stopped, exactly."""
+def suggest_next(info: RunInfo, args: Namespace, output: Output) -> None:
+    """The exact command that resumes a run that has stopped."""
     if info.status == "paused" and info.questions:
         for question in info.questions:
             name = [question.id] if len(info.questions) > 1 else []
-            output.hint(_said(question), command("answer", given, info.run_id, *name, _example(question)))
+            command = command_line("answer", args, info.run_id, *name, _example(question))
+            output.hint(_describe(question), command)
     elif info.status == "paused":
-        output.hint(f"{info.reason or 'It waits'}. Go on with:", _resume(given, info.run_id))
+        output.hint(f"{info.reason or 'It is paused'}. Resume it with:", _resume_command(args, info.run_id))
     elif info.status == "failed":
-        output.hint("When that is mended, try it again with:", _resume(given, info.run_id))
+        output.hint("After fixing the problem, retry with:", _resume_command(args, info.run_id))
     elif info.status == "running" and (info.holder is None or is_dead(info.holder)):
-        said = "Nobody has it" if info.holder is None else "Its process is gone"
-        output.hint(f"{said}. A worker goes on with it, or:", _resume(given, info.run_id))
+        why = "No process holds it" if info.holder is None else "Its process crashed"
+        output.hint(f"{why}. A worker resumes it, or resume it with:", _resume_command(args, info.run_id))
     elif info.status == "cancelled":
-        output.hint("To go on all the same:", _resume(given, info.run_id))
+        output.hint("To resume it all the same:", _resume_command(args, info.run_id))
 
 
-def _resume(given: Namespace, run_id: str) -> str:
-    """The command that goes on with a run; where nobody said where its code is, with a place for that."""
-    return command("resume", given, run_id, *([] if targets_of(given) else ["--graph", "GRAPH"]))
-
-
-def _go_on(given: Namespace, output: Output, brought: ResumeInput, wait: float | None) -> int:
-    client = client_of(given)
-    graph = OnStore(graph_of(given, client.head(given.run).graph), client.store)
+def _follow(running: Run[Any], graph: GraphOnStore, args: Namespace, output: Output) -> int:
+    """Drive a run to its next stop, show its steps, and report how it stopped."""
+    try:
+        for event in running:
+            _show(event, output)
+    except KeyboardInterrupt:
+        running.close()
+        output.say(f"interrupted; everything that run {running.id} finished is saved")
+        output.hint("Resume it with:", command_line("resume", args, running.id))
+        return INTERRUPTED
     compiled = graph.compiled()
-    going: Run[Any] = Run(given.run, lambda: entry.resume(compiled, given.run, brought, wait, stream=True))
-    return follow(going, graph, given, output)
+    info = Runs.of_graph(compiled, "run").get(running.id)
+    state = masked(dict(running.state), compiled.plan.secrets)
+    if output.json:
+        output.result(
+            {
+                "run_id": running.id,
+                "graph": info.graph,
+                "status": running.status,
+                "state": state,
+                "questions": [question._asdict() for question in running.questions],
+                "error": None if running.error is None else str(running.error),
+            }
+        )
+    else:
+        _report_stop(info, state, running.error, args, output)
+    return BY_STATUS.get(running.status, OK)
 
 
-def _queued(run_id: str, given: Namespace, output: Output) -> int:
+def _resume_here(args: Namespace, output: Output, given: ResumeInput, wait: float | None) -> int:
+    graph = graph_of_run(args, args.run)
+    compiled = graph.compiled()
+    resumed: Run[Any] = Run(args.run, lambda: open_resumed(compiled, args.run, given, wait, stream=True))
+    return _follow(resumed, graph, args, output)
+
+
+def _resume_command(args: Namespace, run_id: str) -> str:
+    """The command that resumes a run, with a placeholder where the place of its code isn't known."""
+    placeholder = [] if project_targets(args) else ["--graph", "GRAPH"]
+    return command_line("resume", args, run_id, *placeholder)
+
+
+def _report_queued(run_id: str, args: Namespace, output: Output) -> int:
     if output.json:
         output.result({"run_id": run_id, "status": "running"})
         return OK
     output.text(run_id)
-    if targets_of(given):
-        output.hint("A worker goes on with it; if none runs:", command("worker", given, "--once"))
+    if project_targets(args):
+        output.hint("A worker executes it; if none is running:", command_line("worker", args, "--once"))
     else:
-        said = "A worker goes on with it; if none runs, and GRAPH is where its code is:"
-        output.hint(said, command("worker", given, "GRAPH", "--once"))
-    output.hint("Follow it with:", command("runs watch", given, run_id))
+        text = "A worker executes it; if none is running, where GRAPH says where the code is:"
+        output.hint(text, command_line("worker", args, "GRAPH", "--once"))
+    output.hint("Follow it with:", command_line("runs watch", args, run_id))
     return OK
 
 
-def _standing(graph: OnStore, run_id: str | None) -> str | None:
-    """The status of a run that is there already."""
+def _status_of(runs: Runs, run_id: str | None) -> str | None:
+    """The status of a run that exists already."""
+    if run_id is None:
+        return None
     try:
-        return None if run_id is None else graph.compiled().need_client("run").head(run_id).status
+        return runs.get(run_id).status
     except RunNotFound:
         return None
 
 
-def _asked(info: RunInfo, wanted: str | None) -> Question:
+def _knows_graph(args: Namespace, name: str) -> bool:
+    """Whether the run can be resumed here. Raises `UsageError` if --graph was given and is another graph."""
+    try:
+        graph_named(args, name)
+    except UsageError:
+        if args.graph:
+            raise
+        return False
+    return True
+
+
+def _find_question(info: RunInfo, question_id: str | None) -> Question:
     listed = ", ".join(repr(question.id) for question in info.questions)
     if not info.questions:
-        left = info.status == "running" and info.holder is None
-        stands = "nobody has it now, and resume goes on" if left else f"it is {info.status}"
-        raise UsageError(f"run {info.run_id!r} asks nothing: {stands}")
-    if wanted is None and len(info.questions) > 1:
-        raise UsageError(f"run {info.run_id!r} asks several things; name one of {listed}")
-    found = [each for each in info.questions if wanted in (None, each.id)]
+        state = f"it is {info.status}"
+        if info.status == "running" and info.holder is None:
+            state = "no process holds it; resume it"
+        raise UsageError(f"run {info.run_id!r} has no open question: {state}")
+    if question_id is None and len(info.questions) > 1:
+        raise UsageError(f"run {info.run_id!r} has several open questions; name one of {listed}")
+    found = [each for each in info.questions if question_id in (None, each.id)]
     if not found:
-        raise UsageError(f"run {info.run_id!r} doesn't ask {wanted!r}; it asks {listed}")
+        raise UsageError(f"run {info.run_id!r} has no open question {question_id!r}; open: {listed}")
     return found[0]
 
 
-def _fitting(text: str, question: Question) -> Any:
-    """An answer as the question takes it: text where text is wanted, else JSON where it is any."""
+def _read_answer(text: str, question: Question) -> Any:
+    """An answer of the type that the question takes: text where it takes text, else JSON if possible."""
     if question.choices is not None:
         by_text = {str(choice): choice for choice in question.choices}
         return by_text.get(text, read_value(text))
@@ -168,42 +196,47 @@ def _fitting(text: str, question: Question) -> Any:
 
 
 def _show(event: dict[str, Any], output: Output) -> None:
-    """One thing that happened, as it happens."""
-    where = _where(event)
+    """One event of the run, as it happens."""
+    place = _place(event)
     match event["type"]:
         case "state" | "task_complete":
-            output.say(f"  ✓ {where}", "completed")
+            output.say(f"  ✓ {place}", "completed")
         case "layer_start":
             output.say(f"  layer {event['layer']}: {', '.join(map(str, event.get('tasks', ())))}", "dim")
         case "task_error" | "error":
-            output.say(f"  ✗ {where}: {event.get('error')}", "failed")
+            output.say(f"  ✗ {place}: {event.get('error')}", "failed")
 
 
-def _where(event: dict[str, Any]) -> str:
-    """The node or task, with the way to its branch where that isn't called the same."""
-    name, branch = str(event.get("task") or event.get("node")), event.get("branch") or ""
-    return branch if branch.rpartition("/")[2] == name else f"{branch}/{name}" if branch else name
+def _place(event: dict[str, Any]) -> str:
+    """The node or task, with its branch where that has another name."""
+    name = str(event.get("task") or event.get("node"))
+    branch = event.get("branch") or ""
+    if branch.rpartition("/")[2] == name:
+        return str(branch)
+    if branch:
+        return f"{branch}/{name}"
+    return name
 
 
-def _tell(
-    info: RunInfo, state: dict[str, Any], error: LimpetError | None, given: Namespace, output: Output
+def _report_stop(
+    info: RunInfo, state: dict[str, Any], error: LimpetError | None, args: Namespace, output: Output
 ) -> None:
-    output.facts(
-        {"run": info.run_id, "status": info.status, **{f"  {key}": value for key, value in state.items()}}
-    )
+    values = {f"  {key}": value for key, value in state.items()}
+    output.facts({"run": info.run_id, "status": info.status, **values})
     if error is not None and info.status == "failed":
         output.problem(info.reason or str(error), error)
-        output.hint("Where that was:", command("runs show", given, info.run_id))
-    what_next(info, given, output)
+        output.hint("The whole error:", command_line("runs show", args, info.run_id))
+    suggest_next(info, args, output)
 
 
-def _said(question: Question) -> str:
-    until = f" (until {moment(question.deadline)} UTC)" if question.deadline is not None else ""
-    return f"{question.node} asks: {question.prompt}{_wanted(question)}{until}\nAnswer with:"
+def _describe(question: Question) -> str:
+    deadline = ""
+    if question.deadline is not None:
+        deadline = f" (until {utc_time(question.deadline)} UTC)"
+    return f"{question.node} asks: {question.prompt}{_allowed_answers(question)}{deadline}\nAnswer with:"
 
 
-def _wanted(question: Question) -> str:
-    """What an answer may be, as part of a sentence."""
+def _allowed_answers(question: Question) -> str:
     if question.choices:
         return f" ({' / '.join(map(str, question.choices))})"
     kind = (question.schema or {}).get("type")

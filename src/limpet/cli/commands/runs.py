@@ -1,97 +1,107 @@
-"""`runs list`, `show`, `history`, `state`, `diff`, `watch`: look at runs. None of it needs the code of a graph."""
+"""`runs …`: list, show, history, state, diff, watch; fork, rollback, cancel, export, import, delete.
+
+None of these runs a node. Only `fork` and `rollback` need the code of the run's graph.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from argparse import Namespace
 from typing import Any
 
-from limpet.cli.commands.run import what_next
-from limpet.cli.exit_codes import BY_STATUS, OK
+from limpet.cli.commands.run import suggest_next
+from limpet.cli.exit_codes import BY_STATUS, OK, USAGE
 from limpet.cli.output import Output
-from limpet.cli.project import client_of, command
-from limpet.cli.values import moment
-from limpet.engine.leases.lease_client import LeaseClient
+from limpet.cli.project import command_line, find_runs, find_store, graph_named
+from limpet.cli.values import read_pairs, utc_time
 from limpet.engine.leases.process_identity import describe_holder, is_dead
-from limpet.engine.operations import run_info as records
-from limpet.engine.operations import stored_state
-from limpet.engine.operations.run_info import RunInfo, run_info
-from limpet.engine.operations.stored_state import Difference
-from limpet.errors import DamagedRecord, RunNotFound, UsageError
+from limpet.engine.operations.run_info import RunInfo
+from limpet.errors import UsageError
 from limpet.graphs.plan import END
 from limpet.graphs.secrets import masked
-from limpet.journal.progress import Progress
-from limpet.journal.store import RUNNING
+from limpet.journal.store import CANCELLED, RUNNING
+from limpet.runs import Runs
+
+SHORTEST_WATCH_INTERVAL = 0.05
 
 
-def list_runs(given: Namespace, output: Output) -> int:
+def list_runs(args: Namespace, output: Output) -> int:
     """The runs in the store."""
-    client = client_of(given)
-    listed = records.list_runs(client, given.status, given.of, given.tag, given.limit)
-    found = [_at_present(client, info) for info in listed]
+    runs = find_runs(args)
+    listed = runs.list(args.status, args.of, args.tag, args.limit)
+    found = [runs.with_position(info) for info in listed]
     if output.json:
         output.result([_facts(info) for info in found])
         return OK
     columns = ("run", "graph", "status", "step", "at", "updated (UTC)", "")
     rows = [
-        (info.run_id, info.graph, info.status, info.step, _place(info), moment(info.updated), _gist(info))
+        (info.run_id, info.graph, info.status, info.step, _node(info), utc_time(info.updated), _summary(info))
         for info in found
     ]
-    output.table(
-        columns, rows, "no runs" + (" that fit" if given.status or given.of or given.tag else " yet")
-    )
+    empty = "no runs yet"
+    if args.status or args.of or args.tag:
+        empty = "no runs match"
+    output.table(columns, rows, empty)
     return OK
 
 
-def show(given: Namespace, output: Output) -> int:
-    """All that is known of one run."""
-    client = client_of(given)
-    info = _at_present(client, run_info(client.head(given.run)))
+def show(args: Namespace, output: Output) -> int:
+    """Everything that is known about one run."""
+    runs = find_runs(args)
+    info = runs.with_position(runs.get(args.run))
     if output.json:
         output.result(_facts(info))
         return OK
-    facts = {
-        "run": info.run_id, "graph": info.graph, "status": info.status, "step": info.step, "at": _place(info),
-        "why": info.reason, "created": f"{moment(info.created)} UTC", "updated": f"{moment(info.updated)} UTC",
-        "tags": ", ".join(info.tags), "forked from": info.parent,
-        "held by": _holder(info) if info.holder else None,
-        "error": (info.error or {}).get("traceback") or (info.error or {}).get("message"),
-    }  # fmt: skip
-    output.facts(facts)
-    what_next(info, given, output)
+    error = info.error or {}
+    output.facts(
+        {
+            "run": info.run_id,
+            "graph": info.graph,
+            "status": info.status,
+            "step": info.step,
+            "at": _node(info),
+            "why": info.reason,
+            "created": f"{utc_time(info.created)} UTC",
+            "updated": f"{utc_time(info.updated)} UTC",
+            "tags": ", ".join(info.tags),
+            "forked from": info.parent,
+            "held by": _holder(info) if info.holder else None,
+            "error": error.get("traceback") or error.get("message"),
+        }
+    )
+    suggest_next(info, args, output)
     return OK
 
 
-def history(given: Namespace, output: Output) -> int:
+def history(args: Namespace, output: Output) -> int:
     """The steps of a run."""
-    found = stored_state.checkpoints(client_of(given), given.run)
-    rows = [(each.step, each.node, moment(each.timestamp), each.next) for each in found]
+    found = find_runs(args).history(args.run)
     if output.json:
-        keys = ("step", "node", "at", "next")
         output.result(
             [
-                dict(zip(keys, (each.step, each.node, each.timestamp, each.next), strict=True))
+                {"step": each.step, "node": each.node, "at": each.timestamp, "next": each.next}
                 for each in found
             ]
         )
-    else:
-        output.table(("step", "node", "at (UTC)", "next"), rows, "no steps are stored")
-        if found:
-            newest = str(found[-1].step)
-            output.hint("What the state was then:", command("runs state", given, given.run, "--step", newest))
+        return OK
+    rows = [(each.step, each.node, utc_time(each.timestamp), each.next) for each in found]
+    output.table(("step", "node", "at (UTC)", "next"), rows, "no steps are stored")
+    if found:
+        newest = str(found[-1].step)
+        output.hint("The state after a step:", command_line("runs state", args, args.run, "--step", newest))
     return OK
 
 
-def state(given: Namespace, output: Output) -> int:
+def state(args: Namespace, output: Output) -> int:
     """The state of a run."""
-    progress = stored_state.progress_of(client_of(given), given.run, given.step)
-    found = masked(dict(progress.so_far()), () if given.reveal else _secrets(progress))
-    if given.key is not None:
-        if given.key not in found:
-            raise UsageError(
-                f"the state has no key {given.key!r}; it has {', '.join(map(repr, found)) or 'none'}"
-            )
-        value = found[given.key]
+    runs = find_runs(args)
+    found = masked(dict(runs.state(args.run, args.step)), _masked_keys(runs, args))
+    if args.key is not None:
+        if args.key not in found:
+            keys = ", ".join(map(repr, found)) or "none"
+            raise UsageError(f"the state has no key {args.key!r}; its keys: {keys}")
+        value = found[args.key]
         if output.json or not isinstance(value, str):
             output.result(value)
         else:
@@ -99,95 +109,174 @@ def state(given: Namespace, output: Output) -> int:
     elif output.json:
         output.result(found)
     else:
-        output.facts(
-            {key: repr(value) if value in (None, "", [], {}, ()) else value for key, value in found.items()}
-        )
+        # `facts` leaves out what is empty; a state's empty values are part of it.
+        shown = {
+            key: repr(value) if value in (None, "", [], {}, ()) else value for key, value in found.items()
+        }
+        output.facts(shown)
     return OK
 
 
-def diff(given: Namespace, output: Output) -> int:
+def diff(args: Namespace, output: Output) -> int:
     """What changed between two steps."""
-    client = client_of(given)
-    hidden = () if given.reveal else _secrets(stored_state.progress_of(client, given.run, None))
-    parts = stored_state.difference(client, given.run, given.a, given.b, frozenset())
-    found = Difference(*(masked(dict(part), hidden) for part in parts))
+    runs = find_runs(args)
+    hidden = _masked_keys(runs, args)
+    found = runs.diff(args.run, args.a, args.b)
+    added = masked(dict(found.added), hidden)
+    removed = masked(dict(found.removed), hidden)
+    changed = masked(dict(found.changed), hidden)
     if output.json:
-        output.result(found._asdict())
+        output.result({"added": added, "removed": removed, "changed": changed})
         return OK
     rows: list[tuple[str, str, Any, Any]] = [
-        *(("+", key, None, value) for key, value in found.added.items()),
-        *(("-", key, value, None) for key, value in found.removed.items()),
-        *(("~", key, old, new) for key, (old, new) in found.changed.items()),
+        *(("+", key, None, value) for key, value in added.items()),
+        *(("-", key, value, None) for key, value in removed.items()),
+        *(("~", key, old, new) for key, (old, new) in changed.items()),
     ]
-    output.table(("", "key", f"after step {given.a}", f"after step {given.b}"), rows, "nothing is different")
+    columns = ("", "key", f"after step {args.a}", f"after step {args.b}")
+    output.table(columns, rows, "the states are equal")
     return OK
 
 
-def watch(given: Namespace, output: Output) -> int:
+def watch(args: Namespace, output: Output) -> int:
     """Follow a run until it stops; each change is shown once."""
-    client, seen, holder = client_of(given), None, None
+    store = find_store(args, must_exist=True)
+    runs = Runs(store)
+    info = runs.get(args.run)
+    shown = None
+    shown_holder = None
     while True:
-        head = client.head(given.run)
-        info = run_info(head)
-        now = (head.sequence, info.status, _holder(info))
-        if now != seen:
-            _tell(_at_present(client, info), holder != now[2], output)
-            if info.status == RUNNING and info.holder and is_dead(info.holder) and not output.json:
-                what_next(info, given, output)
-            seen, holder = now, now[2]
-        if info.status != RUNNING:
+        # The head is cheap to read; the journal is read only where the head says that something changed.
+        head = store.head(args.run)
+        current = (head.sequence, head.status, head.holder)
+        if current != shown:
+            info = runs.with_position(runs.get(args.run))
+            _show_change(info, head.holder != shown_holder or shown is None, output)
+            if _is_abandoned(info) and not output.json:
+                suggest_next(info, args, output)
+            shown = current
+            shown_holder = head.holder
+        if head.status != RUNNING:
             if not output.json:
-                what_next(info, given, output)
-            return BY_STATUS[info.status]
-        time.sleep(max(0.05, given.every))
+                suggest_next(info, args, output)
+            return BY_STATUS[head.status]
+        time.sleep(max(SHORTEST_WATCH_INTERVAL, args.every))
 
 
-def _tell(info: RunInfo, held: bool, output: Output) -> None:
-    """A line of a run that is followed; who has it is said where that is new."""
+def fork(args: Namespace, output: Output) -> int:
+    """Create a run that starts where another one was."""
+    update = read_pairs(args.set, "--set")
+    forked = _runs_with_graph(args).fork(args.run, args.step, update, new_run_id=args.id)
+    return _done({"run_id": forked, "forked_from": args.run}, forked, args, output)
+
+
+def rollback(args: Namespace, output: Output) -> int:
+    """Set a run back to a step."""
+    _runs_with_graph(args).rollback(args.run, args.step)
+    return _done({"run_id": args.run, "step": args.step}, f"back at step {args.step}", args, output)
+
+
+def cancel(args: Namespace, output: Output) -> int:
+    """Stop a run before its next node."""
+    runs = find_runs(args)
+    runs.cancel(args.run)
+    status = runs.get(args.run).status
+    text = "cancelled"
+    if status != CANCELLED:
+        text = "cancellation requested; the process that holds the run stops before the next node"
+    return _done({"run_id": args.run, "status": status}, text, None, output)
+
+
+def export(args: Namespace, output: Output) -> int:
+    """Write a run to one file."""
+    find_runs(args).export(args.run, args.file)
+    return _done({"run_id": args.run, "file": args.file}, f"written to {args.file}", None, output)
+
+
+def import_(args: Namespace, output: Output) -> int:
+    """Put an exported run into the store."""
+    run_id = find_runs(args, must_exist=False).import_(args.file, args.id)
+    return _done({"run_id": run_id}, run_id, args, output)
+
+
+def delete(args: Namespace, output: Output) -> int:
+    """Delete a run and its journal, after a confirmation."""
+    runs = find_runs(args)
+    info = runs.get(args.run)
+    if not args.yes:
+        if not sys.stdin.isatty():
+            output.say(f"this deletes run {args.run} permanently; pass --yes to confirm", "failed")
+            return USAGE
+        reply = input(f"Delete run {args.run} of {info.graph} ({info.status})? [y/N] ")
+        if reply.strip().lower() not in ("y", "yes"):
+            output.say("not deleted")
+            return OK
+    runs.delete(args.run)
+    return _done({"run_id": args.run, "deleted": True}, "deleted", None, output)
+
+
+def _runs_with_graph(args: Namespace) -> Runs:
+    """The runs, with the graph of the one that the command is about."""
+    store = find_store(args, must_exist=True)
+    return Runs(store, graph_named(args, Runs(store).get(args.run).graph))
+
+
+def _done(data: dict[str, object], text: str, resumable: Namespace | None, output: Output) -> int:
+    if output.json:
+        output.result(data)
+        return OK
+    output.text(text)
+    if resumable is not None:
+        output.hint("Resume it with:", command_line("resume", resumable, str(data["run_id"])))
+    return OK
+
+
+def _show_change(info: RunInfo, new_holder: bool, output: Output) -> None:
+    """One line of a run that is followed; the holder is named when it changed."""
     if output.json:
         output.result({"run_id": info.run_id, "status": info.status, "step": info.step, "at": info.node})
         return
-    what = f"step {info.step}" + (f", at {_place(info)}" if _place(info) else "")
-    if info.status == RUNNING and held:
-        what += f"; held by {_holder(info)}" if info.holder else "; nobody has it"
+    text = f"step {info.step}"
+    if _node(info):
+        text += f", at {_node(info)}"
+    if info.status == RUNNING and new_holder:
+        text += f"; held by {_holder(info)}" if info.holder else "; not held by any process"
     elif info.status == "failed" and info.reason:
-        what += f": {info.reason}"
-    output.event(time.strftime("%H:%M:%S"), info.status, what)
-
-
-def _at_present(client: LeaseClient, info: RunInfo) -> RunInfo:
-    """What is known of a run, with where it is now if it runs; as of its last stop where that can't be read."""
-    if info.status != RUNNING:
-        return info
-    try:
-        progress = stored_state.progress_of(client, info.run_id, None)
-    except (DamagedRecord, RunNotFound):
-        return info
-    return info._replace(step=progress.step, node=progress.place(), reason=None, questions=[])
-
-
-def _holder(info: RunInfo) -> str:
-    return describe_holder(info.holder) + (", which is gone" if info.holder and is_dead(info.holder) else "")
-
-
-def _secrets(progress: Progress) -> list[str]:
-    """The keys that the graph of a run has marked as secret, as they were when it began."""
-    return [str(key) for key in progress.meta.get("secrets", ())]
-
-
-def _place(info: RunInfo) -> str | None:
-    return None if info.node == END else info.node
-
-
-def _gist(info: RunInfo) -> str:
-    if info.status == RUNNING and info.holder and is_dead(info.holder):
-        return "its process is gone"
-    if info.status == RUNNING and info.holder is None:
-        return "nobody has it"
-    if info.questions:
-        return f"asks: {info.questions[0].prompt}"
-    return info.reason or ""
+        text += f": {info.reason}"
+    output.event(time.strftime("%H:%M:%S"), info.status, text)
 
 
 def _facts(info: RunInfo) -> dict[str, Any]:
+    """A run as data for a program."""
     return {**info._asdict(), "questions": [question._asdict() for question in info.questions]}
+
+
+def _holder(info: RunInfo) -> str:
+    text = describe_holder(info.holder)
+    if _is_abandoned(info):
+        text += ", which crashed"
+    return text
+
+
+def _is_abandoned(info: RunInfo) -> bool:
+    """Whether the process that held a running run is known to have died."""
+    return info.status == RUNNING and info.holder is not None and is_dead(info.holder)
+
+
+def _masked_keys(runs: Runs, args: Namespace) -> frozenset[str]:
+    return frozenset() if args.reveal else runs.secrets(args.run)
+
+
+def _node(info: RunInfo) -> str | None:
+    return None if info.node == END else info.node
+
+
+def _summary(info: RunInfo) -> str:
+    """What a list says about a run in its last column."""
+    if _is_abandoned(info):
+        return "its process crashed"
+    if info.status == RUNNING and info.holder is None:
+        return "not held by any process"
+    if info.questions:
+        return f"asks: {info.questions[0].prompt}"
+    return info.reason or ""

@@ -1,4 +1,4 @@
-"""`worker`: execute what is in a store, until told to end."""
+"""`worker`: execute the runs in a store until it is stopped."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from argparse import Namespace
 
 from limpet.cli.exit_codes import OK
 from limpet.cli.output import Output
-from limpet.cli.project import graphs_of, store_of
-from limpet.cli.targets import load_target
+from limpet.cli.project import find_store, load_target, project_graphs
 from limpet.errors import UsageError
 from limpet.observe.events import (
     CHECKPOINT_RESUME,
@@ -21,48 +20,57 @@ from limpet.observe.events import (
 )
 from limpet.supervision import supervise
 
-TOLD = {
-    GRAPH_START: "begins",
-    CHECKPOINT_RESUME: "goes on",
-    GRAPH_COMPLETE: "is done",
-    RUN_PAUSE: "waits",
+SHOWN_EVENTS = {
+    GRAPH_START: "started",
+    CHECKPOINT_RESUME: "resumed",
+    GRAPH_COMPLETE: "completed",
+    RUN_PAUSE: "paused",
     RUN_FAIL: "failed",
     RUN_SLEEP: "sleeps",
 }
 
 
-def work(given: Namespace, output: Output) -> int:
+def work(args: Namespace, output: Output) -> int:
     """Supervise the store with the graphs that are named, or those of the project."""
-    found = [load_target(target) for target in given.targets] or graphs_of(given)
-    if not found:
+    graphs = [load_target(target) for target in args.targets] or project_graphs(args)
+    if not graphs:
         raise UsageError(
-            "which graphs? worker module:attribute …, --graph, or graphs = […] under [tool.limpet]"
+            "which graphs? Give worker module:attribute …, --graph, or graphs = […] under [tool.limpet]"
         )
-    store = store_of(given, found[0])
+    store = find_store(args, graphs[0])
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     supervisor = supervise(
-        store, found, lease=given.lease, concurrency=given.concurrency, poll=given.poll, grace=given.grace,
-        observers=[lambda event: _tell(event, output)],
-    )  # fmt: skip
-    if given.once:
-        done = supervisor.drain()
-        said = f"gone on with {len(done)} run{'s' if len(done) != 1 else ''}"
-        output.result({"runs": done}) if output.json else output.say(said)
-        return OK
-    output.say(
-        f"working on {store!r}: {', '.join(graph.name for graph in found)}. Ctrl-C, or SIGTERM, ends it"
+        store,
+        graphs,
+        lease=args.lease,
+        concurrency=args.concurrency,
+        poll=args.poll,
+        grace=args.grace,
+        observers=[lambda event: _show(event, output)],
     )
+    if args.once:
+        resumed = supervisor.drain()
+        if output.json:
+            output.result({"runs": resumed})
+        else:
+            output.say(f"resumed {len(resumed)} run{'s' if len(resumed) != 1 else ''}")
+        return OK
+    names = ", ".join(graph.name for graph in graphs)
+    output.say(f"working on {store!r}: {names}. Ctrl-C or SIGTERM stops it")
     supervisor.run()
-    output.say("ended; what was under way is left to others")
+    output.say("stopped; other workers can resume the runs that were in progress")
     return OK
 
 
-def _tell(event: Event, output: Output) -> None:
-    said = TOLD.get(event.type)
-    if said is None:
+def _show(event: Event, output: Output) -> None:
+    verb = SHOWN_EVENTS.get(event.type)
+    if verb is None:
         return
     if output.json:
         output.result({"type": event.type, "graph": event.source, "at": event.timestamp, **event.data})
         return
-    detail = event.data.get("error") or event.data.get("reason") or ""
-    output.say(f"{event.source} {event.data.get('run_id')} {said}{f': {detail}' if detail else ''}")
+    detail = event.data.get("error") or event.data.get("reason")
+    text = f"{event.source} {event.data.get('run_id')} {verb}"
+    if detail:
+        text += f": {detail}"
+    output.say(text)

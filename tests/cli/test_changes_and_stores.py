@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from limpet.yaml_files.grammar.json_schema import schema
 from support.command_line import Command
 
 
@@ -97,7 +99,7 @@ def test_old_runs_are_pruned(runs: Command) -> None:
     assert runs("store", "prune", "--json").data == {"deleted": True, "runs": []}
     would = runs("store", "prune", "--older", "0s", "--dry-run", "--json").data
     assert (would["deleted"], [each["run_id"] for each in would["runs"]]) == (False, ["done"])
-    assert "would be deleted" in runs("store", "prune", "--older", "0s", "--dry-run").err
+    assert "would delete 1 run" in runs("store", "prune", "--older", "0s", "--dry-run").err
     assert runs("store", "prune", "--newest", "1", "--json").data["runs"] == []
     assert runs("store", "prune", "--older", "0s").code == 0
     assert [each["run_id"] for each in runs("runs", "list", "--json").data] == ["waits"]
@@ -129,7 +131,7 @@ def test_a_graph_is_shown(limpet: Command) -> None:
 
 def test_a_graph_is_checked(limpet: Command) -> None:
     """G2: all mistakes at once."""
-    assert limpet("graph", "check", "flows:graph").out == "article is in order\n"
+    assert limpet("graph", "check", "flows:graph").out == "article is valid\n"
     assert limpet("graph", "check", "flows:graph", "--json").data["ok"] is True
     done = limpet("graph", "check", "flows:wrong")
     assert done.code == 2
@@ -228,3 +230,9 @@ def test_wrong_use_is_2_and_help_is_0(limpet: Command) -> None:
     assert limpet("--help").code == 0
     assert "exit codes" in limpet("runs", "watch", "--help").out
     assert limpet("--version").out.startswith("limpet ")
+
+
+def test_the_schema_of_yaml_files_is_printed(limpet: Command) -> None:
+    """F13: editors that check YAML files get the schema from the command, without the repository."""
+    done = limpet("graph", "schema")
+    assert (done.code, json.loads(done.out)) == (0, schema())

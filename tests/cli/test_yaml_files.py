@@ -89,7 +89,7 @@ def test_a_file_is_looked_at_without_importing_its_code(agent: Command, here: Pa
     ]  # fmt: skip
     data = agent("graph", "show", "agents/agent.yaml", "--json").data
     assert [node["stops"] for node in data["nodes"]] == ["", "before", ""]
-    assert agent("graph", "check", "agents/agent.yaml").out == "agent is in order\n"
+    assert agent("graph", "check", "agents/agent.yaml").out == "agent is valid\n"
     assert "review" in agent("graph", "draw", "agents/agent.yaml").out
     assert "steps" not in sys.modules
 

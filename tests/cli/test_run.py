@@ -39,7 +39,7 @@ def test_an_input_is_put_together_from_files_objects_and_pairs(limpet: Command, 
     ("given", "said"),
     [
         (["@nope.json"], "can't read nope.json"),
-        (["{x}"], "isn't JSON"),
+        (["{x}"], "isn't valid JSON"),
         (["novalue"], "key=value"),
         (["@list.json"], "a JSON object"),
     ],
@@ -150,7 +150,7 @@ def test_an_answer_is_only_saved_if_that_is_wanted(limpet: Command) -> None:
     ("words", "code", "said"),
     [
         (["nope", "yes"], 4, "limpet runs list"),
-        (["done", "yes"], 2, "asks nothing: it is completed"),
+        (["done", "yes"], 2, "has no open question: it is completed"),
         (["waits", "a", "b", "c"], 2, "quote a value of several words"),
         (["waits"], 2, "usage:"),
     ],
@@ -169,8 +169,8 @@ def test_a_worker_tells_what_it_goes_on_with(limpet: Command) -> None:
         limpet("run", "flows:graph", "-i", "topic=kelp", "--id", run_id, "--detach")
     done = limpet("worker", "flows:graph", "flows:plain", "--once", "--concurrency", "1")
     assert done.code == 0
-    assert "article a waits: 'review' asks: Publish" in done.err
-    assert done.err.endswith("gone on with 2 runs\n")
+    assert "article a paused: 'review' asks: Publish" in done.err
+    assert done.err.endswith("resumed 2 runs\n")
     limpet("run", "flows:plain", "--id", "c", "--detach")
     said = limpet("worker", "flows:plain", "--once", "--json").out.splitlines()
     assert [json.loads(line).get("type") for line in said] == ["graph.start", "graph.complete", None]
@@ -198,7 +198,7 @@ def test_a_workflow_is_run_too(limpet: Command) -> None:
         ("flows:grph", "did you mean 'graph'?"),
         ("flows:not_a_graph", "isn't a graph"),
         ("flows", "give file.yaml, file.py:attribute or module:attribute"),
-        ("nope.py:graph", "there is no file nope.py"),
+        ("nope.py:graph", "the file nope.py doesn't exist"),
         ("broken.py:graph", "ZeroDivisionError"),
         ("flows:wrong", "no node 'nowhere'"),
     ],
@@ -285,7 +285,7 @@ def test_a_store_that_is_misspelt_is_not_made(limpet: Command, here: Path) -> No
         ["store", "prune"],
     ):
         done = limpet(*words, "--store", "sqlite:///nope.db")
-        assert (done.code, "there is no file nope.db" in done.err) == (6, True)
+        assert (done.code, "the file nope.db doesn't exist" in done.err) == (6, True)
     assert not (here / "nope.db").exists()
 
 
@@ -293,7 +293,7 @@ def test_queueing_a_run_that_is_there_says_so(limpet: Command) -> None:
     """H1: the id is an idempotency key; that the input counts for nothing is told."""
     limpet("run", "flows:plain", "--id", "r")
     done = limpet("run", "flows:plain", "--id", "r", "--detach", "-i", "x=9")
-    assert (done.code, "is there already: it is completed" in done.err) == (0, True)
+    assert (done.code, "exists already (completed)" in done.err) == (0, True)
 
 
 def test_what_an_answer_may_be_is_said(limpet: Command) -> None:

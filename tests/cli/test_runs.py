@@ -33,7 +33,7 @@ def test_runs_are_listed_for_programs_and_filtered(runs: Command) -> None:
     assert [each["run_id"] for each in runs("runs", "list", "--of", "plain", "--json").data] == ["done"]
     assert [each["run_id"] for each in runs("runs", "list", "--limit", "1", "--json").data] == ["waits"]
     assert runs("runs", "list", "--status", "asleep").code == 2
-    assert "no runs that fit" in runs("runs", "list", "--status", "failed").err
+    assert "no runs match" in runs("runs", "list", "--status", "failed").err
 
 
 def test_a_run_is_shown_with_the_command_that_goes_on(runs: Command) -> None:
