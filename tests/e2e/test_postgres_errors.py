@@ -142,7 +142,7 @@ def test_an_option_that_makes_no_sense() -> None:
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """P5: what to install."""
-    for name in [name for name in sys.modules if name.startswith("limpet.stores.postgres.store")]:
+    for name in [name for name in sys.modules if name.startswith("limpet.stores.postgres.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     assert "pip install 'limpet[postgres]'" in failure(lambda: open_store("postgresql://127.0.0.1:1/db"))

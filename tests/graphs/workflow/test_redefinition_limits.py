@@ -218,12 +218,12 @@ def test_a_setting_that_there_is_not_is_refused() -> None:
 
 
 TYPED = """
-from limpet import StateGraph, Task, Workflow, WorkflowState, once
+from limpet import NodeContext, StateGraph, Workflow, WorkflowState, once
 
 flow = Workflow("typed", store="memory")
 
 @flow.task
-def a(ctx: Task) -> int:
+def a(ctx: NodeContext) -> int:
     return once("k", len, "abc")
 
 @flow.task(depends_on=["a"], retry=3)
@@ -235,7 +235,7 @@ def c(n: int) -> int:
     return n
 
 @flow.after_layer
-def after(layer: int, ctx: Task) -> None: ...
+def after(layer: int, ctx: NodeContext) -> None: ...
 
 text: str = b(1, WorkflowState())
 print(flow.stream({}).result().results, flow.fork("r").result().tasks, flow.resume("r").context)

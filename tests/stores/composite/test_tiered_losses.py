@@ -597,7 +597,7 @@ def test_two_processes_share_both_stores(server: RedisServer, client: Any, tmp_p
     code = f"""
 import os, sys
 sys.path[:0] = {[str(Path(__file__).parents[2])]!r}
-from conformance.test_tiered_losses import counting
+from stores.composite.test_tiered_losses import counting
 from limpet.stores.redis.store import RedisStore
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.stores.composite.tiered import TieredStore
