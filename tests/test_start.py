@@ -298,7 +298,7 @@ def lose(store: MemoryStore, clock: ManualClock, run_id: str, times: int) -> Non
         clock.advance(11)
 
 
-def test_a_run_that_takes_its_process_down_is_set_aside(clock: ManualClock, on_clock: MemoryStore) -> None:
+def test_a_run_that_crashes_its_process_too_often_is_quarantined(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H1: after so many times in a row, and not before; it says why, and a resume tries it again."""
     calls: list[str] = []
     graph = noting(on_clock, calls=calls)
@@ -311,10 +311,10 @@ def test_a_run_that_takes_its_process_down_is_set_aside(clock: ManualClock, on_c
     assert (head.status, head.due, head.holder) == ("failed", None, None)
     assert run.info.error == {
         "type": "RunQuarantined",
-        "message": "its process was lost 3 times in a row at 'note', so it was set aside",
+        "message": "its process crashed 3 times in a row at 'note', so it was quarantined",
         "node": "note",
     }
-    with pytest.raises(ExecutionError, match="lost 3 times in a row"):
+    with pytest.raises(ExecutionError, match="crashed 3 times in a row"):
         run.result(0)
     assert graph.recover() == []
     assert graph.resume(run.id)["log"] == ["hello"]

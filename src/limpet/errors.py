@@ -1,8 +1,8 @@
 """Every error that Limpet raises, in five families.
 
-Definition (the graph is wrong), usage (a call is wrong), store (what keeps the run failed), run (the
-run itself failed, paused or was cancelled) and conflict (somebody else advances the run). Each has a
-stable `code`, and carries what it speaks of as attributes, so that a program need not parse the text.
+Definition (the graph is wrong), usage (a call is wrong), store (the store that keeps the run failed), run (the run
+itself failed, paused or was cancelled) and conflict (another process advances the run). Each error has a stable
+`code`, and carries what it is about as attributes, so that a program need not parse the text.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+SHOWN_PATH = 6
+"""How many of the last nodes on a run's path an error message shows."""
+
 
 class LimpetError(Exception):
-    """The root of all of them: `except LimpetError` catches whatever the library raises."""
+    """The base of all errors here: `except LimpetError` catches everything that the library raises."""
 
     code = "limpet"
 
 
 class DefinitionError(LimpetError):
-    """The graph can't be compiled. `mistakes` lists everything that is wrong with it at once."""
+    """The graph can't be compiled. `mistakes` lists everything that is wrong with it, so fix them all at once."""
 
     code = "definition"
 
@@ -34,31 +37,38 @@ class DefinitionError(LimpetError):
 
 
 class WorkflowChanged(DefinitionError):
-    """The tasks of a workflow aren't those that a run was saved with. Nothing was run, and nothing changed."""
+    """The tasks of a workflow aren't those that a run was saved with. Nothing was run, and nothing changed.
+
+    Put back the tasks that are missing, or compile with `on_mismatch="warn"` to resume the run with those that are
+    left. `account` lists the differences, and `plan_resume(run_id)` shows what a resume would do.
+    """
 
     code = "workflow-changed"
 
     def __init__(self, run_id: str, workflow: str, account: str, place: str = "") -> None:
-        self.run_id, self.account = run_id, account
+        self.run_id = run_id
+        self.account = account
         where = f" (at {place!r})" if place else ""
         super().__init__(
             f"workflow {workflow!r}{where} has changed since run {run_id!r} was saved with it:\n{account}\n"
-            'Put back what is missing, or compile(on_mismatch="warn") to go on with what is kept; '
+            'Put back what is missing, or compile(on_mismatch="warn") to resume the run with what is left; '
             f"plan_resume({run_id!r}) shows what would happen"
         )
 
 
 class UnknownName(DefinitionError):
-    """A store or an observer was named that nobody registered. `known` lists what there is."""
+    """No store or observer is registered under this name. Register one, or pass an object. `known` lists all."""
 
     code = "unknown-name"
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        self.kind, self.name, self.known = kind, name, sorted(known)
-        scheme = name.removesuffix("://")
-        adding = (
-            f"register_{kind}({name!r}, …)" if scheme == name else f"register_{kind}_scheme({scheme!r}, …)"
-        )
+        self.kind = kind
+        self.name = name
+        self.known = sorted(known)
+        if name.endswith("://"):
+            adding = f"register_{kind}_scheme({name.removesuffix('://')!r}, …)"
+        else:
+            adding = f"register_{kind}({name!r}, …)"
         super().__init__(
             f"unknown {kind} {name!r}; registered: {', '.join(self.known) or 'none'}. "
             f"Pass an object, or add yours with {adding}"
@@ -66,7 +76,7 @@ class UnknownName(DefinitionError):
 
 
 class DeclarationError(DefinitionError):
-    """A file that declares a graph is wrong. `mistakes` has all that is, each with its place.
+    """A file that declares a graph is wrong. `mistakes` has all mistakes, each with its place.
 
     `file` is the file, and `places` are the lines and columns of the mistakes, from 1.
     """
@@ -75,40 +85,46 @@ class DeclarationError(DefinitionError):
 
     def __init__(self, file: str, mistakes: Iterable[tuple[int, int, str]]) -> None:
         found = list(mistakes)
-        self.file, self.places = file, [(line, column) for line, column, _ in found]
+        self.file = file
+        self.places = [(line, column) for line, column, _ in found]
         super().__init__([f"{file}:{line}:{column}: {text}" for line, column, text in found])
 
 
 class UsageError(LimpetError):
-    """A call can't be carried out as it was made. Nothing was changed or saved."""
+    """A call can't be carried out as it was made. Nothing was changed or saved. The message says how to call it."""
 
     code = "usage"
 
 
 class UnstorableValue(UsageError):
-    """A value can't be stored exactly, so it is refused. `path` leads to it: `messages[3].sender`."""
+    """A value can't be stored exactly, so it is refused. `path` leads to it: `messages[3].sender`.
+
+    Convert it, register its type with `register_type`, or keep it out of the state.
+    """
 
     code = "unstorable"
 
     def __init__(self, path: str, reason: str) -> None:
-        self.path, self.reason = path, reason
+        self.path = path
+        self.reason = reason
         super().__init__(f"the value at {path or 'the top'} can't be stored: {reason}")
 
 
 class AnswerRefused(UsageError):
-    """The answer doesn't fit its question. The run stays paused and the question open."""
+    """The answer doesn't fit its question. The run stays paused and the question open: answer it again."""
 
     code = "answer-refused"
 
     def __init__(self, question_id: str, reason: str) -> None:
-        self.question_id, self.reason = question_id, reason
+        self.question_id = question_id
+        self.reason = reason
         super().__init__(f"question {question_id!r} refused the answer: {reason}; it is still open")
 
 
 class TemplateError(UsageError):
-    """A template or condition of a declared graph can't be worked out. `template` is its text, `node` whose it is.
+    """A template or condition of a declared graph can't be evaluated. `template` is its text, `node` its node.
 
-    `place` is where it is in the file, and `key` what is missing, if that is the trouble.
+    `place` is where it is in the file, and `key` the missing key, if one is missing.
     """
 
     code = "template"
@@ -116,19 +132,23 @@ class TemplateError(UsageError):
     def __init__(
         self, node: str, template: str, reason: str, place: str = "", key: str | None = None
     ) -> None:
-        self.node, self.template, self.reason, self.place, self.key = node, template, reason, place, key
+        self.node = node
+        self.template = template
+        self.reason = reason
+        self.place = place
+        self.key = key
         where = f"{place}: " if place else ""
         super().__init__(f"{where}{node}: {template!r}: {reason}")
 
 
 class StoreError(LimpetError):
-    """The store couldn't do what was asked. What had been acknowledged before is still there."""
+    """The store couldn't do what was asked. Everything that it had acknowledged before is safe."""
 
     code = "store"
 
 
 class StoreUnavailable(StoreError):
-    """The store can't be reached, opened or written to. The message says what to start or mend."""
+    """The store can't be reached, opened or written to. The message says what to start or repair."""
 
     code = "store-unavailable"
 
@@ -140,28 +160,37 @@ class TooLarge(StoreUnavailable):
 
 
 class KeyMissing(StoreUnavailable):
-    """What is stored was encrypted with a key that isn't given, or not under its id. The message names the id."""
+    """The stored data was encrypted with a key that you didn't give, or gave under another id.
+
+    The message names the id. Open the store with that key, among the old keys if it was replaced.
+    """
 
     code = "key-missing"
 
 
 class RunNotFound(StoreError):
-    """No run has this id in this store. It never did, was deleted, or has expired."""
+    """No run has this id in this store: it never existed, was deleted, or has expired. Check the id and the store."""
 
     code = "run-not-found"
 
     def __init__(self, run_id: str, detail: str = "") -> None:
         self.run_id = run_id
-        super().__init__(f"no run {run_id!r} in this store" + (f": {detail}" if detail else ""))
+        message = f"no run {run_id!r} in this store"
+        super().__init__(f"{message}: {detail}" if detail else message)
 
 
 class DamagedRecord(StoreError):
-    """A stored record isn't what was written: `run_id` and `sequence` name it. It is never returned as data."""
+    """A stored record isn't what was written: `run_id` and `sequence` name it. It is never returned as data.
+
+    `verify(run_id)` shows the damage. Earlier steps can be read with `state_at`, and forked.
+    """
 
     code = "damaged"
 
     def __init__(self, run_id: str, sequence: int, reason: str) -> None:
-        self.run_id, self.sequence, self.reason = run_id, sequence, reason
+        self.run_id = run_id
+        self.sequence = sequence
+        self.reason = reason
         super().__init__(
             f"record {sequence} of run {run_id!r} is damaged: {reason}. "
             "Earlier steps can be read with state_at(), or forked"
@@ -169,7 +198,7 @@ class DamagedRecord(StoreError):
 
 
 class UnsupportedFormat(StoreError):
-    """A record or file is whole, but of a format that this Limpet can't read: a newer one's, most likely."""
+    """A record or file is intact, but this Limpet can't read its format. A newer Limpet most likely can."""
 
     code = "unsupported-format"
 
@@ -180,24 +209,28 @@ class CheckpointError(StoreError):
     code = "checkpoint"
 
     def __init__(self, path: str, reason: str) -> None:
-        self.path, self.reason = path, reason
+        self.path = path
+        self.reason = reason
         super().__init__(f"checkpoint file {path!r}: {reason}")
 
 
 class CheckpointNotFound(CheckpointError):
-    """There is no checkpoint file at `path`."""
+    """No checkpoint file exists at `path`."""
 
     code = "checkpoint-not-found"
 
 
 class DamagedCheckpoint(CheckpointError):
-    """A checkpoint file isn't what was written, or none at all. It is never returned as data."""
+    """A file isn't a checkpoint, or isn't what was written. It is never returned as data."""
 
     code = "checkpoint-damaged"
 
 
 class ForbiddenType(CheckpointError):
-    """A checkpoint file names a class or function that isn't allowed; nothing of it was run. `type` is the name."""
+    """A checkpoint file names a class or function that isn't allowed. None of it was run. `type` is the name.
+
+    If you trust the class, allow it with `register_type`.
+    """
 
     code = "forbidden-type"
 
@@ -207,9 +240,10 @@ class ForbiddenType(CheckpointError):
 
 
 class Conflict(LimpetError):
-    """Somebody else advances this run, or did since you looked. Nothing was overwritten.
+    """Another process advances this run, or has advanced it since you read it. Nothing was overwritten.
 
-    `holder` says who holds the lease and `until` (store time, seconds) when it runs out, where known.
+    `holder` names the process that holds the lease and `until` (store time, seconds) when the lease runs out, where
+    known. `resume(…, wait=seconds)` waits for it.
     """
 
     code = "conflict"
@@ -217,7 +251,10 @@ class Conflict(LimpetError):
     def __init__(
         self, run_id: str, reason: str, holder: str | None = None, until: float | None = None
     ) -> None:
-        self.run_id, self.reason, self.holder, self.until = run_id, reason, holder, until
+        self.run_id = run_id
+        self.reason = reason
+        self.holder = holder
+        self.until = until
         super().__init__(f"run {run_id!r}: {reason}")
 
 
@@ -231,7 +268,7 @@ class RunExists(Conflict):
 
 
 class RunError(LimpetError):
-    """The run came to a stop. What it had saved stays in the store. `run_id` names it."""
+    """The run stopped. Everything that it had saved stays in the store. `run_id` names it."""
 
     code = "run"
 
@@ -241,7 +278,10 @@ class RunError(LimpetError):
 
 
 class ExecutionError(RunError):
-    """A run failed: `node`, the last good `state`, the `path` of nodes up to here, and the `cause`."""
+    """A run failed: `node`, the last good `state`, the `path` of nodes up to here, and the `cause`.
+
+    With a store, `resume(run_id)` runs the node that failed again.
+    """
 
     code = "execution"
 
@@ -256,75 +296,83 @@ class ExecutionError(RunError):
         cause: BaseException | None = None,
         way_out: str = "",
     ) -> None:
-        self.reason, self.node, self.state, self.path = reason, node, state, list(path)
-        self.cause = self.__cause__ = cause
-        trail = " → ".join(self.path[-6:])
-        more = "… → " if len(self.path) > 6 else ""
-        super().__init__(
-            f"node {node!r} of run {run_id!r}: {reason}"
-            + (f" (path: {more}{trail})" if trail else "")
-            + (f". {way_out}" if way_out else ""),
-            run_id,
-        )
+        self.reason = reason
+        self.node = node
+        self.state = state
+        self.path = list(path)
+        self.cause = cause
+        self.__cause__ = cause
+        message = f"node {node!r} of run {run_id!r}: {reason}"
+        if self.path:
+            earlier = "… → " if len(self.path) > SHOWN_PATH else ""
+            message += f" (path: {earlier}{' → '.join(self.path[-SHOWN_PATH:])})"
+        if way_out:
+            message += f". {way_out}"
+        super().__init__(message, run_id)
 
 
 class NodeTimeout(RunError):
-    """A node took longer than its `timeout`."""
+    """A node took longer than its `timeout`. Give it more time, or a `retry`."""
 
     code = "timeout"
 
 
 class RunQuarantined(RunError):
-    """A run took its process down too often without getting any further, so it counts as failed.
+    """The process of a run crashed too often without any progress of the run, so the run counts as failed.
 
-    Supervisors leave it alone from then on; `resume` tries it again.
+    Supervisors skip it from now on. Find out what the node does to its process; then `resume(run_id)` runs it again.
     """
 
-    code = "set-aside"
+    code = "quarantined"
 
 
 class DeadlinePassed(RunError):
-    """Nobody answered a `pause(deadline=…)` in time. Raised in the node that asked, which may catch it."""
+    """A `pause(deadline=…)` wasn't answered in time. Raised in the node that asked, which may catch it."""
 
     code = "deadline-passed"
 
 
 class ActionFailed(RunError):
-    """An action of a declared graph didn't do what it was asked to. `action` is its name, `reason` says why."""
+    """An action of a declared graph failed. `action` is its name, `reason` says why."""
 
     code = "action-failed"
 
     def __init__(self, action: str, reason: str) -> None:
-        self.action, self.reason = action, reason
+        self.action = action
+        self.reason = reason
         super().__init__(f"{action}: {reason}")
 
 
 class RunPaused(RunError):
-    """The run waits for somebody. `questions` are what it asked; `resume` with the answer goes on."""
+    """The run waits for an answer or an approval: `resume(run_id, answer)` gives it.
+
+    `questions` are the open questions, and `node` is where the run waits.
+    """
 
     code = "paused"
 
     def __init__(
         self, run_id: str, reason: str, questions: Iterable[Any] = (), node: str | None = None
     ) -> None:
-        self.questions, self.node = list(questions), node
+        self.questions = list(questions)
+        self.node = node
         super().__init__(f"run {run_id!r} is paused: {reason}", run_id)
 
 
 class RunCancelled(RunError):
-    """The run was cancelled between two nodes. What it had saved can be resumed."""
+    """The run was cancelled between two nodes. `resume(run_id)` continues from what it had saved."""
 
     code = "cancelled"
 
 
 class AlreadyCompleted(RunError):
-    """The run is complete: there is nothing to resume. `fork` it to go on from one of its steps."""
+    """The run is complete, so it can't be resumed. `fork` it to run it again from one of its steps."""
 
     code = "already-completed"
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """The end of a message about a name that isn't known: the nearest one that is, if there is one near."""
+    """The end of a message about an unknown name: the known name that is most like it, if one is."""
     from difflib import get_close_matches
 
     near = get_close_matches(str(given), list(known), n=1)

@@ -317,7 +317,7 @@ def test_a_run_that_takes_its_process_down_is_set_aside_and_its_neighbours_are_n
     assert [worker.popen.returncode for worker in crew] == [13, 13, 13, None]
     assert {ended(workers, run_id) for run_id in ("a", "b", "c")} == {"completed"}
     assert max(line["crashes"] for line in workers.lines("claim") if line["run"] != "deadly") >= 2
-    assert "lost 3 times in a row at 'deadly'" in deadly.info.reason
+    assert "crashed 3 times in a row at 'deadly'" in deadly.info.reason
     (workers.folder / "deadly.harmless").touch()
     assert workers.graphs["deadly"].resume("deadly")["by"] == [os.getpid()]
 

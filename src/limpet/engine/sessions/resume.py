@@ -190,7 +190,7 @@ def _set_aside(compiled: CompiledGraph, progress: Progress, tail: Tail, held: He
     """Have a run that takes its process down again and again count as failed: `RunQuarantined`."""
     times = held.crashes - progress.crashes
     node = progress.place()
-    reason = f"its process was lost {times} times in a row at {node!r}, so it was set aside"
+    reason = f"its process crashed {times} times in a row at {node!r}, so it was quarantined"
     error = {"type": RunQuarantined.__name__, "message": reason, "node": node}
     changes: dict[str, Any] = {"status": FAILED, "reason": reason, "error": error, "cleared": True}
     if progress.section is None:
