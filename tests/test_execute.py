@@ -235,7 +235,7 @@ def test_a_run_that_is_closed_early_can_be_resumed_at_once() -> None:
     next(run)
     next(run)
     run.close()
-    with pytest.raises(UsageError, match="was left before it came to a stop"):
+    with pytest.raises(UsageError, match="was closed before it stopped"):
         run.result()
     assert graph.resume(run.id)["path"] == names(1, 2, 3, 4)
     assert nodes.ran == names(1, 2, 3, 4)

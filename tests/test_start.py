@@ -298,7 +298,9 @@ def lose(store: MemoryStore, clock: ManualClock, run_id: str, times: int) -> Non
         clock.advance(11)
 
 
-def test_a_run_that_crashes_its_process_too_often_is_quarantined(clock: ManualClock, on_clock: MemoryStore) -> None:
+def test_a_run_that_crashes_its_process_too_often_is_quarantined(
+    clock: ManualClock, on_clock: MemoryStore
+) -> None:
     """H1: after so many times in a row, and not before; it says why, and a resume tries it again."""
     calls: list[str] = []
     graph = noting(on_clock, calls=calls)

@@ -1,8 +1,8 @@
-"""A run in your hands: iterate it for its events, or read what came of it."""
+"""`Run` and `AsyncRun`: a run that the caller drives. Iterate it for its events, or read its state and result."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -18,165 +18,128 @@ from limpet.journal.waits import Question
 if TYPE_CHECKING:
     from limpet.drawing.run_marks import RunMarks
 
-Open = Callable[[], Session]
+OpenSession = Callable[[], Session]
 S = TypeVar("S", bound=State)
 
 DEGRADED = "degraded"
-"""The status of a run that goes on, or has ended, although its last save failed."""
+"""The status of a run that is running or completed although its last save failed."""
 
 
-class Seen:
-    """What has been seen of a run in this process. Shared by the handle and the generator that drives the run.
+class OpenedRun(Generic[S]):
+    """What `Run` and `AsyncRun` share: the run's id, and how far it has come in this process."""
 
-    The generator knows nothing else of the handle, so that both go, and the lease with them, as soon as
-    nobody iterates any more.
-    """
-
-    __slots__ = ("_lock", "began", "cancelled", "left", "open", "run_id", "session", "verdict")
-
-    def __init__(self, run_id: str, open_session: Open) -> None:
-        self.run_id, self.open = run_id, open_session
-        self.session: Session | None = None
-        self.verdict: Verdict | None = None
-        self.began = False
-        self.cancelled = False
-        self.left = False
-        self._lock = Lock()
-
-    def begin(self) -> Session:
-        """Open the run. If nobody wants it any more by then, its lease is given back at once."""
-        self.began = True
-        session = self.open()
-        with self._lock:
-            self.session, self.run_id = session, session.id
-            if self.left:
-                session.close()
-        if self.cancelled:
-            session.stop.ask()
-        return session
-
-    def leave(self) -> None:
-        """Nobody waits for the run to be opened any more, in whichever thread that happens."""
-        with self._lock:
-            self.left = True
-            if self.session is not None:
-                self.session.close()
-
-    def end(self, verdict: Verdict) -> None:
-        """The run came to a stop. Raises if it isn't this process's run any more."""
-        self.verdict = verdict
-        if isinstance(verdict.error, (Conflict, RunNotFound)):
-            raise verdict.error
-
-    def status(self) -> str:
-        status = self.verdict.status if self.verdict is not None else RUNNING
-        unsaved = self.session is not None and self.session.core.context.unsaved is not None
-        return DEGRADED if unsaved and status in (RUNNING, COMPLETED) else status
-
-    def state(self) -> State:
-        if self.session is None:
-            raise UsageError(f"run {self.run_id!r} has not begun")
-        state = self.session.core.state
-        return state._copy() if self.verdict is not None else detached(state)
-
-    def standing(self) -> RunMarks | None:
-        """How the run stands, for a picture: by its journal where it has one, else by what is known here."""
-        from limpet.drawing.run_marks import standing_of, standing_so_far
-
-        session = self.session
-        if session is None:
-            return None
-        plan, client = session.compiled.plan, session.compiled.client
-        if client is not None:
-            tail = client.store.read(self.run_id, first=1)
-            if tail.records:
-                return standing_of(plan, tail)._replace(status=self.status())
-        return standing_so_far(plan, session.progress, self.status())
-
-    def outcome(self) -> State:
-        """The final state, or the exception that says why there is none."""
-        verdict = self.verdict
-        if verdict is None or self.session is None:
-            raise UsageError(f"run {self.run_id!r} was left before it came to a stop")
-        if verdict.error is not None:
-            raise verdict.error
-        if verdict.status == PAUSED:
-            p = self.session.progress
-            way_on = "answer" if verdict.questions else "update"
-            way_on = "{question id: answer, …}" if len(verdict.questions) > 1 else way_on
-            reason = f"{p.reason} — resume({self.run_id!r}, {way_on}) goes on"
-            raise RunPaused(self.run_id, reason, verdict.questions, p.place())
-        return self.state()
-
-
-class Handle:
-    """What a sync and an async run have in common: the id, and how far it has come in this process."""
-
-    def __init__(self, run_id: str, open_session: Open) -> None:
-        self._seen = Seen(run_id, open_session)
+    def __init__(self, run_id: str, open_session: OpenSession) -> None:
+        self._slot = SessionSlot(run_id, open_session)
 
     @property
     def id(self) -> str:
         """The id of the run."""
-        return self._seen.run_id
+        return self._slot.run_id
 
     @property
     def error(self) -> LimpetError | None:
-        """Why the run failed or was cancelled, if it did."""
-        return self._seen.verdict.error if self._seen.verdict is not None else None
+        """Why the run failed or was cancelled, if it was."""
+        verdict = self._slot.verdict
+        return None if verdict is None else verdict.error
 
     @property
     def questions(self) -> list[Question]:
-        """What the paused run waits to be told."""
-        return list(self._seen.verdict.questions) if self._seen.verdict is not None else []
+        """The open questions of a paused run."""
+        verdict = self._slot.verdict
+        return [] if verdict is None else list(verdict.questions)
 
     def cancel(self) -> None:
-        """Stop the run before its next node, from any thread. What it saved can be resumed."""
-        self._seen.cancelled = True
-        if self._seen.session is not None:
-            self._seen.session.stop.ask()
+        """Stop the run before its next node, from any thread. It can be resumed from what it saved."""
+        self._slot.cancel()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} {self._seen.status() if self._seen.began else 'not begun'}>"
+        status = self._status() if self._slot.began else "not begun"
+        return f"<{type(self).__name__} {self.id} {status}>"
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows: the graph, coloured by how far the run has come. Begins nothing, never raises."""
+        """What a notebook shows: the graph, coloured by how far the run has come. Starts nothing, never raises."""
         try:
             from limpet.drawing import notebook
 
-            standing = self._seen.standing()
-            if standing is None or self._seen.session is None:
+            session = self._slot.session
+            if session is None:
                 return notebook.words_as_html(repr(self))
-            return notebook.run_as_html(self._seen.session.compiled.plan, standing, self.questions)
+            return notebook.run_as_html(session.compiled.plan, self._marks(session), self.questions)
         except Exception:
             return None  # a notebook then shows the repr
 
+    def _status(self) -> str:
+        session = self._slot.session
+        verdict = self._slot.verdict
+        status = RUNNING if verdict is None else verdict.status
+        if session is not None and session.degraded and status in (RUNNING, COMPLETED):
+            return DEGRADED
+        return status
 
-class Run(Handle, Generic[S]):
-    """A run that is driven by whoever iterates it.
+    def _state(self) -> S:
+        session = self._slot.session
+        if session is None:
+            raise UsageError(f"run {self.id!r} has not begun")
+        state = session.core.state
+        if self._slot.verdict is None:
+            # Nodes still change the state, so the caller gets values that share nothing with it.
+            return cast(S, detached(state))
+        return cast(S, state._copy())
 
-    It begins with the first event that is asked for, or when `state` or `status` is read before that, which
-    runs it to its next stop. `close()`, or letting go of the run, gives it back: anybody can resume it.
+    def _result(self) -> S:
+        """The final state. Raises the error of a run that has none."""
+        verdict = self._slot.verdict
+        session = self._slot.session
+        if verdict is None or session is None:
+            raise UsageError(f"run {self.id!r} was closed before it stopped")
+        if verdict.error is not None:
+            raise verdict.error
+        if verdict.status == PAUSED:
+            progress = session.progress
+            reason = (
+                f"{progress.reason} — resume({self.id!r}, {_what_to_give(verdict.questions)}) continues it"
+            )
+            raise RunPaused(self.id, reason, verdict.questions, progress.place())
+        return self._state()
+
+    def _marks(self, session: Session) -> RunMarks:
+        """How far the run has come, for a picture: by its journal if it has one, else by what is known here."""
+        from limpet.drawing.run_marks import standing_of, standing_so_far
+
+        plan = session.compiled.plan
+        client = session.compiled.client
+        if client is not None:
+            tail = client.store.read(self.id, first=1)
+            if tail.records:
+                return standing_of(plan, tail)._replace(status=self._status())
+        return standing_so_far(plan, session.progress, self._status())
+
+
+class Run(OpenedRun[S]):
+    """A run that is driven by the caller that iterates it.
+
+    It begins with the first event that is asked for, or when `state` or `status` is read before that, which runs it
+    to its next stop. `close()`, or dropping the last reference to the run, releases it: any process can resume it.
     """
 
-    def __init__(self, run_id: str, open_session: Open) -> None:
+    def __init__(self, run_id: str, open_session: OpenSession) -> None:
         super().__init__(run_id, open_session)
-        self._events = _driven(self._seen)
+        self._events = _drive_sync(self._slot)
 
     @property
     def status(self) -> str:
-        """`running`, `paused`, `completed`, `failed` or `cancelled`; `degraded` while what it did isn't saved."""
-        self._drain_unless_begun()
-        return self._seen.status()
+        """`running`, `paused`, `completed`, `failed` or `cancelled`; `degraded` while its last step isn't saved."""
+        self._begin()
+        return self._status()
 
     @property
     def state(self) -> S:
         """The state as it is now."""
-        self._drain_unless_begun()
-        return cast(S, self._seen.state())
+        self._begin()
+        return self._state()
 
     def wait(self) -> Run[S]:
-        """Run to the next stop, letting the events go."""
+        """Run to the next stop and ignore the events."""
         for _ in self._events:
             pass
         return self
@@ -184,10 +147,10 @@ class Run(Handle, Generic[S]):
     def result(self) -> S:
         """Run to the end and return the final state. Raises the run's error, or `RunPaused`."""
         self.wait()
-        return cast(S, self._seen.outcome())
+        return self._result()
 
     def close(self) -> None:
-        """Leave the run where it is, so that anybody can resume it."""
+        """Leave the run where it is and release it, so that any process can resume it."""
         self._events.close()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -196,30 +159,30 @@ class Run(Handle, Generic[S]):
     def __next__(self) -> dict[str, Any]:
         return next(self._events)
 
-    def _drain_unless_begun(self) -> None:
-        if not self._seen.began:
+    def _begin(self) -> None:
+        if not self._slot.began:
             self.wait()
 
 
-class AsyncRun(Handle, Generic[S]):
+class AsyncRun(OpenedRun[S]):
     """The same for `async for`; `await run.wait()` and `await run.result()` run it to its next stop."""
 
-    def __init__(self, run_id: str, open_session: Open) -> None:
+    def __init__(self, run_id: str, open_session: OpenSession) -> None:
         super().__init__(run_id, open_session)
-        self._events = _driven_async(self._seen)
+        self._events = _drive_async(self._slot)
 
     @property
     def status(self) -> str:
-        """`running`, `paused`, `completed`, `failed` or `cancelled`; `degraded` while what it did isn't saved."""
-        return self._seen.status()
+        """`running`, `paused`, `completed`, `failed` or `cancelled`; `degraded` while its last step isn't saved."""
+        return self._status()
 
     @property
     def state(self) -> S:
         """The state as it is now. Raises `UsageError` before the run has begun."""
-        return cast(S, self._seen.state())
+        return self._state()
 
     async def wait(self) -> AsyncRun[S]:
-        """Run to the next stop, letting the events go."""
+        """Run to the next stop and ignore the events."""
         async for _ in self._events:
             pass
         return self
@@ -227,10 +190,10 @@ class AsyncRun(Handle, Generic[S]):
     async def result(self) -> S:
         """Run to the end and return the final state. Raises the run's error, or `RunPaused`."""
         await self.wait()
-        return cast(S, self._seen.outcome())
+        return self._result()
 
     async def aclose(self) -> None:
-        """Leave the run where it is, so that anybody can resume it."""
+        """Leave the run where it is and release it, so that any process can resume it."""
         await self._events.aclose()
 
     def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
@@ -240,25 +203,87 @@ class AsyncRun(Handle, Generic[S]):
         return await anext(self._events)
 
 
-def _driven(seen: Seen) -> Generator[dict[str, Any], None, None]:
-    seen.end((yield from drive(seen.begin())))
+class SessionSlot:
+    """The session of a run once it is opened, and its verdict once it stops.
+
+    The generator that drives the run writes it, and the `Run` reads it. The generator refers to nothing else of the
+    `Run`. With a reference to the `Run` itself the two would form a cycle, and the lease of a run that the caller has
+    dropped would be held until the garbage collector finds it.
+    """
+
+    __slots__ = ("_lock", "_open_session", "abandoned", "began", "cancelled", "run_id", "session", "verdict")
+
+    def __init__(self, run_id: str, open_session: OpenSession) -> None:
+        self.run_id = run_id
+        self.session: Session | None = None
+        self.verdict: Verdict | None = None
+        self.began = False
+        self.cancelled = False
+        self.abandoned = False
+        self._open_session = open_session
+        self._lock = Lock()
+
+    def begin(self) -> Session:
+        """Open the run. If its caller has gone meanwhile, the lease is released at once."""
+        self.began = True
+        session = self._open_session()
+        with self._lock:
+            self.session = session
+            self.run_id = session.id
+            if self.abandoned:
+                session.close()
+        if self.cancelled:
+            session.stop.ask()
+        return session
+
+    def abandon(self) -> None:
+        """The caller no longer waits for the run to be opened, which another thread may still be doing."""
+        with self._lock:
+            self.abandoned = True
+            if self.session is not None:
+                self.session.close()
+
+    def cancel(self) -> None:
+        """Stop the run before its next node, or before its first if it isn't open yet."""
+        self.cancelled = True
+        if self.session is not None:
+            self.session.stop.ask()
+
+    def finish(self, verdict: Verdict) -> None:
+        """The run has stopped. Raises if it is no longer the run of this process."""
+        self.verdict = verdict
+        if isinstance(verdict.error, (Conflict, RunNotFound)):
+            raise verdict.error
 
 
-async def _driven_async(seen: Seen) -> AsyncGenerator[dict[str, Any], None]:
+def _drive_sync(slot: SessionSlot) -> Generator[dict[str, Any], None, None]:
+    slot.finish((yield from drive(slot.begin())))
+
+
+async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None]:
     import asyncio
     from contextlib import aclosing
 
-    from limpet.engine.drivers import async_driver as aio
+    from limpet.engine.drivers import async_driver
 
-    opening = asyncio.ensure_future(asyncio.to_thread(seen.begin))
+    # Opening waits for the store, so a thread does it. That thread can't be interrupted: if the caller is cancelled
+    # while it works, the run that it opens has to be released when it is done.
+    opening = asyncio.ensure_future(asyncio.to_thread(slot.begin))
     try:
         session = await asyncio.shield(opening)
     except asyncio.CancelledError:
-        seen.leave()
+        slot.abandon()
         raise
-    async with aclosing(aio.drive(session)) as events:
+    async with aclosing(async_driver.drive(session)) as events:
         async for event in events:
             if isinstance(event, Verdict):
-                seen.end(event)
+                slot.finish(event)
             else:
                 yield event
+
+
+def _what_to_give(questions: Sequence[Question]) -> str:
+    """The second argument of the `resume` that a paused run waits for."""
+    if len(questions) > 1:
+        return "{question id: answer, …}"
+    return "answer" if questions else "update"

@@ -32,7 +32,7 @@ SECRET = "swordfish"
 
 def standing(graph: Any, run_id: str = "r") -> RunMarks:
     compiled = graph.compiled()
-    return standing_of(compiled.plan, compiled.need_link("a test").store.read(run_id, first=1))
+    return standing_of(compiled.plan, compiled.need_client("a test").store.read(run_id, first=1))
 
 
 def words(graph: Any, run_id: str = "r") -> dict[str, str]:
@@ -375,7 +375,7 @@ def test_a_run_without_a_store_is_shown_by_what_is_known_of_it() -> None:
     assert "failed: ValueError" in (run._repr_html_() or "")
     done = research().invoke({})
     done.wait()
-    session = done._seen.session
+    session = done._slot.session
     assert session is not None
     found = standing_so_far(session.compiled.plan, session.progress, "completed")
     assert {place for place, mark in found.marks.items() if mark.kind == "done"} >= {
@@ -404,8 +404,8 @@ def test_a_notebook_never_sees_an_exception(tmp_path: Path) -> None:
     assert graph._repr_svg_() is None
     compiled = graph._compiled
     assert compiled is not None
-    assert compiled.link is not None
-    compiled.link.store.delete("r")
+    assert compiled.client is not None
+    compiled.client.store.delete("r")
     assert run._repr_html_() is None
 
 

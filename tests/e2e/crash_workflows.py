@@ -583,7 +583,7 @@ def watched(flow: Any, folder: Path, checkpoint: str | None = None, driver: str 
     else:
         for event in run:
             hear(event)
-    end = run._seen.verdict
+    end = run._slot.verdict
     state = dict(run.state)
     final = getattr(run.state, "checkpoint_id", None)
     return {

@@ -161,7 +161,7 @@ def test_a_run_that_is_cancelled_while_it_is_opened_is_given_back(
 ) -> None:
     """H7, G12: also when the event loop has ended by then."""
     entered, go_on = threading.Event(), threading.Event()
-    begin = runs.Seen.begin
+    begin = runs.SessionSlot.begin
 
     def slowly(seen: Any) -> Any:
         if moment == "opened":
@@ -181,7 +181,7 @@ def test_a_run_that_is_cancelled_while_it_is_opened_is_given_back(
             await task
 
     with monkeypatch.context() as patched:
-        patched.setattr(runs.Seen, "begin", slowly)
+        patched.setattr(runs.SessionSlot, "begin", slowly)
         asyncio.run(main())
     assert graph.resume("r")["sum"] == 2
 

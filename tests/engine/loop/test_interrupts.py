@@ -293,7 +293,7 @@ def test_execute_raises_when_a_run_is_interrupted() -> None:
     """F3, F4: it can't return a final state; the error says how to go on."""
     graph = graph_of(Ran()).compile(store="memory://", interrupt_before=["review"])
     with pytest.raises(
-        RunPaused, match=r"interrupted before 'review' — resume\('r', update\) goes on"
+        RunPaused, match=r"interrupted before 'review' — resume\('r', update\) continues it"
     ) as caught:
         graph.execute({}, run_id="r")
     assert (caught.value.run_id, caught.value.node, caught.value.questions) == ("r", "review", [])

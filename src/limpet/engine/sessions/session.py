@@ -135,6 +135,11 @@ class Session:
         return self.progress.run_id
 
     @property
+    def degraded(self) -> bool:
+        """Whether the run continues although its last save failed."""
+        return self.core.context.unsaved is not None
+
+    @property
     def wait(self) -> Callable[[float, Event], object] | None:
         """How to let time pass by the store's clock, where that isn't done by just waiting."""
         return None if self.compiled.client is None else self.compiled.client.wait
