@@ -1,4 +1,4 @@
-"""A bell that is rung when something changes: whoever waits hears it, and so does whoever comes to wait later."""
+"""How threads wait until a store changes, without missing a change between two calls."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from time import monotonic
 
 
 class ChangeSignal:
-    """Rings are counted, and each thread knows how many it has heard of. So none is lost to another's hearing it.
+    """Counts changes; each thread remembers the count that it saw last, so no thread misses a change.
 
-    A thread that asks for the first time begins to count there.
+    A thread that asks for the first time starts with the count as it is then.
     """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition(threading.Lock())
-        self._rings = 0
-        self._heard = threading.local()
+        self.condition = threading.Condition(threading.Lock())
+        self._changes = 0
+        self._seen = threading.local()
 
-    def ring(self) -> None:
-        """Have all who wait hear it."""
-        with self.changed:
-            self._rings += 1
-            self.changed.notify_all()
+    def notify(self) -> None:
+        """Count a change, and wake all threads that wait."""
+        with self.condition:
+            self._changes += 1
+            self.condition.notify_all()
 
-    def stir(self) -> None:
-        """Have all who wait look around, though nothing has changed."""
-        with self.changed:
-            self.changed.notify_all()
+    def wake(self) -> None:
+        """Wake all threads that wait, though nothing has changed."""
+        with self.condition:
+            self.condition.notify_all()
 
-    def heard(self) -> bool:
-        """Whether it was rung since this thread asked last. The caller holds `changed`."""
-        before = getattr(self._heard, "rings", None)
-        self._heard.rings = self._rings
-        return before is not None and before != self._rings
+    def has_changed(self) -> bool:
+        """Whether there was a change since this thread asked last. The caller holds `condition`."""
+        seen = getattr(self._seen, "changes", None)
+        self._seen.changes = self._changes
+        return seen is not None and seen != self._changes
 
     def wait(self, timeout: float) -> bool:
-        """Wait until it is rung, for so many seconds at most. True at once if it was since this thread asked last."""
+        """Wait up to `timeout` seconds for a change. True at once if there was one since this thread asked last."""
         deadline = monotonic() + timeout
-        with self.changed:
-            while not self.heard():
-                rest = deadline - monotonic()
-                if rest <= 0:
+        with self.condition:
+            while not self.has_changed():
+                remaining = deadline - monotonic()
+                if remaining <= 0:
                     return False
-                self.changed.wait(rest)
+                self.condition.wait(remaining)
             return True

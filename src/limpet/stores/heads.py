@@ -1,31 +1,174 @@
-"""Why a store refuses: the same reasons, in the same words and order of precedence, in every store."""
+"""The rules of a run's head: who may advance the run, and what each call to a store changes. Written once, and pure.
+
+    transition   allowed when                                     what changes
+    create       the run id is free (the store checks it)         the head begins, with fence 1
+    claim        no valid lease, or `instead_of` is the fence     fence + 1, holder, lease, `updated`, maybe `crashes`
+    renew        the lease has the run's fence, and a holder      lease, `updated`
+    release      the lease has the run's fence                    no holder, no lease
+    signal       always                                           signal
+    apply        `refusal` has no reason against the commit       sequence, and what the commit gives
+
+The fence is what keeps two processes from writing to one run. It only ever grows, and only `claim` raises it. So a
+process that was away while another one claimed the run carries an old fence, and each of its calls is refused. The
+time on a lease decides only whether the run *can be claimed*: a holder whose lease ran out may still commit, as long
+as no other process has claimed the run.
+
+These functions read no clock and change nothing: `now` is given, by the store's own clock, and the caller stores the
+head that it gets back. A store must do both under one lock or in one transaction. The stores in memory, in files
+and over checkpoints call these functions. PostgreSQL, Redis and SQLite state the same rules in SQL or Lua, under the
+same names, and `limpet.testing.conformance` holds all of them to one behaviour.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from limpet.errors import Conflict
-from limpet.journal.store import Commit, OnSignal, RunFilter, RunHead, Signalled
+from limpet.journal.store import (
+    RUNNING,
+    Commit,
+    Heads,
+    Lease,
+    NewRun,
+    OnSignal,
+    RunFilter,
+    RunHead,
+    Signalled,
+)
+
+# Transitions
 
 
-def refusal(commit: Commit, head: RunHead, now: float) -> Exception | None:
+def create(run: NewRun, now: float) -> tuple[RunHead, Lease | None]:
+    """The head of a new run with all of its first records, and the lease if the run names a holder."""
+    lease = None
+    if run.holder is not None:
+        lease = Lease(run.run_id, fence=1, until=now + run.ttl)
+    head = RunHead(
+        run_id=run.run_id,
+        graph=run.graph,
+        status=run.status,
+        sequence=len(run.records),
+        snapshot=1 if run.records else 0,
+        fence=1,
+        created=now,
+        updated=now,
+        holder=run.holder,
+        lease_until=None if lease is None else lease.until,
+        tags=tuple(run.tags),
+        parent=run.parent,
+        note=run.note,
+        due=run.due,
+        priority=run.priority,
+    )
+    return head, lease
+
+
+def claim(
+    head: RunHead, holder: str, ttl: float, now: float, instead_of: int | None = None
+) -> tuple[RunHead, Lease]:
+    """The head once `holder` has the run, and its lease. Raises `Conflict` if another holder's lease is valid.
+
+    `instead_of` breaks a valid lease, but only the one with this fence: between finding a holder dead and breaking
+    its lease, a third process may have claimed the run.
+    """
+    if instead_of != head.fence:
+        refuse_if_held(head, now)
+    crashes = head.crashes
+    if head.holder is not None:  # a holder that stops in order releases the run first
+        crashes += 1
+    lease = Lease(head.run_id, head.fence + 1, now + ttl, crashes)
+    claimed = head._replace(
+        fence=lease.fence,
+        crashes=lease.crashes,
+        holder=holder,
+        lease_until=lease.until,
+        updated=now,
+    )
+    return claimed, lease
+
+
+def renew(head: RunHead, lease: Lease, ttl: float, now: float) -> RunHead | None:
+    """The head with the lease prolonged; None if the lease was lost: claimed by another holder, or released.
+
+    A lease that ran out is prolonged as well, since no other process holds the run.
+    """
+    if head.fence != lease.fence or head.holder is None:
+        return None
+    return head._replace(lease_until=now + ttl, updated=now)
+
+
+def release(head: RunHead, lease: Lease) -> RunHead | None:
+    """The head without a holder; None if another process claimed the run since, and so holds it."""
+    if head.fence != lease.fence:
+        return None
+    return head._replace(holder=None, lease_until=None)
+
+
+def signal(head: RunHead, signal: str) -> RunHead:
+    """The head with a request that waits for the run's holder, in place of an earlier one."""
+    return head._replace(signal=signal)
+
+
+def apply(head: RunHead, commit: Commit, now: float) -> RunHead:
+    """The head after a commit that `refusal` has no reason against.
+
+    `sequence` counts the commit's records, those of a purge too. With a status, `updated` and `due` are set as well,
+    and any status but `running` releases the lease: no process advances the run from there.
+    """
+    changes: dict[str, Any] = {"sequence": head.sequence + len(commit.records)}
+    if commit.snapshot:
+        changes["snapshot"] = commit.snapshot
+    if commit.purge:  # no record is left, so no whole one either
+        changes["snapshot"] = 0
+    if commit.status:
+        changes.update(status=commit.status, updated=now, due=commit.due)
+        if commit.status != RUNNING:
+            changes.update(holder=None, lease_until=None)
+    if commit.note is not None:
+        changes["note"] = commit.note
+    if commit.on_signal is OnSignal.CLEAR:
+        changes["signal"] = None
+    return head._replace(**changes)
+
+
+def changes_more_than_sequence(head: RunHead, commit: Commit) -> bool:
+    """Whether a commit changes anything in the head but its sequence number. Most don't, and so cost a store less."""
+    return bool(
+        commit.status
+        or commit.snapshot
+        or commit.note is not None
+        or commit.purge
+        or (commit.on_signal is OnSignal.CLEAR and head.signal is not None)
+    )
+
+
+# Refusals
+
+
+def refusal(commit: Commit, head: RunHead, now: float, sequence: int | None = None) -> Exception | None:
     """Why `commit` can't be applied to a run whose head is `head`, or None if it can.
 
-    An old fence weighs more than a wrong sequence number, and both more than a waiting signal.
+    An old fence outweighs a wrong sequence number, and both outweigh a waiting signal: a process that lost the run
+    must not act on a signal that is meant for the new holder. `sequence` replaces the head's own, for a store that
+    counts a run's records elsewhere.
     """
+    if sequence is None:
+        sequence = head.sequence
     if commit.fence != head.fence:
         return Conflict(
             head.run_id,
             f"the write carries fence {commit.fence}, but the run was claimed since (fence {head.fence}); "
-            + whereabouts(head, now),
+            + describe_lease(head, now),
             head.holder,
             head.lease_until,
         )
-    if commit.expected != head.sequence:
+    if commit.expected != sequence:
         return Conflict(
             head.run_id,
-            f"the write goes after record {commit.expected}, but the run is at record {head.sequence}; "
-            + whereabouts(head, now),
+            f"the write goes after record {commit.expected}, but the run is at record {sequence}; "
+            + describe_lease(head, now),
             head.holder,
             head.lease_until,
         )
@@ -34,12 +177,36 @@ def refusal(commit: Commit, head: RunHead, now: float) -> Exception | None:
     return None
 
 
+def refuse_if_held(head: RunHead, now: float) -> None:
+    """Raise `Conflict` for a run whose lease is valid."""
+    if is_held(head, now):
+        raise held_conflict(head, now)
+
+
 def is_held(head: RunHead, now: float) -> bool:
-    """Whether somebody holds a lease of the run that has not run out."""
+    """Whether a holder has a lease of the run that has not run out."""
     return head.lease_until is not None and head.lease_until > now
 
 
-def fits(head: RunHead, which: RunFilter, now: float) -> bool:
+def held_conflict(head: RunHead, now: float) -> Conflict:
+    """The `Conflict` for a run that another process holds."""
+    return Conflict(head.run_id, describe_lease(head, now), head.holder, head.lease_until)
+
+
+def describe_lease(head: RunHead, now: float) -> str:
+    """Who holds the run and for how long, as part of a sentence."""
+    if head.lease_until is None:
+        return "no process holds it now"
+    left = head.lease_until - now
+    if left > 0:
+        return f"held by {head.holder} for another {left:.1f} s"
+    return f"last held by {head.holder}, whose lease ran out {-left:.1f} s ago"
+
+
+# Filters and orderings
+
+
+def matches(head: RunHead, which: RunFilter, now: float) -> bool:
     """Whether a run is among those that `which` asks for."""
     return (
         (not which.statuses or head.status in which.statuses)
@@ -50,26 +217,37 @@ def fits(head: RunHead, which: RunFilter, now: float) -> bool:
     )
 
 
-def wants(head: RunHead, graphs: Sequence[str], now: float) -> bool:
-    """Whether a run of one of these graphs is due and has no holder."""
+def newest_first(heads: Iterable[RunHead], which: RunFilter) -> Heads:
+    """The heads in the order of `list`, from the filter's offset on and up to its limit."""
+    ordered = sorted(heads, key=lambda head: (head.created, head.run_id), reverse=True)
+    return ordered[which.offset :][: which.limit]
+
+
+def is_ready(head: RunHead, graphs: Collection[str], now: float) -> bool:
+    """Whether a run of one of these graphs is due and no process holds it."""
     return head.due is not None and head.due <= now and head.graph in graphs and not is_held(head, now)
 
 
-def urgency(head: RunHead) -> tuple[int, float, float, str]:
-    """What runs that want a holder are sorted by, for those that are in no database."""
-    return -head.priority, head.due or 0.0, head.created, head.run_id
+def most_urgent_first(heads: Iterable[RunHead]) -> Heads:
+    """The heads in the order of `ready`."""
+    return sorted(heads, key=lambda head: (-head.priority, head.due or 0.0, head.created, head.run_id))
 
 
-def held(head: RunHead, now: float) -> Conflict:
-    """The `Conflict` for a run that somebody else holds."""
-    return Conflict(head.run_id, whereabouts(head, now), head.holder, head.lease_until)
+def is_expired(head: RunHead, older_than: float, statuses: Sequence[str], now: float) -> bool:
+    """Whether `expire` deletes the run: it has one of these statuses, is old enough, and no process holds it."""
+    return head.status in statuses and head.updated <= now - older_than and not is_held(head, now)
 
 
-def whereabouts(head: RunHead, now: float) -> str:
-    """Who holds the run and for how long, as part of a sentence."""
-    if head.lease_until is None:
-        return "nobody holds it now"
-    left = head.lease_until - now
-    if left > 0:
-        return f"held by {head.holder} for another {left:.1f} s"
-    return f"last held by {head.holder}, whose lease ran out {-left:.1f} s ago"
+# Records
+
+
+def readable(head: RunHead, dropped: int, first: int | None, last: int | None) -> tuple[int, int]:
+    """The numbers of the first and the last record that `read` gives, where the first `dropped` ones are gone."""
+    start = head.snapshot if first is None else first
+    stop = head.sequence if last is None else min(last, head.sequence)
+    return max(start, dropped + 1), stop
+
+
+def prunable(head: RunHead, dropped: int, before: int) -> int:
+    """How many more records `prune` drops: those below `before`, but never the newest whole one or a later one."""
+    return max(min(before, head.snapshot) - 1 - dropped, 0)

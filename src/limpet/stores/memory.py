@@ -1,4 +1,4 @@
-"""A store that lives and ends with the process: for tests, and for runs that need not survive it."""
+"""A store that ends with its process: for tests, and for runs that need not survive the process."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from dataclasses import dataclass
 from limpet.errors import RunExists, RunNotFound, StoreUnavailable
 from limpet.journal.store import (
     ENDED,
-    RUNNING,
     Abilities,
     Commit,
     Heads,
     Lease,
     NewRun,
-    OnSignal,
     RunFilter,
     RunHead,
     Tail,
 )
+from limpet.stores import heads
 from limpet.stores.change_signal import ChangeSignal
-from limpet.stores.heads import fits, held, is_held, refusal, urgency, wants
 
 
 class MemoryStore:
-    """Keeps runs in this process. Each store is its own world; nothing is shared between two of them."""
+    """Keeps runs in this process. Two stores share nothing."""
 
     abilities = Abilities(level="memory", shared=False, notifies=True)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self._lock = threading.Lock()
-        self._bell = ChangeSignal()
+        self._changes = ChangeSignal()
         self._runs: dict[str, _Run] | None = {}
 
     def __repr__(self) -> str:
-        return f"<MemoryStore {'closed' if self.closed else f'of {len(self._open())} runs'}>"
+        if self._runs is None:
+            return "<MemoryStore closed>"
+        return f"<MemoryStore of {len(self._runs)} runs>"
 
     @property
     def closed(self) -> bool:
@@ -46,31 +46,14 @@ class MemoryStore:
 
     def create(self, run: NewRun) -> Lease | None:
         with self._lock:
-            runs, now = self._open(), self.clock()
+            runs = self._open()
             if run.run_id in runs:
                 raise RunExists(run.run_id)
-            until = None if run.holder is None else now + run.ttl
-            head = RunHead(
-                run_id=run.run_id,
-                graph=run.graph,
-                status=run.status,
-                sequence=0,
-                snapshot=1 if run.records else 0,
-                fence=1,
-                created=now,
-                updated=now,
-                holder=run.holder,
-                lease_until=until,
-                tags=tuple(run.tags),
-                parent=run.parent,
-                note=run.note,
-                due=run.due,
-                priority=run.priority,
-            )
+            head, lease = heads.create(run, self.clock())
             runs[run.run_id] = _Run(head, 0, list(run.records))
-            if run.holder is None:
-                self._bell.ring()
-            return None if until is None else Lease(run.run_id, 1, until)
+            if lease is None:
+                self._changes.notify()
+            return lease
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         with self._lock:
@@ -79,107 +62,103 @@ class MemoryStore:
 
     def head(self, run_id: str) -> RunHead:
         with self._lock:
-            return self._run(run_id).whole_head()
+            return self._run(run_id).current_head()
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         with self._lock:
             run = self._run(run_id)
-            head = run.whole_head()
-            start = max(head.snapshot if first is None else first, run.dropped + 1)
-            stop = head.sequence if last is None else last
+            head = run.current_head()
+            start, stop = heads.readable(head, run.dropped, first, last)
             records = run.records[start - run.dropped - 1 : max(stop - run.dropped, 0)]
             return Tail(head, start if records else head.sequence + 1, records)
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         with self._lock:
-            run, now = self._run(run_id), self.clock()
-            if is_held(run.head, now) and instead_of != run.head.fence:
-                raise held(run.head, now)
-            lease = Lease(
-                run_id, run.head.fence + 1, now + ttl, run.head.crashes + (run.head.holder is not None)
-            )
-            run.head = run.head._replace(
-                fence=lease.fence, crashes=lease.crashes, holder=holder, lease_until=lease.until, updated=now
-            )
+            run = self._run(run_id)
+            run.head, lease = heads.claim(run.head, holder, ttl, self.clock(), instead_of)
             return lease
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
         leases = list(leases)
         with self._lock:
-            runs, now = self._open(), self.clock()
+            runs = self._open()
+            now = self.clock()
             return [self._renew(runs.get(lease.run_id), lease, now, ttl) for lease in leases]
 
     def release(self, lease: Lease) -> None:
         with self._lock:
             run = self._open().get(lease.run_id)
-            if run is not None and run.head.fence == lease.fence:
-                run.head = run.head._replace(holder=None, lease_until=None)
-                self._bell.ring()
+            if run is None:
+                return
+            released = heads.release(run.head, lease)
+            if released is not None:
+                run.head = released
+                self._changes.notify()
 
     def signal(self, run_id: str, signal: str) -> None:
         with self._lock:
             run = self._run(run_id)
-            run.head = run.head._replace(signal=signal)
-            self._bell.ring()
+            run.head = heads.signal(run.head, signal)
+            self._changes.notify()
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         with self._lock:
             now = self.clock()
-            heads = [run.whole_head() for run in self._open().values() if wants(run.head, graphs, now)]
-        return sorted(heads, key=urgency)[:limit]
+            runs = self._open().values()
+            found = [run.current_head() for run in runs if heads.is_ready(run.head, graphs, now)]
+        return heads.most_urgent_first(found)[:limit]
 
     def list(self, which: RunFilter) -> list[RunHead]:
         with self._lock:
             now = self.clock()
-            heads = [run.whole_head() for run in self._open().values() if fits(run.head, which, now)]
-        heads.sort(key=lambda head: (head.created, head.run_id), reverse=True)
-        return heads[which.offset :][: which.limit]
+            runs = self._open().values()
+            found = [run.current_head() for run in runs if heads.matches(run.head, which, now)]
+        return heads.newest_first(found, which)
 
     def prune(self, run_id: str, before: int) -> int:
         with self._lock:
             run = self._run(run_id)
-            gone = max(min(before, run.head.snapshot) - 1 - run.dropped, 0)
-            del run.records[:gone]
-            run.dropped += gone
-            return gone
+            count = heads.prunable(run.head, run.dropped, before)
+            del run.records[:count]
+            run.dropped += count
+            return count
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
         with self._lock:
-            runs, now = self._open(), self.clock()
-            limit = now - older_than
-            old = [
+            now = self.clock()
+            runs = self._open()
+            expired = [
                 run_id
                 for run_id, run in runs.items()
-                if run.head.status in statuses and run.head.updated <= limit and not is_held(run.head, now)
+                if heads.is_expired(run.head, older_than, statuses, now)
             ]
-            for run_id in old:
+            for run_id in expired:
                 del runs[run_id]
-            if old:
-                self._bell.ring()
-            return len(old)
+            if expired:
+                self._changes.notify()
+            return len(expired)
 
     def delete(self, run_id: str) -> None:
         with self._lock:
-            run, now = self._run(run_id), self.clock()
-            if is_held(run.head, now):
-                raise held(run.head, now)
+            run = self._run(run_id)
+            heads.refuse_if_held(run.head, self.clock())
             del self._open()[run_id]
-            self._bell.ring()
+            self._changes.notify()
 
     def wait_for_change(self, timeout: float) -> bool:
         self._open()
-        changed = self._bell.wait(timeout)
+        changed = self._changes.wait(timeout)
         self._open()
         return changed
 
     def close(self) -> None:
         with self._lock:
             self._runs = None
-            self._bell.ring()
+            self._changes.notify()
 
     def _open(self) -> dict[str, _Run]:
         if self._runs is None:
-            raise StoreUnavailable("this memory store was closed, and what it kept is gone; open a new one")
+            raise StoreUnavailable("this memory store was closed, and its runs are gone; open a new one")
         return self._runs
 
     def _run(self, run_id: str) -> _Run:
@@ -193,48 +172,38 @@ class MemoryStore:
         if run is None:
             return RunNotFound(commit.run_id)
         head = run.head
-        fits = commit.fence == head.fence and commit.expected == run.sequence
-        if not fits or (commit.on_signal is OnSignal.REFUSE and head.signal is not None):
-            return refusal(commit, run.whole_head(), self.clock())
+        now = self.clock()
+        refused = heads.refusal(commit, head, now, run.sequence)
+        if refused is not None:
+            return refused
+        if heads.changes_more_than_sequence(head, commit):
+            run.head = heads.apply(head, commit, now)
         if commit.purge:
-            run.dropped, run.records = run.sequence + len(commit.records), []
+            run.dropped = run.sequence + len(commit.records)
+            run.records = []
         else:
             run.records.extend(commit.records)
-        if (
-            commit.snapshot
-            or commit.status
-            or commit.note is not None
-            or commit.purge
-            or commit.on_signal is OnSignal.CLEAR
-        ):
-            run.head = self._changed(head, commit)
-            if commit.status:
-                self._bell.ring()
+        if commit.status:
+            self._changes.notify()
         return None
 
-    def _changed(self, head: RunHead, commit: Commit) -> RunHead:
-        freed = commit.status not in (None, RUNNING)
-        return head._replace(
-            snapshot=0 if commit.purge else commit.snapshot or head.snapshot,
-            status=commit.status or head.status,
-            note=head.note if commit.note is None else commit.note,
-            updated=self.clock() if commit.status else head.updated,
-            due=commit.due if commit.status else head.due,
-            holder=None if freed else head.holder,
-            lease_until=None if freed else head.lease_until,
-            signal=None if commit.on_signal is OnSignal.CLEAR else head.signal,
-        )
-
     def _renew(self, run: _Run | None, lease: Lease, now: float, ttl: float) -> str | None:
-        if run is None or run.head.fence != lease.fence or run.head.holder is None:
+        if run is None:
             return None
-        run.head = run.head._replace(lease_until=now + ttl, updated=now)
-        return run.head.signal or ""
+        renewed = heads.renew(run.head, lease, ttl, now)
+        if renewed is None:
+            return None
+        run.head = renewed
+        return renewed.signal or ""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Run:
-    """A head whose `sequence` is not kept up, and the records after the first `dropped` ones."""
+    """A head and the records after the first `dropped` ones.
+
+    The head's own `sequence` is out of date: it follows from the records, and copying a head for each commit would
+    cost more than the commit.
+    """
 
     head: RunHead
     dropped: int
@@ -244,5 +213,5 @@ class _Run:
     def sequence(self) -> int:
         return self.dropped + len(self.records)
 
-    def whole_head(self) -> RunHead:
+    def current_head(self) -> RunHead:
         return self.head._replace(sequence=self.sequence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from limpet.journal.store import RUNNING, Commit, OnSignal, RunHead
+from limpet.journal.store import RunHead
 from limpet.stores.atomic_files import explained
 from limpet.stores.files.locks import Stripe
 from limpet.stores.files.run_files import RunFiles
@@ -70,19 +70,3 @@ class Batch:
             run.undo()
         self._written.clear()
         self._purged.clear()
-
-
-def changed(head: RunHead, commit: Commit, now: float) -> RunHead | None:
-    """The head after a commit; None if it stays as it is but for its sequence number."""
-    freed = commit.status not in (None, RUNNING)
-    after = head._replace(
-        snapshot=0 if commit.purge else commit.snapshot or head.snapshot,
-        status=commit.status or head.status,
-        note=head.note if commit.note is None else commit.note,
-        updated=now if commit.status else head.updated,
-        due=commit.due if commit.status else head.due,
-        holder=None if freed else head.holder,
-        lease_until=None if freed else head.lease_until,
-        signal=None if commit.on_signal is OnSignal.CLEAR else head.signal,
-    )
-    return None if after == head and not commit.purge else after

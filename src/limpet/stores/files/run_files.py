@@ -30,6 +30,7 @@ from limpet.stores.files.frames import (
     records_of,
     seed_of,
 )
+from limpet.stores.heads import prunable
 
 HEAD, JOURNAL = ".head", ".log"
 WORTH_REWRITING = 64 * 1024
@@ -172,8 +173,8 @@ class RunFiles:
 
     def drop(self, before: int) -> int:
         """Drop the records below a number; returns how many. They leave the file when it is worth it."""
-        gone = min(before, self.head.snapshot) - 1 - self.place.dropped
-        if gone <= 0:
+        gone = prunable(self.head, self.place.dropped, before)
+        if gone == 0:
             return 0
         dropped = self.place.dropped + gone
         begin = self._offset_of(dropped + 1)

@@ -32,12 +32,12 @@ from limpet.journal.store import (
     RunHead,
     Tail,
 )
-from limpet.stores.files.batch import Batch, changed
+from limpet.stores import heads
+from limpet.stores.files.batch import Batch
 from limpet.stores.files.directory import explaining, prepare, sweep
 from limpet.stores.files.locks import SHARED, Locks, Stripe
 from limpet.stores.files.run_cache import RunCache
 from limpet.stores.files.run_files import HEAD, JOURNAL, begin, name_of, parsed
-from limpet.stores.heads import fits, held, is_held, refusal, urgency, wants
 
 
 class FileStore:
@@ -82,21 +82,14 @@ class FileStore:
             with suppress(RunNotFound):
                 self._shelf.find(stripe, run.run_id)
                 raise RunExists(run.run_id)
-            now = self.clock()
-            until = None if run.holder is None else now + run.ttl
-            head = RunHead(
-                run_id=run.run_id, graph=run.graph, status=run.status, sequence=0,
-                snapshot=1 if run.records else 0, fence=1, created=now, updated=now, holder=run.holder,
-                lease_until=until, tags=tuple(run.tags), parent=run.parent, note=run.note, due=run.due,
-                priority=run.priority,
-            )  # fmt: skip
+            head, lease = heads.create(run, self.clock())
             stripe.changed()
             try:
                 made = begin(self._runs, self._flush, head, list(run.records))
             except ValueError as problem:
                 raise StoreUnavailable(f"run {run.run_id!r}: {problem}") from problem
             self._shelf.remember(stripe, made)
-        return None if until is None else Lease(run.run_id, 1, until)
+        return lease
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         outcomes: list[Exception | None] = [None] * len(commits)
@@ -117,24 +110,15 @@ class FileStore:
         with self._holding(run_id) as (stripe,):
             run = self._shelf.find(stripe, run_id)
             head = run.head
-            start = max(head.snapshot if first is None else first, run.place.dropped + 1)
-            stop = head.sequence if last is None else min(last, head.sequence)
+            start, stop = heads.readable(head, run.place.dropped, first, last)
             records = run.records(start, stop)
             return Tail(head, start if records else head.sequence + 1, records)
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         with self._holding(run_id) as (stripe,):
             run = self._shelf.find(stripe, run_id)
-            head, now = run.head, self.clock()
-            if is_held(head, now) and instead_of != head.fence:
-                raise held(head, now)
-            lease = Lease(run_id, head.fence + 1, now + ttl, head.crashes + (head.holder is not None))
-            self._shelf.replace(
-                stripe, run,
-                head._replace(
-                    fence=lease.fence, crashes=lease.crashes, holder=holder, lease_until=lease.until, updated=now
-                ),
-            )  # fmt: skip
+            head, lease = heads.claim(run.head, holder, ttl, self.clock(), instead_of)
+            self._shelf.replace(stripe, run, head)
             return lease
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
@@ -144,29 +128,31 @@ class FileStore:
     def release(self, lease: Lease) -> None:
         with suppress(RunNotFound), self._holding(lease.run_id) as (stripe,):
             run = self._shelf.find(stripe, lease.run_id)
-            if run.head.fence == lease.fence and (run.head.holder, run.head.lease_until) != (None, None):
-                self._shelf.replace(stripe, run, run.head._replace(holder=None, lease_until=None))
+            head = heads.release(run.head, lease)
+            if head is not None and head != run.head:
+                self._shelf.replace(stripe, run, head)
 
     def signal(self, run_id: str, signal: str) -> None:
         with self._holding(run_id) as (stripe,):
             run = self._shelf.find(stripe, run_id)
-            self._shelf.replace(stripe, run, run.head._replace(signal=signal))
+            self._shelf.replace(stripe, run, heads.signal(run.head, signal))
 
     def list(self, which: RunFilter) -> list[RunHead]:
         now = self.clock()
-        heads = [head for head in self._heads() if fits(head, which, now)]
-        heads.sort(key=lambda head: (head.created, head.run_id), reverse=True)
-        return heads[which.offset :][: which.limit]
+        found = [head for head in self._heads() if heads.matches(head, which, now)]
+        return heads.newest_first(found, which)
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         now = self.clock()
-        heads = self._heads(lambda head: wants(head, graphs, now))
+        found = self._heads(lambda head: heads.is_ready(head, graphs, now))
         ready: Heads = []
-        for head in sorted(heads, key=urgency):
+        for listed in heads.most_urgent_first(found):
             if len(ready) >= limit:
                 break
-            with suppress(RunNotFound, DamagedRecord):  # a damaged one is in nobody's way
-                ready += [head for head in [self.head(head.run_id)] if wants(head, graphs, now)]
+            with suppress(RunNotFound, DamagedRecord):  # a damaged run must not hide the others
+                head = self.head(listed.run_id)
+                if heads.is_ready(head, graphs, now):
+                    ready.append(head)
         return ready
 
     def prune(self, run_id: str, before: int) -> int:
@@ -183,9 +169,7 @@ class FileStore:
                 continue
             with self._holding(found.run_id) as (stripe,), suppress(RunNotFound, DamagedRecord):
                 run = self._shelf.find(stripe, found.run_id)
-                head, now = run.head, self.clock()
-                old = head.status in statuses and head.updated <= now - older_than
-                if old and not is_held(head, now):
+                if heads.is_expired(run.head, older_than, statuses, self.clock()):
                     self._shelf.remove(stripe, run)
                     count += 1
         return count
@@ -197,9 +181,7 @@ class FileStore:
             except DamagedRecord:
                 self._shelf.remove_files(stripe, run_id)
                 return
-            now = self.clock()
-            if is_held(run.head, now):
-                raise held(run.head, now)
+            heads.refuse_if_held(run.head, self.clock())
             self._shelf.remove(stripe, run)
 
     def close(self) -> None:
@@ -225,10 +207,10 @@ class FileStore:
     def _renew(self, lease: Lease, ttl: float) -> str | None:
         with suppress(RunNotFound), self._holding(lease.run_id) as (stripe,):
             run = self._shelf.find(stripe, lease.run_id)
-            head, now = run.head, self.clock()
-            if head.fence != lease.fence or head.holder is None:
+            head = heads.renew(run.head, lease, ttl, self.clock())
+            if head is None:
                 return None
-            self._shelf.replace(stripe, run, head._replace(lease_until=now + ttl, updated=now))
+            self._shelf.replace(stripe, run, head)
             return head.signal or ""
         return None
 
@@ -242,13 +224,15 @@ class FileStore:
         except StoreError as missing:
             return missing
         now = self.clock()
-        refused = refusal(commit, run.head, now)
+        refused = heads.refusal(commit, run.head, now)
         if refused is not None:
             return refused
-        head = changed(run.head, commit, now)
+        head = None
+        if heads.changes_more_than_sequence(run.head, commit):
+            head = heads.apply(run.head, commit, now)
         if commit.purge:
             assert head is not None
-            batch.purge(number, stripe, run, head._replace(sequence=commit.expected + len(commit.records)))
+            batch.purge(number, stripe, run, head)
             return None
         try:
             batch.write(stripe, run, commit.records, head)

@@ -57,12 +57,12 @@ class Listener:
             self.begin()
         bell, deadline = self._bell, monotonic() + timeout
         while True:
-            with bell.changed:
-                if bell.heard():
+            with bell.condition:
+                if bell.has_changed():
                     return True
                 if self._listening:
-                    if not bell.changed.wait(deadline - monotonic()):
-                        return bell.heard()
+                    if not bell.condition.wait(deadline - monotonic()):
+                        return bell.has_changed()
                     continue
                 self._listening = True
             rang = False
@@ -70,7 +70,7 @@ class Listener:
                 rang = self._listen(deadline)
             finally:
                 self._listening = False
-                bell.ring() if rang else bell.stir()
+                bell.notify() if rang else bell.wake()
             if not rang:
                 return False
 
@@ -78,7 +78,7 @@ class Listener:
         """Listen no more. Whoever does just now closes the connection a moment later."""
         self._closed = True
         if self._pid == os.getpid():
-            with self._bell.changed:
+            with self._bell.condition:
                 if not self._listening:
                     self._hang_up()
 

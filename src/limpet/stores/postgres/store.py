@@ -30,7 +30,7 @@ from limpet.journal.store import (
     RunHead,
     Tail,
 )
-from limpet.stores.heads import held, is_held, refusal
+from limpet.stores.heads import held_conflict, is_held, refusal
 from limpet.stores.postgres import queries
 from limpet.stores.postgres.address import Address
 from limpet.stores.postgres.commits import Batch, is_plain, outcome, too_large
@@ -155,7 +155,7 @@ class PostgresStore:
                 return Lease(run_id, *row)
             now, head = self._find(run_id)
             if is_held(head, now):
-                raise held(head, now)
+                raise held_conflict(head, now)
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
         leases = list(leases)
@@ -217,7 +217,7 @@ class PostgresStore:
                     return
                 raise
             if is_held(head, now):
-                raise held(head, now)
+                raise held_conflict(head, now)
 
     def wait_for_change(self, timeout: float) -> bool:
         return self._listener.wait(timeout)

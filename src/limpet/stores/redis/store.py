@@ -26,7 +26,7 @@ from limpet.journal.store import (
     RunHead,
     Tail,
 )
-from limpet.stores.heads import fits, held, refusal
+from limpet.stores.heads import held_conflict, matches, refusal
 from limpet.stores.redis import scripts
 from limpet.stores.redis.connections import Connections
 from limpet.stores.redis.head_fields import head_of
@@ -125,7 +125,7 @@ class RedisStore:
         arguments = (next(self._tokens), self._clock(), text(holder), seconds(ttl), broken_fence)
         reply = self._existing(run_id, self._run(scripts.CLAIM, run_id, *arguments))
         if reply[0] == 2:
-            raise held(head_of(run_id, reply[3], reply[2]), float(reply[1]))
+            raise held_conflict(head_of(run_id, reply[3], reply[2]), float(reply[1]))
         return Lease(run_id, int(reply[1]), float(reply[2]), int(reply[3]))
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
@@ -166,7 +166,7 @@ class RedisStore:
     def delete(self, run_id: str) -> None:
         reply = self._existing(run_id, self._run(scripts.DELETE, run_id, self._clock()))
         if reply != 1:
-            raise held(head_of(run_id, reply[3], reply[2]), float(reply[1]))
+            raise held_conflict(head_of(run_id, reply[3], reply[2]), float(reply[1]))
 
     def close(self) -> None:
         self._connections.close()
@@ -262,7 +262,7 @@ class RedisStore:
             commands = [self._command(scripts.READ, run_id, b"", b"", b"0") for run_id in part]
             for run_id, reply in zip(part, self._connections.call(commands), strict=True):
                 head = self._listed(run_id, reply)
-                if head is not None and fits(head, which, now):
+                if head is not None and matches(head, which, now):
                     yield head
 
     def _listed(self, run_id: str, reply: Any) -> RunHead | None:

@@ -40,7 +40,7 @@ from limpet.journal.store import (
     RunHead,
     Tail,
 )
-from limpet.stores.heads import held, is_held, refusal
+from limpet.stores.heads import held_conflict, is_held, refusal
 from limpet.stores.sqlite import queries
 from limpet.stores.sqlite.connections import Connections
 
@@ -130,7 +130,7 @@ class SQLiteStore:
             row, head = self._find(cursor, run_id)
             now = self.clock()
             if is_held(head, now) and instead_of != head.fence:
-                raise held(head, now)
+                raise held_conflict(head, now)
             lease = Lease(run_id, head.fence + 1, now + ttl, head.crashes + (head.holder is not None))
             cursor.execute(queries.CLAIM, (lease.fence, lease.crashes, holder, lease.until, now, row))
             queries.seal(cursor, row)
@@ -209,7 +209,7 @@ class SQLiteStore:
                 return self._remove(cursor, row)
             now = self.clock()
             if is_held(head, now):
-                raise held(head, now)
+                raise held_conflict(head, now)
             return self._remove(cursor, row)
 
         self._connections.write(work)

@@ -37,12 +37,11 @@ from limpet.journal.store import (
     Heads,
     Lease,
     NewRun,
-    OnSignal,
     RunFilter,
     RunHead,
     Tail,
 )
-from limpet.stores.heads import fits, held, is_held, refusal, urgency, wants, whereabouts
+from limpet.stores import heads
 from limpet.stores.user_stores.checkpoint_store import (
     METHODS,
     CheckpointState,
@@ -77,27 +76,11 @@ class AdaptedStore:
         with self._kept() as kept:
             if kept.load(run.run_id) is not None:
                 raise RunExists(run.run_id)
-            now = self._clock()
-            until = None if run.holder is None else now + run.ttl
-            head = RunHead(
-                run_id=run.run_id,
-                graph=run.graph,
-                status=run.status,
-                sequence=len(run.records),
-                snapshot=1 if run.records else 0,
-                fence=1,
-                created=now,
-                updated=now,
-                holder=run.holder,
-                lease_until=until,
-                tags=tuple(run.tags),
-                parent=run.parent,
-                note=run.note,
-                due=run.due,
-                priority=run.priority,
-            )
+            head, lease = heads.create(run, self._clock())
             self._save(_Run(head, list(run.records)))
-            return None if until is None else self._grant(Lease(run.run_id, 1, until))
+            if lease is not None:
+                self._remember(lease)
+            return lease
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         with self._kept():
@@ -109,27 +92,17 @@ class AdaptedStore:
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         head, records = self._run(run_id)
         dropped = head.sequence - len(records)
-        start = max(head.snapshot if first is None else first, dropped + 1)
-        stop = head.sequence if last is None else last
+        start, stop = heads.readable(head, dropped, first, last)
         found = records[start - dropped - 1 : max(stop - dropped, 0)]
         return Tail(head, start if found else head.sequence + 1, found)
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         with self._kept():
-            run, now = self._run(run_id), self._clock()
-            head = run.head
-            if is_held(head, now) and instead_of != head.fence:
-                raise held(head, now)
-            lease = Lease(run_id, head.fence + 1, now + ttl, head.crashes + (head.holder is not None))
-            self._change(
-                run,
-                fence=lease.fence,
-                crashes=lease.crashes,
-                holder=holder,
-                lease_until=lease.until,
-                updated=now,
-            )
-            return self._grant(lease)
+            run = self._run(run_id)
+            head, lease = heads.claim(run.head, holder, ttl, self._clock(), instead_of)
+            self._save(_Run(head, run.records))
+            self._remember(lease)
+            return lease
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
         with self._kept():
@@ -138,34 +111,35 @@ class AdaptedStore:
     def release(self, lease: Lease) -> None:
         with self._kept():
             run = self._find(lease.run_id)
-            if run is not None and run.head.fence == lease.fence:
-                self._change(run, holder=None, lease_until=None)
+            head = None if run is None else heads.release(run.head, lease)
+            if run is not None and head is not None:
+                self._save(_Run(head, run.records))
                 self._granted.pop(lease.run_id, None)
 
     def signal(self, run_id: str, signal: str) -> None:
         with self._kept():
             run, now = self._run(run_id), self._clock()
-            if is_held(run.head, now) and self._granted.get(run_id) != (os.getpid(), run.head.fence):
+            if heads.is_held(run.head, now) and self._granted.get(run_id) != (os.getpid(), run.head.fence):
                 raise self._elsewhere(run.head, now)
-            self._change(run, signal=signal)
+            self._save(_Run(heads.signal(run.head, signal), run.records))
 
     def list(self, which: RunFilter) -> list[RunHead]:
         now = self._clock()
-        heads = [head for head in self._heads(which.graph) if fits(head, which, now)]
-        heads.sort(key=lambda head: (head.created, head.run_id), reverse=True)
-        return heads[which.offset :][: which.limit]
+        found = [head for head in self._heads(which.graph) if heads.matches(head, which, now)]
+        return heads.newest_first(found, which)
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         """None, ever, unless it is told that it has leases: who has a run is known in the holder's process alone."""
         if not self.abilities.leases:
             return []
         now = self._clock()
-        return sorted((head for head in self._heads(None) if wants(head, graphs, now)), key=urgency)[:limit]
+        found = [head for head in self._heads(None) if heads.is_ready(head, graphs, now)]
+        return heads.most_urgent_first(found)[:limit]
 
     def prune(self, run_id: str, before: int) -> int:
         with self._kept():
             head, records = self._run(run_id)
-            gone = max(min(before, head.snapshot) - 1 - (head.sequence - len(records)), 0)
+            gone = heads.prunable(head, head.sequence - len(records), before)
             if gone:
                 self._save(_Run(head, records[gone:]))
             return gone
@@ -174,9 +148,7 @@ class AdaptedStore:
         with self._kept() as kept:
             now = self._clock()
             old = [
-                head.run_id
-                for head in self._heads(None)
-                if head.status in statuses and head.updated <= now - older_than and not is_held(head, now)
+                head.run_id for head in self._heads(None) if heads.is_expired(head, older_than, statuses, now)
             ]
             for run_id in old:
                 kept.delete(run_id)
@@ -184,9 +156,7 @@ class AdaptedStore:
 
     def delete(self, run_id: str) -> None:
         with self._kept() as kept:
-            head, now = self._run(run_id).head, self._clock()
-            if is_held(head, now):
-                raise held(head, now)
+            heads.refuse_if_held(self._run(run_id).head, self._clock())
             kept.delete(run_id)
             self._granted.pop(run_id, None)
 
@@ -209,16 +179,15 @@ class AdaptedStore:
                     f"{_kind(self.kept)} raised {type(error).__name__}: see what caused this"
                 ) from error
 
-    def _grant(self, lease: Lease) -> Lease:
+    def _remember(self, lease: Lease) -> None:
         self._granted[lease.run_id] = (os.getpid(), lease.fence)
-        return lease
 
     def _elsewhere(self, head: RunHead, now: float) -> Conflict:
         """To write now might undo what the holder has saved since we looked."""
         return Conflict(
             head.run_id,
-            f"{whereabouts(head, now)}, in another process, and {self!r} has no leases to keep two apart: do it "
-            "there, or use a store that is shared, such as SQLite",
+            f"{heads.describe_lease(head, now)}, in another process, and {self!r} has no leases to keep two "
+            "processes apart: do it there, or use a store that is shared, such as SQLite",
             head.holder,
             head.lease_until,
         )
@@ -238,13 +207,10 @@ class AdaptedStore:
         with self._kept() as kept:
             kept.save(_written(run, self._clock()))
 
-    def _change(self, run: _Run, **changes: Any) -> None:
-        self._save(_Run(run.head._replace(**changes), run.records))
-
     def _apply(self, commit: Commit) -> Exception | None:
         try:
             run, now = self._run(commit.run_id), self._clock()
-            refused = refusal(commit, run.head, now)
+            refused = heads.refusal(commit, run.head, now)
             if refused is None:
                 self._save(run.after(commit, now))
                 if commit.status not in (None, RUNNING):
@@ -255,22 +221,22 @@ class AdaptedStore:
 
     def _renew(self, lease: Lease, ttl: float) -> str | None:
         run = self._find(lease.run_id)
-        if run is None or run.head.fence != lease.fence or run.head.holder is None:
+        head = None if run is None else heads.renew(run.head, lease, ttl, self._clock())
+        if run is None or head is None:
             return None
-        now = self._clock()
-        self._change(run, lease_until=now + ttl, updated=now)
-        return run.head.signal or ""
+        self._save(_Run(head, run.records))
+        return head.signal or ""
 
     def _heads(self, graph: str | None) -> Sequence[RunHead]:
         with self._kept() as kept:
             states = kept.list() if graph is None else kept.list(graph)
-            heads = []
+            found = []
             for state in filter(_is_ours, states):
                 try:
-                    heads.append(_read(state.checkpoint_id, state).head)
+                    found.append(_read(state.checkpoint_id, state).head)
                 except DamagedRecord as damage:
                     logging.getLogger("limpet.stores").warning("%r leaves out of its list: %s", self, damage)
-            return heads
+            return found
 
 
 class _Run(NamedTuple):
@@ -281,19 +247,8 @@ class _Run(NamedTuple):
 
     def after(self, commit: Commit, now: float) -> _Run:
         """The run once the commit is carried out."""
-        head, freed = self.head, commit.status not in (None, RUNNING)
-        changed = head._replace(
-            sequence=head.sequence + len(commit.records),
-            snapshot=0 if commit.purge else commit.snapshot or head.snapshot,
-            status=commit.status or head.status,
-            note=head.note if commit.note is None else commit.note,
-            updated=now if commit.status else head.updated,
-            due=commit.due if commit.status else head.due,
-            holder=None if freed else head.holder,
-            lease_until=None if freed else head.lease_until,
-            signal=None if commit.on_signal is OnSignal.CLEAR else head.signal,
-        )
-        return _Run(changed, [] if commit.purge else [*self.records, *commit.records])
+        records = [] if commit.purge else [*self.records, *commit.records]
+        return _Run(heads.apply(self.head, commit, now), records)
 
 
 def _written(run: _Run, now: float) -> CheckpointState:
