@@ -24,7 +24,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
-from limpet.engine.drivers.call import attempt
+from limpet.engine.drivers.call import call_node
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.loop.next_node import update_inside
@@ -918,7 +918,7 @@ class Bench:
     def _call(self, task: NodeContext) -> Any:
         self.inside = task
         try:
-            outcome = attempt(task)
+            outcome = call_node(task)
         finally:
             self.inside = None
         self._check_nothing_wrong()
@@ -1419,7 +1419,7 @@ def test_without_a_store_nested_sections_come_to_the_same(graph: Graph, seed: in
         while True:
             match loop.send(answer):
                 case NodeContext() as task:
-                    answer = attempt(task)
+                    answer = call_node(task)
                 case Begin(tasks):
                     running += tasks
                     answer = None
@@ -1427,7 +1427,7 @@ def test_without_a_store_nested_sections_come_to_the_same(graph: Graph, seed: in
                     chance.shuffle(running)
                     done = [running.pop() for _ in range(chance.randint(1, len(running)))]
                     clock.advance(seconds or 0.0)
-                    answer = [(task, attempt(task)) for task in done]
+                    answer = [(task, call_node(task)) for task in done]
                 case Wait(seconds):
                     answer = clock.advance(seconds)
                 case _:

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from limpet.engine.drivers.call import attempt
+from limpet.engine.drivers.call import call_node
 from limpet.engine.leases.lease_client import StopRequest, client_for
 from limpet.engine.loop.commands import Cancelled, Report, Verdict, Wait
 from limpet.engine.loop.run_lifecycle import RunLifecycle
@@ -664,7 +664,7 @@ class Bench:
             return Cancelled()
         self.inside = True
         try:
-            outcome = attempt(task)
+            outcome = call_node(task)
         finally:
             self.inside = False
         task.close()
@@ -1013,7 +1013,7 @@ def test_without_a_store_the_loop_computes_the_same(sketch: Sketch) -> None:
     state = State(plan.schema.initial(deepcopy(INPUT)))
     progress = Progress("none", plan.name, plan.fingerprint, plan.entry, state)
     core = RunLifecycle(plan, progress, None, clock=CLOCK, chance=lambda: CHANCE)
-    verdict = drive(core, lambda task: attempt(task), lambda commit: pytest.fail("nothing to commit to"))
+    verdict = drive(core, lambda task: call_node(task), lambda commit: pytest.fail("nothing to commit to"))
     expected = model.go(*NOWHERE)
     assert (verdict.status, progress.node, progress.phase) == (expected.status, expected.node, expected.phase)
     assert told_apart(core.state) == told_apart(model.state)
@@ -1087,7 +1087,7 @@ def test_a_holder_that_was_replaced_is_refused_and_changes_nothing() -> None:
     stale, writer = bench.core, bench.writer
     assert bench.run([NOWHERE], talkative=False) == expected
     records = STORE.read(bench.run_id, first=1).records
-    verdict = drive(stale, attempt, lambda commit: STORE.append([commit])[0])
+    verdict = drive(stale, call_node, lambda commit: STORE.append([commit])[0])
     assert isinstance(verdict.error, Conflict)
     assert writer.pending
     assert STORE.read(bench.run_id, first=1).records == records

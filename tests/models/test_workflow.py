@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from limpet import Retry, RunPaused, StateGraph, TaskResult, Workflow, WorkflowState
-from limpet.engine.drivers.call import attempt
+from limpet.engine.drivers.call import call_node
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.node_context.node_context import NodeContext
@@ -1000,7 +1000,7 @@ class Bench:
     def _call(self, task: NodeContext) -> Any:
         self.inside = task
         try:
-            outcome = attempt(task)
+            outcome = call_node(task)
         finally:
             self.inside = None
         self._check_nothing_wrong()

@@ -6,7 +6,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
-from limpet.engine.drivers.call import attempt
+from limpet.engine.drivers.call import call_node
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.commands import Asked, Asleep, Begin, Cancelled, Failed, Gather, Report, Verdict, Wait
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
@@ -93,7 +93,7 @@ class Drive:
             return Cancelled()
         self.did = True
         self.sim.begins(self, task)
-        outcome = attempt(task)
+        outcome = call_node(task)
         CURRENT.set(None)
         return outcome
 

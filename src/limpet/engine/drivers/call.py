@@ -17,28 +17,36 @@ from limpet.graphs.state import Notes, State, TrackedState
 from limpet.journal.encoding.codec import encode
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor, Future
+
+    from limpet.graphs.parameters import Function
 
 
-POOL: ContextVar[Executor | None] = ContextVar("limpet.pool", default=None)
-"""The executor whose thread this is: whoever runs a graph here can't wait for others of the same."""
+CURRENT_EXECUTOR: ContextVar[Executor | None] = ContextVar("limpet.pool", default=None)
+"""The user's executor that this thread belongs to. A graph that runs here must not wait for a thread of the same
+executor: all of them may be waiting too."""
+
+EXECUTOR_CHECK_INTERVAL = 0.005
+"""Seconds between two checks whether an executor has started a call: a `Future` doesn't notify of that."""
 
 
 class Interrupted(NamedTuple):
-    """A call ended with something that is for the whole process, such as `SystemExit`."""
+    """A call ended with an exception that is for the whole process, such as `SystemExit`."""
 
     error: BaseException
 
 
-def attempt(task: NodeContext) -> Any:
+def call_node(task: NodeContext) -> Any:
     """Call the node here: what it returned, a `Failed`, `Asked` or `Asleep`, or something to be awaited.
 
-    The task stays the current one of this context; the driver puts back what was before.
+    The task stays the current one of this context; the driver restores the one before.
     """
     CURRENT.set(task)
     direct = task.plan_node.direct
     try:
-        return task.call() if direct is None else direct(task.state)
+        if direct is None:
+            return task.call()
+        return direct(task.state)
     except Pause as asked:
         return Asked(asked.question, asked.note)
     except Sleep as asleep:
@@ -49,107 +57,139 @@ def attempt(task: NodeContext) -> Any:
         return Failed(error)
 
 
-def attempt_within(timeout: float, task: NodeContext) -> Any:
-    """The same in a thread of its own, which is left behind if it takes more than so many seconds."""
+def call_with_timeout(timeout: float, task: NodeContext) -> Any:
+    """`call_node` in a new thread. A call that takes more than so many seconds is abandoned there."""
     outcomes: list[Any] = []
     interrupts: list[BaseException] = []
     context = copy_context()
 
     def work() -> None:
         try:
-            outcomes.append(context.run(attempt, task))
+            outcomes.append(context.run(call_node, task))
         except BaseException as interrupt:
             interrupts.append(interrupt)
 
+    # A daemon: nothing can end a Python thread, and one that never returns must not keep the process alive.
     thread = Thread(target=work, name=f"limpet-{task.node}", daemon=True)
     thread.start()
     thread.join(timeout)
     if interrupts:
         raise interrupts[0]
-    return outcomes[0] if outcomes else timed_out(task)
+    if outcomes:
+        return outcomes[0]
+    return timed_out(task)
 
 
-def attempt_in_turn(task: NodeContext, stop: StopRequest, pool: Executor | None) -> Any:
-    """The same in a thread that had to come free first: if it is still wanted, and with its timeout."""
+def call_queued_node(task: NodeContext, stop: StopRequest, executor: Executor | None) -> Any:
+    """`call_node` in a thread for which the task had to queue: its timeout begins now, and it may be obsolete."""
     if stop.asked or task.scope.task is not task:
         return Cancelled()
-    POOL.set(pool)
+    CURRENT_EXECUTOR.set(executor)
     timeout = task.plan_node.timeout
-    return attempt(task) if timeout is None else attempt_within(timeout, task)
+    if timeout is None:
+        return call_node(task)
+    return call_with_timeout(timeout, task)
 
 
-def attempt_elsewhere(executor: Executor, task: NodeContext, stop: StopRequest) -> Any:
-    """The same by an executor that may be another process: the function and plain data go there and come back."""
-    from concurrent.futures import TimeoutError as TookTooLong
+def call_in_executor(executor: Executor, task: NodeContext, stop: StopRequest) -> Any:
+    """`call_node` by an executor that may use other processes: it gets the function and plain data."""
+    from concurrent.futures import TimeoutError as FutureTimeout
 
     function = task.plan_node.function
     assert function is not None
-    takes = {thing: name for name, thing in function.takes}
-    if "ctx" in takes or "graph" in takes:
+    taken = {thing for _, thing in function.takes}
+    if "ctx" in taken or "graph" in taken:
         problem = f"node {task.node!r} takes ctx or graph, which can't go to {type(executor).__name__}"
         return Failed(UsageError(problem), again=False)
-    own = task.plan_node.work is None
-    place = None if function.plain else takes.get("state", "") if own else ""
-    things = tuple(each for each in function.takes if not own or each[1] != "state")
-    named = function._replace(takes=things).arguments(task.offer)
-    if not own and "state" in takes:
-        named[takes["state"]] = dict(named[takes["state"]])
-    state, reducers = dict(dict.items(task.state)), list(task.state.notes.reducers)
+    state_parameter, arguments = _sendable_arguments(task, function)
+    state = dict(dict.items(task.state))
+    reducers = list(task.state.notes.reducers)
     try:
-        future = executor.submit(call_plainly, function.call, state, reducers, place, named)
-        while not (future.running() or future.done()):  # its time begins when it does
-            if (stop.asked or task.scope.task is not task) and future.cancel():
-                return Cancelled()
-            sleep(0.005)
+        future = executor.submit(call_with_copy, function.call, state, reducers, state_parameter, arguments)
+        if not _wait_until_started(future, task, stop):
+            return Cancelled()
         returned, changed, deleted = future.result(task.plan_node.timeout)
         for key, value in changed.items():
             task.state[key] = value
         for key in deleted:
             del task.state[key]
         return returned
-    except TookTooLong:
+    except FutureTimeout:
         future.cancel()
         return timed_out(task)
     except Exception as error:
         return Failed(error)
 
 
-def call_plainly(
+def _sendable_arguments(task: NodeContext, function: Function) -> tuple[str | None, dict[str, Any]]:
+    """The parameter for the state, as `call_with_copy` takes it, and the other arguments, as plain data."""
+    parameters = {thing: parameter for parameter, thing in function.takes}
+    if task.plan_node.work is None:
+        others = tuple(each for each in function.takes if each[1] != "state")
+        arguments = function._replace(takes=others).arguments(task.offer)
+        state_parameter = parameters.get("state", "")
+    else:
+        # A task of a workflow reads the state and returns its result, so it gets the state as a plain dict.
+        arguments = function.arguments(task.offer)
+        state_parameter = ""
+        if "state" in parameters:
+            arguments[parameters["state"]] = dict(arguments[parameters["state"]])
+    if function.plain:
+        return None, arguments
+    return state_parameter, arguments
+
+
+def _wait_until_started(future: Future[Any], task: NodeContext, stop: StopRequest) -> bool:
+    """Wait until an executor has started a call, so that its timeout begins then; False if it was cancelled."""
+    while not (future.running() or future.done()):
+        if (stop.asked or task.scope.task is not task) and future.cancel():
+            return False
+        sleep(EXECUTOR_CHECK_INTERVAL)
+    return True
+
+
+def call_with_copy(
     function: Callable[..., Any],
-    given: dict[str, Any],
+    values: dict[str, Any],
     reducers: list[str],
-    place: str | None,
-    named: dict[str, Any],
+    state_parameter: str | None,
+    arguments: dict[str, Any],
 ) -> tuple[Any, dict[str, Any], list[str]]:
     """Call a node's function with a copy of the state: what it returned, what it changed there and what it deleted.
 
-    `place` is the name that it takes the state by: None if that is its only argument, empty if it takes none.
+    `state_parameter` names the parameter for the state: None if that is the only one, empty if there is none.
     """
     CURRENT.set(None)
-    before: dict[str, bytes | None] = {}
+    encoded_before: dict[str, bytes | None] = {}
 
-    def watch(key: str, value: Any) -> Any:
-        before[key] = _looks(value)
+    def on_read(key: str, value: Any) -> Any:
+        encoded_before[key] = _encoded(value)
         return value
 
-    state = TrackedState(given)
-    state.notes = notes = Notes(State(), dict.fromkeys(reducers), watch)
-    returned = function(state) if place is None else function(**named, **({place: state} if place else {}))
-    changed = {key: dict.__getitem__(state, key) for key, there in notes.written.items() if there}
-    for key, looked in before.items():
-        if key not in notes.written and _looks(dict.get(state, key)) != looked:
+    state = TrackedState(values)
+    state.notes = notes = Notes(State(), dict.fromkeys(reducers), on_read)
+    if state_parameter is None:
+        returned = function(state)
+    elif state_parameter:
+        returned = function(**arguments, **{state_parameter: state})
+    else:
+        returned = function(**arguments)
+    changed = {key: dict.__getitem__(state, key) for key, exists in notes.written.items() if exists}
+    # A value that was read may have been changed in place, which only its content shows.
+    for key, before in encoded_before.items():
+        if key not in notes.written and _encoded(dict.get(state, key)) != before:
             changed[key] = dict.__getitem__(state, key)
-    return returned, changed, [key for key, there in notes.written.items() if not there]
+    return returned, changed, [key for key, exists in notes.written.items() if not exists]
 
 
-def _looks(value: Any) -> bytes | None:
+def _encoded(value: Any) -> bytes | None:
     try:
         return encode(value)
     except UnstorableValue:
         return None
 
 
-async def awaited(task: NodeContext, result: Awaitable[Any]) -> Any:
+async def await_node(task: NodeContext, result: Awaitable[Any]) -> Any:
     """Await what an async node returned, for the same outcomes."""
     CURRENT.set(task)
     try:
@@ -165,6 +205,7 @@ async def awaited(task: NodeContext, result: Awaitable[Any]) -> Any:
     except BaseException as error:
         from asyncio import CancelledError, current_task
 
+        # A `CancelledError` that the node raised itself is its failure. If this task is being cancelled, it is ours.
         driver = current_task()
         if not isinstance(error, CancelledError) or (driver is not None and driver.cancelling()):
             raise
@@ -172,19 +213,19 @@ async def awaited(task: NodeContext, result: Awaitable[Any]) -> Any:
 
 
 def is_awaitable(result: Any) -> bool:
-    """Whether a node's result is still to be awaited."""
+    """Whether a node's result has to be awaited. Most are dicts, which the first test sorts out fast."""
     return type(result) is not dict and hasattr(result, "__await__")
 
 
 def timed_out(task: NodeContext) -> Failed:
-    """The outcome of a node that took too long. A thread that still runs it can keep or ask nothing any more."""
+    """The outcome of a node that took too long. A thread that still runs it can't save or ask anything any more."""
     task.close()
     seconds = task.plan_node.timeout
     return Failed(NodeTimeout(f"node {task.node!r} took longer than its timeout of {seconds} s", task.run_id))
 
 
-def in_threads(executor: Executor) -> bool:
-    """Whether an executor runs what it is given in threads of this process."""
+def uses_threads(executor: Executor) -> bool:
+    """Whether an executor runs calls in threads of this process."""
     from concurrent.futures import ThreadPoolExecutor
 
     return isinstance(executor, ThreadPoolExecutor)

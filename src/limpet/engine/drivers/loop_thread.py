@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for the async nodes of a synchronous run."""
+"""An event loop in a thread, for the async nodes of a synchronous run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from limpet.engine.drivers.call import Interrupted, awaited, timed_out
+from limpet.engine.drivers.call import Interrupted, await_node, timed_out
 from limpet.engine.loop.commands import Failed
 from limpet.engine.node_context.node_context import NodeContext
 
+CLOSE_TIMEOUT = 5.0
+"""Seconds that nodes have to end after they were cancelled. The thread is a daemon: it can be abandoned."""
 
-class EventLoop:
-    """Started with the first async node, ended with the run."""
+
+class LoopThread:
+    """A thread that runs an event loop. It starts with the first async node of a run and ends with the run."""
 
     def __init__(self) -> None:
         import asyncio
@@ -23,14 +26,15 @@ class EventLoop:
         self._thread.start()
 
     def run(self, task: NodeContext, result: Awaitable[Any]) -> Any:
-        """Await a node's result there, for as long as the node may take, and return its outcome."""
+        """Await a node's result on the event loop, within its timeout, and return its outcome."""
         import asyncio
 
         async def work() -> Any:
             try:
-                return await awaited(task, result)
+                return await await_node(task, result)
             except (KeyboardInterrupt, SystemExit) as error:
-                return Interrupted(error)  # it isn't for the thread of the event loop, which would end of it
+                # It must not end the thread of the event loop. The thread of the run raises it again below.
+                return Interrupted(error)
 
         future = asyncio.run_coroutine_threadsafe(work(), self._loop)
         try:
@@ -45,16 +49,16 @@ class EventLoop:
             raise outcome.error
         return outcome
 
-    def begin(
-        self, task: NodeContext, result: Awaitable[Any], done: Callable[[tuple[NodeContext, Any]], None]
+    def start(
+        self, task: NodeContext, result: Awaitable[Any], on_done: Callable[[tuple[NodeContext, Any]], None]
     ) -> None:
-        """Await a node's result there, beside others; `done` is called with its outcome, in that thread."""
+        """Await a node's result concurrently with others; `on_done` gets its outcome, in the thread of the loop."""
         import asyncio
 
         async def work() -> None:
             try:
                 async with asyncio.timeout(task.plan_node.timeout):
-                    outcome = await awaited(task, result)
+                    outcome = await await_node(task, result)
             except TimeoutError:
                 outcome = timed_out(task)
             except asyncio.CancelledError as error:
@@ -63,7 +67,7 @@ class EventLoop:
                 outcome = Failed(error)
             except BaseException as error:
                 outcome = Interrupted(error)
-            done((task, outcome))
+            on_done((task, outcome))
 
         asyncio.run_coroutine_threadsafe(work(), self._loop)
 
@@ -71,7 +75,7 @@ class EventLoop:
         """Cancel what still runs and end the thread."""
         import asyncio
 
-        async def wind_down() -> None:
+        async def cancel_all() -> None:
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for each in others:
                 each.cancel()
@@ -80,12 +84,12 @@ class EventLoop:
 
         self._closing = True
         try:
-            asyncio.run_coroutine_threadsafe(wind_down(), self._loop).result(5)
+            asyncio.run_coroutine_threadsafe(cancel_all(), self._loop).result(CLOSE_TIMEOUT)
         except TimeoutError:
             from logging import getLogger
 
-            getLogger("limpet.run").warning("an async node blocks its event loop, which is left behind")
+            getLogger("limpet.run").warning("an async node blocks its event loop; its thread is abandoned")
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(CLOSE_TIMEOUT)
         self._loop.close()

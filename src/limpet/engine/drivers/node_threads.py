@@ -1,8 +1,8 @@
-"""Calling nodes beside each other, for the synchronous driver.
+"""Running nodes in parallel, for the synchronous driver.
 
-Sync nodes run in threads: those of a thread pool that the user gave, or the crew's own, which are started as they
-are needed and end with the run. An executor of another kind, such as a process pool, is handed functions and plain
-data. Async nodes run on the event loop that the driver keeps for them.
+Sync nodes run in threads: those of a thread pool that the user gave, or threads that are started as needed and end
+with the run. An executor of another kind, such as a process pool, gets functions and plain data. Async nodes run on
+the event loop that the driver keeps for them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from limpet.engine.drivers.call import (
-    POOL,
+    CURRENT_EXECUTOR,
     Interrupted,
-    attempt,
-    attempt_elsewhere,
-    attempt_in_turn,
-    in_threads,
+    call_in_executor,
+    call_node,
+    call_queued_node,
     is_awaitable,
+    uses_threads,
 )
-from limpet.engine.drivers.loop_thread import EventLoop
+from limpet.engine.drivers.loop_thread import LoopThread
 from limpet.engine.leases.lease_client import StopRequest
 from limpet.engine.loop.commands import Cancelled, Failed
 from limpet.engine.node_context.node_context import NodeContext
@@ -35,27 +35,42 @@ if TYPE_CHECKING:
     from contextvars import Context
 
 Outcomes = list[tuple[NodeContext | None, Any]]
-"""What came of calls; of none, but the run is asked to stop, where the task is None."""
+"""Calls and their outcomes. Without a call, the outcome `Cancelled` says that the run is asked to stop."""
 
 
-class Crew:
-    """Nodes that run beside each other, and those who run them."""
+class NodeThreads:
+    """Nodes that run in parallel, and the threads that run them.
+
+    While nodes run, the loop owns the guard (the right to write to the journal), except while it waits: then nodes
+    can save what they keep with `once`.
+    """
 
     def __init__(
-        self, executor: Executor | None, guard: Guard, stop: StopRequest, events: Callable[[], EventLoop]
+        self,
+        executor: Executor | None,
+        guard: Guard,
+        stop: StopRequest,
+        loop_thread: Callable[[], LoopThread],
     ) -> None:
-        if executor is POOL.get():
+        # A graph inside a node of the same executor: its threads may all wait for this run, so it uses its own.
+        if executor is CURRENT_EXECUTOR.get():
             executor = None
-        self._executor, self._guard, self._stop, self._events = executor, guard, stop, events
-        self._pool = executor if executor is not None and in_threads(executor) else None
+        self._executor = executor
+        self._thread_pool: Executor | None = None
+        if executor is not None and uses_threads(executor):
+            self._thread_pool = executor
+        self._guard = guard
+        self._stop = stop
+        self._loop_thread = loop_thread
         self._todo: SimpleQueue[tuple[Context, NodeContext] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[NodeContext | None, Any]] = SimpleQueue()
         self._threads = 0
-        self._free: deque[None] = deque()  # one for each thread that waits for something to do
+        self._idle_threads: deque[None] = deque()
+        """One item for each own thread that waits for work: a deque is a counter that threads can share."""
         self._running: set[NodeContext] = set()
 
-    def begin(self, tasks: Sequence[NodeContext]) -> None:
-        """Have nodes called; what comes of each is there to be gathered."""
+    def start(self, tasks: Sequence[NodeContext]) -> None:
+        """Start to call nodes; `gather` returns their outcomes."""
         if not self._running:
             self._guard.take()
             self._stop.wake = self._wake
@@ -65,19 +80,20 @@ class Crew:
             if self._stop.asked:
                 self._done.put((task, Cancelled()))
             elif function is None or function.is_async:
-                outcome = copy_context().run(attempt, task)
+                # Calling an async function only makes its coroutine, so it needs no thread.
+                outcome = copy_context().run(call_node, task)
                 if is_awaitable(outcome):
-                    self._events().begin(task, outcome, self._done.put)
+                    self._loop_thread().start(task, outcome, self._done.put)
                 else:
                     self._done.put((task, outcome))
-            elif self._pool is not None:
-                self._submit(task)
+            elif self._thread_pool is not None:
+                self._submit(self._thread_pool, task)
             else:
                 self._todo.put((copy_context(), task))
-                self._have_served()
+                self._ensure_thread()
 
     def gather(self, seconds: float | None) -> Outcomes:
-        """Wait until a node is done, or for so many seconds; what came of all that are done."""
+        """Wait until a node is done, or for so many seconds; returns the outcomes of all nodes that are done."""
         self._guard.give()
         found: Outcomes = []
         try:
@@ -88,33 +104,33 @@ class Crew:
             pass
         finally:
             self._guard.take()
-        gathered = [each for each in found if self._is_over(*each)]
+        gathered = [each for each in found if self._is_final(*each)]
         self._running.difference_update(task for task, _ in gathered if task is not None)
         if not self._running:
-            self._rest()
+            self._all_ended()
         return gathered
 
-    def let_others(self) -> None:
-        """Let nodes that run keep what they want kept, while somebody else has the loop."""
+    def release_guard(self) -> None:
+        """Let running nodes save what they keep, while the caller of the run has control."""
         if self._running:
             self._guard.give()
 
-    def go_on(self) -> None:
-        """The loop has its turn again."""
+    def retake_guard(self) -> None:
+        """The loop has control again."""
         if self._running:
             self._guard.take()
 
     def close(self) -> None:
-        """Let go of nodes that still run: nobody hears any more of what comes of them."""
+        """Abandon nodes that still run: their outcomes are ignored. Own threads end when their node does."""
         for _ in range(self._threads):
             self._todo.put(None)
         if self._running:
             for task in self._running:
                 task.close()
             self._running.clear()
-            self._rest()
+            self._all_ended()
 
-    def _rest(self) -> None:
+    def _all_ended(self) -> None:
         self._stop.wake = None
         if self._guard.with_loop:
             self._guard.give()
@@ -122,42 +138,42 @@ class Crew:
     def _wake(self) -> None:
         self._done.put((None, Cancelled()))
 
-    def _is_over(self, task: NodeContext | None, outcome: Any) -> bool:
+    def _is_final(self, task: NodeContext | None, outcome: Any) -> bool:
         """Whether a call is over; what a sync function returned may still have to be awaited."""
         if isinstance(outcome, Interrupted):
             raise outcome.error
-        if task is not None and type(outcome) is not dict and is_awaitable(outcome):
-            self._events().begin(task, outcome, self._done.put)
+        if task is not None and is_awaitable(outcome):
+            self._loop_thread().start(task, outcome, self._done.put)
             return False
         return True
 
-    def _submit(self, task: NodeContext) -> None:
-        assert self._pool is not None
+    def _submit(self, thread_pool: Executor, task: NodeContext) -> None:
         try:
-            self._pool.submit(self._work, copy_context(), task)
-        except Exception as error:  # it was shut down
+            thread_pool.submit(self._call, copy_context(), task)
+        except Exception as error:  # the user has shut it down
             self._done.put((task, Failed(error)))
 
-    def _have_served(self) -> None:
-        """See to it that a thread takes what is to be done next: one that is free, or a new one."""
+    def _ensure_thread(self) -> None:
+        """Make sure that a thread takes the call that was queued: an idle one, or a new one."""
         try:
-            self._free.pop()
+            self._idle_threads.pop()
         except IndexError:
             self._threads += 1
             Thread(target=self._serve, name=f"limpet-{self._threads}", daemon=True).start()
 
     def _serve(self) -> None:
         while (job := self._todo.get()) is not None:
-            self._work(*job)
-            self._free.append(None)
+            self._call(*job)
+            self._idle_threads.append(None)
 
-    def _work(self, context: Context, task: NodeContext) -> None:
+    def _call(self, context: Context, task: NodeContext) -> None:
         try:
-            if self._executor is not self._pool:
+            if self._executor is not self._thread_pool:
                 assert self._executor is not None
-                outcome = context.run(attempt_elsewhere, self._executor, task, self._stop)
+                outcome = context.run(call_in_executor, self._executor, task, self._stop)
             else:
-                outcome = context.run(attempt_in_turn, task, self._stop, self._pool)
+                outcome = context.run(call_queued_node, task, self._stop, self._thread_pool)
         except BaseException as error:
+            # It is for the thread of the run, which raises it again when it gathers.
             outcome = Interrupted(error)
         self._done.put((task, outcome))

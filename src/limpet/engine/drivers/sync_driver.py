@@ -1,8 +1,8 @@
-"""The synchronous driver: carries out what the loop asks, in the thread that called.
+"""The synchronous driver: carries out what the loop asks, in the thread of the caller.
 
-A sync node without a timeout is a plain call: no thread, no queue. A node with a timeout runs in a thread
-of its own, since nothing else can be left behind; an async node runs on an event loop that the driver
-starts when it meets the first one and keeps for the rest of the run. Nodes of branches are left to a crew.
+A sync node without a timeout is a plain call: no thread, no queue. A node with a timeout runs in a thread of its own,
+because only a thread can be abandoned. An async node runs on an event loop in a thread, which starts with the first
+such node and stays for the rest of the run. Nodes of parallel branches run in `NodeThreads`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ import threading
 from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.drivers.call import attempt, attempt_within, is_awaitable
+from limpet.engine.drivers.call import call_node, call_with_timeout, is_awaitable
 from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import Commit
 
 if TYPE_CHECKING:
-    from limpet.engine.drivers.loop_thread import EventLoop
-    from limpet.engine.drivers.node_threads import Crew
+    from limpet.engine.drivers.loop_thread import LoopThread
+    from limpet.engine.drivers.node_threads import NodeThreads
 
 
 def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
-    """Run a session to its next stop, yielding events; returns the verdict. The lease is given back at the end."""
-    loop, stop, outer = session.loop(), session.stop, CURRENT.get()
-    waiting = Waiting(session)
+    """Run a session to its next stop, yielding events; returns the verdict. The lease is released at the end."""
+    loop = session.loop()
+    stop = session.stop
+    outer_task = CURRENT.get()
+    threads = DriverThreads(session)
+    # Each step passes here several times, so the commands are told apart by type, the most frequent first: `is` costs
+    # a fraction of `isinstance` or `match`.
     try:
         command: Command = next(loop)
         while True:
@@ -34,95 +38,109 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
                 if stop.asked:
                     answer = Cancelled()
                 elif (timeout := command.plan_node.timeout) is None:
-                    answer = attempt(command)
+                    answer = call_node(command)
                 else:
-                    answer = attempt_within(timeout, command)
+                    answer = call_with_timeout(timeout, command)
+                # The same check as in `is_awaitable`, which spares nearly every node that call.
                 if type(answer) is not dict and is_awaitable(answer):
-                    answer = waiting.result_of(command, answer)
+                    answer = threads.await_node(command, answer)
             elif type(command) is Commit:
-                answer = session.stopped(command) if stop.asked else None
+                if stop.asked:
+                    answer = session.stopped(command)
                 if answer is None:
                     answer = session.write(command)
+                    # A plain commit that was accepted needs nothing more.
                     if answer is not None or command.status is not None:
                         answer = session.settle(command, answer)
             elif type(command) is Report:
-                CURRENT.set(outer)
-                waiting.let_others()
+                # The caller that iterates the run isn't inside its node.
+                CURRENT.set(outer_task)
+                threads.release_guard()
                 yield command.event
-                waiting.go_on()
+                threads.retake_guard()
             elif type(command) is Begin:
-                waiting.crew.begin(command.tasks)
+                threads.node_threads.start(command.tasks)
             elif type(command) is Gather:
-                answer = waiting.crew.gather(session.at_most(command.seconds))
+                answer = threads.node_threads.gather(session.at_most(command.seconds))
             else:
                 assert type(command) is Wait
-                answer = waiting.sleep(command.seconds)
+                answer = sleep(session, command.seconds)
             command = loop.send(answer)
     except StopIteration as end:
         verdict: Verdict = end.value
         return verdict
     finally:
-        CURRENT.set(outer)
+        CURRENT.set(outer_task)
         try:
-            waiting.close()
+            threads.close()
         finally:
             session.close()
 
 
-class Waiting:
-    """How the synchronous driver waits: for nodes that need more than a call, and for time to pass."""
+class DriverThreads:
+    """The threads of one synchronous run, each started when it is first needed: most runs need none."""
 
-    __slots__ = ("_crew", "_events", "_session")
+    __slots__ = ("_loop_thread", "_node_threads", "_session")
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._events: EventLoop | None = None
-        self._crew: Crew | None = None
+        self._loop_thread: LoopThread | None = None
+        self._node_threads: NodeThreads | None = None
 
     @property
-    def crew(self) -> Crew:
-        """Who runs nodes beside each other."""
-        if self._crew is None:
-            from limpet.engine.drivers.node_threads import Crew
+    def node_threads(self) -> NodeThreads:
+        """The threads that run nodes in parallel."""
+        if self._node_threads is None:
+            from limpet.engine.drivers.node_threads import NodeThreads
 
             session = self._session
-            self._crew = Crew(session.compiled.executor, session.guard, session.stop, self.events)
-        return self._crew
+            self._node_threads = NodeThreads(
+                session.compiled.executor, session.guard, session.stop, self.loop_thread
+            )
+        return self._node_threads
 
-    def events(self) -> EventLoop:
-        """The event loop for async nodes."""
-        if self._events is None:
-            from limpet.engine.drivers.loop_thread import EventLoop
+    def loop_thread(self) -> LoopThread:
+        """The thread with the event loop for async nodes."""
+        if self._loop_thread is None:
+            from limpet.engine.drivers.loop_thread import LoopThread
 
-            self._events = EventLoop()
-        return self._events
+            self._loop_thread = LoopThread()
+        return self._loop_thread
 
-    def result_of(self, task: NodeContext, result: Awaitable[Any]) -> Any:
-        """The outcome of a task whose node is async."""
-        return self.events().run(task, result)
+    def await_node(self, task: NodeContext, result: Awaitable[Any]) -> Any:
+        """The outcome of an async node."""
+        return self.loop_thread().run(task, result)
 
-    def sleep(self, seconds: float) -> Cancelled | None:
-        """Let time pass, unless the run is asked to stop."""
-        event, stop, wait = threading.Event(), self._session.stop, self._session.wait
-        stop.wake = event.set
-        if not stop.asked:
-            _ = event.wait(seconds) if wait is None else wait(seconds, event)
-        stop.wake = None
-        return Cancelled() if stop.asked else None
+    def release_guard(self) -> None:
+        """Let nodes that run in parallel save what they keep, while the caller of the run has control."""
+        if self._node_threads is not None:
+            self._node_threads.release_guard()
 
-    def let_others(self) -> None:
-        """Somebody else has the loop for a while."""
-        if self._crew is not None:
-            self._crew.let_others()
-
-    def go_on(self) -> None:
-        """The loop has its turn again."""
-        if self._crew is not None:
-            self._crew.go_on()
+    def retake_guard(self) -> None:
+        """The loop has control again."""
+        if self._node_threads is not None:
+            self._node_threads.retake_guard()
 
     def close(self) -> None:
-        """End what was started."""
-        if self._crew is not None:
-            self._crew.close()
-        if self._events is not None:
-            self._events.close()
+        """End the threads that were started."""
+        if self._node_threads is not None:
+            self._node_threads.close()
+        if self._loop_thread is not None:
+            self._loop_thread.close()
+
+
+def sleep(session: Session, seconds: float) -> Cancelled | None:
+    """Let time pass, unless the run is asked to stop."""
+    stop = session.stop
+    woken = threading.Event()
+    stop.wake = woken.set
+    # `wake` is set first: a request that is made between the two lines is seen by one of them.
+    if not stop.asked:
+        if session.wait is None:
+            woken.wait(seconds)
+        else:
+            session.wait(seconds, woken)
+    stop.wake = None
+    if stop.asked:
+        return Cancelled()
+    return None

@@ -1,0 +1,186 @@
+"""Running nodes for the asyncio driver: async nodes as tasks of the event loop, sync nodes in threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import nullcontext
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from limpet.engine.drivers.call import (
+    await_node,
+    call_in_executor,
+    call_node,
+    call_queued_node,
+    call_with_timeout,
+    is_awaitable,
+    timed_out,
+    uses_threads,
+)
+from limpet.engine.leases.lease_client import StopRequest
+from limpet.engine.loop.commands import Cancelled, Failed
+from limpet.engine.node_context.node_context import NodeContext
+from limpet.engine.sessions.session import Session
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+GUARD_CHECK_INTERVAL = 0.001
+"""Seconds between two tries to take the guard. A node holds it while it writes to the store, which is short."""
+
+_NO_TIMEOUT = nullcontext()
+
+
+class NodeTasks:
+    """Nodes that run in parallel on an event loop.
+
+    While nodes run, the loop owns the guard (the right to write to the journal), except while it waits: then nodes
+    can save what they keep with `once`.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._guard = session.guard
+        self._stop = session.stop
+        self._running: dict[asyncio.Task[Any], NodeContext] = {}
+        self._stop_requests: list[tuple[NodeContext | None, Any]] = []
+        self._something_done = asyncio.Event()
+        self._own_threads: Executor | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether nodes are running. Then the loop owns the guard."""
+        return bool(self._running)
+
+    async def start(self, tasks: Sequence[NodeContext]) -> None:
+        """Start to call nodes; `gather` returns their outcomes."""
+        if not self._running:
+            await self._take_guard()
+            loop = asyncio.get_running_loop()
+            self._stop.wake = lambda: loop.call_soon_threadsafe(self._wake)
+        for task in tasks:
+            call = asyncio.create_task(call_on_loop(self._stop, task, self), name=f"limpet {task.node}")
+            self._running[call] = task
+            call.add_done_callback(self._on_done)
+
+    async def gather(self, seconds: float | None) -> list[tuple[NodeContext | None, Any]]:
+        """Wait until a node is done, or for so many seconds; returns the outcomes of all nodes that are done."""
+        self._guard.give()
+        try:
+            async with asyncio.timeout(seconds) if seconds is not None else _NO_TIMEOUT:
+                await self._something_done.wait()
+        except TimeoutError:
+            pass
+        finally:
+            await self._take_guard()
+        self._something_done.clear()
+        found = self._stop_requests
+        self._stop_requests = []
+        for call in [call for call in self._running if call.done()]:
+            if call.cancelled():
+                outcome: Any = Failed(asyncio.CancelledError())
+            else:
+                outcome = call.result()
+            found.append((self._running.pop(call), outcome))
+        if not self._running:
+            self._all_ended()
+        return found
+
+    def release_guard(self) -> None:
+        """Let running nodes save what they keep, while the caller of the run has control."""
+        if self._running:
+            self._guard.give()
+
+    async def retake_guard(self) -> None:
+        """The loop has control again."""
+        if self._running:
+            await self._take_guard()
+
+    async def close(self) -> None:
+        """Abandon nodes that still run: tasks are cancelled, and the outcomes of threads are ignored."""
+        if self._running:
+            for call, task in self._running.items():
+                call.remove_done_callback(self._on_done)
+                call.cancel()
+                task.scope.task = None
+            cancelled = list(self._running)
+            self._running.clear()
+            self._all_ended()
+            await asyncio.gather(*cancelled, return_exceptions=True)
+        if self._own_threads is not None:
+            self._own_threads.shutdown(wait=False, cancel_futures=True)
+
+    def call_in_thread(self, task: NodeContext) -> asyncio.Future[Any]:
+        """Call a sync node in a thread of the user's executor, or of this run."""
+        given = self._session.compiled.executor
+        if given is not None and uses_threads(given):
+            return self._call_queued(task, given)
+        if self._own_threads is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            # Not the default threads of the event loop: they are few, and commits and other code wait for them.
+            self._own_threads = ThreadPoolExecutor(self._session.compiled.max_concurrency, "limpet")
+        if given is None:
+            return self._call_queued(task, self._own_threads)
+        loop = asyncio.get_running_loop()
+        context = copy_context()
+        return loop.run_in_executor(self._own_threads, context.run, call_in_executor, given, task, self._stop)
+
+    def _call_queued(self, task: NodeContext, executor: Executor) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        context = copy_context()
+        return loop.run_in_executor(executor, context.run, call_queued_node, task, self._stop, executor)
+
+    async def _take_guard(self) -> None:
+        """Take the guard for the loop. It is polled, because waiting for a lock would block the event loop."""
+        while not self._guard.try_take():
+            await asyncio.sleep(GUARD_CHECK_INTERVAL)
+
+    def _all_ended(self) -> None:
+        self._stop.wake = None
+        if self._guard.with_loop:
+            self._guard.give()
+
+    def _on_done(self, call: asyncio.Task[Any]) -> None:
+        self._something_done.set()
+
+    def _wake(self) -> None:
+        self._stop_requests.append((None, Cancelled()))
+        self._something_done.set()
+
+
+async def call_on_loop(stop: StopRequest, task: NodeContext, node_tasks: NodeTasks | None = None) -> Any:
+    """The outcome of a node. A sync one runs in a thread of `node_tasks`, or else of the event loop."""
+    if stop.asked:
+        return Cancelled()
+    function = task.plan_node.function
+    timeout = task.plan_node.timeout
+    try:
+        if function is None or function.is_async:
+            outcome = call_node(task)
+        else:
+            try:
+                if node_tasks is None:
+                    call = _call_in_default_thread(task)
+                else:
+                    call = node_tasks.call_in_thread(task)
+            except RuntimeError as error:  # the user has shut the executor down
+                return Failed(error)
+            outcome = await call
+        if not is_awaitable(outcome):
+            return outcome
+        async with asyncio.timeout(timeout) if timeout is not None else _NO_TIMEOUT:
+            return await await_node(task, outcome)
+    except TimeoutError:
+        return timed_out(task)
+
+
+def _call_in_default_thread(task: NodeContext) -> asyncio.Future[Any]:
+    """Call a sync node in a default thread; its timeout begins with the call, however long it had to queue."""
+    loop = asyncio.get_running_loop()
+    context = copy_context()
+    timeout = task.plan_node.timeout
+    if timeout is None:
+        return loop.run_in_executor(None, context.run, call_node, task)
+    return loop.run_in_executor(None, context.run, call_with_timeout, timeout, task)
