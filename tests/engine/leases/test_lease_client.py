@@ -215,7 +215,7 @@ def test_a_holder_is_dead_only_when_that_is_certain() -> None:
         assert is_dead("|".join([host, boot, space, pid, "1"]))
     assert "this process" in describe_holder(me)
     assert describe_holder("worker-7") == "worker-7"
-    assert describe_holder(None) == "nobody"
+    assert describe_holder(None) == "no process"
 
 
 def test_a_run_whose_lease_is_lost_stops_before_its_next_node() -> None:

@@ -1,8 +1,8 @@
-"""Who holds a lease: a name for this process that another one can check.
+"""The identity of a lease holder: a name for this process that another process can check.
 
-It says the host, its boot, the process and when that process started, so that a process of the same host
-can tell for sure that the holder is gone (a number that was given out again isn't mistaken for it). Where
-the system doesn't tell, nobody is declared dead and the lease has to run out.
+It holds the host, its boot, the process id and the start time of the process. So a process of the same host knows for
+sure when the holder has ended: a process id that the system has reused isn't mistaken for it. Where the system
+doesn't report these, no process is declared dead, and its leases have to expire.
 """
 
 from __future__ import annotations
@@ -19,36 +19,40 @@ def this_process() -> str:
 
 
 def is_dead(holder: str) -> bool:
-    """Whether the holder is certainly gone: a process of this host and boot that no longer runs."""
-    host, boot, space, pid, began = _parts(holder)
-    if not boot or not began or (host, boot, space) != _place():
+    """Whether the holder has certainly ended: a process of this host and boot that no longer runs."""
+    host, boot, namespace, pid, start_time = _parts(holder)
+    if not boot or not start_time or (host, boot, namespace) != _place():
         return False
     if not pid.isdigit():
         return False
-    start = _start_of(int(pid))
-    return start is not None and start != began
+    start_time_now = _start_time(int(pid))
+    return start_time_now is not None and start_time_now != start_time
 
 
 def describe_holder(holder: str | None) -> str:
     """The holder in words."""
     if not holder:
-        return "nobody"
+        return "no process"
     host, _, _, pid, _ = _parts(holder)
     if not pid:
         return holder
-    here = " (this process; run.close() lets go of it)" if holder == this_process() else ""
-    return f"process {pid} on {host}{here}"
+    if holder == this_process():
+        return f"process {pid} on {host} (this process; run.close() releases it)"
+    return f"process {pid} on {host}"
 
 
 @lru_cache(maxsize=1)
 def _name(pid: int) -> str:
-    """Keyed by the process, so that a forked child finds its own name."""
-    return _SEPARATOR.join([*_place(), str(pid), _start_of(pid) or ""])
+    """Cached by process id, so that a forked child gets a name of its own."""
+    return _SEPARATOR.join([*_place(), str(pid), _start_time(pid) or ""])
 
 
 def _place() -> tuple[str, str, str]:
-    host = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
-    return host.replace(_SEPARATOR, "_"), _boot(), _process_space()
+    if hasattr(os, "uname"):
+        host = os.uname().nodename
+    else:
+        host = os.environ.get("COMPUTERNAME", "")
+    return host.replace(_SEPARATOR, "_"), _boot(), _pid_namespace()
 
 
 def _parts(holder: str) -> tuple[str, str, str, str, str]:
@@ -63,25 +67,31 @@ def _boot() -> str:
     return _first_line("/proc/sys/kernel/random/boot_id")
 
 
-def _process_space() -> str:
-    """Process numbers mean something only within one of these: two containers may share a host name."""
+def _pid_namespace() -> str:
+    """The namespace in which a process id is unique: two containers may share a host name and a boot."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
 
 
-def _start_of(pid: int) -> str | None:
-    """When a process started, in ticks since boot; empty if it has ended, None if that can't be told."""
+def _start_time(pid: int) -> str | None:
+    """When a process started, in ticks since boot; empty if it has ended, None if the system doesn't report it."""
     line = _first_line(f"/proc/{pid}/stat")
+    # After the last parenthesis: the name of the program, which comes before, may contain anything.
     fields = line.rpartition(")")[2].split()
     if len(fields) >= 20:
-        return "" if fields[0] in ("Z", "X") else fields[19]
-    return "" if _has_ended(pid) else None
+        state = fields[0]
+        if state in ("Z", "X"):  # a zombie, or dead
+            return ""
+        return fields[19]
+    if _has_ended(pid):
+        return ""
+    return None
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether the system says for certain that there is no such process."""
+    """Whether the system reports that no such process exists."""
     if os.name != "posix":
         return False
     try:
