@@ -1,4 +1,4 @@
-"""Who watches a run, and what is seen: events, the hub that hands them out, and ready-made observers."""
+"""Watching runs: events, the hub that passes them to observers, and ready-made observers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ProgressObserver":  # re-exported late: few programs show progress, all would wait for it
+    if (
+        name == "ProgressObserver"
+    ):  # fetched late: few programs show progress, and all would pay for its import
         from limpet.observe.progress_bar import ProgressObserver
 
         return ProgressObserver

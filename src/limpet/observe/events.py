@@ -1,32 +1,32 @@
-"""What is seen of a run: events, their types, and what an observer is.
+"""Events: what happens in a run, the type and data of each, and what an observer is.
 
-| type | data |
-|---|---|
-| `graph.start` | run_id, entry (None for a workflow) |
-| `graph.complete` | run_id, exit_point (None for a workflow), iterations |
-| `layer.start` | run_id, layer, tasks |
-| `layer.complete` | run_id, layer |
-| `node.start` | run_id, node, iteration, attempt |
-| `node.complete` | run_id, node, iteration, error (bool), duration (seconds) |
-| `node.retry` | run_id, node, attempt, delay (seconds), error |
-| `node.sleep` | run_id, node, until (seconds since the epoch, by the store's clock) |
-| `edge.evaluate` | from, to, result |
-| `edge.transition` | from, to |
-| `cycle.detected` | node, visit_count, iteration, path_length |
-| `checkpoint.save` | run_id, node, step |
-| `checkpoint.fail` | run_id, node, step, error; the run goes on without it (`on_save_error="continue"`) |
-| `checkpoint.load` | run_id, node |
-| `checkpoint.resume` | run_id, checkpoint_node, resume_node |
-| `branch.start` | run_id, branch |
-| `branch.complete` | run_id, branch, error (bool), duration (seconds) |
-| `run.pause` | run_id, node, reason |
-| `run.sleep` | run_id, node, due: nobody holds the run until then (seconds since the epoch, by the store's clock) |
-| `run.fail` | run_id, node, error |
-| `run.cancel` | run_id, node |
-| `state.create`, `state.clone`, `state.set`, `state.merge` | what was done to a `State` |
+| type | when | data |
+|---|---|---|
+| `graph.start` | a run starts | run_id, entry (None for a workflow) |
+| `graph.complete` | a run has completed | run_id, exit_point (None for a workflow), iterations |
+| `layer.start` | a layer of a workflow starts | run_id, layer, tasks |
+| `layer.complete` | all tasks of a layer are done | run_id, layer |
+| `node.start` | a node is called | run_id, node, iteration, attempt |
+| `node.complete` | a call has returned or raised | run_id, node, iteration, error (bool), duration (seconds) |
+| `node.retry` | a call has failed and will be retried | run_id, node, attempt, delay (seconds), error |
+| `node.sleep` | a node sleeps | run_id, node, until (seconds since the epoch, by the store's clock) |
+| `edge.evaluate` | the condition of an edge was evaluated | from, to, result |
+| `edge.transition` | a run moves from one node to the next | from, to |
+| `cycle.detected` | a node is visited again | node, visit_count, iteration, path_length |
+| `checkpoint.save` | a step was saved | run_id, node, step |
+| `checkpoint.fail` | a save failed and the run continues (`on_save_error="continue"`) | run_id, node, step, error |
+| `checkpoint.load` | a stored run was read | run_id, node |
+| `checkpoint.resume` | a run resumes | run_id, checkpoint_node, resume_node |
+| `branch.start` | a parallel branch starts | run_id, branch |
+| `branch.complete` | a parallel branch has ended | run_id, branch, error (bool), duration (seconds) |
+| `run.pause` | a run pauses for an answer or an approval | run_id, node, reason |
+| `run.sleep` | a run is released until it is due | run_id, node, due (seconds since the epoch, store's clock) |
+| `run.fail` | a run has failed | run_id, node, error |
+| `run.cancel` | a run was cancelled | run_id, node |
+| `state.create`, `state.clone`, `state.set`, `state.merge` | a `State` was created, copied, changed | what was done |
 
-A task of a workflow is a node. Events from inside a parallel branch, or a graph that a node runs, also have
-`branch`: the names on the way there.
+A task of a workflow is a node. Events from inside a parallel branch, or from a graph that a node runs, also have
+`branch`: the path to it.
 Events may gain keys in later versions; those above stay.
 """
 
@@ -94,8 +94,8 @@ class Event(NamedTuple):
     """One thing that happened in a run.
 
     `type` is one of `EVENT_TYPES`, `timestamp` is in seconds since the epoch, `source` names the graph
-    (or other part) that it happened in, and `data` holds the rest. All observers of a run are handed
-    the same event: read `data`, don't change it.
+    (or other part) that it happened in, and `data` holds the rest. All observers of a run get the
+    same event: read `data`, don't change it.
     """
 
     type: str
@@ -105,10 +105,10 @@ class Event(NamedTuple):
 
 
 class Observer(Protocol):
-    """Watches runs. May be called from several threads at once, and keeps the run waiting meanwhile."""
+    """Watches runs. It may be called from several threads at once, and the run waits until it returns."""
 
     def on_event(self, event: Event) -> None:
-        """Take note of the event. What this raises is logged; it never reaches the run."""
+        """Handle the event. An exception is logged and never reaches the run."""
         ...
 
 

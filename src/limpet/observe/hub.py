@@ -1,7 +1,7 @@
-"""One function that tells all observers of a run what happened, or none when nobody listens.
+"""One function that passes each event to all observers of a run, or None for a run without observers.
 
-The engine holds what `gather` returns and asks only whether it is None, so a run that nobody watches
-pays for that question and for nothing else: no event is built and no clock is read.
+The engine keeps what `gather` returns and checks only whether it is None. So a run without observers pays for that
+check and nothing else: no event is built and no clock is read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from limpet.observe.events import Event, ObserverLike
 
 Emit = Callable[[str, str, dict[str, Any]], None]
-"""`emit(type, source, data)`. The data belongs to the event from then on: hand over a fresh dict."""
+"""`emit(type, source, data)`. The data belongs to the event from then on: pass a fresh dict."""
 
 
 class NoopObserver:
@@ -25,14 +25,14 @@ class NoopObserver:
 def gather(observers: Iterable[ObserverLike], clock: Callable[[], float]) -> Emit | None:
     """Combine observers into one `emit` function; None if there are none but noop ones.
 
-    Observers hear of an event in the order given. One that raises keeps neither the others nor the run
-    from going on, and goes on being told: its first exception is logged (logger `limpet.observe`, with
-    the traceback), later ones are dropped. `KeyboardInterrupt` and its like aren't held back.
+    Observers get an event in the order given. An observer that raises affects neither the others nor the run, and
+    keeps getting events: its first exception is logged (logger `limpet.observe`, with the traceback), later ones are
+    dropped. `KeyboardInterrupt` and the like are raised.
     """
     listeners = [_listener(observer) for observer in observers if not isinstance(observer, NoopObserver)]
     if not listeners:
         return None
-    complained: set[int] = set()
+    already_logged: set[int] = set()
 
     def emit(type: str, source: str, data: dict[str, Any]) -> None:
         event = Event(type, clock(), source, data)
@@ -40,15 +40,15 @@ def gather(observers: Iterable[ObserverLike], clock: Callable[[], float]) -> Emi
             try:
                 listener(event)
             except Exception as error:
-                if number not in complained:
-                    complained.add(number)
-                    _complain(listener, event, error)
+                if number not in already_logged:
+                    already_logged.add(number)
+                    _log_failure(listener, event, error)
 
     return emit
 
 
 def both(one: Emit | None, other: Emit | None) -> Emit | None:
-    """An `emit` that tells those of two."""
+    """An `emit` that passes events to two others."""
     if one is None or other is None:
         return one or other
 
@@ -67,14 +67,14 @@ def _listener(observer: ObserverLike) -> Callable[[Event], None]:
     return observer
 
 
-def _complain(listener: Callable[[Event], None], event: Event, error: Exception) -> None:
+def _log_failure(listener: Callable[[Event], None], event: Event, error: Exception) -> None:
     import logging
 
     owner = getattr(listener, "__self__", listener)
     name = getattr(owner, "__qualname__", type(owner).__qualname__)
     try:
         logging.getLogger("limpet.observe").error(
-            "observer %s failed at %s; the run goes on, and its later failures aren't logged",
+            "observer %s failed at %s; the run continues, and later failures of the observer aren't logged",
             name,
             event.type,
             exc_info=error,

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class LogObserver:
     """Writes one line per event: `node.complete node=draft iteration=3 duration=0.012 run=7f3a source=essay`.
 
-    Goes to the logger `limpet.run` unless you pass one, at `level` (20 is INFO); a retry is at least a
+    Writes to the logger `limpet.run` unless you pass one, at `level` (20 is INFO); a retry is at least a
     warning, a failed run at least an error. Only names, counts and times are written, and the text of
-    errors and reasons, cut short: never a value of the state.
+    errors and reasons, shortened: never a value of the state.
     """
 
     def __init__(self, logger: logging.Logger | None = None, level: int = 20) -> None:
@@ -27,13 +27,13 @@ class LogObserver:
         self._level = level
 
     def on_event(self, event: Event) -> None:
-        """Write the event's line, if the logger wants lines of this level."""
-        level = max(self._level, _AT_LEAST.get(event.type, 0))
+        """Write the event's line, if the logger is enabled for its level."""
+        level = max(self._level, _MIN_LEVELS.get(event.type, 0))
         if self._logger.isEnabledFor(level):
             self._logger.log(level, "%s", _line(event))
 
 
-_AT_LEAST = {NODE_RETRY: 30, RUN_FAIL: 40}
+_MIN_LEVELS = {NODE_RETRY: 30, RUN_FAIL: 40}
 
 # What may be written, under which name and in this order. A key that isn't here may hold state.
 _SHOWN = {
@@ -59,7 +59,7 @@ _SHOWN = {
     "error": "error",
     "run_id": "run",
 }
-_LONGEST = 200
+_MAX_TEXT = 200
 
 
 def _line(event: Event) -> str:
@@ -74,12 +74,12 @@ def _line(event: Event) -> str:
 
 
 def _word(key: str, value: Any) -> str:
-    """The value as one word, or nothing when there is nothing to say."""
+    """The value as one word, or empty for a value that isn't written."""
     match key, value:
         case "error", False:
             return ""
         case _, bool():
-            return "true" if value else "false"
+            return str(value).lower()
         case "result", _:  # what a condition returned may come from the state
             return ""
         case _, float():
@@ -95,8 +95,10 @@ def _word(key: str, value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """As it is when that's one plain word, otherwise quoted, so that no text can pass for another line."""
-    if len(text) > _LONGEST:
-        text = text[: _LONGEST - 1] + "…"
+    """The text if it is one plain word, otherwise quoted, so that no text can look like another line."""
+    if len(text) > _MAX_TEXT:
+        text = text[: _MAX_TEXT - 1] + "…"
     plain = text.isprintable() and not any(mark in text for mark in " \"'=")
-    return text if plain and text else repr(text)
+    if plain and text:
+        return text
+    return repr(text)

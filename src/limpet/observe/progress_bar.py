@@ -1,9 +1,9 @@
 """A live view of runs in the terminal, with nothing but the standard library.
 
-On a terminal, one block is repainted in place: a headline per run, its last nodes with their durations,
-and what it is doing now. A run that ends leaves its block behind, above those that go on. A thread
-turns the spinner, and lives only while a node runs. Anywhere else (a file, a pipe, CI) each finished
-node, retry, pause and end is one plain line.
+On a terminal, one block is repainted in place: a headline per run, its last nodes with their durations, and the nodes
+that run now. The block of a run that ends stays above those of the runs in progress. A thread turns the spinner, and
+lives only while a node runs. Anywhere else (a file, a pipe, CI) each finished node, retry, pause and end is one plain
+line.
 """
 
 from __future__ import annotations
@@ -22,43 +22,47 @@ from limpet.observe.events import Event
 
 
 class ProgressObserver:
-    """Shows how runs get on, on `stream` (standard error unless you say otherwise).
+    """Shows the progress of runs on `stream` (by default standard error).
 
-    Follows any number of runs at once, from any thread. A stream that is closed or broken ends the show
-    quietly; what the stream's encoding lacks is shown in ASCII. While a block is being repainted, other
-    output to the same terminal may be painted over.
+    Follows any number of runs at once, from any thread. When the stream is closed or broken, it stops quietly. If the
+    stream's encoding lacks the marks, they are shown in ASCII. While a block is being repainted, other output to the
+    same terminal may be painted over.
     """
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._screen = _Screen(sys.stderr if stream is None else stream)
-        self._marks = _FANCY if self._screen.can_show(_FANCY.all()) else _PLAIN
+        if stream is None:
+            stream = sys.stderr
+        self._screen = _Screen(stream)
+        self._marks = _UNICODE_MARKS
+        if not self._screen.can_show(_UNICODE_MARKS.all()):
+            self._marks = _ASCII_MARKS
         self._clock = clock
         self._runs: dict[str, _Run] = {}
-        self._painted = float("-inf")
+        self._painted_at = float("-inf")
         self._frame = 0
-        self._turn = threading.Condition()
+        self._changed = threading.Condition()
         self._ticker: threading.Thread | None = None
 
     def on_event(self, event: Event) -> None:
-        """Follow the event, and show what came of it."""
+        """Follow the event, and show the new progress of its run."""
         run_id = event.data.get("run_id")
         if run_id is None:
             return
-        with self._turn:
+        with self._changed:
             run = self._run(run_id, event)
             if run is None:
                 return
             line = run.follow(event, self._clock(), self._marks)
             if run.outcome:
                 del self._runs[run_id]
-                self._turn.notify_all()
+                self._changed.notify_all()
             if self._screen.live:
                 self._show(run)
             elif line:
                 self._screen.write(f"{_clean(run.graph)} {_clean(run.run_id)}: {_clean(line)}\n")
 
     def _run(self, run_id: str, event: Event) -> _Run | None:
-        """The run as followed so far, anew when it starts or is resumed; None for what isn't followed."""
+        """The run as followed so far, or a new one if it starts or is resumed; None for one that isn't followed."""
         run = self._runs.get(run_id)
         if event.type in _STARTS or (run is None and event.type in _OPENS):
             run = self._runs[run_id] = _Run(str(run_id), event.source, self._clock())
@@ -67,34 +71,37 @@ class ProgressObserver:
     def _show(self, run: _Run) -> None:
         now = self._clock()
         if run.outcome:
-            self._paint(now, leave=run.lines(now, self._marks, ""))
-        elif now - self._painted >= _PAUSE:
+            self._paint(now, keep=run.lines(now, self._marks, ""))
+        elif now - self._painted_at >= _REPAINT_INTERVAL:
             self._paint(now)
         if run.running and self._ticker is None:
-            # Not a daemon: one that writes while the interpreter shuts down can abort the process.
+            # Not a daemon: a daemon that writes while the interpreter shuts down can abort the process.
             self._ticker = threading.Thread(target=self._tick, name="limpet-progress", daemon=False)
             self._ticker.start()
 
-    def _paint(self, now: float, leave: Iterable[str] = ()) -> None:
-        self._painted = now
+    def _paint(self, now: float, keep: Iterable[str] = ()) -> None:
+        self._painted_at = now
         spinner = self._marks.spinner[self._frame % len(self._marks.spinner)]
         block = [line for run in self._runs.values() for line in run.lines(now, self._marks, spinner)]
-        self._screen.repaint(leave, block)
+        self._screen.repaint(keep, block)
 
     def _tick(self) -> None:
-        with self._turn:
+        with self._changed:
             while self._screen.live and threading.main_thread().is_alive():
                 if not any(run.running for run in self._runs.values()):
                     break
                 self._frame += 1
                 self._paint(self._clock())
-                self._turn.wait(_PAUSE)
+                self._changed.wait(_REPAINT_INTERVAL)
             self._ticker = None
 
 
-_PAUSE = 0.1
+_REPAINT_INTERVAL = 0.1
+"""Seconds between two paintings of the block."""
 _LAST_NODES = 5
+"""How many finished nodes of a run are shown."""
 _STARTS = (events.GRAPH_START, events.CHECKPOINT_RESUME)
+# A run that was started before this observer watched it is followed from one of these on.
 _OPENS = (*_STARTS, events.NODE_START, events.RUN_PAUSE, events.RUN_FAIL, events.RUN_CANCEL)
 
 
@@ -111,13 +118,13 @@ class _Marks:
         return "".join((self.done, self.failed, self.paused, self.retry, self.between, self.spinner))
 
 
-_FANCY = _Marks("✓", "✗", "⏸", "↻", "·", "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
-_PLAIN = _Marks("+", "x", "=", "~", "-", "|/-\\")
+_UNICODE_MARKS = _Marks("✓", "✗", "⏸", "↻", "·", "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
+_ASCII_MARKS = _Marks("+", "x", "=", "~", "-", "|/-\\")
 
 
 @dataclass(slots=True)
 class _Run:
-    """What is known of one run from its events, and how it looks."""
+    """The progress of one run, by its events, and how it is shown."""
 
     run_id: str
     graph: str
@@ -126,19 +133,21 @@ class _Run:
     retries: int = 0
     outcome: str = ""
     mark: str = ""
-    last: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_NODES))
+    last_nodes: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_NODES))
     running: dict[tuple[str, Any], float] = field(default_factory=dict)
     waiting: dict[str, str] = field(default_factory=dict)
 
     def follow(self, event: Event, now: float, marks: _Marks) -> str:
-        """Take in the event; return the plain line for it, if it is worth one."""
+        """Update the progress; returns the plain line for the event, or empty if it has none."""
         data = event.data
         branch = data.get("branch")
-        node = f"{branch}/{data.get('node', '?')}" if branch else str(data.get("node", "?"))
+        node = str(data.get("node", "?"))
+        if branch:
+            node = f"{branch}/{node}"
         task = (node, data.get("iteration"))
         match event.type:
             case events.CHECKPOINT_RESUME:
-                self.last.append(f"{marks.retry} resumed at {data.get('resume_node', '?')}")
+                self.last_nodes.append(f"{marks.retry} resumed at {data.get('resume_node', '?')}")
                 return f"resumed at {data.get('resume_node', '?')}"
             case events.NODE_START:
                 self.waiting.pop(node, None)
@@ -162,66 +171,82 @@ class _Run:
                 return self._end(marks.failed, f"cancelled at {node}")
             case events.GRAPH_COMPLETE:
                 self.steps = max(self.steps, data.get("iterations", 0))
-                last = data.get("exit_point")
-                outcome = self._end(marks.done, f"completed at {last}" if last else "completed")
-                return f"{outcome}, {self._counts()}"
+                outcome = "completed"
+                if data.get("exit_point"):
+                    outcome = f"completed at {data['exit_point']}"
+                return f"{self._end(marks.done, outcome)}, {self._counts()}"
         return ""
 
     def _completed(self, node: str, took: str, error: bool, marks: _Marks) -> str:
         if error:
-            self.last.append(f"{marks.failed} {node}  failed after {took}")
+            self.last_nodes.append(f"{marks.failed} {node}  failed after {took}")
             return f"{node} failed after {took}"
         self.steps += 1
-        self.last.append(f"{marks.done} {node}  {took}")
+        self.last_nodes.append(f"{marks.done} {node}  {took}")
         return f"{node} done in {took}"
 
     def _end(self, mark: str, outcome: str) -> str:
-        self.mark, self.outcome = mark, outcome
+        self.mark = mark
+        self.outcome = outcome
         self.running.clear()
         self.waiting.clear()
         return outcome
 
     def _counts(self) -> str:
-        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
-        retries = f", {self.retries} retr{'y' if self.retries == 1 else 'ies'}" if self.retries else ""
-        return steps + retries
+        counts = [_counted(self.steps, "step", "steps")]
+        if self.retries:
+            counts.append(_counted(self.retries, "retry", "retries"))
+        return ", ".join(counts)
 
     def lines(self, now: float, marks: _Marks, spinner: str) -> list[str]:
-        """The block of this run: the headline, its last nodes, and what it is doing now."""
+        """The block of this run: the headline, its last nodes, and the nodes that wait or run now."""
         head = [self.graph, self.run_id]
-        head += [self.outcome] if self.outcome else []
+        if self.outcome:
+            head.append(self.outcome)
         if not self.outcome or self.steps:
             head += [self._counts(), _seconds(now - self.started)]
         headline = f" {marks.between} ".join(head)
-        lines = [f"{self.mark} {headline}" if self.mark else headline]
-        lines += [f"  {done}" for done in self.last]
+        if self.mark:
+            headline = f"{self.mark} {headline}"
+        lines = [headline]
+        lines += [f"  {done}" for done in self.last_nodes]
         lines += [f"  {marks.retry} {node}  {why}" for node, why in self.waiting.items()]
         lines += [f"  {spinner} {node}  {_seconds(now - since)}" for (node, _), since in self.running.items()]
         return lines
 
 
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
 def _seconds(seconds: Any) -> str:
     if not isinstance(seconds, int | float):
         return "?"
+    if seconds < 10:
+        return f"{max(seconds, 0.0):.2f}s"
     if seconds < 60:
-        return f"{max(seconds, 0.0):.2f}s" if seconds < 10 else f"{seconds:.1f}s"
+        return f"{seconds:.1f}s"
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02}m{rest:02}s" if hours else f"{minutes}m{rest:02}s"
+    if hours:
+        return f"{hours}h{minutes:02}m{rest:02}s"
+    return f"{minutes}m{rest:02}s"
 
 
 def _error(data: Any) -> str:
     error = data.get("error")
-    return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    if isinstance(error, BaseException):
+        return f"{type(error).__name__}: {error}"
+    return str(error)
 
 
 def _clean(text: str) -> str:
-    """Without line breaks and control characters, which could do anything to a terminal."""
+    """The text without line breaks and control characters, which could garble a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 class _Screen:
-    """Writes to a stream that may be no terminal, lack characters, or be closed at any time."""
+    """Writes to a stream that may not be a terminal, may lack characters, and may be closed at any time."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -236,14 +261,18 @@ class _Screen:
             return False
         return True
 
-    def repaint(self, leave: Iterable[str], block: Iterable[str]) -> None:
-        """Replace the block painted last: `leave` stays there whole and for good, `block` is the new one."""
+    def repaint(self, keep: Iterable[str], block: Iterable[str]) -> None:
+        """Replace the block painted last: the lines `keep` stay for good, and `block` is the new one below."""
         columns, rows = self._size()
         shown = [_clean(line)[: columns - 1] for line in block][: max(rows - 1, 1)]
-        up = f"\x1b[{self._height}F" if self._height else ""
-        kept = "".join(f"{_clean(line)}\n" for line in leave)
-        # Wrapping is off for the block: wide characters may make a line longer than it was counted.
-        self.write(f"{up}\x1b[0J{kept}\x1b[?7l" + "".join(f"{line}\n" for line in shown) + "\x1b[?7h")
+        to_top = ""
+        if self._height:
+            to_top = f"\x1b[{self._height}F"
+        kept_lines = "".join(f"{_clean(line)}\n" for line in keep)
+        block_lines = "".join(f"{line}\n" for line in shown)
+        # Wrapping is off for the block: wide characters may make a line longer than it was counted, and a wrapped
+        # line would make the height of the block wrong.
+        self.write(f"{to_top}\x1b[0J{kept_lines}\x1b[?7l{block_lines}\x1b[?7h")
         self._height = len(shown)
 
     def write(self, text: str) -> None:
@@ -254,13 +283,14 @@ class _Screen:
                 text = text.encode(self._encoding or "ascii", "replace").decode(self._encoding or "ascii")
             self._stream.write(text)
             self._stream.flush()
-        except Exception:  # whatever became of the stream, the run is worth more than its picture
-            self._stream, self.live = None, False
+        except Exception:  # whatever happened to the stream, it must not break the run
+            self._stream = None
+            self.live = False
 
     def _is_terminal(self) -> bool:
         try:
             return self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
-        except Exception:  # a closed stream, or one that can't say
+        except Exception:  # a closed stream, or one without a proper isatty()
             return False
 
     def _size(self) -> tuple[int, int]:

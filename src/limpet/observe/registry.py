@@ -16,11 +16,11 @@ Factory = Callable[[], ObserverLike]
 
 
 def register_observer(name: str, factory_or_object: Factory | ObserverLike) -> None:
-    """Make an observer available under a name, in place of what the name stood for so far.
+    """Make an observer available under a name; an observer that has this name so far is replaced.
 
     A class, or a function that can be called without arguments, is a factory: each graph that uses the
-    name gets an observer of its own. Anything else is the observer itself, shared by all of them.
-    Raises `UsageError` for a name that isn't text and for what can't be an observer.
+    name gets its own observer. Anything else is the observer itself, shared by all graphs.
+    Raises `UsageError` for a name that isn't text and for an object that can't be an observer.
     """
     if not isinstance(name, str) or not name:
         raise UsageError(f"an observer is registered under a name, not {name!r}")
@@ -31,20 +31,24 @@ def register_observer(name: str, factory_or_object: Factory | ObserverLike) -> N
 
 
 def resolve_observer(name_or_object: str | ObserverLike) -> ObserverLike:
-    """The observer that a name stands for; an observer object or function is returned as it is.
+    """The observer of a name; an observer object or function is returned as it is.
 
-    Raises `UnknownName` for a name nobody registered, and `UsageError` for what is neither a name, nor
+    Raises `UnknownName` for a name that isn't registered, and `UsageError` for an object that is neither a name, nor
     callable, nor has `on_event`.
     """
     if not isinstance(name_or_object, str):
         given: Any = name_or_object
-        return _made(given) if isinstance(given, type) else _checked(given)
+        if isinstance(given, type):
+            return _made(given)
+        return _checked(given)
     with _lock:
         known = sorted(_registered)
         found = _registered.get(name_or_object)
     if found is None:
         raise UnknownName("observer", name_or_object, known)
-    return _made(found, name_or_object) if _is_factory(found) else _checked(found)
+    if _is_factory(found):
+        return _made(found, name_or_object)
+    return _checked(found)
 
 
 def _progress() -> ObserverLike:
@@ -63,7 +67,7 @@ _registered: dict[str, Any] = {
 
 
 def _is_factory(given: Any) -> bool:
-    """Classes are; so is a function unless it has `on_event` or wants an argument, namely the event."""
+    """A class is one, and so is a function, unless it has `on_event` or takes an argument: the event."""
     if isinstance(given, type):
         return True
     if hasattr(given, "on_event") or not callable(given):
@@ -76,7 +80,10 @@ def _is_factory(given: Any) -> bool:
 
 
 def _made(factory: Any, name: str | None = None) -> ObserverLike:
-    called = f"observer {name!r}" if name else f"observer class {factory.__qualname__}"
+    if name:
+        called = f"observer {name!r}"
+    else:
+        called = f"observer class {factory.__qualname__}"
     if isinstance(factory, type):
         try:
             inspect.signature(factory).bind()
@@ -94,8 +101,8 @@ def _checked(given: Any, prefix: str = "") -> ObserverLike:
         )
     if inspect.iscoroutinefunction(listener):
         raise UsageError(
-            f"{prefix}{_shown(given)} is async, and nobody would await it; use a plain function that hands "
-            "the event to your loop"
+            f"{prefix}{_shown(given)} is async and would never be awaited; use a plain function that passes "
+            "the event to your event loop"
         )
     return cast(ObserverLike, given)
 
