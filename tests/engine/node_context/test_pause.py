@@ -111,7 +111,9 @@ def test_a_resume_without_an_answer_is_refused() -> None:
 
 def test_execute_raises_with_the_questions() -> None:
     """P1: whoever called it knows what to ask, and how to go on."""
-    with pytest.raises(RunPaused, match=r"'ask' asks: Ship it\? — resume\('r', answer\) continues it") as caught:
+    with pytest.raises(
+        RunPaused, match=r"'ask' asks: Ship it\? — resume\('r', answer\) continues it"
+    ) as caught:
         one(asking()).execute({}, run_id="r")
     assert (caught.value.run_id, caught.value.node) == ("r", "ask")
     assert [question.id for question in caught.value.questions] == ["ask:1:1"]
