@@ -11,8 +11,7 @@ from limpet.async_twins import twin
 from limpet.defaults import CONCURRENCY, MAX_CRASHES, RETENTION_HOURS
 from limpet.durations import Span, seconds_of
 from limpet.engine.leases.lease_client import nudge_supervisors
-from limpet.engine.node_context.questions import NOT_GIVEN
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations.run_info import RunInfo
 from limpet.engine.operations.stored_state import Difference
 from limpet.engine.sessions.checkpoint_refs import run_of

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.async_twins import twin
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.node_context.questions import NOT_GIVEN
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations.run_info import RunInfo, RunList, list_runs, run_info, with_position
 from limpet.engine.operations.stored_state import (
     Difference,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from limpet.compile_options import CompileOptions, OnSaveError, keys_given
 from limpet.defaults import LEASE, MAX_CONCURRENCY, MAX_ITERATIONS
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions import checkpoint_refs as references
 from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions.session import CompiledGraph

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from limpet.async_twins import twin
 from limpet.compile_options import CompileOptions, OnSaveError, keys_given
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_LAYERS
-from limpet.engine.node_context.questions import NOT_GIVEN
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations import workflow_checkpoints as checkpoints
 from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.operations.workflow_checkpoints import WorkflowCheckpoint

@@ -30,7 +30,7 @@ from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Repor
 from limpet.engine.loop.next_node import update_inside
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations.fork import fork
 from limpet.engine.operations.rollback import rollback
 from limpet.engine.sessions.resume import resume

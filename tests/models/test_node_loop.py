@@ -27,7 +27,7 @@ from limpet.engine.leases.lease_client import StopRequest, client_for
 from limpet.engine.loop.commands import Cancelled, Report, Verdict, Wait
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.node_context import NodeContext, pause
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.engine.sessions.start import new_run

@@ -27,7 +27,7 @@ from limpet.engine.drivers.call import call_node
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.start import start

@@ -28,7 +28,7 @@ from typing import Any
 
 from limpet.engine.leases import lease_client as client
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations import cancel
 from limpet.engine.operations.run_info import run_info
 from limpet.engine.sessions import resume as entry

@@ -164,3 +164,47 @@ def refused_discreetly(error: UnstorableValue, names: Iterable[str]) -> Unstorab
             reason = "something in it isn't data of a type that can be stored; as the key is secret, no more is shown"
             return UnstorableValue(error.path[: found.end()], reason)
     return error
+
+
+class SecretMasker:
+    """Masks the secrets of one run in texts that are shown.
+
+    `names` are the secret keys, and `task_results` says that results of tasks are secret, too. `plain_text` says that
+    the store would keep secrets in plain text. `remembered` is what secrets look like that no state holds: answers to
+    secret questions, and what a call held that failed.
+    """
+
+    __slots__ = ("names", "plain_text", "remembered", "task_results")
+
+    def __init__(
+        self, names: frozenset[str] = frozenset(), task_results: bool = False, plain_text: bool = False
+    ) -> None:
+        self.names = names
+        self.task_results = task_results
+        self.plain_text = plain_text
+        self.remembered: set[str] = set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether the run has no secrets."""
+        return not (self.names or self.task_results or self.remembered)
+
+    def remember(self, *values: Any) -> None:
+        """Mask these values from now on, although no state holds them."""
+        self.remembered |= forms_of(values)
+
+    def remember_state(self, state: Any) -> None:
+        """Mask the secrets of a state that is about to be dropped."""
+        if self.idle or not isinstance(state, Mapping):
+            return
+        if isinstance(state, dict):
+            # `dict.items` doesn't go through a node's state, which would note each key as read.
+            state = dict(dict.items(state))
+        self.remember(*values_in(state, self.names))
+
+    def hide(self, text: str, states: Iterable[Mapping[str, Any]]) -> str:
+        """The text with the secrets of these states, and the remembered ones, masked."""
+        if self.idle:
+            return text
+        values = [value for state in states for value in values_in(state, self.names)]
+        return hidden(text, self.remembered | forms_of(values))

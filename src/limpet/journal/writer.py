@@ -12,7 +12,7 @@ snapshot on, and an append-only history of large items hardly does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from limpet.journal.encoding.codec import encode
@@ -166,3 +166,55 @@ def _together(bodies: list[bytes]) -> bytes:
 
 
 _BUNDLE = encode(BUNDLE)
+
+
+TRACEBACK_KEPT = 4000
+"""How many characters of a traceback, from its end, are stored with a failed run."""
+
+
+def summary(progress: Progress) -> bytes:
+    """What a run's head says about the run, so that listing runs reads no journal."""
+    return encode(
+        {
+            "step": progress.step,
+            "node": progress.place(),
+            "phase": progress.phase,
+            "reason": progress.reason,
+            "error": progress.error,
+            "questions": [question.to_data() for question in progress.open_questions()],
+        }
+    )
+
+
+def error_data(error: BaseException, node: str, hide: Callable[[str], str] = str) -> dict[str, Any]:
+    """An error as plain data: its type, message and traceback, each through `hide`, and the node it came from."""
+    from traceback import format_exception
+
+    text = hide("".join(format_exception(error)))
+    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    return {
+        "type": name,
+        "message": _encodable(hide(_text_of(error))),
+        "node": node,
+        "traceback": _encodable(text[-TRACEBACK_KEPT:]),
+    }
+
+
+def error_line(error: BaseException) -> str:
+    """An error in one line, with the notes that were added to it."""
+    parts = [_text_of(error), *(f"({note})" for note in getattr(error, "__notes__", ()))]
+    text = " ".join(part for part in parts if part)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _text_of(error: BaseException) -> str:
+    # A user's exception may have a `__str__` that raises; that must not hide the failure itself.
+    try:
+        return str(error)
+    except Exception:
+        return "(its text can't be read)"
+
+
+def _encodable(text: str) -> str:
+    """The text without lone surrogates, which UTF-8, and so the journal, can't hold."""
+    return text.encode("utf-8", "backslashreplace").decode()

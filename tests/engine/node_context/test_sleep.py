@@ -27,7 +27,7 @@ from limpet import (
     pause,
     sleep,
 )
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions import resume as entry
 from limpet.testing.conformance.tools import ManualClock
 from support.graphs import AT_ONCE, Via, chain, fan

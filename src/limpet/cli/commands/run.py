@@ -19,7 +19,7 @@ from limpet.cli.project import (
 )
 from limpet.cli.values import read_input, read_pairs, read_value, utc_time
 from limpet.engine.leases.process_identity import is_dead
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations.run_info import RunInfo
 from limpet.engine.sessions.resume import resume as open_resumed
 from limpet.errors import LimpetError, RunNotFound, UsageError

@@ -280,7 +280,7 @@ class NodeLoop(Timing):
         masker = self.context.masker
         if masker.idle:
             return error
-        masker.look(returned)
+        masker.remember_state(returned)
         return refused_discreetly(error, masker.names) if isinstance(error, UnstorableValue) else error
 
     def _forgiven(
@@ -377,7 +377,7 @@ class NodeLoop(Timing):
         self, task: NodeContext, outcome: Failed | Asked | Asleep | Cancelled | LoopStop
     ) -> Steps:
         """A node didn't complete: try again (None), or stop (a Halt)."""
-        self.context.masker.look(task.state)
+        self.context.masker.remember_state(task.state)
         task.close()
         self.changes.undo(task.state)
         if self.context.emit is not None:

@@ -9,7 +9,6 @@ from limpet.engine.loop.commands import Asked, Asleep, Cancelled, Failed, Report
 from limpet.engine.loop.run_context import LoopStop, RunContext
 from limpet.engine.loop.state_changes import detached
 from limpet.engine.loop.stream_events import StreamEvents, stream_events_for
-from limpet.engine.node_context.accounts import error_data, told
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.scope import Scope
 from limpet.graphs.plan import Plan
@@ -17,6 +16,7 @@ from limpet.graphs.state import State, glance, unshared
 from limpet.journal.encoding.copies import detached_value
 from limpet.journal.progress import Progress
 from limpet.journal.store import FAILED
+from limpet.journal.writer import error_data, error_line
 from limpet.observe import events
 
 
@@ -90,7 +90,7 @@ class Reporter:
 
     def told(self, error: BaseException) -> str:
         """An error in one line, without secrets."""
-        return self.hide(told(error))
+        return self.hide(error_line(error))
 
     def error_data(self, error: BaseException, node: str) -> dict[str, Any]:
         """An error as plain data, without secrets."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.engine.node_context.scope import Guard, Keep
-from limpet.engine.node_context.secret_masker import SecretMasker
 from limpet.errors import Conflict, RunNotFound
+from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
 from limpet.journal.waits import BEFORE, Question

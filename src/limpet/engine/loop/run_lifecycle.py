@@ -15,16 +15,15 @@ from limpet.engine.loop.commands import Command, Ending, Report, Verdict
 from limpet.engine.loop.node_loop import NodeLoop
 from limpet.engine.loop.run_context import LoopStop, RunContext, stop_changes
 from limpet.engine.loop.state_changes import detached
-from limpet.engine.node_context.accounts import summary
 from limpet.engine.node_context.scope import Guard, Keep
-from limpet.engine.node_context.secret_masker import SecretMasker
 from limpet.errors import Conflict, ExecutionError, LimpetError, RunCancelled, RunNotFound
 from limpet.graphs.plan import PLANNER, Plan
+from limpet.graphs.secrets import SecretMasker
 from limpet.graphs.state import State
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, OnSignal, Signalled
 from limpet.journal.waits import AFTER, BEFORE
-from limpet.journal.writer import JournalWriter
+from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 from limpet.observe.hub import Emit
 

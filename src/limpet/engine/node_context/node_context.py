@@ -147,7 +147,7 @@ class NodeContext(Speaking):
             raise UsageError(
                 "pause() needs a store to keep the run in: compile(store=…), or a CheckpointConfig with an interval"
             )
-        if secret and self.scope.masker.clear:
+        if secret and self.scope.masker.plain_text:
             raise UsageError(
                 "pause(secret=True): the store would keep the answer in plain text; give compile(encryption=…), set "
                 "LIMPET_ENCRYPTION_KEY, or allow it with compile(allow_plain_text_secrets=True)"
@@ -159,7 +159,7 @@ class NodeContext(Speaking):
         if question_id in self.scope.progress.answers:
             answer = self.scope.progress.answers[question_id]
             if secret:
-                self.scope.masker.hear(answer)
+                self.scope.masker.remember(answer)
             try:
                 found = read_answer(detached_value(answer), schema)
             except ValueError as problem:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from limpet.engine.node_context.branch_result import BranchResult
-from limpet.engine.node_context.secret_masker import SecretMasker
 from limpet.graphs.plan import Plan
+from limpet.graphs.secrets import SecretMasker
 from limpet.graphs.state import unshared
 from limpet.journal.encoding.copies import detached_value
 from limpet.journal.open_section import Key

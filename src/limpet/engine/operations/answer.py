@@ -5,14 +5,13 @@ from __future__ import annotations
 from time import time
 
 from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
-from limpet.engine.node_context.accounts import summary
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.resume import refuse_completed
 from limpet.errors import UsageError
 from limpet.journal.encoding.codec import encode
 from limpet.journal.reader import read_on
 from limpet.journal.store import RUNNING, OnSignal
-from limpet.journal.writer import JournalWriter
+from limpet.journal.writer import JournalWriter, summary
 
 
 def answer(client: LeaseClient, run_id: str, given: ResumeInput, wait: float | None = None) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from time import time
 
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient
-from limpet.engine.node_context.accounts import summary
 from limpet.errors import Conflict, UsageError
 from limpet.journal.reader import read_progress
 from limpet.journal.store import CANCELLED, ENDED, OnSignal, RunHead
-from limpet.journal.writer import JournalWriter
+from limpet.journal.writer import JournalWriter, summary
 
 
 def cancel(client: LeaseClient, run_id: str) -> None:

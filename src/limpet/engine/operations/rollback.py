@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from time import time
 
-from limpet.engine.node_context.accounts import summary
 from limpet.engine.operations.fork import forget_stop
 from limpet.engine.operations.stored_state import as_state
 from limpet.engine.sessions.compatibility import check_fits
@@ -13,7 +12,7 @@ from limpet.graphs.state import State
 from limpet.journal.reader import next_step, progress_at
 from limpet.journal.salvage import salvaged
 from limpet.journal.store import PAUSED, OnSignal
-from limpet.journal.writer import JournalWriter
+from limpet.journal.writer import JournalWriter, summary
 
 
 def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:

@@ -15,8 +15,7 @@ from typing import Any
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, client_for
 from limpet.engine.loop.next_node import update_inside
 from limpet.engine.loop.state_changes import Changes
-from limpet.engine.node_context.accounts import summary
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import check_step, is_run, located, names_file
 from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.provenance import environment
@@ -46,7 +45,7 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.journal.waits import FAILED_PHASE
-from limpet.journal.writer import JournalWriter
+from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
 A_MOMENT = 1.0

@@ -11,10 +11,8 @@ from limpet.defaults import MAX_CONCURRENCY
 from limpet.engine.leases.lease_client import HeldLease, LeaseClient, StopRequest, with_holder_described
 from limpet.engine.loop.commands import Command, Verdict
 from limpet.engine.loop.run_lifecycle import RunLifecycle
-from limpet.engine.node_context.accounts import summary
 from limpet.engine.node_context.questions import CallAbandoned
 from limpet.engine.node_context.scope import Guard, Scope
-from limpet.engine.node_context.secret_masker import SecretMasker
 from limpet.engine.sessions.step_retention import LARGE, StepRetention, Upkeep
 from limpet.engine.sessions.user_checkpointer import hand_over
 from limpet.errors import (
@@ -25,6 +23,7 @@ from limpet.errors import (
     UsageError,
 )
 from limpet.graphs.plan import Plan
+from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress
 from limpet.journal.store import (
     CANCELLED,
@@ -35,7 +34,7 @@ from limpet.journal.store import (
     OnSignal,
     Signalled,
 )
-from limpet.journal.writer import JournalWriter
+from limpet.journal.writer import JournalWriter, summary
 from limpet.observe.hub import Emit
 from limpet.stores.user_stores.checkpointer import Checkpointer
 

@@ -7,7 +7,6 @@ from time import time
 from typing import Any
 
 from limpet.engine.leases.process_identity import this_process
-from limpet.engine.node_context.accounts import summary
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.errors import (
@@ -26,7 +25,7 @@ from limpet.journal.store import (
     NewRun,
     OnSignal,
 )
-from limpet.journal.writer import JournalWriter
+from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
 

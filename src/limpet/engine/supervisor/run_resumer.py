@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from limpet.engine.drivers.sync_driver import drive
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.loop.commands import Verdict
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.engine.supervisor.catalog import GraphCatalog

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.node_context.resume_input import ResumeInput
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations.run_info import run_info
 from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.engine.supervisor.catalog import GraphCatalog
