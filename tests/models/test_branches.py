@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from limpet.engine.drivers.call import call_node
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
-from limpet.engine.loop.next_node import update_inside
+from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.questions import ResumeInput
@@ -1076,7 +1076,7 @@ class Bench:
                 assert self.asked.setdefault((at, key), question.id) == question.id
                 assert len({*self.asked.values()}) == len(self.asked), "two questions have the same id"
         else:
-            plan, _ = update_inside(self.plan, root, path, {})
+            plan, _ = update_for_branch(self.plan, root, path, {})
             stops = plan.interrupt_after if branch.phase == AFTER else plan.interrupt_before
             assert branch.node in stops or self._varies
             self.shown.add((occurrence(root, path, branch.node, branch.phase != AFTER), branch.phase))
@@ -1143,7 +1143,7 @@ def _updated(root: Progress, update: Mapping[str, Any], plan: Plan) -> dict[Any,
     to begin from a state that it has reached."""
     found = _states(root)
     for path, branch in [((), root), *root.under_way()] if update else ():
-        inner, passed = update_inside(plan, root, path, update)
+        inner, passed = update_for_branch(plan, root, path, update)
         reducers, state = inner.schema.reducers, full_state(branch)
         for key, value in passed.items():
             state[key] = reducers[key](state[key], value) if key in reducers and key in state else value

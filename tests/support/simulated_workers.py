@@ -8,7 +8,17 @@ from typing import Any
 
 from limpet.engine.drivers.call import call_node
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.loop.commands import Asked, Asleep, Begin, Cancelled, Failed, Gather, Report, Verdict, Wait
+from limpet.engine.loop.commands import (
+    Asked,
+    Begin,
+    Cancelled,
+    Failed,
+    Gather,
+    Report,
+    Sleeping,
+    Verdict,
+    Wait,
+)
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.engine.supervisor.options import SupervisorOptions
@@ -100,7 +110,7 @@ class Drive:
     def _delivered(self, task: NodeContext, outcome: Any) -> Any:
         """The loop hears what came of a task: its next commit will have that."""
         key = task.idempotency_key
-        if isinstance(outcome, Asleep):
+        if isinstance(outcome, Sleeping):
             self.waits[key] = outcome.until
         elif isinstance(outcome, Failed):
             known = isinstance(

@@ -46,9 +46,9 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
             elif type(command) is Report:
                 # The caller that iterates the run isn't inside its node.
                 CURRENT.set(outer_task)
-                node_tasks.release_guard()
+                node_tasks.release_journal_lock()
                 yield command.event
-                await node_tasks.retake_guard()
+                await node_tasks.retake_journal_lock()
             elif type(command) is Begin:
                 await node_tasks.start(command.tasks)
             elif type(command) is Gather:
@@ -89,8 +89,8 @@ async def commit(
 async def _write(
     session: Session, client: LeaseClient, commit: Commit, node_tasks: NodeTasks, outcomes: CommitOutcomes
 ) -> Exception | None:
-    # While nodes run in parallel, the thread that writes the commit gives the guard back, not the event loop: that
-    # may be blocked by a node that waits for the guard.
+    # While nodes run in parallel, the thread that writes the commit gives the journal lock back, not the event loop: that
+    # may be blocked by a node that waits for the journal lock.
     nodes_run = node_tasks.busy
     written: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
@@ -98,7 +98,7 @@ async def _write(
         if pending.outcome is None:
             session.written(commit)
         if nodes_run:
-            session.guard.give()
+            session.journal_lock.release()
         outcomes.put(written, pending.outcome)
 
     client.commit_later(commit, on_done)
@@ -107,10 +107,10 @@ async def _write(
     try:
         return await asyncio.shield(written)
     finally:
-        # If this run is cancelled meanwhile, the other thread must have given the guard back before we take it.
+        # If this run is cancelled meanwhile, the other thread must have given the journal lock back before we take it.
         while not written.done():
             await asyncio.sleep(COMMIT_CHECK_INTERVAL)
-        await node_tasks.retake_guard()
+        await node_tasks.retake_journal_lock()
 
 
 class CommitOutcomes:

@@ -9,7 +9,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.engine.leases.lease_client import StopRequest
-from limpet.engine.loop.commands import Asked, Asleep, Cancelled, Failed
+from limpet.engine.loop.commands import Asked, Cancelled, Failed, Sleeping
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.node_context.questions import CallAbandoned, Pause, Sleep
 from limpet.errors import NodeTimeout, UnstorableValue, UsageError
@@ -37,7 +37,7 @@ class Interrupted(NamedTuple):
 
 
 def call_node(task: NodeContext) -> Any:
-    """Call the node here: what it returned, a `Failed`, `Asked` or `Asleep`, or something to be awaited.
+    """Call the node here: what it returned, a `Failed`, `Asked` or `Sleeping`, or something to be awaited.
 
     The task stays the current one of this context; the driver restores the one before.
     """
@@ -50,7 +50,7 @@ def call_node(task: NodeContext) -> Any:
     except Pause as asked:
         return Asked(asked.question, asked.note)
     except Sleep as asleep:
-        return Asleep(asleep.timer, asleep.until)
+        return Sleeping(asleep.timer, asleep.until)
     except CallAbandoned:
         return Cancelled()
     except Exception as error:
@@ -197,7 +197,7 @@ async def await_node(task: NodeContext, result: Awaitable[Any]) -> Any:
     except Pause as asked:
         return Asked(asked.question, asked.note)
     except Sleep as asleep:
-        return Asleep(asleep.timer, asleep.until)
+        return Sleeping(asleep.timer, asleep.until)
     except CallAbandoned:
         return Cancelled()
     except Exception as error:

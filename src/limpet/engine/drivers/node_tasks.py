@@ -26,8 +26,8 @@ from limpet.engine.sessions.session import Session
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-GUARD_CHECK_INTERVAL = 0.001
-"""Seconds between two tries to take the guard. A node holds it while it writes to the store, which is short."""
+LOCK_CHECK_INTERVAL = 0.001
+"""Seconds between two tries to take the journal lock. A node holds it while it writes to the store, which is short."""
 
 _NO_TIMEOUT = nullcontext()
 
@@ -35,13 +35,13 @@ _NO_TIMEOUT = nullcontext()
 class NodeTasks:
     """Nodes that run in parallel on an event loop.
 
-    While nodes run, the loop owns the guard (the right to write to the journal), except while it waits: then nodes
+    While nodes run, the loop owns the journal lock, except while it waits: then nodes
     can save what they keep with `once`.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._guard = session.guard
+        self._journal_lock = session.journal_lock
         self._stop = session.stop
         self._running: dict[asyncio.Task[Any], NodeContext] = {}
         self._stop_requests: list[tuple[NodeContext | None, Any]] = []
@@ -50,13 +50,13 @@ class NodeTasks:
 
     @property
     def busy(self) -> bool:
-        """Whether nodes are running. Then the loop owns the guard."""
+        """Whether nodes are running. Then the loop owns the journal lock."""
         return bool(self._running)
 
     async def start(self, tasks: Sequence[NodeContext]) -> None:
         """Start to call nodes; `gather` returns their outcomes."""
         if not self._running:
-            await self._take_guard()
+            await self._take_journal_lock()
             loop = asyncio.get_running_loop()
             self._stop.wake = lambda: loop.call_soon_threadsafe(self._wake)
         for task in tasks:
@@ -66,14 +66,14 @@ class NodeTasks:
 
     async def gather(self, seconds: float | None) -> list[tuple[NodeContext | None, Any]]:
         """Wait until a node is done, or for so many seconds; returns the outcomes of all nodes that are done."""
-        self._guard.give()
+        self._journal_lock.release()
         try:
             async with asyncio.timeout(seconds) if seconds is not None else _NO_TIMEOUT:
                 await self._something_done.wait()
         except TimeoutError:
             pass
         finally:
-            await self._take_guard()
+            await self._take_journal_lock()
         self._something_done.clear()
         found = self._stop_requests
         self._stop_requests = []
@@ -87,15 +87,15 @@ class NodeTasks:
             self._all_ended()
         return found
 
-    def release_guard(self) -> None:
+    def release_journal_lock(self) -> None:
         """Let running nodes save what they keep, while the caller of the run has control."""
         if self._running:
-            self._guard.give()
+            self._journal_lock.release()
 
-    async def retake_guard(self) -> None:
+    async def retake_journal_lock(self) -> None:
         """The loop has control again."""
         if self._running:
-            await self._take_guard()
+            await self._take_journal_lock()
 
     async def close(self) -> None:
         """Abandon nodes that still run: tasks are cancelled, and the outcomes of threads are ignored."""
@@ -132,15 +132,15 @@ class NodeTasks:
         context = copy_context()
         return loop.run_in_executor(executor, context.run, call_queued_node, task, self._stop, executor)
 
-    async def _take_guard(self) -> None:
-        """Take the guard for the loop. It is polled, because waiting for a lock would block the event loop."""
-        while not self._guard.try_take():
-            await asyncio.sleep(GUARD_CHECK_INTERVAL)
+    async def _take_journal_lock(self) -> None:
+        """Take the journal lock for the loop. It is polled, because waiting for a lock would block the event loop."""
+        while not self._journal_lock.try_acquire():
+            await asyncio.sleep(LOCK_CHECK_INTERVAL)
 
     def _all_ended(self) -> None:
         self._stop.wake = None
-        if self._guard.with_loop:
-            self._guard.give()
+        if self._journal_lock.held_by_loop:
+            self._journal_lock.release()
 
     def _on_done(self, call: asyncio.Task[Any]) -> None:
         self._something_done.set()

@@ -27,7 +27,7 @@ from limpet.engine.drivers.loop_thread import LoopThread
 from limpet.engine.leases.lease_client import StopRequest
 from limpet.engine.loop.commands import Cancelled, Failed
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.engine.node_context.scope import Guard
+from limpet.engine.node_context.scope import JournalLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,14 +41,14 @@ Outcomes = list[tuple[NodeContext | None, Any]]
 class NodeThreads:
     """Nodes that run in parallel, and the threads that run them.
 
-    While nodes run, the loop owns the guard (the right to write to the journal), except while it waits: then nodes
+    While nodes run, the loop owns the journal lock, except while it waits: then nodes
     can save what they keep with `once`.
     """
 
     def __init__(
         self,
         executor: Executor | None,
-        guard: Guard,
+        journal_lock: JournalLock,
         stop: StopRequest,
         loop_thread: Callable[[], LoopThread],
     ) -> None:
@@ -59,7 +59,7 @@ class NodeThreads:
         self._thread_pool: Executor | None = None
         if executor is not None and uses_threads(executor):
             self._thread_pool = executor
-        self._guard = guard
+        self._journal_lock = journal_lock
         self._stop = stop
         self._loop_thread = loop_thread
         self._todo: SimpleQueue[tuple[Context, NodeContext] | None] = SimpleQueue()
@@ -72,7 +72,7 @@ class NodeThreads:
     def start(self, tasks: Sequence[NodeContext]) -> None:
         """Start to call nodes; `gather` returns their outcomes."""
         if not self._running:
-            self._guard.take()
+            self._journal_lock.acquire()
             self._stop.wake = self._wake
         self._running.update(tasks)
         for task in tasks:
@@ -94,7 +94,7 @@ class NodeThreads:
 
     def gather(self, seconds: float | None) -> Outcomes:
         """Wait until a node is done, or for so many seconds; returns the outcomes of all nodes that are done."""
-        self._guard.give()
+        self._journal_lock.release()
         found: Outcomes = []
         try:
             found.append(self._done.get(timeout=seconds))
@@ -103,22 +103,22 @@ class NodeThreads:
         except Empty:
             pass
         finally:
-            self._guard.take()
+            self._journal_lock.acquire()
         gathered = [each for each in found if self._is_final(*each)]
         self._running.difference_update(task for task, _ in gathered if task is not None)
         if not self._running:
             self._all_ended()
         return gathered
 
-    def release_guard(self) -> None:
+    def release_journal_lock(self) -> None:
         """Let running nodes save what they keep, while the caller of the run has control."""
         if self._running:
-            self._guard.give()
+            self._journal_lock.release()
 
-    def retake_guard(self) -> None:
+    def retake_journal_lock(self) -> None:
         """The loop has control again."""
         if self._running:
-            self._guard.take()
+            self._journal_lock.acquire()
 
     def close(self) -> None:
         """Abandon nodes that still run: their outcomes are ignored. Own threads end when their node does."""
@@ -132,8 +132,8 @@ class NodeThreads:
 
     def _all_ended(self) -> None:
         self._stop.wake = None
-        if self._guard.with_loop:
-            self._guard.give()
+        if self._journal_lock.held_by_loop:
+            self._journal_lock.release()
 
     def _wake(self) -> None:
         self._done.put((None, Cancelled()))

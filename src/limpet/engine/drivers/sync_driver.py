@@ -55,9 +55,9 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
             elif type(command) is Report:
                 # The caller that iterates the run isn't inside its node.
                 CURRENT.set(outer_task)
-                threads.release_guard()
+                threads.release_journal_lock()
                 yield command.event
-                threads.retake_guard()
+                threads.retake_journal_lock()
             elif type(command) is Begin:
                 threads.node_threads.start(command.tasks)
             elif type(command) is Gather:
@@ -95,7 +95,7 @@ class DriverThreads:
 
             session = self._session
             self._node_threads = NodeThreads(
-                session.compiled.executor, session.guard, session.stop, self.loop_thread
+                session.compiled.executor, session.journal_lock, session.stop, self.loop_thread
             )
         return self._node_threads
 
@@ -111,15 +111,15 @@ class DriverThreads:
         """The outcome of an async node."""
         return self.loop_thread().run(task, result)
 
-    def release_guard(self) -> None:
+    def release_journal_lock(self) -> None:
         """Let nodes that run in parallel save what they keep, while the caller of the run has control."""
         if self._node_threads is not None:
-            self._node_threads.release_guard()
+            self._node_threads.release_journal_lock()
 
-    def retake_guard(self) -> None:
+    def retake_journal_lock(self) -> None:
         """The loop has control again."""
         if self._node_threads is not None:
-            self._node_threads.retake_guard()
+            self._node_threads.retake_journal_lock()
 
     def close(self) -> None:
         """End the threads that were started."""

@@ -13,9 +13,9 @@ from heapq import heappop, heappush
 from typing import Any
 
 from limpet.engine.loop.commands import Begin, Cancelled, Gather, Report, Wait, WaitTooLong
-from limpet.engine.loop.next_node import plan_inside
+from limpet.engine.loop.next_node import plan_of_branches
 from limpet.engine.loop.node_loop import NodeLoop
-from limpet.engine.loop.run_context import ASLEEP, SAVE, LoopStop, RunContext
+from limpet.engine.loop.run_context import SAVE, SLEEPING, LoopStop, RunContext
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import Conflict, RunNotFound
 from limpet.graphs.parallel import FAIL
@@ -39,7 +39,7 @@ class BranchGroup:
         assert section is not None
         opener = None if section.inside else walk.plan.nodes[section.source].section
         self.walk, self.holder, self.live, self.failing = walk, holder, 0, False
-        self.plan, self.until = plan_inside(walk.plan, walk.progress)
+        self.plan, self.until = plan_of_branches(walk.plan, walk.progress)
         self.on_error = opener.on_error if opener is not None else FAIL
         self.limit = min(limit, opener.max_concurrency or limit) if opener is not None else limit
         self.waiting: deque[Key] = deque()
@@ -139,7 +139,7 @@ class BranchRunner:
     def _ended(self, strand: Branch, halt: LoopStop) -> None:
         bundle = strand.bundle
         bundle.live -= 1
-        if halt.status in (FAILED, PAUSED, ASLEEP):
+        if halt.status in (FAILED, PAUSED, SLEEPING):
             bundle.walk.halts[strand.key] = halt
             self._asks = self._asks or halt.status == PAUSED
             bundle.failing = bundle.failing or halt.status == FAILED
@@ -171,7 +171,7 @@ class BranchRunner:
             if isinstance(answer, Signalled):
                 self.context.stopping = True
                 answer = yield writer.commit(on_signal=OnSignal.IGNORE)
-        if isinstance(answer, Exception) and not self.context.bears(answer):
+        if isinstance(answer, Exception) and not self.context.tolerates(answer):
             self.refusal = answer
         self.ready.extend((strand, answer) for strand in self.savers)
         self.savers.clear()

@@ -25,7 +25,7 @@ class Asked(NamedTuple):
     note: str = ""
 
 
-class Asleep(NamedTuple):
+class Sleeping(NamedTuple):
     """The node is to be called again `until` it is a certain time, by the store's clock; `timer` says which sleep."""
 
     timer: str

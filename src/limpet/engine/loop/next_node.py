@@ -64,7 +64,7 @@ def opening_inside(walk: NodeLoop, node: str, sub: SubPlan) -> SectionStart:
     return _checked(walk, node, {**data, "kept": sub.kept(entered, walk.state, walk.plan.schema)})
 
 
-def plan_inside(plan: Plan, progress: Progress) -> tuple[Plan, str]:
+def plan_of_branches(plan: Plan, progress: Progress) -> tuple[Plan, str]:
     """The plan that the branches which are open here follow, and the node that ends them. Raises `LookupError`."""
     section = progress.section
     assert section is not None
@@ -80,7 +80,7 @@ def plan_inside(plan: Plan, progress: Progress) -> tuple[Plan, str]:
     return (plan, opener.fan_in) if opener.sub is None else (opener.sub.plan, END)
 
 
-def update_inside(
+def update_for_branch(
     plan: Plan, progress: Progress, path: Iterable[Key], update: Mapping[str, Any]
 ) -> tuple[Plan, Mapping[str, Any]]:
     """The plan that the branch at `path` follows, and what an update of the run's state is there."""
@@ -89,7 +89,7 @@ def update_inside(
         assert section is not None
         source, opener = plan.nodes[section.source], plan.nodes[section.source].section
         sub = source.sub if section.inside else opener.sub if opener is not None else None
-        plan, _ = plan_inside(plan, progress)
+        plan, _ = plan_of_branches(plan, progress)
         update = {} if section.layer is not None else update if sub is None else sub.updated(update)
         progress = section.children[key]
     return plan, update

@@ -4,7 +4,7 @@ It reads no clock, file or random number and waits for nothing. It *yields* what
 what came of it; a driver does the doing:
 
     yields              is sent
-    `NodeContext`              what the node returned, or a `Failed`, `Asked`, `Asleep` or `Cancelled`
+    `NodeContext`              what the node returned, or a `Failed`, `Asked`, `Sleeping` or `Cancelled`
     `Commit`            when it is durable and its ledger knows, None or a checkpointer's reference; or why not
     `Wait`              None when the time is over; a `Cancelled`, or a `WaitTooLong` before
     `Report`            None; the event is for whoever iterates the run
@@ -23,12 +23,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final
 
-from limpet.engine.loop.commands import Asked, Asleep, Cancelled, Failed
+from limpet.engine.loop.commands import Asked, Cancelled, Failed, Sleeping
 from limpet.engine.loop.next_node import SectionStart, following, opening_inside
 from limpet.engine.loop.run_context import (
-    ASLEEP,
     DONE,
     SAVE,
+    SLEEPING,
     Join,
     LoopStop,
     RunContext,
@@ -54,7 +54,7 @@ from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE
 from limpet.observe import events
 
-UNFINISHED: Final = frozenset({Failed, Asked, Asleep, Cancelled, LoopStop})
+UNFINISHED: Final = frozenset({Failed, Asked, Sleeping, Cancelled, LoopStop})
 
 
 class NodeLoop(Timing):
@@ -81,7 +81,7 @@ class NodeLoop(Timing):
             plan,
             progress,
             context.keep,
-            context.guard,
+            context.journal_lock,
             context.root,
             path,
             branch,
@@ -118,7 +118,7 @@ class NodeLoop(Timing):
         straight = emit is None and not after
         planning = self.planning
         attentive = emit is not None or planning or (context.mark is not None and not nested)
-        unsaved = (
+        save_error = (
             before if nested or planning else before | {END}
         )  # what stops the run is saved with the stop
         halt = yield from self._arrive()
@@ -182,7 +182,7 @@ class NodeLoop(Timing):
                 continue
             if decided is None:
                 return self._halt_after(chosen)
-            if decided in unsaved:
+            if decided in save_error:
                 continue
             if writer is not None and interval and not root.step % interval:
                 answer = yield SAVE if nested else writer.commit()
@@ -202,7 +202,7 @@ class NodeLoop(Timing):
         if not self.scope.in_layer:
             self.tell(events.BRANCH_START)
         halt = yield from self.run()
-        if halt.status in (RUNNING, ASLEEP):
+        if halt.status in (RUNNING, SLEEPING):
             return halt  # its records were refused, so nothing is told of them; or nothing has happened
         if halt.status == FAILED and on_error == COLLECT:
             times = {"began": self.first, "at": context.clock()}
@@ -266,14 +266,14 @@ class NodeLoop(Timing):
 
     def _chosen(self, node: PlanNode) -> str | SectionStart | Failed:
         """What comes after a node of a branch; the functions that say so may take their time."""
-        return self.context.guard.aside(following, self, node)
+        return self.context.journal_lock.call_unlocked(following, self, node)
 
     def _collected(self, task: NodeContext, returned: Any) -> bytes:
         """What a node of a branch changed; so may reducers."""
         work = task.plan_node.work
         if work is not None:
             return self.changes.collect(task.state, work.update(task, returned, self.context.clock()))
-        return self.context.guard.aside(self.changes.collect, task.state, returned)
+        return self.context.journal_lock.call_unlocked(self.changes.collect, task.state, returned)
 
     def _discreet(self, error: Exception, returned: Any) -> Exception:
         """Why what a node returned can't be taken over, without what it returned under secret keys."""
@@ -336,7 +336,7 @@ class NodeLoop(Timing):
         p = self.progress
         try:
             if p.section is None:
-                self._open(self.context.guard.aside(opening_inside, self, task.node, sub))
+                self._open(self.context.journal_lock.call_unlocked(opening_inside, self, task.node, sub))
             halt = yield from self._join()
             if halt is not None:
                 return halt
@@ -345,7 +345,7 @@ class NodeLoop(Timing):
             if task.plan_node.work is not None:
                 task._hear(final)
                 return sub.result(final)
-            left = self.context.guard.aside(sub.leave, final, self.state, self.plan.schema)
+            left = self.context.journal_lock.call_unlocked(sub.leave, final, self.state, self.plan.schema)
             self.changes.replace(p.section.kept)
             return left
         except Exception as error:
@@ -374,7 +374,7 @@ class NodeLoop(Timing):
         return taken_together([self.halts[key] for key in stopped if key in self.halts])
 
     def _unfinished(
-        self, task: NodeContext, outcome: Failed | Asked | Asleep | Cancelled | LoopStop
+        self, task: NodeContext, outcome: Failed | Asked | Sleeping | Cancelled | LoopStop
     ) -> Steps:
         """A node didn't complete: try again (None), or stop (a Halt)."""
         self.context.masker.remember_state(task.state)
@@ -390,7 +390,7 @@ class NodeLoop(Timing):
                 )
                 reason = f"{place!r} asks: {asked.prompt}{self.hide(note)}"
                 return LoopStop(PAUSED, self, reason, questions=[asked])
-            case Asleep():
+            case Sleeping():
                 return (yield from self.sleep(task, outcome))
             case Cancelled():
                 return LoopStop(CANCELLED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from limpet.engine.loop.commands import Asked, Asleep, Cancelled, Failed, Report
+from limpet.engine.loop.commands import Asked, Cancelled, Failed, Report, Sleeping
 from limpet.engine.loop.run_context import LoopStop, RunContext
 from limpet.engine.loop.state_changes import detached
 from limpet.engine.loop.stream_events import StreamEvents, stream_events_for
@@ -49,7 +49,7 @@ class Reporter:
             data = {"run_id": self.context.root.run_id, **data}
             if branch := self.scope.around:
                 data["branch"] = branch
-            self.context.guard.aside(emit, kind, self.plan.name, data)
+            self.context.journal_lock.call_unlocked(emit, kind, self.plan.name, data)
 
     def announce(self, task: NodeContext) -> None:
         """A node is about to be called."""
@@ -67,7 +67,7 @@ class Reporter:
 
     def conclude(self, task: NodeContext, outcome: object) -> None:
         """A node was called; what it asks for, and a run that stops, is told elsewhere."""
-        if self.planning or isinstance(outcome, (Asked, Asleep, Cancelled)):
+        if self.planning or isinstance(outcome, (Asked, Sleeping, Cancelled)):
             return
         failed = isinstance(outcome, Failed) or (isinstance(outcome, LoopStop) and outcome.status == FAILED)
         if isinstance(outcome, LoopStop) and not failed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from limpet.engine.node_context.scope import Guard, Keep
+from limpet.engine.node_context.scope import JournalLock, Keep
 from limpet.errors import Conflict, RunNotFound
 from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress
@@ -24,7 +24,7 @@ class RunContext:
     `timer` is the store's clock, by which things are due, and `patience` for how many seconds they are waited for
     here; None is for however long. `leaving` says whether a stop means that somebody else goes on with the run.
     `limit` is how many nodes run at once; one that is `alone` may be called as a node outside of branches is.
-    `unsaved` is why the last save failed, where the run goes on without it, as one that is `tolerant` does. `mark` is
+    `save_error` is why the last save failed, where a `tolerant` run continues without it. `mark` is
     called when a checkpoint is durable, where somebody keeps account of them. `masker` knows what is secret.
     """
 
@@ -33,8 +33,8 @@ class RunContext:
         "chance",
         "clock",
         "emit",
-        "guard",
         "interval",
+        "journal_lock",
         "keep",
         "leaving",
         "limit",
@@ -43,11 +43,11 @@ class RunContext:
         "patience",
         "resumed",
         "root",
+        "save_error",
         "stopping",
         "stream",
         "timer",
         "tolerant",
-        "unsaved",
         "weave",
         "writer",
     )  # fmt: skip
@@ -62,7 +62,7 @@ class RunContext:
         interval: int,
         stream: bool,
         keep: Keep | None,
-        guard: Guard,
+        journal_lock: JournalLock,
         limit: int,
         alone: bool,
         resumed: bool,
@@ -76,13 +76,19 @@ class RunContext:
     ) -> None:
         self.masker = masker
         self.root, self.writer, self.clock, self.chance, self.emit = root, writer, clock, chance, emit
-        self.interval, self.stream, self.keep, self.guard, self.limit = interval, stream, keep, guard, limit
+        self.interval, self.stream, self.keep, self.journal_lock, self.limit = (
+            interval,
+            stream,
+            keep,
+            journal_lock,
+            limit,
+        )
         self.alone, self.resumed, self.tolerant, self.weave = alone, resumed, tolerant, weave
         self.mark, self.stopping = mark, False
         self.timer, self.patience, self.leaving = timer, patience, leaving
-        self.unsaved: Exception | None = None
+        self.save_error: Exception | None = None
 
-    def bears(self, refusal: Exception) -> bool:
+    def tolerates(self, refusal: Exception) -> bool:
         """Whether the run goes on although records weren't taken: they are for the next commit to bring."""
         return self.tolerant and not isinstance(refusal, (Conflict, RunNotFound, Signalled))
 
@@ -101,7 +107,7 @@ class LoopStop(NamedTuple):
     questions: Sequence[Question] = ()
 
 
-ASLEEP: Final = "asleep"
+SLEEPING: Final = "asleep"
 """Why a walk stops that waits for nothing but time, and for longer than anybody stays with it."""
 DONE: Final = LoopStop(COMPLETED)
 SAVE: Final = object()
@@ -121,9 +127,9 @@ def taken_together(halts: Sequence[LoopStop]) -> LoopStop:
     if failures:
         more = f" (the first of {len(failures)} branches that failed)" if len(failures) > 1 else ""
         return failures[0]._replace(reason=f"{failures[0].reason}{more}")
-    halts = [halt for halt in halts if halt.status != ASLEEP]
+    halts = [halt for halt in halts if halt.status != SLEEPING]
     if not halts:
-        return LoopStop(ASLEEP)
+        return LoopStop(SLEEPING)
     reasons = [halt.reason for halt in halts[:3]] + ([f"and {len(halts) - 3} more"] if len(halts) > 3 else [])
     questions = [each for halt in halts for each in halt.questions]
     return LoopStop(PAUSED, halts[0].at, "; ".join(reasons), questions=questions)

@@ -15,7 +15,7 @@ from limpet.engine.loop.commands import Command, Ending, Report, Verdict
 from limpet.engine.loop.node_loop import NodeLoop
 from limpet.engine.loop.run_context import LoopStop, RunContext, stop_changes
 from limpet.engine.loop.state_changes import detached
-from limpet.engine.node_context.scope import Guard, Keep
+from limpet.engine.node_context.scope import JournalLock, Keep
 from limpet.errors import Conflict, ExecutionError, LimpetError, RunCancelled, RunNotFound
 from limpet.graphs.plan import PLANNER, Plan
 from limpet.graphs.secrets import SecretMasker
@@ -45,7 +45,7 @@ class RunLifecycle:
         stream: bool = False,
         resumed: bool = False,
         keep: Keep | None = None,
-        guard: Guard | None = None,
+        journal_lock: JournalLock | None = None,
         way_out: str = "",
         limit: int = MAX_CONCURRENCY,
         alone: bool = True,
@@ -58,10 +58,10 @@ class RunLifecycle:
     ) -> None:
         self.progress, self.writer, self.emit = progress, writer, emit
         self.preserve, self.stream, self.way_out = preserve, stream, way_out
-        guard = guard or Guard()
+        journal_lock = journal_lock or JournalLock()
         self.context = RunContext(
-            progress, writer, clock, chance, emit, interval, stream, keep, guard, limit, alone, resumed, tolerant,
-            mark, timer or clock, patience, leaving, self._weave, masker or SecretMasker(plan.secrets),
+            progress, writer, clock, chance, emit, interval, stream, keep, journal_lock, limit, alone, resumed,
+            tolerant, mark, timer or clock, patience, leaving, self._weave, masker or SecretMasker(plan.secrets),
         )  # fmt: skip
         self.walk = NodeLoop(self.context, plan, progress)
 
@@ -107,7 +107,7 @@ class RunLifecycle:
         )
         if isinstance(saved, Verdict):
             return saved
-        if not self.preserve or self.context.unsaved is not None:
+        if not self.preserve or self.context.save_error is not None:
             self.walk.state._saved = None
         if self.emit is not None:
             last = None if self.walk.planning else p.made_by
@@ -202,7 +202,7 @@ class RunLifecycle:
                 due=due,
             )
             if isinstance(answer, Exception):
-                if status != COMPLETED or not self.context.bears(answer):
+                if status != COMPLETED or not self.context.tolerates(answer):
                     walk.note(before)  # nobody was told of a stop that isn't saved: it is none
                     return (yield from self._unsaved(answer))
                 answer = yield from walk.bear(answer)

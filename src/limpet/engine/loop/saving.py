@@ -61,15 +61,15 @@ class Saving(Reporter):
     def bear(self, refusal: Exception) -> Steps:
         """Records weren't taken: go on all the same, if that may be, or stop."""
         context = self.context
-        if not context.bears(refusal):
+        if not context.tolerates(refusal):
             return refused(refusal)
-        if context.unsaved is not refusal:
-            if context.unsaved is None:
+        if context.save_error is not refusal:
+            if context.save_error is None:
                 from logging import getLogger
 
                 what = "run %s goes on although it can't be saved: %s"
                 getLogger("limpet.run").warning(what, context.root.run_id, self.told(refusal))
-            context.unsaved, error = refusal, self.told(refusal)
+            context.save_error, error = refusal, self.told(refusal)
             self.tell(events.CHECKPOINT_FAIL, node=self.progress.made_by, step=context.root.step, error=error)
-            yield from self.report(self.words.unsaved(error))
+            yield from self.report(self.words.save_error(error))
         return None

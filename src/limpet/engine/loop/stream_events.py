@@ -48,7 +48,7 @@ class StreamEvents:
         failed = {} if error is None else {"error": error}
         return ({"type": "branch", "branch": walk.scope.branch, "status": status, **failed},)
 
-    def unsaved(self, error: str) -> Sequence[Event]:
+    def save_error(self, error: str) -> Sequence[Event]:
         """A checkpoint couldn't be saved, and the run goes on all the same."""
         return ({"type": "checkpoint_failed", "error": error},)
 
@@ -122,7 +122,7 @@ class WorkflowStreamEvents(StreamEvents):
         """A layer is done, or the first one is to begin: who was skipped, and the id of the checkpoint."""
         p, planned, where = walk.progress, walk.scope.kept, self._where(walk)
         done = planned.visit - 2
-        saved = getattr(walk.state, "_saved", None) if walk.context.unsaved is None else None
+        saved = getattr(walk.state, "_saved", None) if walk.context.save_error is None else None
         records = ((name, walk.state["tasks"][name]) for name in planned.skipped)
         events = [
             {

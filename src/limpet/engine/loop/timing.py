@@ -6,8 +6,8 @@ rest of it and no longer, and where nobody does, the run lies in the store until
 
 from __future__ import annotations
 
-from limpet.engine.loop.commands import Asleep, Cancelled, Wait, WaitTooLong
-from limpet.engine.loop.run_context import ASLEEP, LoopStop
+from limpet.engine.loop.commands import Cancelled, Sleeping, Wait, WaitTooLong
+from limpet.engine.loop.run_context import SLEEPING, LoopStop
 from limpet.engine.loop.saving import Saving, Steps
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.graphs.plan import END, PlanNode
@@ -27,15 +27,15 @@ class Timing(Saving):
         context, until = self.context, self.progress.rests_until
         while (left := until - context.timer()) > A_TICK:
             if not self.nested and context.patience is not None and left > context.patience:
-                return LoopStop(ASLEEP)
+                return LoopStop(SLEEPING)
             answer = yield Wait(left)
             if isinstance(answer, WaitTooLong):
-                return LoopStop(ASLEEP)
+                return LoopStop(SLEEPING)
             if isinstance(answer, Cancelled):
                 return LoopStop(CANCELLED)
         return None
 
-    def sleep(self, task: NodeContext, asleep: Asleep) -> Steps:
+    def sleep(self, task: NodeContext, asleep: Sleeping) -> Steps:
         """A node sleeps: it is called again when that is over. None when that is stored."""
         self.tell(events.NODE_SLEEP, node=task.node, until=asleep.until)
         return (yield from self._until(asleep.until, {}, asleep.timer, ARRIVAL))

@@ -233,7 +233,7 @@ class NodeContext(Speaking):
         return await to_thread(self._kept, key, value, awaited=True)
 
     def _kept(self, key: str, value: Any, *, awaited: bool) -> Any:
-        with self.scope.guard:
+        with self.scope.journal_lock:
             self._check_open("once")
             self._check_unused(key)
             memo = [awaited, detached_value(value)]
@@ -247,10 +247,10 @@ class NodeContext(Speaking):
 
     def close(self) -> None:
         """The call is over: what still runs of it, in a thread that was left behind, can keep nothing more."""
-        if self.scope.guard.with_loop:
+        if self.scope.journal_lock.held_by_loop:
             self.scope.task = None
             return
-        with self.scope.guard:
+        with self.scope.journal_lock:
             self.scope.task = None
 
     def _check_unused(self, key: str) -> None:

@@ -22,42 +22,42 @@ Keep = Callable[["Scope", str, Any], None]
 """Store the result of a `once()` durably: `keep(scope, key, value)`."""
 
 
-class Guard:
+class JournalLock:
     """The right to write in a run's journal, and to end a call. Whoever is in it is alone.
 
-    While calls run beside each other, the loop has it all the time, except when it waits: `with_loop`.
+    While calls run beside each other, the loop has it all the time, except when it waits: `held_by_loop`.
     """
 
-    __slots__ = ("_lock", "with_loop")
+    __slots__ = ("_lock", "held_by_loop")
 
     def __init__(self, lock: Any = None) -> None:
         self._lock = lock
-        self.with_loop = False
+        self.held_by_loop = False
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Have it for the loop."""
         self._lock.acquire()
-        self.with_loop = True
+        self.held_by_loop = True
 
-    def try_take(self) -> bool:
+    def try_acquire(self) -> bool:
         """Have it for the loop, if nobody else has it."""
-        self.with_loop = bool(self._lock.acquire(False))
-        return self.with_loop
+        self.held_by_loop = bool(self._lock.acquire(False))
+        return self.held_by_loop
 
-    def give(self) -> None:
+    def release(self) -> None:
         """The loop lets others have it."""
-        self.with_loop = False
+        self.held_by_loop = False
         self._lock.release()
 
-    def aside(self, call: Callable[..., T], *args: Any) -> T:
+    def call_unlocked(self, call: Callable[..., T], *args: Any) -> T:
         """Call a function of the user's from the loop: it may wait for a node that waits for this."""
-        if not self.with_loop:
+        if not self.held_by_loop:
             return call(*args)
-        self.give()
+        self.release()
         try:
             return call(*args)
         finally:
-            self.take()
+            self.acquire()
 
     def __enter__(self) -> None:
         if self._lock is not None:
@@ -80,8 +80,8 @@ class Scope:
 
     __slots__ = (
         "branch",
-        "guard",
         "in_layer",
+        "journal_lock",
         "keep",
         "kept",
         "masker",
@@ -100,7 +100,7 @@ class Scope:
         plan: Plan,
         progress: Progress,
         keep: Keep | None,
-        guard: Guard,
+        journal_lock: JournalLock,
         root: Progress,
         path: tuple[Key, ...] = (),
         branch: str = "",
@@ -110,7 +110,7 @@ class Scope:
         masker: SecretMasker | None = None,
     ) -> None:
         self.timer, self.masker = timer, masker or SecretMasker()
-        self.plan, self.progress, self.keep, self.guard = plan, progress, keep, guard
+        self.plan, self.progress, self.keep, self.journal_lock = plan, progress, keep, journal_lock
         self.root, self.path, self.branch, self.prefix = root, path, branch, prefix
         self.outer = outer
         section = outer.section if outer is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from limpet.engine.loop.next_node import update_inside
+from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.resume import merge_update
@@ -44,7 +44,7 @@ def fork(
     if update:
         merge_update(compiled.plan, update, progress)
         for path, branch in list(progress.under_way()):
-            merge_update(*update_inside(compiled.plan, progress, path, update), branch)
+            merge_update(*update_for_branch(compiled.plan, progress, path, update), branch)
     client.store.create(new_run(progress, tags, None, client.ttl))
     return progress.run_id
 

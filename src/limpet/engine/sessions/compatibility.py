@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from limpet.engine.loop.next_node import plan_inside
+from limpet.engine.loop.next_node import plan_of_branches
 from limpet.engine.sessions.session import log
 from limpet.errors import (
     DefinitionError,
@@ -65,7 +65,7 @@ def workflows_in(
     if section is None:
         return
     try:
-        inner, _ = plan_inside(plan, progress)
+        inner, _ = plan_of_branches(plan, progress)
     except (LookupError, DefinitionError):
         return
     if section.layer is not None:
@@ -85,7 +85,7 @@ def _missing(plan: Plan, progress: Progress, way: str) -> str:
     if section is None:
         return ""
     try:
-        inner, _ = plan_inside(plan, progress)
+        inner, _ = plan_of_branches(plan, progress)
     except LookupError:
         return f"in branches that node {way + section.source!r} doesn't open any more"
     for key, child in section.children.items():

@@ -13,7 +13,7 @@ from time import time
 from typing import Any
 
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, client_for
-from limpet.engine.loop.next_node import update_inside
+from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.loop.state_changes import Changes
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import check_step, is_run, located, names_file
@@ -249,7 +249,7 @@ def _bring_in(
     if update:
         writer.note(progress.move_record({}, at, merge_update(compiled.plan, update, progress)))
         for path, branch in list(progress.under_way()):
-            delta = merge_update(*update_inside(compiled.plan, progress, path, update), branch)
+            delta = merge_update(*update_for_branch(compiled.plan, progress, path, update), branch)
             writer.put(progress, path, at, branch.move_record({}, at, delta))
     commit = writer.commit(
         RUNNING, summary(progress), on_signal=OnSignal.IGNORE if given.timed else OnSignal.CLEAR, due=0.0

@@ -12,7 +12,7 @@ from limpet.engine.leases.lease_client import HeldLease, LeaseClient, StopReques
 from limpet.engine.loop.commands import Command, Verdict
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.questions import CallAbandoned
-from limpet.engine.node_context.scope import Guard, Scope
+from limpet.engine.node_context.scope import JournalLock, Scope
 from limpet.engine.sessions.step_retention import LARGE, StepRetention, Upkeep
 from limpet.engine.sessions.user_checkpointer import hand_over
 from limpet.errors import (
@@ -112,7 +112,7 @@ class Session:
         way_out = f"resume({progress.run_id!r}) tries it again" if writer is not None else ""
         self.compiled, self.progress, self.writer, self.held = compiled, progress, writer, held
         self.stop = held.stop if held is not None else StopRequest()
-        self.guard = Guard(Lock())
+        self.journal_lock = JournalLock(Lock())
         self.failures, self.tried = 0, 0.0
         self._losses, self._opened_at = losses, 0 if writer is None else writer.sequence
         watched = writer is not None and (compiled.keep is not None or compiled.plan.layers is not None)
@@ -122,7 +122,7 @@ class Session:
             interval=compiled.interval, preserve=compiled.preserve or bool(progress.meta.get("queued")),
             stream=stream, way_out=way_out, timer=time if held is None else held.now, patience=patience,
             leaving=lambda: self.stop.leaving,
-            resumed=resumed, keep=self._keep if writer is not None else None, guard=self.guard,
+            resumed=resumed, keep=self._keep if writer is not None else None, journal_lock=self.journal_lock,
             limit=compiled.max_concurrency, alone=compiled.executor is None, tolerant=compiled.tolerant,
             mark=self._mark if self.retention is not None else None,
             masker=SecretMasker(compiled.plan.secrets, compiled.secretive, compiled.stores_plain_text),
@@ -136,7 +136,7 @@ class Session:
     @property
     def degraded(self) -> bool:
         """Whether the run continues although its last save failed."""
-        return self.core.context.unsaved is not None
+        return self.core.context.save_error is not None
 
     @property
     def wait(self) -> Callable[[float, Event], object] | None:
@@ -204,7 +204,7 @@ class Session:
         """Why nothing is saved now: it was tried often, and just before. Where a run stops it is always tried."""
         if self.failures <= OFTEN or commit.status is not None or time() - self.tried > A_WHILE:
             return None
-        return self.core.context.unsaved
+        return self.core.context.save_error
 
     def reconsidered(self, commit: Commit, refusal: Exception) -> Exception | None:
         """A refusal, where a run goes on all the same: it may be that an earlier save was taken after all.
@@ -236,7 +236,7 @@ class Session:
         assert self.writer is not None
         self.writer.acknowledged(commit)
         if self.compiled.tolerant:
-            self.core.context.unsaved = None
+            self.core.context.save_error = None
             self.failures = 0
         if self.retention is not None:
             self.retention.written(commit)
@@ -284,11 +284,11 @@ class Session:
         assert writer is not None
         writer.memo(self.progress, scope.path, key, value, time())
         refusal = self.write(writer.commit(on_signal=OnSignal.IGNORE))
-        if refusal is not None and not self.core.context.bears(refusal):
+        if refusal is not None and not self.core.context.tolerates(refusal):
             if self.stop.asked and isinstance(refusal, StoreUnavailable):
                 raise CallAbandoned  # it was waited for, and would be still
             raise refusal
-        self.core.context.unsaved = refusal
+        self.core.context.save_error = refusal
 
 
 def log() -> Logger:
