@@ -28,6 +28,7 @@ from limpet.engine.drivers.call import call_node
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.loop.next_node import update_for_branch
+from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.questions import ResumeInput
@@ -42,6 +43,7 @@ from limpet.graphs.plan import END, Plan
 from limpet.graphs.reducers import append, merge
 from limpet.graphs.retry import Retry
 from limpet.graphs.schema import read_schema
+from limpet.graphs.secrets import SecretMasker
 from limpet.graphs.state import State
 from limpet.journal.encoding.codec import decode
 from limpet.journal.progress import MEMO, NESTED, STEP, Progress
@@ -799,8 +801,8 @@ class Bench:
             self.created = True
             self.followed = read_progress(STORE.read(self.run_id))
         assert self.session is not None
-        self.session.core.context.clock = CLOCK
-        self.session.core.context.chance = lambda: 0.75
+        context = self.session.core.context
+        context.clocks = context.clocks._replace(now=CLOCK, random=lambda: 0.75)
 
     def _resume(self) -> None:
         tail = STORE.read(self.run_id)
@@ -1413,7 +1415,11 @@ def test_without_a_store_nested_sections_come_to_the_same(graph: Graph, seed: in
     )
     plan, clock, chance = define(graph, world).freeze(), ManualClock(), Random(seed)
     progress = Progress("none", plan.name, "", plan.entry, plan.schema.initial(deepcopy(INPUT)))
-    core = RunLifecycle(plan, progress, None, clock=clock, chance=lambda: 0.75, limit=limit)
+    clocks = Clocks(now=clock, store=clock, random=lambda: 0.75)
+    reporting = Reporting(SecretMasker(plan.secrets))
+    core = RunLifecycle(
+        plan, RunContext(progress, clocks, Saving(), reporting, Limits(max_concurrency=limit))
+    )
     loop, running, answer = core.run(), [], None
     try:
         while True:

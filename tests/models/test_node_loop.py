@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from limpet.engine.drivers.call import call_node
 from limpet.engine.leases.lease_client import StopRequest, client_for
 from limpet.engine.loop.commands import Cancelled, Report, Verdict, Wait
+from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.node_context import NodeContext, pause
 from limpet.engine.node_context.questions import ResumeInput
@@ -36,6 +37,7 @@ from limpet.graphs.builder import GraphBuilder
 from limpet.graphs.plan import END, Plan
 from limpet.graphs.reducers import append, merge
 from limpet.graphs.retry import Retry
+from limpet.graphs.secrets import SecretMasker
 from limpet.graphs.state import State
 from limpet.journal.progress import Progress
 from limpet.journal.reader import history, progress_at, read_progress
@@ -631,10 +633,15 @@ class Bench:
             assert STORE.append([commit]) == [None]
             writer.acknowledged(commit)
 
-        self.core = RunLifecycle(
-            plan, progress, writer, clock=CLOCK, chance=lambda: CHANCE, interval=self.interval,
-            preserve=True, stream=self.stream, keep=keep, emit=self._emit if self.watched else None,
-        )  # fmt: skip
+        emit = self._emit if self.watched else None
+        context = RunContext(
+            progress,
+            Clocks(now=CLOCK, store=CLOCK, random=lambda: CHANCE),
+            Saving(writer, self.interval, preserve=True, keep_result=keep),
+            Reporting(SecretMasker(plan.secrets), emit, self.stream),
+            Limits(),
+        )
+        self.core = RunLifecycle(plan, context)
 
     def _reopen(self, plan: Plan, reply: Reply) -> None:
         """The run as its store has it, opened as `graph.resume()` opens it."""
@@ -650,7 +657,8 @@ class Bench:
         session: Session = resume(compiled, self.run_id, brought, None, self.stream)
         self.core, self.writer, self.stop = session.core, session.writer, session.stop
         assert self.core is not None
-        self.core.context.clock, self.core.context.chance = CLOCK, lambda: CHANCE
+        context = self.core.context
+        context.clocks = context.clocks._replace(now=CLOCK, random=lambda: CHANCE)
         if reply != Reply():
             self._check_stored()
 
@@ -1012,7 +1020,9 @@ def test_without_a_store_the_loop_computes_the_same(sketch: Sketch) -> None:
     plan = sketch.define(world).freeze()
     state = State(plan.schema.initial(deepcopy(INPUT)))
     progress = Progress("none", plan.name, plan.fingerprint, plan.entry, state)
-    core = RunLifecycle(plan, progress, None, clock=CLOCK, chance=lambda: CHANCE)
+    clocks = Clocks(now=CLOCK, store=CLOCK, random=lambda: CHANCE)
+    context = RunContext(progress, clocks, Saving(), Reporting(SecretMasker(plan.secrets)), Limits())
+    core = RunLifecycle(plan, context)
     verdict = drive(core, lambda task: call_node(task), lambda commit: pytest.fail("nothing to commit to"))
     expected = model.go(*NOWHERE)
     assert (verdict.status, progress.node, progress.phase) == (expected.status, expected.node, expected.phase)

@@ -861,8 +861,8 @@ class Bench:
             self.created = True
             self.followed = read_progress(STORE.read(self.run_id))
         assert self.session is not None
-        self.session.core.context.clock = CLOCK
-        self.session.core.context.chance = lambda: 0.75
+        context = self.session.core.context
+        context.clocks = context.clocks._replace(now=CLOCK, random=lambda: 0.75)
 
     def _resume(self) -> None:
         tail = STORE.read(self.run_id)

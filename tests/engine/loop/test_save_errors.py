@@ -109,7 +109,7 @@ def test_a_run_that_goes_on_unsaved_says_so_once_in_the_log(caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         four(Failing(1, 2), "continue").execute({}, run_id="r")
     told = [record.getMessage() for record in caplog.records if "can't be saved" in record.getMessage()]
-    assert told == ["run r goes on although it can't be saved: StoreUnavailable: no space left"]
+    assert told == ["run r continues although it can't be saved: StoreUnavailable: no space left"]
 
 
 def test_observers_hear_of_each_save_that_failed() -> None:

@@ -43,7 +43,7 @@ class Watched:
         self.changes = Changes(self.live, reducers, durable)
 
     def hand_out(self) -> NodeState:
-        return self.changes.private(tracked=True)
+        return self.changes.hand_out(tracked=True)
 
     def step(self, act: Callable[[NodeState], Any] = lambda state: None) -> Delta:
         """A node that does `act` and returns what that returns; gives the delta as it is stored."""

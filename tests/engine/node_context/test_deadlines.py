@@ -126,7 +126,7 @@ def test_without_a_default_the_node_hears_of_the_deadline(clock: ManualClock, on
     paused(graph)
     clock.advance(AN_HOUR)
     graph.recover()
-    assert graph.state_at("r")["log"] == ["r: nobody answered 'Well?' in time"]
+    assert graph.state_at("r")["log"] == ["r: 'Well?' was not answered in time"]
 
 
 def test_a_node_that_does_not_catch_it_fails_the_run(clock: ManualClock, on_clock: MemoryStore) -> None:
@@ -134,7 +134,7 @@ def test_a_node_that_does_not_catch_it_fails_the_run(clock: ManualClock, on_cloc
     graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR))
     paused(graph)
     clock.advance(AN_HOUR)
-    with pytest.raises(ExecutionError, match="nobody answered 'Well\\?' in time") as caught:
+    with pytest.raises(ExecutionError, match="'Well\\?' was not answered in time") as caught:
         graph.resume("r")
     assert isinstance(caught.value.cause, DeadlinePassed)
     (info,) = graph.runs()

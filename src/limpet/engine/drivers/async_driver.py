@@ -89,8 +89,8 @@ async def commit(
 async def _write(
     session: Session, client: LeaseClient, commit: Commit, node_tasks: NodeTasks, outcomes: CommitOutcomes
 ) -> Exception | None:
-    # While nodes run in parallel, the thread that writes the commit gives the journal lock back, not the event loop: that
-    # may be blocked by a node that waits for the journal lock.
+    # While nodes run in parallel, the thread that writes the commit releases the journal lock, not the event loop:
+    # that may be blocked by a node that waits for the lock.
     nodes_run = node_tasks.busy
     written: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
@@ -107,7 +107,7 @@ async def _write(
     try:
         return await asyncio.shield(written)
     finally:
-        # If this run is cancelled meanwhile, the other thread must have given the journal lock back before we take it.
+        # If this run is cancelled meanwhile, the other thread must have released the lock before we acquire it.
         while not written.done():
             await asyncio.sleep(COMMIT_CHECK_INTERVAL)
         await node_tasks.retake_journal_lock()

@@ -82,7 +82,7 @@ def call_with_timeout(timeout: float, task: NodeContext) -> Any:
 
 def call_queued_node(task: NodeContext, stop: StopRequest, executor: Executor | None) -> Any:
     """`call_node` in a thread for which the task had to queue: its timeout begins now, and it may be obsolete."""
-    if stop.asked or task.scope.task is not task:
+    if stop.asked or task.scope.current_call is not task:
         return Cancelled()
     CURRENT_EXECUTOR.set(executor)
     timeout = task.plan_node.timeout
@@ -142,7 +142,7 @@ def _sendable_arguments(task: NodeContext, function: Function) -> tuple[str | No
 def _wait_until_started(future: Future[Any], task: NodeContext, stop: StopRequest) -> bool:
     """Wait until an executor has started a call, so that its timeout begins then; False if it was cancelled."""
     while not (future.running() or future.done()):
-        if (stop.asked or task.scope.task is not task) and future.cancel():
+        if (stop.asked or task.scope.current_call is not task) and future.cancel():
             return False
         sleep(EXECUTOR_CHECK_INTERVAL)
     return True

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 LOCK_CHECK_INTERVAL = 0.001
-"""Seconds between two tries to take the journal lock. A node holds it while it writes to the store, which is short."""
+"""Seconds between two tries to acquire the journal lock. A node holds it for as long as it writes to the store."""
 
 _NO_TIMEOUT = nullcontext()
 
@@ -103,7 +103,7 @@ class NodeTasks:
             for call, task in self._running.items():
                 call.remove_done_callback(self._on_done)
                 call.cancel()
-                task.scope.task = None
+                task.scope.current_call = None
             cancelled = list(self._running)
             self._running.clear()
             self._all_ended()

@@ -1,8 +1,8 @@
-"""Walks beside each other: all branches of a run that are open, however deep, in one place.
+"""The branch scheduler: runs all open branches of a run, however deep, in one place.
 
-Pure like the walks themselves: what they ask for is put together, handed on, and its outcome handed back.
-Nodes that can run are begun together; records of several walks share a commit; the nearest of several
-waits is waited for. A node that runs alone is yielded as it is, so that it needs no thread.
+It is as pure as the loops that it runs: it collects what they ask for, passes it on, and passes each outcome back.
+Nodes that can run are begun together; records of several branches share a commit; of several waits, the nearest is
+waited for. A node that runs alone is yielded as it is, so that it needs no thread.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from heapq import heappop, heappush
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.engine.loop.commands import Begin, Cancelled, Gather, Report, Wait, WaitTooLong
 from limpet.engine.loop.next_node import plan_of_branches
-from limpet.engine.loop.node_loop import NodeLoop
 from limpet.engine.loop.run_context import SAVE, SLEEPING, LoopStop, RunContext
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import Conflict, RunNotFound
@@ -22,205 +21,246 @@ from limpet.graphs.parallel import FAIL
 from limpet.journal.open_section import Key
 from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, OnSignal, Signalled
 
-A_MOMENT = 1.0
-"""Seconds for which a question waits to be heard, while the other branches sleep."""
+if TYPE_CHECKING:
+    from limpet.engine.loop.node_loop import NodeLoop
+
+MAX_WAIT_WITH_QUESTION: Final = 1.0
+"""Seconds that sleeping branches may hold up a run in which another branch asks: then it pauses with the question."""
 
 
 class BranchGroup:
-    """The branches that are open at one walk: those that wait to be begun, and how many are under way.
+    """The open branches of one loop: those that wait to be begun, and how many are running.
 
-    `holder` is what waits for them, unless that is the run's own walk.
+    `parent` is the branch whose loop waits for them, or None where that is the run's own loop. `failing` says
+    that one of them failed, so no other is begun.
     """
 
-    __slots__ = ("failing", "holder", "limit", "live", "on_error", "plan", "until", "waiting", "walk")
+    __slots__ = ("failing", "limit", "loop", "on_error", "parent", "plan", "running", "until", "waiting")
 
-    def __init__(self, walk: NodeLoop, holder: Branch | None, limit: int) -> None:
-        section = walk.progress.section
+    def __init__(self, loop: NodeLoop, parent: Branch | None, limit: int) -> None:
+        section = loop.progress.section
         assert section is not None
-        opener = None if section.inside else walk.plan.nodes[section.source].section
-        self.walk, self.holder, self.live, self.failing = walk, holder, 0, False
-        self.plan, self.until = plan_of_branches(walk.plan, walk.progress)
-        self.on_error = opener.on_error if opener is not None else FAIL
-        self.limit = min(limit, opener.max_concurrency or limit) if opener is not None else limit
+        self.loop = loop
+        self.parent = parent
+        self.running = 0
+        self.failing = False
+        self.plan, self.until = plan_of_branches(loop.plan, loop.progress)
+        self.on_error = FAIL
+        self.limit = limit
+        opener = None if section.inside else loop.plan.nodes[section.source].section
+        if opener is not None:
+            self.on_error = opener.on_error
+            self.limit = min(limit, opener.max_concurrency or limit)
         self.waiting: deque[Key] = deque()
         for key, child in section.children.items():
-            if child.status == RUNNING and not child.done:
+            if child.done:
+                continue
+            if child.status == RUNNING:
                 self.waiting.append(key)
-            elif not child.done:
-                walk.halts[key] = LoopStop(PAUSED, None, child.reason or "", questions=child.questions)
+            else:
+                # It stopped before this resume, and the resume didn't bring what it waits for: it still waits.
+                loop.branch_stops[key] = LoopStop(PAUSED, None, child.reason or "", questions=child.questions)
 
 
 class Branch:
-    """One branch that is under way."""
+    """One branch that is running: `steps` is its loop, as a generator."""
 
-    __slots__ = ("bundle", "key", "walk")
+    __slots__ = ("group", "key", "steps")
 
-    def __init__(self, bundle: BranchGroup, key: Key) -> None:
-        self.bundle, self.key = bundle, key
-        self.walk = bundle.walk.child(key, bundle.plan, bundle.until).branch(bundle.on_error)
+    def __init__(self, group: BranchGroup, key: Key) -> None:
+        self.group = group
+        self.key = key
+        self.steps = group.loop.branch_loop(key, group.plan, group.until).run_branch(group.on_error)
 
 
 class BranchRunner:
-    """All branches of a run that are under way. `run` yields what they need from a driver."""
+    """All running branches of a run. Each is in exactly one of these places:
+
+    - `ready`: it can continue, with the outcome of what it yielded last
+    - `queued`: it wants a node called
+    - `calling`: its node runs
+    - `saving`: it waits for a commit
+    - `sleeping`: it waits for time to pass, in a heap by when that is over
+    - or it waits for branches of its own, whose group has it as `parent`
+    """
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self.ready: deque[tuple[Branch, Any]] = deque()
         self.queued: deque[tuple[Branch, NodeContext]] = deque()
-        self.running: dict[NodeContext, Branch] = {}
-        self.savers: list[Branch] = []
-        self.timers: list[tuple[float, int, Branch]] = []
-        self._timed = 0
-        self._prompt = False
-        self._asks = False
+        self.calling: dict[NodeContext, Branch] = {}
+        self.saving: list[Branch] = []
+        self.sleeping: list[tuple[float, int, Branch]] = []
         self.refusal: Exception | None = None
+        """Why the store refused records, if it did and the run can't continue without them."""
+        self._sleeps = 0
+        """How many sleeps there were: it orders those in the heap that end at the same time."""
+        self._may_skip_commit = False
+        self._question_waits = False
 
-    def run(self, walk: NodeLoop) -> Generator[Any, Any, Exception | None]:
-        """Walk the open branches of a run until each has come to a stop; returns why records were refused, if so."""
-        context, ready, queued, running, savers = (
-            self.context,
-            self.ready,
-            self.queued,
-            self.running,
-            self.savers,
-        )
-        layers = walk.plan.layers
-        told = context.stream or context.emit is not None
-        self._prompt = layers is not None and layers.prompt and not told
-        self._spread(walk, None)
+    def run(self, loop: NodeLoop) -> Generator[Any, Any, Exception | None]:
+        """Run the open branches of a loop until all have stopped; returns why records were refused, if they were."""
+        context = self.context
+        ready = self.ready
+        queued = self.queued
+        inline = context.limits.call_single_node_inline
+        layers = loop.plan.layers
+        observed = context.reporting.stream or context.reporting.emit is not None
+        self._may_skip_commit = layers is not None and layers.prompt and not observed
+        self._begin_group(loop, None)
         while True:
+            # First let every branch that can continue do so, until it wants something. Only then is anything done:
+            # so nodes of many branches begin together, and their records go into one commit.
             while ready:
-                strand, answer = ready.popleft()
+                branch, answer = ready.popleft()
                 try:
-                    command = strand.walk.send(answer)
+                    command = branch.steps.send(answer)
                 except StopIteration as end:
-                    self._ended(strand, end.value)
+                    self._branch_stopped(branch, end.value)
                     continue
                 if type(command) is NodeContext:
-                    queued.append((strand, command))
+                    queued.append((branch, command))
                 elif command is SAVE:
-                    savers.append(strand)
+                    self.saving.append(branch)
                 elif type(command) is Report:
                     yield command
-                    ready.appendleft((strand, None))
+                    ready.appendleft((branch, None))  # it isn't done reporting, and its events stay together
                 elif type(command) is Wait:
-                    self._timed += 1
-                    heappush(self.timers, (context.timer() + command.seconds, self._timed, strand))
+                    self._sleeps += 1
+                    wake_at = context.clocks.store() + command.seconds
+                    heappush(self.sleeping, (wake_at, self._sleeps, branch))
                 else:
-                    self._spread(command.walk, strand)
+                    self._begin_group(command.loop, branch)
             if context.stopping or self.refusal is not None:
-                self._stop()
-            if len(queued) == 1 and context.alone and not (running or savers or self.timers):
-                strand, task = queued.popleft()
-                ready.append((strand, (yield task)))
+                self._stop_waiting_branches()
+            if len(queued) == 1 and inline and not (self.calling or self.saving or self.sleeping):
+                # Nothing else could happen meanwhile, so the driver may call the node in its own thread.
+                branch, ctx = queued.popleft()
+                ready.append((branch, (yield ctx)))
                 continue
-            if queued and (tasks := self._begun()):
-                yield Begin(tasks)
-            if savers:
+            if queued and (calls := self._next_calls()):
+                yield Begin(calls)
+            # Commit before waiting for nodes: what is durable early needn't be done again after a crash.
+            if self.saving:
                 yield from self._save()
                 if isinstance(self.refusal, (Conflict, RunNotFound)):
-                    return self.refusal
+                    return (
+                        self.refusal
+                    )  # the run is another process's now, or deleted: leave everything at once
             elif not ready and not (yield from self._wait()):
                 return self.refusal
 
-    def _spread(self, walk: NodeLoop, holder: Branch | None) -> None:
-        """Begin with the branches of a walk that waits for them."""
-        self._fill(BranchGroup(walk, holder, self.context.limit))
+    def _begin_group(self, loop: NodeLoop, parent: Branch | None) -> None:
+        """Begin with the branches of a loop that waits for them."""
+        self._fill(BranchGroup(loop, parent, self.context.limits.max_concurrency))
 
-    def _fill(self, bundle: BranchGroup) -> None:
-        """Let branches begin, as many as may; where none is under way any more, their holder goes on."""
-        may_begin = not (bundle.failing or self.context.stopping or self.refusal is not None)
-        while may_begin and bundle.waiting and bundle.live < bundle.limit:
-            self.ready.append((Branch(bundle, bundle.waiting.popleft()), None))
-            bundle.live += 1
-        if not bundle.live and bundle.holder is not None:
-            self.ready.append((bundle.holder, self.refusal))
+    def _fill(self, group: BranchGroup) -> None:
+        """Begin branches, as many as the group allows. When none of them runs any more, their parent continues."""
+        if not (group.failing or self.context.stopping or self.refusal is not None):
+            while group.waiting and group.running < group.limit:
+                self.ready.append((Branch(group, group.waiting.popleft()), None))
+                group.running += 1
+        if not group.running and group.parent is not None:
+            self.ready.append((group.parent, self.refusal))
 
-    def _ended(self, strand: Branch, halt: LoopStop) -> None:
-        bundle = strand.bundle
-        bundle.live -= 1
-        if halt.status in (FAILED, PAUSED, SLEEPING):
-            bundle.walk.halts[strand.key] = halt
-            self._asks = self._asks or halt.status == PAUSED
-            bundle.failing = bundle.failing or halt.status == FAILED
-        elif halt.status == CANCELLED and self.refusal is None:
+    def _branch_stopped(self, branch: Branch, stop: LoopStop) -> None:
+        group = branch.group
+        group.running -= 1
+        if stop.status in (FAILED, PAUSED, SLEEPING):
+            group.loop.branch_stops[branch.key] = stop
+            if stop.status == PAUSED:
+                self._question_waits = True
+            elif stop.status == FAILED:
+                group.failing = True
+        elif stop.status == CANCELLED and self.refusal is None:
+            # One branch that was asked to stop means that the run was. After a refusal, they all are sent away.
             self.context.stopping = True
-        self._fill(bundle)
+        self._fill(group)
 
-    def _begun(self) -> list[NodeContext]:
-        """The nodes that may run now: as many as there is room for beside those that do."""
-        tasks: list[NodeContext] = []
-        while self.queued and len(self.running) < self.context.limit:
-            strand, task = self.queued.popleft()
-            self.running[task] = strand
-            tasks.append(task)
-        return tasks
+    def _next_calls(self) -> list[NodeContext]:
+        """The nodes that begin now: as many as the run's limit allows."""
+        limit = self.context.limits.max_concurrency
+        calls: list[NodeContext] = []
+        while self.queued and len(self.calling) < limit:
+            branch, ctx = self.queued.popleft()
+            self.calling[ctx] = branch
+            calls.append(ctx)
+        return calls
 
     def _save(self) -> Generator[Any, Any, None]:
-        """Save the records of all that wait for it. A signal to stop is heeded, and doesn't keep them from it.
+        """Save the records of all branches that wait for it, in one commit.
 
-        When that was refused, nothing new begins, nothing more is saved, and what runs is waited for.
+        A request to stop doesn't keep finished work from being saved: the commit is made again and ignores it. When
+        the store refused, nothing new begins and nothing more is saved, and running nodes are waited for.
         """
-        writer = self.context.writer
+        writer = self.context.saving.writer
         assert writer is not None
         answer: Any = self.refusal
         if answer is None and not self._layer_is_done():
-            answer = yield writer.commit(
-                on_signal=OnSignal.IGNORE if self.context.stopping else OnSignal.REFUSE
-            )
+            on_signal = OnSignal.IGNORE if self.context.stopping else OnSignal.REFUSE
+            answer = yield writer.commit(on_signal=on_signal)
             if isinstance(answer, Signalled):
                 self.context.stopping = True
                 answer = yield writer.commit(on_signal=OnSignal.IGNORE)
         if isinstance(answer, Exception) and not self.context.tolerates(answer):
             self.refusal = answer
-        self.ready.extend((strand, answer) for strand in self.savers)
-        self.savers.clear()
+        self.ready.extend((branch, answer) for branch in self.saving)
+        self.saving.clear()
 
     def _layer_is_done(self) -> bool:
-        """Whether those who wait are the last of a layer, and nobody is told of them before it is saved, at once."""
-        if not self._prompt or self.running or self.queued or self.timers:
+        """Whether those that wait for a commit are the last tasks of a layer, so that it can be left out.
+
+        The planner's commit follows at once and holds their records too: that saves every layer a commit. It is only
+        done where no observer or caller hears of the tasks before that, and nothing could delay it.
+        """
+        if not self._may_skip_commit or self.calling or self.queued or self.sleeping:
             return False
-        bundle = self.savers[0].bundle
-        section = bundle.walk.progress.section
-        if section is None or bundle.holder is not None or bundle.waiting or bundle.live != len(self.savers):
+        group = self.saving[0].group
+        section = group.loop.progress.section
+        if section is None or group.parent is not None or group.waiting:
             return False
-        return all(each.bundle is bundle and section.children[each.key].done for each in self.savers)
+        if group.running != len(self.saving):
+            return False
+        return all(branch.group is group and section.children[branch.key].done for branch in self.saving)
 
     def _wait(self) -> Generator[Any, Any, bool]:
-        """Wait for what is under way. False if nothing is."""
-        now = self.context.timer()
-        seconds = max(0.0, self.timers[0][0] - now) if self.timers else None
-        if self.running:
-            for task, outcome in (yield Gather(seconds)):
-                if task is None:
+        """Wait until a node is done or a sleep is over. False if no branch runs any more."""
+        store_clock = self.context.clocks.store
+        seconds = None
+        if self.sleeping:
+            seconds = max(0.0, self.sleeping[0][0] - store_clock())
+        if self.calling:
+            for ctx, outcome in (yield Gather(seconds)):
+                if ctx is None:
                     self.context.stopping = True
                 else:
-                    self.ready.append((self.running.pop(task), outcome))
-        elif seconds is not None and self._too_long(seconds):
-            self._send_away(WaitTooLong())
-            return True
-        elif seconds is not None:
-            if isinstance((yield Wait(seconds)), Cancelled):
-                self.context.stopping = True
-        else:
+                    self.ready.append((self.calling.pop(ctx), outcome))
+        elif seconds is None:
             return False
-        now = self.context.timer()
-        while self.timers and self.timers[0][0] <= now:
-            self.ready.append((heappop(self.timers)[2], None))
+        elif self._is_too_long(seconds):
+            self._answer_sleeping(WaitTooLong())
+            return True
+        elif isinstance((yield Wait(seconds)), Cancelled):
+            self.context.stopping = True
+        now = store_clock()
+        while self.sleeping and self.sleeping[0][0] <= now:
+            self.ready.append((heappop(self.sleeping)[2], None))
         return True
 
-    def _stop(self) -> None:
-        """Nothing new begins: what waits for its turn, or for time to pass, stops here."""
-        self.ready.extend((strand, Cancelled()) for strand, _ in self.queued)
+    def _stop_waiting_branches(self) -> None:
+        """Nothing new begins: branches that wait for their turn, or for time to pass, stop here."""
+        self.ready.extend((branch, Cancelled()) for branch, _ in self.queued)
         self.queued.clear()
-        self._send_away(Cancelled())
+        self._answer_sleeping(Cancelled())
 
-    def _too_long(self, seconds: float) -> bool:
-        """Whether nobody waits here for so long; where some ask, they are to be heard before the others awake."""
-        patience = self.context.patience
-        return seconds > (A_MOMENT if patience is None else patience) and (patience is not None or self._asks)
+    def _is_too_long(self, seconds: float) -> bool:
+        """Whether a wait is too long for this process. A question must not wait until other branches wake up."""
+        max_wait = self.context.limits.max_wait
+        if max_wait is not None:
+            return seconds > max_wait
+        return self._question_waits and seconds > MAX_WAIT_WITH_QUESTION
 
-    def _send_away(self, answer: Cancelled | WaitTooLong) -> None:
-        """What waits for time to pass doesn't wait here."""
-        self.ready.extend((strand, answer) for _, _, strand in self.timers)
-        self.timers.clear()
+    def _answer_sleeping(self, answer: Cancelled | WaitTooLong) -> None:
+        """End all sleeps with this answer."""
+        self.ready.extend((branch, answer) for _, _, branch in self.sleeping)
+        self.sleeping.clear()

@@ -1,4 +1,4 @@
-"""What passes between the loop and a driver: what is to be done, and what came of it."""
+"""What passes between the loop and a driver: commands, and the outcomes of calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from limpet.journal.waits import Question
 
 
 class Failed(NamedTuple):
-    """The node raised, or what it returned can't be taken (`again` False: trying again won't help)."""
+    """The node raised, or its result can't be used (`again` is False where another attempt wouldn't help)."""
 
     error: BaseException
     again: bool = True
@@ -26,20 +26,20 @@ class Asked(NamedTuple):
 
 
 class Sleeping(NamedTuple):
-    """The node is to be called again `until` it is a certain time, by the store's clock; `timer` says which sleep."""
+    """The node sleeps: call it again at the time `until`, by the store's clock; `timer` says which sleep it is."""
 
     timer: str
     until: float
 
 
-class WaitTooLong:
-    """The answer to a `Wait` that is too long to be waited for here."""
+class Cancelled:
+    """The run is to stop here."""
 
     __slots__ = ()
 
 
-class Cancelled:
-    """The run is to stop here."""
+class WaitTooLong:
+    """The answer to a `Wait` that is too long for this process."""
 
     __slots__ = ()
 
@@ -51,25 +51,25 @@ class Wait(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Let these nodes be called, beside each other and beside those that run already."""
+    """Begin to call these nodes, in parallel with each other and with those that run already."""
 
     tasks: Sequence[NodeContext]
 
 
 class Gather(NamedTuple):
-    """Wait until some of the nodes that run are done, or for so many seconds."""
+    """Wait until at least one of the running nodes is done, or for so many seconds."""
 
     seconds: float | None
 
 
 class Report(NamedTuple):
-    """An event for whoever iterates the run."""
+    """An event for the caller that iterates the run."""
 
     event: dict[str, Any]
 
 
 class Verdict(NamedTuple):
-    """How the run came to a stop."""
+    """How the run stopped."""
 
     status: str
     error: LimpetError | None = None

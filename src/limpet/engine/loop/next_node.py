@@ -1,7 +1,7 @@
-"""What comes after a node: the next one, branches that begin beside each other, or nothing that can be told.
+"""What comes after a node: the next node, branches that run in parallel, or a failure to choose.
 
-Functions of the user's are called here: predicates, choices, and those that say what a map goes over and what a
-graph inside of a node starts with. They only look at the state.
+This calls functions of the user's: predicates, choices, and those that give the items of a map and the start of
+a graph inside of a node. They only read the state.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ if TYPE_CHECKING:
 
 
 class SectionStart(NamedTuple):
-    """Branches that are to begin: the node that comes after them, and what the journal is told."""
+    """Branches that are to begin: the node that comes after them, and what the journal stores about their start."""
 
     target: str
     data: dict[str, Any]
     encoded: bytes
 
 
-def following(walk: NodeLoop, node: PlanNode) -> str | SectionStart | Failed:
-    """What comes after a node that completed, or why that can't be told."""
+def choose_next(loop: NodeLoop, node: PlanNode) -> str | SectionStart | Failed:
+    """What comes after a node that completed, or why that can't be chosen."""
     try:
-        if node.tests is not None and walk.context.emit is None:
-            state = walk.state
+        # The fast path: all edges have predicates of the state alone, and no observer wants to see them evaluated.
+        if node.tests is not None and loop.context.reporting.emit is None:
+            state = loop.state
             for holds, target in node.tests:
                 if holds(state):
                     return target
         else:
             for way in node.ways:
                 if isinstance(way, Section):
-                    return _opening(walk, way) if not way.layered else _next_layer(walk)
-                taken = _tried(walk, way)
+                    return _next_layer(loop) if way.layered else _section_start(loop, way)
+                taken = _follow(loop, way)
                 if taken is not None:
                     if taken != END:
-                        walk.tell(events.EDGE_TRANSITION, **{"from": node.name, "to": taken})
+                        loop.reporter.notify(events.EDGE_TRANSITION, **{"from": node.name, "to": taken})
                     return taken
     except Exception as error:
         return Failed(error)
@@ -56,28 +57,43 @@ def following(walk: NodeLoop, node: PlanNode) -> str | SectionStart | Failed:
     return Failed(LookupError(f"no edge from {node.name!r} holds in this state, and it is no exit point"))
 
 
-def opening_inside(walk: NodeLoop, node: str, sub: SubPlan) -> SectionStart:
-    """The graph that a node runs, as it is to begin in this state. Raises whatever the user's functions do."""
-    work, outer = walk.plan.nodes[node].work, walk.scope.outer
-    entered = sub.enter(walk.state if work is None or outer is None else work.inputs(outer.state))
-    data = {"source": node, "inside": True, "entry": sub.plan.entry, "states": [[node, entered]]}
-    return _checked(walk, node, {**data, "kept": sub.kept(entered, walk.state, walk.plan.schema)})
+def subgraph_start(loop: NodeLoop, node: str, sub: SubPlan) -> SectionStart:
+    """How the graph that a node runs is to begin in this state. Raises what the user's functions raise."""
+    work = loop.plan.nodes[node].work
+    outer = loop.scope.outer
+    if work is None or outer is None:
+        entered = sub.enter(loop.state)
+    else:
+        entered = sub.enter(work.inputs(outer.state))
+    data = {
+        "source": node,
+        "inside": True,
+        "entry": sub.plan.entry,
+        "states": [[node, entered]],
+        "kept": sub.kept(entered, loop.state, loop.plan.schema),
+    }
+    return _encoded_start(loop, node, data)
 
 
 def plan_of_branches(plan: Plan, progress: Progress) -> tuple[Plan, str]:
-    """The plan that the branches which are open here follow, and the node that ends them. Raises `LookupError`."""
+    """The plan that the open branches follow, and the node that ends them. Raises `LookupError`."""
     section = progress.section
     assert section is not None
     if plan.layers is not None and section.layer is not None:
         nodes = plan.layers.nodes_in(progress)
-        return (plan if nodes is plan.layers.nodes else plan._replace(nodes=nodes)), END
+        # Tasks may have been added to this run, or redefined: then it has nodes that the plan doesn't have.
+        if nodes is not plan.layers.nodes:
+            plan = plan._replace(nodes=nodes)
+        return plan, END
     source = plan.nodes[section.source]
     if section.inside and source.sub is not None:
         return source.sub.plan, END
     opener = source.section
     if opener is None or section.inside:
-        raise LookupError(f"nothing is opened by {section.source!r} any more")
-    return (plan, opener.fan_in) if opener.sub is None else (opener.sub.plan, END)
+        raise LookupError(f"node {section.source!r} doesn't open branches any more")
+    if opener.sub is None:
+        return plan, opener.fan_in
+    return opener.sub.plan, END
 
 
 def update_for_branch(
@@ -87,66 +103,87 @@ def update_for_branch(
     for key in path:
         section = progress.section
         assert section is not None
-        source, opener = plan.nodes[section.source], plan.nodes[section.source].section
-        sub = source.sub if section.inside else opener.sub if opener is not None else None
+        source = plan.nodes[section.source]
+        sub = source.sub
+        if not section.inside:
+            sub = None if source.section is None else source.section.sub
         plan, _ = plan_of_branches(plan, progress)
-        update = {} if section.layer is not None else update if sub is None else sub.updated(update)
+        if section.layer is not None:
+            update = {}  # a task has no state of its own
+        elif sub is not None:
+            update = sub.updated(update)
         progress = section.children[key]
     return plan, update
 
 
-def _tried(walk: NodeLoop, way: Edge | Choice) -> str | None:
-    """Where a way leads now, or None if it isn't taken."""
+def _follow(loop: NodeLoop, way: Edge | Choice) -> str | None:
+    """The node that an edge or a choice leads to in this state, or None if it isn't taken."""
     asked = way.asks
     if asked is None:
         result: Any = True
     elif asked.plain:
-        result = asked.call(walk.state)
+        result = asked.call(loop.state)
     else:
-        config = detached_value(walk.context.root.config)
-        offered = {"state": walk.state, "config": config, "node": way.source, "graph": walk.plan.graph}
+        config = detached_value(loop.context.root.config)
+        offered = {"state": loop.state, "config": config, "node": way.source, "graph": loop.plan.graph}
         result = asked.call(**asked.arguments(offered.get))
     try:
-        target = way.leads(result, walk.plan.nodes)
+        target = way.leads(result, loop.plan.nodes)
     except LookupError as problem:
-        if walk.context.masker.idle:
+        if loop.context.reporting.masker.idle:
             raise
-        raise LookupError(walk.hide(str(problem.args[0]))) from None
-    tried = {"from": way.source, "to": target or way.targets[0], "result": target is not None}
-    walk.tell(events.EDGE_EVALUATE, **tried)
+        # The message quotes what the function returned, which may be a secret.
+        raise LookupError(loop.reporter.hide(str(problem.args[0]))) from None
+    evaluated = {"from": way.source, "to": target or way.targets[0], "result": target is not None}
+    loop.reporter.notify(events.EDGE_EVALUATE, **evaluated)
     return target
 
 
-def _opening(walk: NodeLoop, section: Section) -> SectionStart:
-    """The branches of a section, as they are to begin in this state. Raises whatever the user's functions do."""
-    if walk.nested and section.fan_in == walk.until:
-        where = f"which opens branches that end at {walk.until!r}, too"
-        raise UsageError(f"branch {walk.scope.branch!r} came to {section.source!r}, {where}")
+def _section_start(loop: NodeLoop, section: Section) -> SectionStart:
+    """How the branches of a section are to begin in this state. Raises what the user's functions raise."""
+    if loop.nested and section.fan_in == loop.until:
+        raise UsageError(
+            f"branch {loop.scope.branch!r} reached {section.source!r}, which opens branches that end at "
+            f"{loop.until!r}, too"
+        )
     data: dict[str, Any] = {"source": section.source}
     if section.each is None:
-        return _checked(walk, section.fan_in, {**data, "branches": list(section.branches)})
-    items = section.items(walk.state)
+        data["branches"] = list(section.branches)
+        return _encoded_start(loop, section.fan_in, data)
+    items = section.items(loop.state)
     data["each"] = section.each
-    if (sub := section.sub) is not None:
-        states = [[number, sub.enter(walk.state, {section.item: item})] for number, item in enumerate(items)]
-        return _checked(walk, section.fan_in, {**data, "entry": sub.plan.entry, "states": states})
-    data |= {"entry": section.each, "item": section.item}
-    listed = isinstance(section.over, str) and type(walk.state[section.over]) in (list, tuple)
-    return _checked(
-        walk, section.fan_in, {**data, **({"over": section.over} if listed else {"items": items})}
-    )
+    sub = section.sub
+    if sub is not None:
+        data["entry"] = sub.plan.entry
+        data["states"] = [
+            [number, sub.enter(loop.state, {section.item: item})] for number, item in enumerate(items)
+        ]
+        return _encoded_start(loop, section.fan_in, data)
+    data["entry"] = section.each
+    data["item"] = section.item
+    if isinstance(section.over, str) and type(loop.state[section.over]) in (list, tuple):
+        # The journal has the list already, as a value of the state, so its key is enough.
+        data["over"] = section.over
+    else:
+        data["items"] = items
+    return _encoded_start(loop, section.fan_in, data)
 
 
-def _next_layer(walk: NodeLoop) -> SectionStart | str:
+def _next_layer(loop: NodeLoop) -> SectionStart | str:
     """The tasks of a workflow that run next, or its end."""
-    p, layers = walk.progress, walk.plan.layers
+    p = loop.progress
+    layers = loop.plan.layers
     assert layers is not None
-    visit = p.visits.get(PLANNER, 0) + (p.phase != AFTER)  # after it, this visit counts already
-    names = layers.next_layer(p.state, visit, walk.scope.kept)
+    visit = p.visits.get(PLANNER, 0)
+    if p.phase != AFTER:
+        visit += 1  # the planner's visit counts once its step is complete, which it isn't yet
+    names = layers.next_layer(p.state, visit, loop.scope.layers_ahead)
     if not names:
         return END
-    return _checked(walk, PLANNER, {"source": PLANNER, "layer": visit - 1, "tasks": list(names)})
+    return _encoded_start(loop, PLANNER, {"source": PLANNER, "layer": visit - 1, "tasks": list(names)})
 
 
-def _checked(walk: NodeLoop, target: str, data: dict[str, Any]) -> SectionStart:
-    return SectionStart(target, data, b"" if walk.context.writer is None else encode(data))
+def _encoded_start(loop: NodeLoop, target: str, data: dict[str, Any]) -> SectionStart:
+    """The start with its bytes for the journal. What can't be stored is refused here, before anything opens."""
+    encoded = b"" if loop.context.saving.writer is None else encode(data)
+    return SectionStart(target, data, encoded)

@@ -1,21 +1,28 @@
-"""The loop. One generator walks every graph: started, resumed, forked or recovered, sync or async, and every branch.
+"""The loop. One generator runs every graph: started, resumed, forked or recovered, sync or async, and every branch.
 
-It reads no clock, file or random number and waits for nothing. It *yields* what is to be done and is sent
-what came of it; a driver does the doing:
+**Theory of operation.** The loop decides, and a driver does. The loop reads no clock, file or random number and waits
+for nothing. It *yields* a command and is sent the outcome:
 
-    yields              is sent
-    `NodeContext`              what the node returned, or a `Failed`, `Asked`, `Sleeping` or `Cancelled`
-    `Commit`            when it is durable and its ledger knows, None or a checkpointer's reference; or why not
-    `Wait`              None when the time is over; a `Cancelled`, or a `WaitTooLong` before
-    `Report`            None; the event is for whoever iterates the run
+    yields          is sent
+    `NodeContext`   what the node returned, or a `Failed`, `Asked`, `Sleeping` or `Cancelled`
+    `Commit`        None or a checkpointer's reference when it is durable and its writer knows; or why it was refused
+    `Wait`          None when the time is over; a `Cancelled` or a `WaitTooLong` before
+    `Report`        None; the event is for the caller that iterates the run
 
-and returns a `LoopStop`. A walk in a branch yields two more, to the weave that runs it beside others: `SAVE`, for a
-commit that may hold the records of several, and `Join`, for branches of its own. Rules that hold wherever it stops:
+and returns a `LoopStop`. A loop in a branch yields two more, to the `BranchRunner` that runs it in parallel
+with others: `SAVE`, for a commit that may hold the records of several branches, and `RunBranches`, for branches
+of its own.
 
-- A node's update is applied, and its position moves on, only after it returned; it is reported only after
-  it is durable, where this step is to be saved.
-- What comes next is decided once and stored. Only a stop after a node leaves the choice to the resume.
-- What comes after branches runs when all of them are done, and finds what they came to.
+Each turn of the loop is one step: arrive at a node, check what must be true before the call, call the node,
+collect what it changed, complete the step, choose the next node, save, report. Start, resume, fork and recovery
+differ only in the `Progress` that the loop begins with.
+
+**Rules**, wherever the loop stops or its process crashes:
+
+- A node's update is applied, and the position moves, only after the node returned. A step is reported only
+  after it is durable, where the interval says that this step is saved.
+- The next node is chosen once, and stored. Only a stop after a node leaves the choice to the resume.
+- The node after branches runs when all of them are done, and gets all of their results.
 """
 
 from __future__ import annotations
@@ -23,24 +30,36 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final
 
+from limpet.engine.loop.branches import BranchRunner
 from limpet.engine.loop.commands import Asked, Cancelled, Failed, Sleeping
-from limpet.engine.loop.next_node import SectionStart, following, opening_inside
+from limpet.engine.loop.next_node import SectionStart, choose_next, subgraph_start
+from limpet.engine.loop.node_outcomes import (
+    MayStop,
+    delay_arrival,
+    error_of,
+    forgive_failure,
+    handle_unfinished,
+    record,
+    save,
+    save_refused,
+    step_saved,
+    wait_until_due,
+)
+from limpet.engine.loop.reporter import Reporter
 from limpet.engine.loop.run_context import (
     DONE,
     SAVE,
     SLEEPING,
-    Join,
     LoopStop,
+    RunBranches,
     RunContext,
-    refused,
-    stop_changes,
-    taken_together,
+    changes_at_stop,
+    combined_stop,
+    stop_for,
 )
-from limpet.engine.loop.saving import Steps
 from limpet.engine.loop.state_changes import Changes, TaskChanges
-from limpet.engine.loop.timing import Timing
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.engine.node_context.scope import Scope
+from limpet.engine.node_context.scope import OUTERMOST, BranchPlace, Scope
 from limpet.errors import UnstorableValue
 from limpet.graphs.parallel import COLLECT, SubPlan
 from limpet.graphs.plan import END, Plan, PlanNode
@@ -55,390 +74,437 @@ from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE
 from limpet.observe import events
 
 UNFINISHED: Final = frozenset({Failed, Asked, Sleeping, Cancelled, LoopStop})
+"""The outcomes of a call that didn't complete. Anything else is what the node returned."""
 
 
-class NodeLoop(Timing):
-    """The way through one plan on one state: that of a run, of a branch, or of a graph inside of a node.
+class NodeLoop:
+    """The loop through one plan on one state: that of a run, of a branch, or of a graph inside of a node.
 
-    `until` is the node that ends it: the fan-in, for a branch. `path`, `branch`, `prefix` are those of its `Scope`.
+    `until` is the node that ends it: the fan-in, for a branch. `planning` says that it is the planner of a workflow.
     """
+
+    __slots__ = (
+        "began",
+        "branch_stops",
+        "changes",
+        "checkpointed",
+        "context",
+        "nested",
+        "plan",
+        "planning",
+        "progress",
+        "reporter",
+        "results_at_step",
+        "scope",
+        "state",
+        "until",
+    )
 
     def __init__(
         self,
         context: RunContext,
         plan: Plan,
         progress: Progress,
-        path: tuple[Key, ...] = (),
-        branch: str = "",
-        prefix: str = "",
+        place: BranchPlace = OUTERMOST,
         until: str = END,
-        outer: Progress | None = None,
     ) -> None:
-        self.context, self.plan, self.progress, self.until = context, plan, progress, until
-        self.nested = bool(path)
-        self.state = state = self._enlivened()
-        self.scope = scope = Scope(
-            plan,
-            progress,
-            context.keep,
-            context.journal_lock,
-            context.root,
-            path,
-            branch,
-            prefix,
-            outer,
-            context.timer,
-            context.masker,
-        )
-        durable = context.writer is not None
+        self.context = context
+        self.plan = plan
+        self.progress = progress
+        self.until = until
+        self.nested = bool(place.path)
+        self.state = state = self._live_state()
+        self.scope = scope = Scope(context.services, plan, progress, place)
+        self.planning = plan.layers is not None and not scope.in_layer
+        self.reporter = Reporter(context, scope, state)
         self.changes: Changes | TaskChanges
+        durable = context.saving.writer is not None
         if scope.in_layer:
             self.changes = TaskChanges(state, durable)
         else:
-            changed = progress.changed if progress.base is not None else None
+            changed = None if progress.base is None else progress.changed
             self.changes = Changes(state, plan.schema.reducers, durable, progress.base, changed)
-            self.changes.apart = self.nested
-        self.planning = plan.layers is not None and not scope.in_layer
-        self.reported = self.marked = progress.iterations
-        self.first = progress.began
-        self.halts: dict[Key, LoopStop] = {}
-        """Why the branches of the section that is open came to a stop, where they aren't done."""
-        self.joined: tuple[int, list[dict[str, Any]] | None] = -1, None
-        """The step of the last node that the run is to stop after, and what the branches before it came to."""
+            # Branches share values with each other, so a node of one gets copies of what it reads.
+            self.changes.isolated = self.nested
+        self.checkpointed = progress.iterations
+        """How many steps were done at the last checkpoint."""
+        self.began = progress.began
+        """When its first node was called."""
+        self.branch_stops: dict[Key, LoopStop] = {}
+        """Why the branches of the open section stopped that aren't done."""
+        self.results_at_step: tuple[int, list[dict[str, Any]] | None] = (-1, None)
+        """The step of the last node that the run is to stop after, and the results of the branches before it."""
 
     def run(self) -> Generator[Any, Any, LoopStop]:
-        """The loop. See the module's text."""
-        plan, p, state, context, nested = self.plan, self.progress, self.state, self.context, self.nested
-        writer, emit, clock = context.writer, context.emit, context.clock
-        root, interval = context.root, context.interval
-        nodes, limit = plan.nodes, plan.max_iterations
-        before, after = plan.interrupt_before, plan.interrupt_after
-        scope, hand_out, collect = self.scope, self.changes.private, self.changes.collect
-        watched = nested or writer is not None or bool(plan.schema.reducers)
-        straight = emit is None and not after
+        """Run to the next stop, and say why it is one. See the module's text."""
+        # A step of a plain node costs little more than its function. So all that a step touches is bound to
+        # locals here, once, and the steps of a plain node stand in the loop itself: a lookup or a call for each
+        # would be measurable. What is rarer, or costs a thread or a commit anyway, is a method below, in the
+        # order of the calls.
+        plan = self.plan
+        p = self.progress
+        state = self.state
+        scope = self.scope
+        reporter = self.reporter
+        context = self.context
+        root = context.root
+        now = context.clocks.now
+        writer = context.saving.writer
+        interval = context.saving.interval
+        emit = context.reporting.emit
+        stream = context.reporting.stream
+        nodes = plan.nodes
+        max_iterations = plan.max_iterations
+        before = plan.interrupt_before
+        after = plan.interrupt_after
+        hand_out = self.changes.hand_out
+        collect = self.changes.collect
+        nested = self.nested
         planning = self.planning
-        attentive = emit is not None or planning or (context.mark is not None and not nested)
-        save_error = (
-            before if nested or planning else before | {END}
-        )  # what stops the run is saved with the stop
-        halt = yield from self._arrive()
-        if halt is not None:
-            return halt
+        announces = nested or planning or emit is not None or bool(after)
+        tracked = nested or writer is not None or bool(plan.schema.reducers)
+        follower_known = emit is None and not after
+        reports_saves = (
+            emit is not None or planning or (context.saving.on_checkpoint is not None and not nested)
+        )
+        # What stops the run is saved together with the stop, which is one commit instead of two.
+        saved_at_stop = before if nested or planning else before | {END}
+
+        stop = yield from self._arrive()
+        if stop is not None:
+            return stop
         while (name := p.node) != END:
-            if p.timers:
-                halt = yield from self.rest()
-                if halt is not None:
-                    return halt
-            if before and name in before and not p.cleared:
-                return LoopStop(PAUSED, self, f"interrupted before {scope.place(name)!r}")
-            if p.iterations >= limit:
-                return self._halt_of_budget(limit)
-            node, failed = nodes[name], None
-            private = hand_out(watched or node.retry is not None or p.section is not None)
-            task = scope.task = NodeContext(scope, node, private, p.attempts + 1, p.step + 1)
-            if after and name in after:
-                self.joined = p.step + 1, scope.joined()
-            if nested or planning or emit is not None:
-                self.announce(task)
-                if context.stream:
-                    yield from self.report(self.words.begins(self, task))
-            outcome = (yield task) if node.sub is None else (yield from self._inside(task, node.sub))
+            # Check before the call.
+            if p.timers or p.iterations >= max_iterations or name in before:
+                stop = yield from self._check_before_call(name)
+                if stop is not None:
+                    return stop
+
+            # Call the node, on a private copy of the state.
+            node = nodes[name]
+            private = hand_out(tracked or node.retry is not None or p.section is not None)
+            ctx = scope.current_call = NodeContext(scope, node, private, p.attempts + 1, p.step + 1)
+            if announces:
+                self._announce(ctx)
+                if stream:
+                    yield from reporter.stream(reporter.stream_events.node_starts(reporter, ctx))
+            if node.sub is None:
+                outcome = yield ctx
+            else:
+                outcome = yield from self._run_subgraph(ctx, node.sub)
+
+            # Collect what it changed, as bytes for the journal. `type() is dict` is what most nodes return.
+            delta: bytes | None = None
+            forgiven: Failed | None = None
             if type(outcome) is dict or type(outcome) not in UNFINISHED:
                 try:
-                    outcome = collect(private, outcome) if not nested else self._collected(task, outcome)
+                    if nested:
+                        delta = self._collect_in_branch(ctx, outcome)
+                    else:
+                        delta = collect(private, outcome)
                 except Exception as error:
-                    outcome = Failed(self._discreet(error, outcome), again=False)
-            if node.work is not None and type(outcome) in (Failed, LoopStop):
-                failed, outcome = yield from self._forgiven(task, outcome)
-            if type(outcome) is not bytes:
-                halt = yield from self._unfinished(task, outcome)
-                if halt is not None:
-                    return halt
-                continue
-            if task.used is None:
-                scope.task = None
+                    outcome = Failed(self._without_secrets(error, outcome), again=False)
+            if delta is None:
+                if node.work is not None and type(outcome) in (Failed, LoopStop):
+                    forgiven, delta = yield from forgive_failure(self, ctx, outcome)
+                if delta is None:
+                    stop = yield from handle_unfinished(self, ctx, outcome)
+                    if stop is not None:
+                        return stop
+                    continue
+
+            # Complete the step. A call that never kept anything can have no thread that writes to the journal, so it
+            # is ended without the lock.
+            if ctx.used_keys is None:
+                scope.current_call = None
             else:
-                task.close()
+                ctx.close()
             if emit is not None:
-                self.conclude(task, failed)
+                reporter.node_ends(ctx, forgiven)
             state.checkpoint_node = name
-            state._at = at = clock()
-            chosen: str | SectionStart | Failed | None = node.follower if straight else None
+            state._at = at = now()
+
+            # Choose the next node, unless the run stops after this one. Most nodes always have the same follower.
+            chosen: str | SectionStart | Failed | None = node.follower if follower_known else None
             if chosen is None and name not in after:
-                chosen = following(self, node) if not nested else self._chosen(node)
-            decided = chosen if type(chosen) is str else self._target(chosen)
+                chosen = self._choose_in_branch(node) if nested else choose_next(self, node)
+            target = chosen if type(chosen) is str else _target_of(chosen)
             if nested:
-                decided = self._complete(task, outcome, decided, at)
+                target = self._complete_in_branch(ctx, delta, target, at)
             else:
-                p.complete(name, at, decided)
+                p.complete(name, at, target)
                 if writer is not None:
-                    writer.step(p, outcome, decided)
+                    writer.step(p, delta, target)
             if node.delays is not None:
-                self.linger(node, decided)
+                delay_arrival(self, node, target)
             if type(chosen) is SectionStart:
-                halt = yield from self._enter(chosen)
-                if halt is not None:
-                    return halt
+                stop = yield from self._enter_section(chosen)
+                if stop is not None:
+                    return stop
                 continue
-            if decided is None:
-                return self._halt_after(chosen)
-            if decided in save_error:
+            if target is None:
+                return self._stop_after(chosen)
+            if target in saved_at_stop:
                 continue
+
+            # Save, and report only then.
             if writer is not None and interval and not root.step % interval:
                 answer = yield SAVE if nested else writer.commit()
                 if isinstance(answer, Exception):
-                    halt = yield from self.bear(answer)
-                    if halt is not None:
-                        return halt
-                elif attentive:
-                    self.saved()
-            if context.stream:
-                yield from self.step_report()
+                    stop = yield from save_refused(self, answer)
+                    if stop is not None:
+                        return stop
+                elif reports_saves:
+                    step_saved(self)
+            if stream:
+                yield from reporter.stream_step()
         return DONE
 
-    def branch(self, on_error: str) -> Generator[Any, Any, LoopStop]:
-        """The same for a branch: where it stops is noted, and saved, for the branch alone."""
-        p, context = self.progress, self.context
+    def run_branch(self, on_error: str) -> Generator[Any, Any, LoopStop]:
+        """The same for a branch: where it stops is recorded, and saved, for the branch alone."""
+        p = self.progress
+        reporter = self.reporter
         if not self.scope.in_layer:
-            self.tell(events.BRANCH_START)
-        halt = yield from self.run()
-        if halt.status in (RUNNING, SLEEPING):
-            return halt  # its records were refused, so nothing is told of them; or nothing has happened
-        if halt.status == FAILED and on_error == COLLECT:
-            times = {"began": self.first, "at": context.clock()}
-            self.note({"node": END, "phase": BEFORE, "error": self.described(halt), **times})
-            halt = LoopStop(COMPLETED, self)
-        elif halt.at is self:
-            self.note(stop_changes(halt, self.described(halt)))
-        if halt.at is self:
-            refusal = yield from self.save()
+            reporter.notify(events.BRANCH_START)
+        stop = yield from self.run()
+        if stop.status in (RUNNING, SLEEPING):
+            # Its records were refused, so nothing of them is reported; or it sleeps, and nothing has changed.
+            return stop
+        if stop.status == FAILED and on_error == COLLECT:
+            # The failure is the branch's result: it ends here, and the fan-in finds the error.
+            changes = {"node": END, "phase": BEFORE, "error": error_of(self, stop)}
+            record(self, {**changes, "began": self.began, "at": self.context.clocks.now()})
+            stop = LoopStop(COMPLETED, self)
+        elif stop.at is self:
+            record(self, changes_at_stop(stop, error_of(self, stop)))
+        if stop.at is self:
+            refusal = yield from save(self)
             if refusal is not None:
                 return refusal
-        if halt.status in (COMPLETED, FAILED) and not self.scope.in_layer:
-            self.tell(events.BRANCH_COMPLETE, error=p.error is not None, duration=max(0.0, p.at - p.began))
-        if p.iterations != self.reported:
-            yield from self.step_report()
-        if context.stream and halt.status in (COMPLETED, FAILED, PAUSED):
-            error = p.error["message"] if p.error is not None else None
-            yield from self.report(self.words.branch(self, halt.status if error is None else FAILED, error))
-        return halt
+        if stop.status in (COMPLETED, FAILED) and not self.scope.in_layer:
+            duration = max(0.0, p.at - p.began)
+            reporter.notify(events.BRANCH_COMPLETE, error=p.error is not None, duration=duration)
+        if p.iterations != reporter.reported_iterations:
+            yield from reporter.stream_step()
+        if self.context.reporting.stream and stop.status in (COMPLETED, FAILED, PAUSED):
+            if p.error is None:
+                reported = reporter.stream_events.branch_stops(reporter, stop.status, None)
+            else:
+                reported = reporter.stream_events.branch_stops(reporter, FAILED, p.error["message"])
+            yield from reporter.stream(reported)
+        return stop
 
-    def child(self, key: Key, plan: Plan, until: str) -> NodeLoop:
-        """The walk of one of the branches that are open here."""
-        section, scope = self.progress.section, self.scope
+    def branch_loop(self, key: Key, plan: Plan, until: str) -> NodeLoop:
+        """The loop of one of the branches that are open here."""
+        section = self.progress.section
         assert section is not None
-        path, prefix = (*scope.path, key), f"{scope.prefix}{section.step}."
-        place, inner = scope.place(section.label(key)), section.children[key]
-        return NodeLoop(self.context, plan, inner, path, place, prefix, until, self.progress)
+        scope = self.scope
+        place = BranchPlace(
+            path=(*scope.path, key),
+            name=scope.place(section.label(key)),
+            step_prefix=f"{scope.prefix}{section.step}.",
+            outer=self.progress,
+        )
+        return NodeLoop(self.context, plan, section.children[key], place, until)
 
-    def _enlivened(self) -> State:
-        """The state as a State, which knows where it came from."""
-        p, context = self.progress, self.context
+    def _live_state(self) -> State:
+        """The progress's state as a State that knows its run, the node that made it, and its secrets."""
+        p = self.progress
+        context = self.context
         kind = self.plan.schema.live
         state = p.begin(kind.alive)
         if not isinstance(state, kind):
             p.state = state = kind.alive(state)
-        state.run_id, state.checkpoint_node, state._emit = p.run_id, p.made_by, context.emit
-        if secrets := context.masker.names:
+        state.run_id = p.run_id
+        state.checkpoint_node = p.made_by
+        state._emit = context.reporting.emit
+        state._at = p.at or context.clocks.now()
+        if secrets := context.reporting.masker.names:
             state._secrets = secrets
-        state._at = p.at or context.clock()
         return state
 
-    def _arrive(self) -> Steps:
-        """Begin where the progress says: with what is open, or after a node, where what follows is chosen first."""
+    def _arrive(self) -> MayStop:
+        """Begin where the progress says: at a node, after one whose next is still to be chosen, or in branches."""
         p = self.progress
         if p.phase == AFTER:
             if p.node in self.plan.interrupt_after and not p.cleared:
-                return self._halt_after(None)
-            chosen = self._chosen(self.plan.nodes[p.node])
+                return self._stop_after(None)
+            chosen = self._choose_in_branch(self.plan.nodes[p.node])
             if isinstance(chosen, Failed):
-                return self._halt_after(chosen)
-            target = self._target(chosen)
-            self.note({"node": END if target == self.until else target, "phase": BEFORE, "cleared": False})
-            self.linger(self.plan.nodes[p.made_by or ""], p.node)
+                return self._stop_after(chosen)
+            target = _target_of(chosen)
+            if target == self.until:
+                target = END
+            record(self, {"node": target, "phase": BEFORE, "cleared": False})
+            delay_arrival(self, self.plan.nodes[p.made_by or ""], p.node)
             if isinstance(chosen, SectionStart):
-                self._open(chosen)
-        if self.context.resumed and not self.nested:
-            self.tell(events.CHECKPOINT_RESUME, checkpoint_node=p.made_by, resume_node=p.node)
+                self._open_section(chosen)
+        if self.context.reporting.resumed and not self.nested:
+            self.reporter.notify(events.CHECKPOINT_RESUME, checkpoint_node=p.made_by, resume_node=p.node)
+        # Branches under way are run first. A graph inside of a node is run when the loop calls that node.
         if p.section is not None and not p.section.inside:
-            return (yield from self._join())
+            return (yield from self._run_branches())
         return None
 
-    def _chosen(self, node: PlanNode) -> str | SectionStart | Failed:
-        """What comes after a node of a branch; the functions that say so may take their time."""
-        return self.context.journal_lock.call_unlocked(following, self, node)
-
-    def _collected(self, task: NodeContext, returned: Any) -> bytes:
-        """What a node of a branch changed; so may reducers."""
-        work = task.plan_node.work
-        if work is not None:
-            return self.changes.collect(task.state, work.update(task, returned, self.context.clock()))
-        return self.context.journal_lock.call_unlocked(self.changes.collect, task.state, returned)
-
-    def _discreet(self, error: Exception, returned: Any) -> Exception:
-        """Why what a node returned can't be taken over, without what it returned under secret keys."""
-        masker = self.context.masker
-        if masker.idle:
-            return error
-        masker.remember_state(returned)
-        return refused_discreetly(error, masker.names) if isinstance(error, UnstorableValue) else error
-
-    def _forgiven(
-        self, task: NodeContext, outcome: Failed | LoopStop
-    ) -> Generator[Any, Any, tuple[Failed | None, Any]]:
-        """A task failed: what comes of that where it is for good and does no harm; else the same as before."""
-        work = task.plan_node.work
-        assert work is not None
-        if isinstance(outcome, Failed):
-            failed = outcome
-        elif outcome.status == FAILED:
-            failed = Failed(outcome.cause or RuntimeError(outcome.reason), again=outcome.cause is not None)
-        else:
-            return None, outcome
-        if not work.safe_to_fail or (failed.again and self._delay(task, failed.error) is not None):
-            return None, outcome
-        yield from self.report(self.words.fails(self, task, failed.error, None))
-        place = self.scope.place(task.node)
-        error = (
-            self.described(outcome) if isinstance(outcome, LoopStop) else self.error_data(failed.error, place)
-        )
-        return failed, self.changes.collect(task.state, work.failed(task, error, self.context.clock()))
-
-    def _target(self, chosen: str | SectionStart | Failed | None) -> str | None:
-        """The node that comes next, as far as that is decided."""
-        return (
-            chosen if isinstance(chosen, str) else chosen.target if isinstance(chosen, SectionStart) else None
-        )
-
-    def _enter(self, opening: SectionStart) -> Steps:
-        """Branches begin after a node that completed: save both, and have them walked."""
-        context = self.context
-        self._open(opening)
-        if context.interval and not context.root.step % context.interval:
-            refusal = yield from self.save()
-            if refusal is not None:
-                return refusal
-        yield from self.step_report()
-        return (yield from self._join())
-
-    def _open(self, opening: SectionStart) -> None:
-        """Branches begin, on states that nobody else has."""
-        p, writer, at = self.progress, self.context.writer, self.context.clock()
-        data, record = opening.data, p.open_record(opening.encoded, at)
-        if "items" in data or "states" in data:
-            data = decode(opening.encoded) if writer is not None else detached_value(data)
-        p.open(data)
-        if writer is not None:
-            writer.put(self.context.root, self.scope.path, at, record)
-
-    def _inside(self, task: NodeContext, sub: SubPlan) -> Generator[Any, Any, Any]:
-        """The outcome of a node that runs a graph."""
+    def _check_before_call(self, name: str) -> MayStop:
+        """Wait until the node is due. Stop if the run is interrupted before it, or has used up its iterations."""
         p = self.progress
+        plan = self.plan
+        if p.timers:
+            stop = yield from wait_until_due(self)
+            if stop is not None:
+                return stop
+        if name in plan.interrupt_before and not p.cleared:
+            return LoopStop(PAUSED, self, f"interrupted before {self.scope.place(name)!r}")
+        if p.iterations >= plan.max_iterations:
+            reason = (
+                f"max_iterations ({plan.max_iterations}) exceeded; a resume needs a graph that allows more"
+            )
+            return LoopStop(FAILED, self, reason, None, FAILED_PHASE)
+        return None
+
+    def _announce(self, ctx: NodeContext) -> None:
+        """A node is about to be called: note the time, tell observers, and keep what a stop after it will show."""
+        ctx.began = self.context.clocks.now()
+        if not self.began:
+            self.began = ctx.began
+        if ctx.node in self.plan.interrupt_after:
+            # When the step completes, the branches before it are dropped; a checkpointer still wants their results.
+            self.results_at_step = (ctx.step, self.scope.joined_results())
+        self.reporter.node_starts(ctx)
+
+    def _run_subgraph(self, ctx: NodeContext, sub: SubPlan) -> Generator[Any, Any, Any]:
+        """The outcome of a node that runs a graph: what that graph changed, or why it isn't done."""
+        p = self.progress
+        call_unlocked = self.context.journal_lock.call_unlocked
         try:
             if p.section is None:
-                self._open(self.context.journal_lock.call_unlocked(opening_inside, self, task.node, sub))
-            halt = yield from self._join()
-            if halt is not None:
-                return halt
+                self._open_section(call_unlocked(subgraph_start, self, ctx.node, sub))
+            stop = yield from self._run_branches()
+            if stop is not None:
+                return stop
             assert p.section is not None
-            final = p.section.children[task.node].result()
-            if task.plan_node.work is not None:
-                task._hear(final)
+            final = p.section.children[ctx.node].result()
+            if ctx.plan_node.work is not None:
+                ctx.add_inner_decisions(final)
                 return sub.result(final)
-            left = self.context.journal_lock.call_unlocked(sub.leave, final, self.state, self.plan.schema)
+            left = call_unlocked(sub.leave, final, self.state, self.plan.schema)
             self.changes.replace(p.section.kept)
             return left
         except Exception as error:
             return Failed(error, again=False)
 
-    def _join(self) -> Steps:
-        """Have the open branches walked. None when all are done; else why that isn't so."""
-        self.halts, self.changes.apart = {}, True
+    def _collect_in_branch(self, ctx: NodeContext, returned: Any) -> bytes:
+        """What a node of a branch changed. Reducers are the user's functions, so they run without the lock."""
+        work = ctx.plan_node.work
+        if work is not None:
+            return self.changes.collect(ctx.state, work.update(ctx, returned, self.context.clocks.now()))
+        return self.context.journal_lock.call_unlocked(self.changes.collect, ctx.state, returned)
+
+    def _without_secrets(self, error: Exception, returned: Any) -> Exception:
+        """Why the result of a node can't be used, without the secrets in it."""
+        masker = self.context.reporting.masker
+        if masker.idle:
+            return error
+        masker.remember_state(returned)
+        if isinstance(error, UnstorableValue):
+            return refused_discreetly(error, masker.names)
+        return error
+
+    def _choose_in_branch(self, node: PlanNode) -> str | SectionStart | Failed:
+        """What comes after a node of a branch. Predicates are the user's functions, so they run without the lock."""
+        return self.context.journal_lock.call_unlocked(choose_next, self, node)
+
+    def _complete_in_branch(
+        self, ctx: NodeContext, delta: bytes, target: str | None, at: float
+    ) -> str | None:
+        """Complete a step of a branch, which counts as a step of the run, too. Returns the branch's next node."""
+        p = self.progress
+        root = self.context.root
+        writer = self.context.saving.writer
+        if target == self.until:
+            target = END
+        p.began = self.began
+        p.complete(ctx.node, at, target)
+        root.step += 1
+        root.at = at
+        # The record is made before `end()`, which drops what a finished branch doesn't need any more.
+        data = b"" if writer is None else p.step_record(delta, target)
+        if target == END:
+            p.end()
+        if writer is not None:
+            writer.put(root, self.scope.path, p.began, data)
+            writer.consider(root)
+        return target
+
+    def _enter_section(self, start: SectionStart) -> MayStop:
+        """Open branches after a node that completed, save both in one commit, and run the branches."""
+        context = self.context
+        interval = context.saving.interval
+        self._open_section(start)
+        if interval and not context.root.step % interval:
+            refusal = yield from save(self)
+            if refusal is not None:
+                return refusal
+        yield from self.reporter.stream_step()
+        return (yield from self._run_branches())
+
+    def _open_section(self, start: SectionStart) -> None:
+        """Open branches, on states that nothing else shares."""
+        p = self.progress
+        writer = self.context.saving.writer
+        at = self.context.clocks.now()
+        data = start.data
+        # The record is made before the branches are opened: it says at which position that happened.
+        opened = p.open_record(start.encoded, at)
+        if "items" in data or "states" in data:
+            # These are values of the user's. The branches get what the journal has, so that a resume finds the same.
+            data = detached_value(data) if writer is None else decode(start.encoded)
+        p.open(data)
+        if writer is not None:
+            writer.put(self.context.root, self.scope.path, at, opened)
+
+    def _run_branches(self) -> MayStop:
+        """Run the open branches. None when all are done; else why they aren't."""
+        self.branch_stops = {}
+        self.changes.isolated = True
         section = self.progress.section
         assert section is not None
+        reporter = self.reporter
         if section.layer is not None:
             left = [key for key, child in section.children.items() if not child.done]
-            self.tell(events.LAYER_START, layer=section.layer, tasks=left)
-            yield from self.report(self.words.layer(self, section.layer, left))
-        refusal = (yield Join(self)) if self.nested else (yield from self.context.weave(self))
+            reporter.notify(events.LAYER_START, layer=section.layer, tasks=left)
+            yield from reporter.stream(reporter.stream_events.layer_starts(reporter, section.layer, left))
+        if self.nested:
+            # One runner has all branches of the run, however deep: it alone decides what runs and what is saved.
+            refusal = yield RunBranches(self)
+        else:
+            refusal = yield from BranchRunner(self.context).run(self)
         if refusal is not None:
-            return refused(refusal)
+            return stop_for(refusal)
         if self.context.stopping:
             return LoopStop(CANCELLED)
         stopped = [key for key, child in section.children.items() if not child.done]
-        if not stopped:
-            if section.layer is not None:
-                self.tell(events.LAYER_COMPLETE, layer=section.layer)
-                self.progress.fold()
-            return None
-        return taken_together([self.halts[key] for key in stopped if key in self.halts])
+        if stopped:
+            return combined_stop([self.branch_stops[key] for key in stopped if key in self.branch_stops])
+        if section.layer is not None:
+            reporter.notify(events.LAYER_COMPLETE, layer=section.layer)
+            self.progress.fold()
+        return None
 
-    def _unfinished(
-        self, task: NodeContext, outcome: Failed | Asked | Sleeping | Cancelled | LoopStop
-    ) -> Steps:
-        """A node didn't complete: try again (None), or stop (a Halt)."""
-        self.context.masker.remember_state(task.state)
-        task.close()
-        self.changes.undo(task.state)
-        if self.context.emit is not None:
-            self.conclude(task, outcome)
-        match outcome:
-            case Asked(question, note):
-                place, asked = (
-                    self.scope.place(task.node),
-                    question._replace(prompt=self.hide(question.prompt)),
-                )
-                reason = f"{place!r} asks: {asked.prompt}{self.hide(note)}"
-                return LoopStop(PAUSED, self, reason, questions=[asked])
-            case Sleeping():
-                return (yield from self.sleep(task, outcome))
-            case Cancelled():
-                return LoopStop(CANCELLED)
-            case Failed(error, again):
-                delay = self._delay(task, error) if again else None
-                yield from self.report(self.words.fails(self, task, error, delay))
-                if delay is not None:
-                    return (yield from self.again(task, error, delay))
-                return LoopStop(FAILED, self, self.told(error), error, FAILED_PHASE)
-            case LoopStop(status, cause=cause):
-                if status != FAILED:
-                    return outcome
-                delay = None if cause is None else self._delay(task, cause)
-                error = cause or RuntimeError(outcome.reason)
-                yield from self.report(self.words.fails(self, task, error, delay))
-                return outcome if delay is None else (yield from self.again(task, error, delay))
-
-    def _delay(self, task: NodeContext, error: BaseException) -> float | None:
-        retry = task.plan_node.retry
-        if retry is None or not retry.applies(error, task.attempt):
-            return None
-        return retry.delay(task.attempt, self.context.chance())
-
-    def _complete(self, task: NodeContext, delta: bytes, target: str | None, at: float) -> str | None:
-        """A node of a branch completed: it counts as a step of the run, too. Gives what comes next in the branch."""
-        p, root, writer = self.progress, self.context.root, self.context.writer
-        following = END if target == self.until else target
-        p.began = self.first
-        p.complete(task.node, at, following)
-        root.step += 1
-        root.at = at
-        record = b"" if writer is None else p.step_record(delta, following)
-        if following == END:
-            p.end()
-        if writer is not None:
-            writer.put(root, self.scope.path, p.began, record)
-            writer.consider(root)
-        return following
-
-    def _halt_of_budget(self, limit: int) -> LoopStop:
-        """As many nodes have run as may."""
-        reason = f"max_iterations ({limit}) exceeded; a resume needs a graph that allows more"
-        return LoopStop(FAILED, self, reason, None, FAILED_PHASE)
-
-    def _halt_after(self, following: object) -> LoopStop:
-        """The node completed, but what follows isn't decided: it is to be, at the resume."""
-        if isinstance(following, Failed):
-            reason = f"choosing what follows failed: {self.told(following.error)}"
-            return LoopStop(FAILED, self, reason, following.error, AFTER)
+    def _stop_after(self, chosen: object) -> LoopStop:
+        """Stop after a node that completed. The next node isn't chosen yet: the resume will do it."""
+        if isinstance(chosen, Failed):
+            reason = f"choosing what follows failed: {self.reporter.error_line(chosen.error)}"
+            return LoopStop(FAILED, self, reason, chosen.error, AFTER)
         place = self.scope.place(self.progress.node)
         return LoopStop(PAUSED, self, f"interrupted after {place!r}", phase=AFTER)
+
+
+def _target_of(chosen: str | SectionStart | Failed | None) -> str | None:
+    """The node that comes next, if it is known."""
+    if isinstance(chosen, str):
+        return chosen
+    if isinstance(chosen, SectionStart):
+        return chosen.target
+    return None

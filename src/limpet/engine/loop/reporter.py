@@ -1,4 +1,4 @@
-"""What a walk tells: observers, what happens as it happens; whoever iterates the run, what is durable."""
+"""What a loop reports: to observers, what happens; to the caller that iterates the run, what is durable."""
 
 from __future__ import annotations
 
@@ -11,84 +11,93 @@ from limpet.engine.loop.state_changes import detached
 from limpet.engine.loop.stream_events import StreamEvents, stream_events_for
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.scope import Scope
-from limpet.graphs.plan import Plan
 from limpet.graphs.state import State, glance, unshared
 from limpet.journal.encoding.copies import detached_value
-from limpet.journal.progress import Progress
 from limpet.journal.store import FAILED
 from limpet.journal.writer import error_data, error_line
 from limpet.observe import events
 
 
 class Reporter:
-    """The part of a walk that speaks. `first` is when its first node began, `reported` how far it was reported.
+    """Reports what one loop does. It changes nothing of the run.
 
-    `planning` is the way of a workflow's planner, of which layers are
-    told and not nodes.
+    `planning` says that the loop is the planner of a workflow, which reports layers instead of nodes.
+    `reported_iterations` is how many steps of the loop were reported.
     """
 
-    context: RunContext
-    plan: Plan
-    progress: Progress
-    scope: Scope
-    state: State
-    nested: bool
-    planning: bool
-    first: float
-    reported: int
+    __slots__ = ("context", "nested", "plan", "planning", "progress", "reported_iterations", "scope", "state")
+
+    def __init__(self, context: RunContext, scope: Scope, state: State) -> None:
+        self.context = context
+        self.scope = scope
+        self.state = state
+        self.plan = scope.plan
+        self.progress = scope.progress
+        self.nested = bool(scope.path)
+        self.planning = self.plan.layers is not None and not scope.in_layer
+        self.reported_iterations = self.progress.iterations
 
     @property
-    def words(self) -> StreamEvents:
-        """The words for whoever iterates the run."""
+    def stream_events(self) -> StreamEvents:
+        """The events for the caller that iterates the run, by what kind of graph this is."""
         return stream_events_for(self.plan)
 
-    def tell(self, kind: str, **data: Any) -> None:
-        """Tell the observers, if there are any."""
-        emit = self.context.emit
-        if emit is not None:
-            data = {"run_id": self.context.root.run_id, **data}
-            if branch := self.scope.around:
-                data["branch"] = branch
-            self.context.journal_lock.call_unlocked(emit, kind, self.plan.name, data)
-
-    def announce(self, task: NodeContext) -> None:
-        """A node is about to be called."""
-        task.began = self.context.clock()
-        self.first = self.first or task.began
-        if self.context.emit is None or self.planning:
+    def notify(self, kind: str, **data: Any) -> None:
+        """Send an event to the observers, if the run has any."""
+        emit = self.context.reporting.emit
+        if emit is None:
             return
-        p, iteration = self.progress, self.progress.iterations + 1
-        if task.visit > 1 and task.attempt == 1:
-            self.tell(
-                events.CYCLE_DETECTED,
-                node=task.node, visit_count=task.visit, iteration=iteration, path_length=p.iterations + 1,
-            )  # fmt: skip
-        self.tell(events.NODE_START, node=task.node, iteration=iteration, attempt=task.attempt)
+        data = {"run_id": self.context.root.run_id, **data}
+        if branch := self.scope.reported_branch:
+            data["branch"] = branch
+        self.context.journal_lock.call_unlocked(emit, kind, self.plan.name, data)
 
-    def conclude(self, task: NodeContext, outcome: object) -> None:
-        """A node was called; what it asks for, and a run that stops, is told elsewhere."""
+    def node_starts(self, ctx: NodeContext) -> None:
+        """Tell observers that a node is about to be called."""
+        if self.planning or self.context.reporting.emit is None:
+            return
+        iteration = self.progress.iterations + 1
+        if ctx.visit > 1 and ctx.attempt == 1:
+            self.notify(
+                events.CYCLE_DETECTED,
+                node=ctx.node,
+                visit_count=ctx.visit,
+                iteration=iteration,
+                path_length=iteration,
+            )
+        self.notify(events.NODE_START, node=ctx.node, iteration=iteration, attempt=ctx.attempt)
+
+    def node_ends(self, ctx: NodeContext, outcome: object) -> None:
+        """Tell observers that a node completed or failed. Pauses, sleeps and stops have events of their own."""
         if self.planning or isinstance(outcome, (Asked, Sleeping, Cancelled)):
             return
-        failed = isinstance(outcome, Failed) or (isinstance(outcome, LoopStop) and outcome.status == FAILED)
-        if isinstance(outcome, LoopStop) and not failed:
-            return
-        self.tell(
+        failed = isinstance(outcome, Failed)
+        if isinstance(outcome, LoopStop):
+            if outcome.status != FAILED:
+                return
+            failed = True
+        self.notify(
             events.NODE_COMPLETE,
-            node=task.node, iteration=self.progress.iterations + 1,
-            error=failed, duration=self.context.clock() - task.began,
-        )  # fmt: skip
+            node=ctx.node,
+            iteration=self.progress.iterations + 1,
+            error=failed,
+            duration=self.context.clocks.now() - ctx.began,
+        )
 
     def hide(self, text: str) -> str:
-        """The text with what is secret in the states around here covered."""
-        masker, p = self.context.masker, self.progress
+        """The text with the secrets of this state, and of those around and below it, masked."""
+        masker = self.context.reporting.masker
         if masker.idle:
             return text
-        root, path = self.context.root, self.scope.path
-        around = [root.descend(path[:depth]).state for depth in range(len(path))]
-        below = [child.state for child in p.section.children.values()] if p.section is not None else []
-        return masker.hide(text, [root.config, self.state, *around, *below])
+        root = self.context.root
+        path = self.scope.path
+        states = [root.config, self.state]
+        states += [root.descend(path[:depth]).state for depth in range(len(path))]
+        if self.progress.section is not None:
+            states += [child.state for child in self.progress.section.children.values()]
+        return masker.hide(text, states)
 
-    def told(self, error: BaseException) -> str:
+    def error_line(self, error: BaseException) -> str:
         """An error in one line, without secrets."""
         return self.hide(error_line(error))
 
@@ -96,34 +105,39 @@ class Reporter:
         """An error as plain data, without secrets."""
         return error_data(error, node, self.hide)
 
-    def report(self, told: Iterable[dict[str, Any]]) -> Generator[Report, Any, None]:
-        """Hand events to whoever iterates the run, if they are to hear of each step."""
-        if self.context.stream:
-            for event in told:
+    def stream(self, reported: Iterable[dict[str, Any]]) -> Generator[Report, Any, None]:
+        """Yield events for the caller that iterates the run, if it wants those of each step."""
+        if self.context.reporting.stream:
+            for event in reported:
                 yield Report(event)
 
-    def step_report(self) -> Generator[Report, Any, None]:
-        """The event of the step that completed last. It is reported once, and after it was saved."""
-        if self.context.stream:
-            self.reported = self.progress.iterations
-            yield from self.report(self.words.step(self))
+    def stream_step(self) -> Generator[Report, Any, None]:
+        """Yield the event of the step that completed last. A step is reported once, after it was saved."""
+        if self.context.reporting.stream:
+            self.reported_iterations = self.progress.iterations
+            yield from self.stream(self.stream_events.step(self))
 
-    def view(self) -> State:
-        """The state as it is; of a workflow, with what the tasks of the layer that is open have come to."""
+    def state_so_far(self) -> State:
+        """The state as it is; that of a workflow includes the finished tasks of the layer that is open."""
         data = self.progress.so_far()
         if data is self.state:
             return self.state
-        live = self.plan.schema.live.alive(data)
-        live.run_id, live.checkpoint_node = self.state.run_id, self.state.checkpoint_node
-        live._at, live._emit, live._saved = self.state._at, None, getattr(self.state, "_saved", None)
-        if secrets := self.context.masker.names:
-            live._secrets = secrets
-        return live
+        state = self.plan.schema.live.alive(data)
+        state.run_id = self.state.run_id
+        state.checkpoint_node = self.state.checkpoint_node
+        state._at = self.state._at
+        state._emit = None
+        state._saved = getattr(self.state, "_saved", None)
+        if secrets := self.context.reporting.masker.names:
+            state._secrets = secrets
+        return state
 
-    def seen(self) -> State:
-        """The state for somebody outside. What a branch hasn't changed is copied when it is read, if it ever is."""
+    def state_copy(self) -> State:
+        """The state for a reader outside of the run. It never changes when the run's own state does."""
         p = self.progress
         if p.base is None:
-            return detached(self.view())
-        copied = {key: detached_value(value) for key, value in self.state.items() if key in p.changed}
-        return glance({**unshared(self.state), **copied}, self.state)
+            return detached(self.state_so_far())
+        # A branch shares most values with the state it was copied from. Those are copied when the reader reads them,
+        # so that an event for each of a thousand branches doesn't cost a thousand copies of the whole state.
+        changed = {key: detached_value(value) for key, value in self.state.items() if key in p.changed}
+        return glance({**unshared(self.state), **changed}, self.state)

@@ -1,11 +1,16 @@
-"""What the walks of a run share, and what passes between them: why one came to a stop, and what it waits for."""
+"""What all loops of a run share, made once when the run is opened; and how a loop says why it stopped.
+
+The loop reads no clock and no random number, and writes to no store. Whatever it needs of the outside comes in
+through a `RunContext`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from limpet.engine.node_context.scope import JournalLock, Keep
+from limpet.defaults import MAX_CONCURRENCY
+from limpet.engine.node_context.scope import JournalLock, KeepResult, RunServices
 from limpet.errors import Conflict, RunNotFound
 from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress
@@ -18,85 +23,112 @@ if TYPE_CHECKING:
     from limpet.engine.loop.node_loop import NodeLoop
 
 
-class RunContext:
-    """What all walks of a run share. `stopping` says that it was asked to stop: nothing new begins.
+class Clocks(NamedTuple):
+    """Time and chance, which the loop can't read itself."""
 
-    `timer` is the store's clock, by which things are due, and `patience` for how many seconds they are waited for
-    here; None is for however long. `leaving` says whether a stop means that somebody else goes on with the run.
-    `limit` is how many nodes run at once; one that is `alone` may be called as a node outside of branches is.
-    `save_error` is why the last save failed, where a `tolerant` run continues without it. `mark` is
-    called when a checkpoint is durable, where somebody keeps account of them. `masker` knows what is secret.
+    now: Callable[[], float]
+    """The clock of this process: it dates steps and events."""
+    store: Callable[[], float]
+    """The store's clock, by which sleeps end and attempts are due: all processes that share a store agree on it."""
+    random: Callable[[], float]
+    """A number from 0 to 1, for the jitter of retries."""
+
+
+class Saving(NamedTuple):
+    """How a run is saved."""
+
+    writer: JournalWriter | None = None
+    """None for a run without a store."""
+    interval: int = 1
+    """Every how many steps the run is saved; 0 saves it only where it stops."""
+    preserve: bool = False
+    """Whether the journal stays when the run completes."""
+    tolerant: bool = False
+    """Whether the run continues when it can't be saved."""
+    keep_result: KeepResult | None = None
+    """Stores the result of a `once()`."""
+    on_checkpoint: Callable[[], None] | None = None
+    """Called when a checkpoint is durable, where old checkpoints are to be pruned."""
+
+
+class Reporting(NamedTuple):
+    """Where the events of a run go."""
+
+    masker: SecretMasker
+    """Masks secrets in what is reported."""
+    emit: Emit | None = None
+    """For the observers; None without any."""
+    stream: bool = False
+    """Whether the caller that iterates the run gets an event for each step."""
+    resumed: bool = False
+    """Whether this is a resume, so that observers are told where it starts."""
+
+
+class Limits(NamedTuple):
+    """How much a run does at once, and for how long it waits in this process."""
+
+    max_concurrency: int = MAX_CONCURRENCY
+    """How many nodes run at once."""
+    call_single_node_inline: bool = True
+    """Whether a node in a branch may be called in the driver's own thread while no other node runs."""
+    max_wait: float | None = None
+    """For how many seconds a run may sleep in this process before it releases its lease; None is unlimited."""
+    is_handover: Callable[[], bool] = bool
+    """Whether a request to stop means that another process will resume the run. If not, it cancels the run."""
+
+
+class RunContext:
+    """What all loops of a run share: that of the run itself and those of its branches.
+
+    `stopping` says that the run was asked to stop: nothing new begins. `save_error` is why the last save
+    failed, where a tolerant run continues without it.
     """
 
     __slots__ = (
-        "alone",
-        "chance",
-        "clock",
-        "emit",
-        "interval",
+        "clocks",
         "journal_lock",
-        "keep",
-        "leaving",
-        "limit",
-        "mark",
-        "masker",
-        "patience",
-        "resumed",
+        "limits",
+        "reporting",
         "root",
         "save_error",
+        "saving",
+        "services",
         "stopping",
-        "stream",
-        "timer",
-        "tolerant",
-        "weave",
-        "writer",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
         root: Progress,
-        writer: JournalWriter | None,
-        clock: Callable[[], float],
-        chance: Callable[[], float],
-        emit: Emit | None,
-        interval: int,
-        stream: bool,
-        keep: Keep | None,
-        journal_lock: JournalLock,
-        limit: int,
-        alone: bool,
-        resumed: bool,
-        tolerant: bool,
-        mark: Callable[[], None] | None,
-        timer: Callable[[], float],
-        patience: float | None,
-        leaving: Callable[[], bool],
-        weave: Callable[[NodeLoop], Generator[Any, Any, Exception | None]],
-        masker: SecretMasker,
+        clocks: Clocks,
+        saving: Saving,
+        reporting: Reporting,
+        limits: Limits,
+        journal_lock: JournalLock | None = None,
     ) -> None:
-        self.masker = masker
-        self.root, self.writer, self.clock, self.chance, self.emit = root, writer, clock, chance, emit
-        self.interval, self.stream, self.keep, self.journal_lock, self.limit = (
-            interval,
-            stream,
-            keep,
-            journal_lock,
-            limit,
+        self.root = root
+        self.clocks = clocks
+        self.saving = saving
+        self.reporting = reporting
+        self.limits = limits
+        self.journal_lock = journal_lock or JournalLock()
+        self.services = RunServices(
+            root, saving.keep_result, self.journal_lock, clocks.store, reporting.masker
         )
-        self.alone, self.resumed, self.tolerant, self.weave = alone, resumed, tolerant, weave
-        self.mark, self.stopping = mark, False
-        self.timer, self.patience, self.leaving = timer, patience, leaving
+        self.stopping = False
         self.save_error: Exception | None = None
 
     def tolerates(self, refusal: Exception) -> bool:
-        """Whether the run goes on although records weren't taken: they are for the next commit to bring."""
-        return self.tolerant and not isinstance(refusal, (Conflict, RunNotFound, Signalled))
+        """Whether the run continues although its records weren't saved: the next commit then holds them, too.
+
+        It never does when another process holds the run, or it was deleted, or asked to stop.
+        """
+        return self.saving.tolerant and not isinstance(refusal, (Conflict, RunNotFound, Signalled))
 
 
 class LoopStop(NamedTuple):
-    """Why a walk came to a stop, and where: `at` is the walk that stopped by itself, this one or one in a branch.
+    """Why a loop stopped, and where: `at` is the loop that stopped by itself, this one or one in a branch.
 
-    A walk that may not go on, as its records were refused, is still `running`; `cause` is the refusal.
+    A loop whose records were refused has the status `running`; `cause` is then the refusal.
     """
 
     status: str
@@ -107,42 +139,48 @@ class LoopStop(NamedTuple):
     questions: Sequence[Question] = ()
 
 
-SLEEPING: Final = "asleep"
-"""Why a walk stops that waits for nothing but time, and for longer than anybody stays with it."""
+SLEEPING: Final = "sleeping"
+"""The status of a loop that waits only for time to pass, and for longer than this process stays with the run."""
 DONE: Final = LoopStop(COMPLETED)
 SAVE: Final = object()
-"""What a walk in a branch yields when its records are to be durable before it goes on."""
+"""What a loop in a branch yields when its records are to be durable before it continues."""
 
 
-class Join(NamedTuple):
-    """Walk the open branches of this walk; it goes on when all have come to a stop."""
+class RunBranches(NamedTuple):
+    """What a loop in a branch yields to have its own open branches run. It continues when all have stopped."""
 
-    walk: NodeLoop
+    loop: NodeLoop
 
 
-def taken_together(halts: Sequence[LoopStop]) -> LoopStop:
-    """Why branches that run beside each other don't go on: the first that failed, or all that wait for somebody."""
-    assert halts, "a branch that isn't done says why"
-    failures = [halt for halt in halts if halt.status == FAILED]
+def combined_stop(stops: Sequence[LoopStop]) -> LoopStop:
+    """Why parallel branches stopped, as one stop: the first failure, or all that wait for an answer or approval."""
+    assert stops, "a branch that isn't done has stopped for a reason"
+    failures = [stop for stop in stops if stop.status == FAILED]
     if failures:
-        more = f" (the first of {len(failures)} branches that failed)" if len(failures) > 1 else ""
-        return failures[0]._replace(reason=f"{failures[0].reason}{more}")
-    halts = [halt for halt in halts if halt.status != SLEEPING]
-    if not halts:
+        first = failures[0]
+        if len(failures) == 1:
+            return first
+        return first._replace(reason=f"{first.reason} (the first of {len(failures)} branches that failed)")
+    waiting = [stop for stop in stops if stop.status != SLEEPING]
+    if not waiting:
         return LoopStop(SLEEPING)
-    reasons = [halt.reason for halt in halts[:3]] + ([f"and {len(halts) - 3} more"] if len(halts) > 3 else [])
-    questions = [each for halt in halts for each in halt.questions]
-    return LoopStop(PAUSED, halts[0].at, "; ".join(reasons), questions=questions)
+    reasons = [stop.reason for stop in waiting[:3]]
+    if len(waiting) > 3:
+        reasons.append(f"and {len(waiting) - 3} more")
+    questions = [question for stop in waiting for question in stop.questions]
+    return LoopStop(PAUSED, waiting[0].at, "; ".join(reasons), questions=questions)
 
 
-def refused(refusal: Exception) -> LoopStop:
-    """Records weren't taken: heed the signal, or go no further."""
-    return LoopStop(CANCELLED) if isinstance(refusal, Signalled) else LoopStop(RUNNING, cause=refusal)
+def stop_for(refusal: Exception) -> LoopStop:
+    """Why a loop stops whose records were refused: it was asked to stop, or may not write any more."""
+    if isinstance(refusal, Signalled):
+        return LoopStop(CANCELLED)
+    return LoopStop(RUNNING, cause=refusal)
 
 
-def stop_changes(halt: LoopStop, error: dict[str, Any]) -> dict[str, Any]:
-    """What is noted where a walk stopped by itself."""
-    changes: dict[str, Any] = {"status": halt.status, "reason": halt.reason, "cleared": True}
-    if halt.status == FAILED:
-        return {**changes, "phase": halt.phase, "error": error}
-    return {**changes, "questions": [question.to_data() for question in halt.questions]}
+def changes_at_stop(stop: LoopStop, error: dict[str, Any]) -> dict[str, Any]:
+    """What is recorded where a loop stopped by itself."""
+    changes: dict[str, Any] = {"status": stop.status, "reason": stop.reason, "cleared": True}
+    if stop.status == FAILED:
+        return {**changes, "phase": stop.phase, "error": error}
+    return {**changes, "questions": [question.to_data() for question in stop.questions]}

@@ -1,188 +1,247 @@
-"""A run as a whole: its walk from wherever it stands to its next stop, and what is saved and told of that.
+"""A run as a whole: the table of run statuses, and a run from where it stands to its next stop.
 
-Pure like the walk: see there for what it yields. It returns a `Verdict`. Nothing that stops a run (a pause, an
-interrupt, a failure, a cancellation, the end) goes unsaved.
+It is as pure as the loop: see `node_loop.py` for what it yields. It returns a `Verdict`. Whatever stops a run
+(a pause, an interrupt, a failure, a cancellation, the end) is saved before it is reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from typing import Any
+from collections.abc import Generator, Iterable
+from typing import Any, Final, NamedTuple
 
-from limpet.defaults import MAX_CONCURRENCY
-from limpet.engine.loop.branches import BranchRunner
 from limpet.engine.loop.commands import Command, Ending, Report, Verdict
 from limpet.engine.loop.node_loop import NodeLoop
-from limpet.engine.loop.run_context import LoopStop, RunContext, stop_changes
+from limpet.engine.loop.node_outcomes import error_of, record, save_refused, step_saved
+from limpet.engine.loop.run_context import LoopStop, RunContext, changes_at_stop
 from limpet.engine.loop.state_changes import detached
-from limpet.engine.node_context.scope import JournalLock, Keep
 from limpet.errors import Conflict, ExecutionError, LimpetError, RunCancelled, RunNotFound
 from limpet.graphs.plan import PLANNER, Plan
-from limpet.graphs.secrets import SecretMasker
 from limpet.graphs.state import State
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, OnSignal, Signalled
 from limpet.journal.waits import AFTER, BEFORE
-from limpet.journal.writer import JournalWriter, summary
+from limpet.journal.writer import summary
 from limpet.observe import events
-from limpet.observe.hub import Emit
+
+NEW: Final = "new"
+"""Stands for a run that isn't stored yet."""
+
+START: Final = "start"
+COMPLETE: Final = "complete"
+PAUSE: Final = "pause"
+INTERRUPT: Final = "interrupt"
+FAIL: Final = "fail"
+CANCEL: Final = "cancel"
+SLEEP: Final = "sleep"
+QUARANTINE: Final = "quarantine"
+RESUME: Final = "resume"
+ANSWER: Final = "answer"
+DEADLINE: Final = "deadline"
+FORK: Final = "fork"
+ROLLBACK: Final = "rollback"
+
+RUN_STATUSES: Final[dict[str, dict[str, str]]] = {
+    NEW: {START: RUNNING, FORK: PAUSED},
+    RUNNING: {
+        COMPLETE: COMPLETED,
+        PAUSE: PAUSED,
+        INTERRUPT: PAUSED,
+        FAIL: FAILED,
+        CANCEL: CANCELLED,
+        SLEEP: RUNNING,
+        QUARANTINE: FAILED,
+        RESUME: RUNNING,
+        ANSWER: RUNNING,
+        ROLLBACK: PAUSED,
+    },
+    PAUSED: {
+        RESUME: RUNNING,
+        ANSWER: RUNNING,
+        DEADLINE: RUNNING,
+        CANCEL: CANCELLED,
+        QUARANTINE: FAILED,
+        ROLLBACK: PAUSED,
+    },
+    FAILED: {RESUME: RUNNING, ANSWER: RUNNING, ROLLBACK: PAUSED},
+    CANCELLED: {RESUME: RUNNING, ANSWER: RUNNING, ROLLBACK: PAUSED},
+    COMPLETED: {ROLLBACK: PAUSED},
+}
+"""For each stored status of a run: which events can happen to it, and the status that each leads to.
+
+A run with status `running` isn't always under way: one that sleeps, or whose process crashed, is stored as
+running, too. `resume` is what a user or a supervisor does; retrying a failed run is a resume. `deadline` is a
+supervisor's resume of a run whose question was not answered in time. An imported run keeps the status that it
+was exported with.
+"""
+
+
+class ShownStatus(NamedTuple):
+    """A finer status for people, derived from the stored one and from what else is known of the run."""
+
+    name: str
+    stored: str
+    when: str
+
+
+SHOWN_STATUSES: Final = (
+    ShownStatus("queued", RUNNING, "it was started for a worker, and no worker has claimed it yet"),
+    ShownStatus("sleeping", RUNNING, "no process holds it, and it is due later"),
+    ShownStatus("retrying", RUNNING, "its node failed, and the next attempt is due later"),
+    ShownStatus("abandoned", RUNNING, "it is due, and the process that held it has crashed"),
+    ShownStatus("quarantined", FAILED, "its process crashed too many times in a row at the same node"),
+)
+
+
+def next_status(status: str, event: str) -> str:
+    """The status that an event leads to. Raises `RuntimeError` for an event that can't happen in this status."""
+    after = RUN_STATUSES[status].get(event)
+    if after is None:
+        raise RuntimeError(f"{event!r} can't happen to a run that is {status!r}: see RUN_STATUSES")
+    return after
 
 
 class RunLifecycle:
-    """One run of a plan, from wherever its progress says it is."""
+    """One run of a plan, from where its progress says it is."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        progress: Progress,
-        writer: JournalWriter | None,
-        *,
-        clock: Callable[[], float],
-        chance: Callable[[], float],
-        emit: Emit | None = None,
-        interval: int = 1,
-        preserve: bool = False,
-        stream: bool = False,
-        resumed: bool = False,
-        keep: Keep | None = None,
-        journal_lock: JournalLock | None = None,
-        way_out: str = "",
-        limit: int = MAX_CONCURRENCY,
-        alone: bool = True,
-        tolerant: bool = False,
-        mark: Callable[[], None] | None = None,
-        masker: SecretMasker | None = None,
-        timer: Callable[[], float] | None = None,
-        patience: float | None = None,
-        leaving: Callable[[], bool] = bool,
-    ) -> None:
-        self.progress, self.writer, self.emit = progress, writer, emit
-        self.preserve, self.stream, self.way_out = preserve, stream, way_out
-        journal_lock = journal_lock or JournalLock()
-        self.context = RunContext(
-            progress, writer, clock, chance, emit, interval, stream, keep, journal_lock, limit, alone, resumed,
-            tolerant, mark, timer or clock, patience, leaving, self._weave, masker or SecretMasker(plan.secrets),
-        )  # fmt: skip
-        self.walk = NodeLoop(self.context, plan, progress)
+    def __init__(self, plan: Plan, context: RunContext) -> None:
+        self.context = context
+        self.progress: Progress = context.root
+        self.loop = NodeLoop(context, plan, context.root)
 
     @property
     def state(self) -> State:
         """The state as it is."""
-        return self.walk.view()
+        return self.loop.reporter.state_so_far()
 
     def run(self) -> Generator[Command, Any, Verdict]:
-        """The run, to its next stop."""
-        halt = yield from self.walk.run()
-        match halt.status:
+        """Run to the next stop."""
+        # The commit of a resume has made the run's stored status `running` before this. The progress may still say
+        # why it stopped, where a branch waits on. What can't be resumed, above all a completed run, is refused here.
+        next_status(self.progress.status, RESUME)
+        stop = yield from self.loop.run()
+        match stop.status:
             case "completed":
-                return (yield from self._finish())
+                return (yield from self._complete())
             case "paused":
-                return (yield from self._pause(halt))
+                return (yield from self._pause(stop))
             case "failed":
-                return (yield from self._fail(halt))
-            case "cancelled":
-                return (yield from (self._leave() if self.context.leaving() else self._cancel()))
-            case "asleep":
+                return (yield from self._fail(stop))
+            case "cancelled" if not self.context.limits.is_handover():
+                return (yield from self._cancel())
+            case "cancelled" | "sleeping":
                 return (yield from self._leave())
             case _:
-                assert isinstance(halt.cause, Exception)
-                return (yield from self._unsaved(halt.cause))
+                assert isinstance(stop.cause, Exception)
+                return (yield from self._refused(stop.cause))
 
-    def joined(self) -> list[dict[str, Any]] | None:
-        """What the branches came to, if the run stands at their fan-in, before or after it."""
-        step, results = self.walk.joined
-        return (
-            results
-            if self.progress.phase == AFTER and step == self.progress.step
-            else self.walk.scope.joined()
-        )
+    def joined_results(self) -> list[dict[str, Any]] | None:
+        """The results of the branches, if the run stands at their fan-in, before or after it."""
+        step, results = self.loop.results_at_step
+        if self.progress.phase == AFTER and step == self.progress.step:
+            return results
+        return self.loop.scope.joined_results()
 
-    def _weave(self, walk: NodeLoop) -> Generator[Any, Any, Exception | None]:
-        return BranchRunner(self.context).run(walk)
-
-    def _finish(self) -> Ending:
+    def _complete(self) -> Ending:
         p = self.progress
-        saved = yield from self._stop(
-            COMPLETED, {"status": COMPLETED, "reason": None}, purge=not self.preserve
-        )
+        saving = self.context.saving
+        saved = yield from self._save_stop(COMPLETE, {"reason": None}, purge=not saving.preserve)
         if isinstance(saved, Verdict):
             return saved
-        if not self.preserve or self.context.save_error is not None:
-            self.walk.state._saved = None
-        if self.emit is not None:
-            last = None if self.walk.planning else p.made_by
-            self.walk.tell(events.GRAPH_COMPLETE, exit_point=last, iterations=p.iterations)
-        yield from self._report(self.walk.words.final({"state": self.state._copy(), "run_id": p.run_id}))
+        if not saving.preserve or self.context.save_error is not None:
+            self.loop.state._saved = (
+                None  # its journal is gone, so the state has no checkpoint to resume from
+            )
+        reporter = self.loop.reporter
+        if self.context.reporting.emit is not None:
+            last = None if self.loop.planning else p.made_by
+            reporter.notify(events.GRAPH_COMPLETE, exit_point=last, iterations=p.iterations)
+        event = {"state": self.state._copy(), "run_id": p.run_id}
+        yield from _reports(reporter.stream_events.run_completes(event))
         return Verdict(COMPLETED)
 
-    def _pause(self, halt: LoopStop) -> Ending:
+    def _pause(self, stop: LoopStop) -> Ending:
         p = self.progress
-        changes = self._changes(halt)
-        saved = yield from self._stop(PAUSED, changes)
+        event = PAUSE if stop.questions else INTERRUPT
+        saved = yield from self._save_stop(event, self._changes(stop))
         if isinstance(saved, Verdict):
             if saved.error is not None:
-                saved.error.add_note(f"This was to save that the run waits: {halt.reason}")
+                saved.error.add_note(f"This was to save that the run waits: {stop.reason}")
             return saved
-        self.walk.tell(events.RUN_PAUSE, node=p.place(), reason=halt.reason)
-        common = {"checkpoint_path": saved, "run_id": p.run_id}
-        if halt.at is self.walk:
-            event: dict[str, Any] = {"node": p.node, "state": detached(self.state), **common}
-            if p.section is not None and p.phase == BEFORE and p.section.layer is None:
-                event["parallel_results"] = self.walk.scope.results()
-            yield from self._report(self.walk.words.stops(event, p))
-        for path, branch in p.stops():
-            state = State(branch.state, run_id=p.run_id, checkpoint_node=branch.made_by, timestamp=branch.at)
-            if secrets := self.context.masker.names:
-                state._secrets = secrets
-            event = {"node": branch.node, "branch": p.way_to(path), "state": detached(state), **common}
-            yield from self._report(self.walk.words.stops(event, branch))
+        self.loop.reporter.notify(events.RUN_PAUSE, node=p.place(), reason=stop.reason)
+        yield from self._report_waits(stop, saved)
         return Verdict(PAUSED, questions=p.open_questions())
 
-    def _report(self, told: Iterable[dict[str, Any]]) -> Generator[Command, Any, None]:
-        for event in told:
-            yield Report(event)
+    def _report_waits(self, stop: LoopStop, saved: str) -> Generator[Command, Any, None]:
+        """Report what the run waits for: where its own loop stopped, and where each branch did."""
+        p = self.progress
+        reporter = self.loop.reporter
+        common = {"checkpoint_path": saved, "run_id": p.run_id}
+        if stop.at is self.loop:
+            event: dict[str, Any] = {"node": p.node, "state": detached(self.state), **common}
+            if p.section is not None and p.phase == BEFORE and p.section.layer is None:
+                event["parallel_results"] = self.loop.scope.results()
+            yield from _reports(reporter.stream_events.waits(event, p))
+        for path, branch in p.stops():
+            state = State(branch.state, run_id=p.run_id, checkpoint_node=branch.made_by, timestamp=branch.at)
+            if secrets := self.context.reporting.masker.names:
+                state._secrets = secrets
+            event = {"node": branch.node, "branch": p.way_to(path), "state": detached(state), **common}
+            yield from _reports(reporter.stream_events.waits(event, branch))
 
-    def _fail(self, halt: LoopStop) -> Ending:
-        saved = yield from self._stop(FAILED, self._changes(halt))
+    def _fail(self, stop: LoopStop) -> Ending:
+        at = stop.at or self.loop
+        node = at.scope.place(at.progress.node)
+        saved = yield from self._save_stop(FAIL, self._changes(stop))
         if isinstance(saved, Verdict):
             if saved.error is not None:
-                saved.error.add_note(f"This was to save that {self._node(halt)!r} had failed: {halt.reason}")
-                saved.error.__context__ = halt.cause
+                saved.error.add_note(f"This was to save that {node!r} had failed: {stop.reason}")
+                saved.error.__context__ = stop.cause
             return saved
-        at = halt.at or self.walk
-        p = at.progress
-        path = [*p.path] if halt.phase == AFTER else [*p.path, p.node]
+        path = [*at.progress.path]
+        if stop.phase != AFTER:
+            path.append(at.progress.node)
         if at.nested:
             path = [*self.progress.path, *map(at.scope.place, path)]
-        return (yield from self._failed(halt.reason, halt.cause, at, self._node(halt), path, saved))
-
-    def _leave(self) -> Ending:
-        """Leave the run where it is, for somebody else to go on with when it is due."""
-        p, writer = self.progress, self.writer
-        if writer is None:
-            return Verdict(RUNNING)
-        answer = yield writer.commit(RUNNING, summary(p), on_signal=OnSignal.IGNORE, due=p.due() or 0.0)
-        if isinstance(answer, Exception):
-            return Verdict(RUNNING, answer if isinstance(answer, LimpetError) else None)
-        self.walk.tell(events.RUN_SLEEP, node=p.place(), due=p.due() or 0.0)
-        return Verdict(RUNNING)
+        failure = Failure(stop.reason, stop.cause, at, node, path)
+        return (yield from self._report_failure(failure, saved))
 
     def _cancel(self) -> Ending:
         p = self.progress
-        saved = yield from self._stop(CANCELLED, {"status": CANCELLED, "reason": "cancelled"})
+        saved = yield from self._save_stop(CANCEL, {"reason": "cancelled"})
         if isinstance(saved, Verdict):
             return saved
-        self.walk.tell(events.RUN_CANCEL, node=p.node)
-        yield Report({"type": "cancelled", "node": p.node, "state": self.walk.seen(), "run_id": p.run_id})
-        where = "" if self.walk.planning else f" before {p.node!r}"
+        reporter = self.loop.reporter
+        reporter.notify(events.RUN_CANCEL, node=p.node)
+        yield Report(
+            {"type": "cancelled", "node": p.node, "state": reporter.state_copy(), "run_id": p.run_id}
+        )
+        where = "" if self.loop.planning else f" before {p.node!r}"
         message = f"run {p.run_id!r} was cancelled{where}; what it saved can be resumed"
         return Verdict(CANCELLED, RunCancelled(message, p.run_id))
 
-    def _stop(
-        self, status: str, changes: dict[str, Any], purge: bool = False
+    def _leave(self) -> Ending:
+        """Leave the run where it is, for another process to resume when it is due."""
+        p = self.progress
+        writer = self.context.saving.writer
+        if writer is None:
+            return Verdict(RUNNING)
+        status = next_status(RUNNING, SLEEP)
+        due = p.due() or 0.0
+        answer = yield writer.commit(status, summary(p), on_signal=OnSignal.IGNORE, due=due)
+        if isinstance(answer, LimpetError):
+            return Verdict(RUNNING, answer)
+        if not isinstance(answer, Exception):
+            self.loop.reporter.notify(events.RUN_SLEEP, node=p.place(), due=due)
+        return Verdict(RUNNING)
+
+    def _save_stop(
+        self, event: str, changes: dict[str, Any], purge: bool = False
     ) -> Generator[Command, Any, Verdict | str]:
-        """Save where the run stops. Gives the checkpoint's reference, or a Verdict if it can't be saved."""
-        p, writer, walk = self.progress, self.writer, self.walk
+        """Save where the run stops. Returns the checkpoint's reference, or a Verdict if it can't be saved."""
+        p = self.progress
+        loop = self.loop
+        writer = self.context.saving.writer
+        status = next_status(RUNNING, event)
         before: dict[str, Any] = {
             "status": RUNNING,
             "reason": None,
@@ -190,72 +249,102 @@ class RunLifecycle:
             "cleared": p.cleared,
             "questions": [],
         }
-        walk.note(changes)
+        record(loop, {"status": status, **changes})
         answer: Any = None
         if writer is not None:
+            # A request to cancel wins over a pause, which nothing has reported yet. Any other stop ends the
+            # run, as the request wants, and so fulfils it.
+            on_signal = OnSignal.REFUSE if status == PAUSED else OnSignal.CLEAR
             due = p.due() if status == PAUSED else None
-            answer = yield writer.commit(
-                status,
-                summary(p),
-                purge,
-                on_signal=OnSignal.REFUSE if status == PAUSED else OnSignal.CLEAR,
-                due=due,
-            )
+            answer = yield writer.commit(status, summary(p), purge, on_signal=on_signal, due=due)
             if isinstance(answer, Exception):
                 if status != COMPLETED or not self.context.tolerates(answer):
-                    walk.note(before)  # nobody was told of a stop that isn't saved: it is none
-                    return (yield from self._unsaved(answer))
-                answer = yield from walk.bear(answer)
+                    # A stop that isn't saved didn't happen: nothing has reported it, and a resume wouldn't find it.
+                    record(loop, before)
+                    return (yield from self._refused(answer))
+                answer = yield from save_refused(loop, answer)
             else:
-                walk.saved(told=status == COMPLETED and walk.planning)
-        if p.iterations != walk.reported:
-            yield from walk.step_report()
-        return answer or (f"{p.run_id}@{p.step}" if writer is not None else "")
+                # When a workflow completes, its last layer was reported when that was saved.
+                step_saved(loop, reported=status == COMPLETED and loop.planning)
+        if p.iterations != loop.reporter.reported_iterations:
+            yield from loop.reporter.stream_step()
+        if answer:
+            return str(answer)
+        return "" if writer is None else f"{p.run_id}@{p.step}"
 
-    def _changes(self, halt: LoopStop) -> dict[str, Any]:
-        """What is noted of a stop: all of it where the run's own walk has stopped, else that it has."""
-        if halt.at is self.walk:
-            return stop_changes(halt, self.walk.described(halt))
-        changes: dict[str, Any] = {"status": halt.status, "reason": halt.reason}
-        return {**changes, "error": self.walk.described(halt)} if halt.status == FAILED else changes
+    def _changes(self, stop: LoopStop) -> dict[str, Any]:
+        """What is recorded of a stop: all of it where the run's own loop stopped; a branch has recorded its own."""
+        error = error_of(self.loop, stop)
+        if stop.at is self.loop:
+            return changes_at_stop(stop, error)
+        changes: dict[str, Any] = {"reason": stop.reason}
+        if stop.status == FAILED:
+            changes["error"] = error
+        return changes
 
-    def _node(self, halt: LoopStop) -> str:
-        at = halt.at or self.walk
-        return at.scope.place(at.progress.node)
-
-    def _unsaved(self, refusal: Exception) -> Ending:
-        """A commit was refused: heed the signal, let go of a run that is somebody else's, or fail."""
+    def _refused(self, refusal: Exception) -> Ending:
+        """The store refused a commit: cancel the run if it was asked to stop, leave it to its new holder, or fail."""
         if isinstance(refusal, Signalled):
             return (yield from self._cancel())
         if isinstance(refusal, (Conflict, RunNotFound)):
             return Verdict(RUNNING, refusal)
         p = self.progress
-        reason = f"checkpoint save failed: {self.walk.told(refusal)}"
+        loop = self.loop
+        writer = self.context.saving.writer
+        reason = f"checkpoint save failed: {loop.reporter.error_line(refusal)}"
         node = p.made_by or p.node
-        if p.section is not None and self.writer is not None:
-            node = p.node
-            # What branches have finished meanwhile may be saved after all.
-            yield self.writer.commit(on_signal=OnSignal.IGNORE)
-        path = [*map(str, p.section.children)] if self.walk.planning and p.section is not None else p.path
-        return (yield from self._failed(reason, refusal, self.walk, node, path))
+        path: Iterable[str] = p.path
+        if p.section is not None:
+            if loop.planning:
+                path = list(map(str, p.section.children))
+            if writer is not None:
+                node = p.node
+                # Branches may have finished nodes meanwhile. A second commit may succeed and keep them.
+                yield writer.commit(on_signal=OnSignal.IGNORE)
+        return (yield from self._report_failure(Failure(reason, refusal, loop, node, path)))
 
-    def _failed(
-        self,
-        reason: str,
-        cause: BaseException | None,
-        at: NodeLoop,
-        node: str,
-        path: Iterable[str],
-        saved: str = "",
-    ) -> Ending:
-        """The end of a run that can't go on, saved or not."""
-        run_id, seen = self.progress.run_id, (self.walk if at.scope.in_layer else at).seen()
-        way = [name for name in path if name != PLANNER]
+    def _report_failure(self, failure: Failure, saved: str = "") -> Ending:
+        """Report that the run has failed, whether that could be saved or not."""
+        run_id = self.progress.run_id
+        # The state of a task is its own result only; a reader wants that of the workflow.
+        seen = self.loop if failure.at.scope.in_layer else failure.at
+        state = seen.reporter.state_copy()
+        durable = self.context.saving.writer is not None
         error = ExecutionError(
-            reason, run_id=run_id, node=node, state=seen, path=way, cause=cause, way_out=self.way_out
+            failure.reason,
+            run_id=run_id,
+            node=failure.node,
+            state=state,
+            path=[name for name in failure.path if name != PLANNER],
+            cause=failure.cause,
+            way_out=f"resume({run_id!r}) tries it again" if durable else "",
         )
-        self.walk.tell(events.RUN_FAIL, node=node, error=reason)
-        event = {"node": node, "error": reason, "exception": error, "state": seen, "run_id": run_id}
-        place = {"checkpoint_path": saved} if saved else {}
-        yield from self._report(self.walk.words.fails_for_good({**event, **place}))
+        reporter = self.loop.reporter
+        reporter.notify(events.RUN_FAIL, node=failure.node, error=failure.reason)
+        event = {
+            "node": failure.node,
+            "error": failure.reason,
+            "exception": error,
+            "state": state,
+            "run_id": run_id,
+        }
+        if saved:
+            event["checkpoint_path"] = saved
+        yield from _reports(reporter.stream_events.run_fails(event))
         return Verdict(FAILED, error)
+
+
+class Failure(NamedTuple):
+    """Why a run failed: the loop and the node where it did, and the nodes on the way there."""
+
+    reason: str
+    cause: BaseException | None
+    at: NodeLoop
+    node: str
+    path: Iterable[str]
+
+
+def _reports(reported: Iterable[dict[str, Any]]) -> Generator[Command, Any, None]:
+    """Events that the caller always gets, whether it iterates every step or not."""
+    for event in reported:
+        yield Report(event)

@@ -1,8 +1,12 @@
-"""Finding out what a node changed: what it returned, what it assigned, and what it altered in place.
+"""Delta detection: finding out what a node returned, assigned, and altered in place.
 
-A value that a node has read, and that can be altered in place, is encoded once before the node gets it
-(its *shadow*) and once after; if the bytes differ, it was altered. Nobody looks at a key that wasn't read,
-so a large value that is only carried along costs nothing.
+A value that a node has read, and that can be altered in place, is encoded once before the node gets it (its
+*shadow*) and once after; if the bytes differ, it was altered. A key that the node didn't read is never
+compared, so a large value that is only carried along costs nothing. A shadow is kept for the next step: as long
+as the key keeps its value, each step costs one encoding instead of two.
+
+What is stored comes from the encoded delta, and the live state gets its values from the same bytes. So the live state
+shares nothing with what the node still holds, and equals what a resume will read.
 """
 
 from __future__ import annotations
@@ -24,23 +28,23 @@ _ABSENT: Any = object()
 
 
 class Changes:
-    """Watches the live state of a run, step after step.
+    """Detects the changes of a run's live state, step after step.
 
-    `durable` says that what changed is to be stored; otherwise it is only carried out. `apart` hands out copies
-    of what a node reads: others have the same values, or look at them meanwhile. `base` is the state that a
-    branch was copied from; the keys that aren't as they were there are added to `changed`.
+    `durable` says that changes are stored; otherwise they are only applied. `isolated` says that a node gets
+    copies of what it reads, because branches share the values or read them meanwhile. `base` is the state that
+    a branch was copied from; the keys that differ from it are added to `changed`.
     """
 
     __slots__ = (
         "_base",
         "_changed",
-        "_fresh",
         "_live",
+        "_new_shadows",
         "_notes",
-        "_old_notes",
         "_reducers",
         "_replaced",
         "_shadows",
+        "_unread_notes",
         "durable",
     )
 
@@ -52,56 +56,70 @@ class Changes:
         base: Mapping[str, Any] | None = None,
         changed: dict[str, None] | None = None,
     ) -> None:
-        self._live, self._reducers, self.durable = live, reducers, durable
-        self._base, self._changed = base, changed
+        self._live = live
+        self._reducers = reducers
+        self.durable = durable
+        self._base = base
+        self._changed = changed
         self._replaced: set[str] = set()
+        """Keys whose next update is a whole value, although they have reducers."""
         self._shadows: dict[str, bytes] = {}
-        self._fresh: dict[str, bytes] = {}
+        """The encoded values of keys that nodes have read, as the live state has them."""
+        self._new_shadows: dict[str, bytes] = {}
+        """The encoded values of keys that the current update changes."""
         self._notes = Notes(live, reducers, self.watch)
-        self._old_notes = Notes(live, reducers)
+        # A node may keep its private state after the call, and write to it. Those writes go to notes that are
+        # never read.
+        self._unread_notes = Notes(live, reducers)
 
     def replace(self, keys: Iterable[str]) -> None:
         """The next update has whole values for these keys, although they have reducers."""
         for key in keys:
             if key in self._live:
                 self._replaced.add(key)
-                self.watch(key, self._live[key])  # so that what a list has grown by is found
+                # With a shadow, a list that has only grown is stored as what was appended.
+                self.watch(key, self._live[key])
 
     @property
-    def apart(self) -> bool:
+    def isolated(self) -> bool:
         return self._notes.apart
 
-    @apart.setter
-    def apart(self, apart: bool) -> None:
-        self._notes.apart = apart
+    @isolated.setter
+    def isolated(self, isolated: bool) -> None:
+        self._notes.apart = isolated
 
-    def private(self, tracked: bool) -> NodeState:
-        """The live state as a node is handed it; `tracked` if changes in place are to be found or taken back."""
-        made: NodeState = TrackedState(self._live) if tracked else NodeState(self._live)
-        made.notes = self._notes
-        return made
+    def hand_out(self, tracked: bool) -> NodeState:
+        """A private copy of the live state for a node; `tracked` if changes in place must be found or undone."""
+        # Tracking makes every read a Python call, so a node whose changes in place don't matter gets a plain dict.
+        private: NodeState = TrackedState(self._live) if tracked else NodeState(self._live)
+        private.notes = self._notes
+        return private
 
     def watch(self, key: str, value: Any) -> Any:
-        """A node is about to be handed `value`: remember what it looks like, and return what it gets."""
+        """A node is about to read `value`: remember what it looks like, and return what the node gets."""
         if key not in self._shadows:
             try:
                 self._shadows[key] = encode(value)
             except UnstorableValue:
                 if self.durable:
                     raise
-        if self.apart:
-            return decode(self._shadows[key]) if key in self._shadows else detached_value(value)
-        return value
+        if not self.isolated:
+            return value
+        if key in self._shadows:
+            return decode(self._shadows[key])
+        return detached_value(value)
 
     def collect(self, private: NodeState, returned: Any) -> bytes:
-        """Work out what a node changed, carry it out on the live state, and return it as bytes.
+        """Find what a node changed, apply it to the live state, and return it as bytes.
 
-        Nothing is changed if it raises: `UnstorableValue`, `UsageError` for what is no update, or
-        whatever a reducer raises.
+        Nothing is changed if it raises: `UnstorableValue`, `UsageError` for what can't be an update, or what a
+        reducer raises.
         """
         notes = private.notes
         if type(returned) is dict:
-            if not (self.durable or notes.written or self._reducers or (self.apart and notes.touched)):
+            # Without a store, reducers and assignments, the returned dict is the whole change. Values that the node
+            # altered in place are those of the live state itself, unless it works on copies.
+            if not (self.durable or notes.written or self._reducers or (self.isolated and notes.touched)):
                 for key in returned:
                     if type(key) is not str:
                         _refuse_key(key)
@@ -110,50 +128,55 @@ class Changes:
                     self._changed.update(dict.fromkeys(returned))
                 if self._shadows or notes.touched:
                     self._shadows.clear()
-                    self._retire(private)
+                    self._end_notes(private)
                 else:
-                    private.notes = self._old_notes
+                    private.notes = self._unread_notes  # `_end_notes`, without a call at each step
                 return b""
             update = returned
         else:
             update = as_update(returned, private)
         if self.durable and not (self._shadows or notes.written or self._reducers):
-            return self._take(private, update)
-        delta = self._delta(private, update, isinstance(returned, State))
+            return self._collect_returned(private, update)
+        delta = self._find_delta(private, update, isinstance(returned, State))
         data = b""
         if self.durable:
             data = delta.encode()
             delta = self._as_stored(delta, data)
+        # Everything that can raise has been done by now: from here on, the live state changes.
         delta.apply(self._live, self._base)
         self._replaced.clear()
         if self._changed is not None:
             self._changed.update(dict.fromkeys(delta.keys))
-        self._follow(delta)
-        self._retire(private)
+        self._update_shadows(delta)
+        self._end_notes(private)
         return data
 
     def undo(self, private: NodeState) -> None:
-        """A node didn't complete: take back what it altered in place, and note nothing more of it.
+        """A node didn't complete: take back what it altered in place.
 
-        A thread that was left behind may still alter what the node was given. So what it has read is made anew,
-        even where it looks unchanged, and there is nothing more to be read.
+        A thread that was left behind may still alter what the node read. So the live state gets new values for that,
+        even where they look unchanged, and the node's private state is emptied.
         """
         for key in private.notes.touched:
             shadow = self._shadows.get(key)
             if shadow is not None:
                 dict.__setitem__(self._live, key, decode(shadow))
         dict.clear(private)
-        self._retire(private)
+        self._end_notes(private)
 
-    def _retire(self, private: NodeState) -> None:
-        """New notes for the next task, if need be. Whoever keeps the private state of this one writes elsewhere."""
+    def _end_notes(self, private: NodeState) -> None:
+        """The call is over: the next one gets new notes, and this private state writes to unread ones."""
         if self._notes.touched or self._notes.written:
-            apart, self._notes = self._notes.apart, Notes(self._live, self._reducers, self.watch)
-            self._notes.apart = apart
-        private.notes = self._old_notes
+            isolated = self._notes.apart
+            self._notes = Notes(self._live, self._reducers, self.watch)
+            self._notes.apart = isolated
+        private.notes = self._unread_notes
 
-    def _take(self, private: NodeState, update: dict[str, Any]) -> bytes:
-        """The common case: nothing was assigned, read for altering, or is reduced."""
+    def _collect_returned(self, private: NodeState, update: dict[str, Any]) -> bytes:
+        """The common case with a store: nothing was assigned, nothing changeable was read, and no key has a reducer.
+
+        Then the update is the delta. If all its values are atoms, they can be shared with the node as they are.
+        """
         unchangeable = True
         for key, value in update.items():
             if type(key) is not str:
@@ -164,18 +187,19 @@ class Changes:
         dict.update(self._live, update if unchangeable else decode(data))
         if self._changed is not None:
             self._changed.update(dict.fromkeys(update))
-        self._retire(private)
+        self._end_notes(private)
         return data
 
-    def _delta(self, private: NodeState, update: dict[str, Any], whole: bool) -> Delta:
+    def _find_delta(self, private: NodeState, update: dict[str, Any], whole: bool) -> Delta:
         """What was assigned, returned and altered in place; `whole` values replace where others are reduced."""
-        self._fresh.clear()
-        delta, notes = Delta(), private.notes
-        for key, there in notes.written.items():
+        self._new_shadows.clear()
+        delta = Delta()
+        notes = private.notes
+        for key, assigned in notes.written.items():
             if key in update:
-                continue
-            if there:
-                self._replace(delta, key, dict.__getitem__(private, key))
+                continue  # what a node returns is newer than what it assigned
+            if assigned:
+                self._add_value(delta, key, dict.__getitem__(private, key))
             else:
                 delta.deletes.append(key)
         for key, value in update.items():
@@ -183,46 +207,53 @@ class Changes:
                 _refuse_key(key)
             reducer = self._reducers.get(key)
             if reducer is None or whole or key in self._replaced:
-                self._replace(delta, key, value)
+                self._add_value(delta, key, value)
             else:
-                self._reduce(delta, key, value, reducer)
+                self._add_reduced(delta, key, value, reducer)
         for key in notes.touched:
             if key in self._reducers:
                 if _size(dict.get(private, key)) != _size(self._live.get(key)):
                     _warn_without_effect(key)
-            elif key not in update and key not in notes.written and (self.apart or key in self._shadows):
-                self._replace(delta, key, dict.__getitem__(private, key))
+            elif key not in update and key not in notes.written and (self.isolated or key in self._shadows):
+                # The node has read it and may have altered it in place: comparing it with its shadow tells.
+                self._add_value(delta, key, dict.__getitem__(private, key))
         return delta
 
     def _as_stored(self, delta: Delta, data: bytes) -> Delta:
-        """The delta as it comes back from the journal, so that the live state shares nothing with the node's."""
-        grown = (*delta.appends.values(), *(entries.values() for entries in delta.merges.values()))
-        if not delta.live and all(map(_unchangeable, (delta.sets.values(), *grown))):
-            return delta
+        """The delta as the journal gives it back, so that the live state shares nothing with the node's."""
+        appended = delta.appends.values()
+        merged = [entries.values() for entries in delta.merges.values()]
+        if not delta.live and all(map(_unchangeable, (delta.sets.values(), *appended, *merged))):
+            return delta  # atoms can't be altered, so sharing them is safe, and decoding them again is not needed
         stored = read_delta(decode(data))
-        stored.live = {key: decode(self._fresh[key]) for key in delta.live}
+        stored.live = {key: decode(self._new_shadows[key]) for key in delta.live}
         return stored
 
-    def _replace(self, delta: Delta, key: str, value: Any) -> None:
+    def _add_value(self, delta: Delta, key: str, value: Any) -> None:
+        """Add the new value of a key to the delta, as little of it as will do."""
         shadow = self._shadows.get(key)
         if shadow is None or not self.durable:
             delta.sets[key] = value
             return
         new = encode(value, key)
         if new == shadow:
-            if value is not self._live.get(key) and not self.apart:
-                self._fresh[key] = new
+            if value is not self._live.get(key) and not self.isolated:
+                # An equal value, but another object: nothing is stored, but the live state gets it, because the node
+                # may have altered the object that it had read.
+                self._new_shadows[key] = new
                 delta.live[key] = value
             return
-        self._fresh[key] = new
-        grown = _grown(shadow, new) if type(value) is list else 0
-        if grown:
-            delta.appends[key] = value[grown:]
+        self._new_shadows[key] = new
+        old_length = _unchanged_length(shadow, new) if type(value) is list else 0
+        if old_length:
+            # The list has only grown: its new items are stored, not all of it.
+            delta.appends[key] = value[old_length:]
             delta.live[key] = value
         else:
             delta.sets[key] = value
 
-    def _reduce(self, delta: Delta, key: str, value: Any, reducer: Reducer) -> None:
+    def _add_reduced(self, delta: Delta, key: str, value: Any, reducer: Reducer) -> None:
+        """Add an update of a key with a reducer to the delta. Known reducers store only what is new."""
         old = self._live.get(key, _ABSENT)
         if reducer is known.append and (old is _ABSENT or type(old) is list):
             delta.appends[key] = list(known.new_items(value))
@@ -233,60 +264,73 @@ class Changes:
         elif old is _ABSENT:
             delta.sets[key] = value
         elif self.durable:
+            # The reducer gets a copy: if it alters the old value and then raises, the live state must not have
+            # changed.
             shadow = self._shadows.setdefault(key, encode(old))
-            self._replace(delta, key, _reduced(reducer, key, decode(shadow), value))
+            self._add_value(delta, key, _reduce(reducer, key, decode(shadow), value))
         else:
-            delta.sets[key] = _reduced(reducer, key, detached_value(old), value)
+            delta.sets[key] = _reduce(reducer, key, detached_value(old), value)
 
-    def _follow(self, delta: Delta) -> None:
-        """A key that got another value has another shadow: the one just made, or none until it is next read."""
+    def _update_shadows(self, delta: Delta) -> None:
+        """A key that got a new value has a new shadow: the one just made, or none until it is next read."""
         if not self.durable:
+            # Without a store, values that were altered in place aren't compared, so shadows serve one step only.
             self._shadows.clear()
             return
         if self._shadows:
             for key in (*delta.keys, *delta.live):
                 self._shadows.pop(key, None)
-        self._shadows.update(self._fresh)
+        self._shadows.update(self._new_shadows)
 
 
 class TaskChanges:
-    """The same for a task of a workflow: it starts with nothing, and all that it comes to is new.
+    """The same for a task of a workflow: it starts with nothing, and its whole result is new.
 
-    So there is nothing to be watched, compared or taken back.
+    So nothing is watched, compared or taken back.
     """
 
-    __slots__ = ("_durable", "_live", "apart")
+    __slots__ = ("_durable", "_live", "isolated")
 
     def __init__(self, live: State, durable: bool) -> None:
-        self._live, self._durable, self.apart = live, durable, True
+        self._live = live
+        self._durable = durable
+        self.isolated = True
 
-    def private(self, tracked: bool) -> NodeState:
-        """What the task's call has for a state."""
+    def hand_out(self, tracked: bool) -> NodeState:
+        """The state of a task's call: none."""
         return NO_STATE
 
     def collect(self, private: NodeState, update: dict[str, Any]) -> bytes:
-        """Carry out an update, and return it as bytes. Raises `UnstorableValue`."""
+        """Apply an update, and return it as bytes. Raises `UnstorableValue`."""
         if not self._durable:
             dict.update(self._live, update)
             return b""
         data = encode(update)
-        records = update["tasks"].values() if len(update) == 1 else ()
-        simple = all(type(record.get("result")) in ATOMS for record in records) if records else False
-        dict.update(self._live, update if simple else decode(data))
+        if not _has_atomic_results(update):
+            update = decode(data)
+        dict.update(self._live, update)
         return data
 
     def undo(self, private: NodeState) -> None:
-        """A task didn't complete: there is nothing of it."""
+        """A task didn't complete: it has changed nothing."""
 
     def replace(self, keys: Iterable[str]) -> None:
-        """Nothing is reduced here."""
+        """A task has no keys with reducers."""
+
+
+def _has_atomic_results(update: dict[str, Any]) -> bool:
+    """Whether an update holds only task records whose results can't be altered, so that they can be shared."""
+    if len(update) != 1:
+        return False
+    records = update["tasks"].values()
+    return bool(records) and all(type(record.get("result")) in ATOMS for record in records)
 
 
 def as_update(returned: Any, private: NodeState) -> dict[str, Any]:
-    """What a node returned, as a dict of updates. Raises `UsageError` when it can't be one.
+    """What a node returned, as a dict of updates. Raises `UsageError` for anything else.
 
-    A State stands for what is different in it from what the node was given or has assigned; it replaces,
-    where a returned dict is reduced.
+    A returned State counts as those of its values that the node wasn't given and hasn't assigned. They replace
+    what the state has, where a returned dict is reduced.
     """
     if returned is None:
         return {}
@@ -298,33 +342,42 @@ def as_update(returned: Any, private: NodeState) -> dict[str, Any]:
         return dict(returned)
     if is_dataclass(returned) and not isinstance(returned, type):
         return {each.name: getattr(returned, each.name) for each in fields(returned)}
-    shown = "" if getattr(private.notes.live, "_secrets", None) else f": {_short(returned)}"
+    shown = f": {_short(returned)}"
+    if getattr(private.notes.live, "_secrets", None):
+        shown = ""  # it may be, or hold, one of them
     raise UsageError(f"a node returns a dict of updates or None, not {type(returned).__name__}{shown}")
 
 
 def detached(state: State) -> State:
-    """A copy that shares nothing changeable with `state`, for whoever looks at it from outside."""
+    """A copy that shares nothing changeable with `state`, for a reader outside of the run."""
     try:
         copied = decode(encode(dict(state)))
     except UnstorableValue:
         copied = {key: detached_value(value) for key, value in state.items()}
-    made = state._copy()
-    dict.clear(made)
-    dict.update(made, copied)
-    made._emit = None
-    return made
+    copy = state._copy()
+    dict.clear(copy)
+    dict.update(copy, copied)
+    copy._emit = None
+    return copy
 
 
-def _grown(old: bytes, new: bytes) -> int:
-    """How many items an encoded list had, if the new one starts with all of them; otherwise 0."""
-    old_head, old_count = _list_head(old)
-    new_head, _ = _list_head(new)
-    if old_head and new_head and new.startswith(old[old_head:], new_head):
+def _unchanged_length(old: bytes, new: bytes) -> int:
+    """How many items an encoded list had, if the new one starts with all of them; otherwise 0.
+
+    Comparing bytes is much faster than comparing items, and exact: equal bytes are equal values of equal types.
+    """
+    old_header, old_count = _list_header(old)
+    new_header, _ = _list_header(new)
+    if old_header and new_header and new.startswith(old[old_header:], new_header):
         return old_count
     return 0
 
 
-def _list_head(data: bytes) -> tuple[int, int]:
+def _list_header(data: bytes) -> tuple[int, int]:
+    """The length of an encoded list's header, and the number of its items. That of anything else is 0.
+
+    These are the three array headers of MessagePack, which the codec writes.
+    """
     first = data[0]
     if first & 0xF0 == 0x90:
         return 1, first & 0x0F
@@ -335,7 +388,7 @@ def _list_head(data: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-def _reduced(reducer: Reducer, key: str, old: Any, new: Any) -> Any:
+def _reduce(reducer: Reducer, key: str, old: Any, new: Any) -> Any:
     try:
         return reducer(old, new)
     except Exception as problem:
@@ -350,7 +403,8 @@ def _size(value: Any) -> int:
 def _warn_without_effect(key: str) -> None:
     from logging import getLogger
 
-    getLogger("limpet.run").warning(
+    log = getLogger("limpet.run")
+    log.warning(
         "a node changed its copy of %r in place, which has no effect: the key has a reducer, so return what is new",
         key,
     )

@@ -1,12 +1,12 @@
-"""How events are worded for whoever iterates a run: those of a state graph, and those of a workflow.
+"""The events for the caller that iterates a run: those of a state graph, and those of a workflow.
 
-Both speak of what is durable, at the same moments; a moment that one has no word for gives no event.
+Both report what is durable, at the same moments. A moment that a kind of graph has no event for gives none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import MASK
@@ -22,139 +22,166 @@ Event = dict[str, Any]
 
 
 class StreamEvents:
-    """The words of a state graph."""
+    """The events of a state graph."""
 
-    def layer(self, walk: Reporter, layer: int, tasks: Sequence[Key]) -> Sequence[Event]:
-        """Tasks of a layer are about to run beside each other."""
+    def layer_starts(self, reporter: Reporter, layer: int, tasks: Sequence[Key]) -> Sequence[Event]:
+        """Tasks of a layer are about to run in parallel."""
         return ()
 
-    def begins(self, walk: Reporter, task: NodeContext) -> Sequence[Event]:
+    def node_starts(self, reporter: Reporter, ctx: NodeContext) -> Sequence[Event]:
         """A node is about to be called."""
         return ()
 
-    def fails(
-        self, walk: Reporter, task: NodeContext, error: BaseException, delay: float | None
+    def node_fails(
+        self, reporter: Reporter, ctx: NodeContext, error: BaseException, delay: float | None
     ) -> Sequence[Event]:
-        """A node has failed; it is tried again after `delay` seconds, or isn't (None)."""
+        """A node has failed. It is tried again after `delay` seconds, or not at all if that is None."""
         return ()
 
-    def step(self, walk: Reporter) -> Sequence[Event]:
-        """A node has completed, and that is saved where it is to be."""
-        event = {"type": "state", "node": walk.progress.made_by, "state": walk.seen()}
-        return ({**event, "branch": walk.scope.branch} if walk.nested else event,)
+    def step(self, reporter: Reporter) -> Sequence[Event]:
+        """A node has completed, and its step is saved if the graph's interval says so."""
+        event = {"type": "state", "node": reporter.progress.made_by, "state": reporter.state_copy()}
+        if reporter.nested:
+            event["branch"] = reporter.scope.branch
+        return (event,)
 
-    def branch(self, walk: Reporter, status: str, error: str | None) -> Sequence[Event]:
-        """A branch has come to its end, or to a stop."""
-        failed = {} if error is None else {"error": error}
-        return ({"type": "branch", "branch": walk.scope.branch, "status": status, **failed},)
+    def branch_stops(self, reporter: Reporter, status: str, error: str | None) -> Sequence[Event]:
+        """A branch has ended, or stopped."""
+        event = {"type": "branch", "branch": reporter.scope.branch, "status": status}
+        if error is not None:
+            event["error"] = error
+        return (event,)
 
-    def save_error(self, error: str) -> Sequence[Event]:
-        """A checkpoint couldn't be saved, and the run goes on all the same."""
+    def save_fails(self, error: str) -> Sequence[Event]:
+        """A checkpoint couldn't be saved, and the run continues without it."""
         return ({"type": "checkpoint_failed", "error": error},)
 
-    def stops(self, event: Event, stopped: Progress) -> Sequence[Event]:
-        """The run, or a branch of it, waits for somebody; `event` says where."""
+    def waits(self, event: Event, stopped: Progress) -> Sequence[Event]:
+        """The run, or a branch of it, waits for an answer or an approval; `event` says where."""
         if not stopped.questions:
             return ({"type": "interrupt", **event},)
         asked = [question.to_data() for question in stopped.questions]
         return ({"type": "pause", **event, "questions": asked},)
 
-    def final(self, event: Event) -> Sequence[Event]:
+    def run_completes(self, event: Event) -> Sequence[Event]:
         """The run is complete."""
         return ({"type": "final", **event},)
 
-    def fails_for_good(self, event: Event) -> Sequence[Event]:
+    def run_fails(self, event: Event) -> Sequence[Event]:
         """The run has failed."""
         return ({"type": "error", **event},)
 
 
 class WorkflowStreamEvents(StreamEvents):
-    """The words of a workflow."""
+    """The events of a workflow."""
 
-    def layer(self, walk: Reporter, layer: int, tasks: Sequence[Key]) -> Sequence[Event]:
-        return ({"type": "layer_start", "layer": layer, "tasks": list(tasks), **self._where(walk)},)
+    def layer_starts(self, reporter: Reporter, layer: int, tasks: Sequence[Key]) -> Sequence[Event]:
+        event = {"type": "layer_start", "layer": layer, "tasks": list(tasks)}
+        return ({**event, **_branch_of(reporter)},)
 
-    def begins(self, walk: Reporter, task: NodeContext) -> Sequence[Event]:
-        if not walk.scope.in_layer:
+    def node_starts(self, reporter: Reporter, ctx: NodeContext) -> Sequence[Event]:
+        if not reporter.scope.in_layer:
             return ()
-        return ({"type": "task_start", **self._which(walk, task.node), "attempt": task.attempt},)
+        return ({"type": "task_start", **_task(reporter, ctx.node), "attempt": ctx.attempt},)
 
-    def fails(
-        self, walk: Reporter, task: NodeContext, error: BaseException, delay: float | None
+    def node_fails(
+        self, reporter: Reporter, ctx: NodeContext, error: BaseException, delay: float | None
     ) -> Sequence[Event]:
-        if not walk.scope.in_layer:
+        if not reporter.scope.in_layer:
             return ()
         event = {
             "type": "task_error",
-            **self._which(walk, task.node),
-            "error": walk.told(error),
-            "attempt": task.attempt,
+            **_task(reporter, ctx.node),
+            "error": reporter.error_line(error),
+            "attempt": ctx.attempt,
+            "retry_in": delay,
         }
-        return ({**event, "retry_in": delay},)
+        return (event,)
 
-    def step(self, walk: Reporter) -> Sequence[Event]:
-        if not walk.scope.in_layer:
-            return self._layer_done(walk)
-        name = walk.progress.made_by
-        record = detached_value(walk.state["tasks"][name])
+    def step(self, reporter: Reporter) -> Sequence[Event]:
+        if not reporter.scope.in_layer:
+            return self._layer_ends(reporter)
+        name = str(reporter.progress.made_by)
+        record = detached_value(reporter.state["tasks"][name])
         if record.get("secret"):
             record["result"] = MASK
-        return ({"type": "task_complete", **self._which(walk, str(name)), **_but(record, "id", "layer")},)
+        return ({"type": "task_complete", **_task(reporter, name), **_without(record, "id", "layer")},)
 
-    def branch(self, walk: Reporter, status: str, error: str | None) -> Sequence[Event]:
+    def branch_stops(self, reporter: Reporter, status: str, error: str | None) -> Sequence[Event]:
         return ()
 
-    def stops(self, event: Event, stopped: Progress) -> Sequence[Event]:
-        place = {key: event[key] for key in ("run_id",)} | {"checkpoint_id": event["checkpoint_path"]}
+    def waits(self, event: Event, stopped: Progress) -> Sequence[Event]:
+        place = {"run_id": event["run_id"], "checkpoint_id": event["checkpoint_path"]}
         return tuple(
-            {"type": "decision_required", "task": asked.node, **_but(asked.to_data(), "node"), **place}
-            for asked in stopped.questions
+            {
+                "type": "decision_required",
+                "task": question.node,
+                **_without(question.to_data(), "node"),
+                **place,
+            }
+            for question in stopped.questions
         )
 
-    def final(self, event: Event) -> Sequence[Event]:
+    def run_completes(self, event: Event) -> Sequence[Event]:
         return ({"type": "workflow_complete", **event},)
 
-    def fails_for_good(self, event: Event) -> Sequence[Event]:
-        saved = {"checkpoint_id": event["checkpoint_path"]} if "checkpoint_path" in event else {}
-        return ({"type": "error", **event, "task": event["node"], **saved},)
+    def run_fails(self, event: Event) -> Sequence[Event]:
+        event = {"type": "error", **event, "task": event["node"]}
+        if "checkpoint_path" in event:
+            event["checkpoint_id"] = event["checkpoint_path"]
+        return (event,)
 
-    def _layer_done(self, walk: Reporter) -> Sequence[Event]:
-        """A layer is done, or the first one is to begin: who was skipped, and the id of the checkpoint."""
-        p, planned, where = walk.progress, walk.scope.kept, self._where(walk)
-        done = planned.visit - 2
-        saved = getattr(walk.state, "_saved", None) if walk.context.save_error is None else None
-        records = ((name, walk.state["tasks"][name]) for name in planned.skipped)
-        events = [
-            {
+    def _layer_ends(self, reporter: Reporter) -> Sequence[Event]:
+        """A layer is done, or the first one is to begin: the tasks that were skipped, and the checkpoint's id."""
+        ahead = reporter.scope.layers_ahead
+        done = ahead.visit - 2
+        branch = _branch_of(reporter)
+        events = []
+        for name in ahead.skipped:
+            record = reporter.state["tasks"][name]
+            event = {
                 "type": "task_skipped",
                 "task": name,
                 "layer": record["layer"],
                 "reason": record["reason"],
-                **where,
+                **branch,
             }
-            for name, record in records
-        ]
-        if saved is not None and done >= 0:
-            event = {"type": "checkpoint_saved", "checkpoint_id": saved, "timestamp": p.at, "layer": done}
-            events.append({**event, "run_id": p.run_id, **where})
+            events.append(event)
+        saved = getattr(reporter.state, "_saved", None)
+        if saved is not None and done >= 0 and reporter.context.save_error is None:
+            event = {
+                "type": "checkpoint_saved",
+                "checkpoint_id": saved,
+                "timestamp": reporter.progress.at,
+                "layer": done,
+                "run_id": reporter.progress.run_id,
+                **branch,
+            }
+            events.append(event)
         return events
 
-    def _which(self, walk: Reporter, task: str) -> Event:
-        section = walk.scope.outer.section if walk.scope.outer is not None else None
-        assert section is not None
-        return {"task": task, "layer": section.layer, **self._where(walk)}
 
-    def _where(self, walk: Reporter) -> Event:
-        return {"branch": branch} if (branch := walk.scope.around) else {}
+def _task(reporter: Reporter, name: str) -> Event:
+    """Which task an event is about."""
+    outer = reporter.scope.outer
+    assert outer is not None
+    assert outer.section is not None
+    return {"task": name, "layer": outer.section.layer, **_branch_of(reporter)}
 
 
-def _but(data: Event, *keys: str) -> Event:
+def _branch_of(reporter: Reporter) -> Event:
+    branch = reporter.scope.reported_branch
+    return {"branch": branch} if branch else {}
+
+
+def _without(data: Event, *keys: str) -> Event:
     return {key: value for key, value in data.items() if key not in keys}
 
 
-GRAPH_STREAM_EVENTS, WORKFLOW_STREAM_EVENTS = StreamEvents(), WorkflowStreamEvents()
+GRAPH_STREAM_EVENTS: Final = StreamEvents()
+WORKFLOW_STREAM_EVENTS: Final = WorkflowStreamEvents()
 
 
 def stream_events_for(plan: Plan) -> StreamEvents:
-    """The words for runs of this plan."""
+    """The events for runs of this plan."""
     return GRAPH_STREAM_EVENTS if plan.layers is None else WORKFLOW_STREAM_EVENTS

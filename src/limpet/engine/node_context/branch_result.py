@@ -1,4 +1,4 @@
-"""What a fan-in is handed of the branches before it."""
+"""What a fan-in gets from each branch before it: its final state, name, times and error."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from limpet.journal.encoding.user_types import register_type
 
 
 class BranchResult(TrackedState):
-    """What one branch came to: its final state, as a dict, with the branch's name and times.
+    """The result of one branch: its final state, as a dict, with the branch's name and times.
 
-    `branch` names it, `index` is its place among the `parallel_results`. `error` is None, or tells why the branch
+    `branch` names it, and `index` is its place among the `parallel_results`. `error` is None, or says why the branch
     failed (`type`, `message`, `node`, `traceback`), where errors are collected. `started` and `ended` are seconds
-    since the epoch. What you change in it changes nothing else; it may be put into the state as it is, but holds all
+    since the epoch. Changing a result changes nothing else. You can put it into the state as it is, but it holds all
     that the branch started with, too: `changes` has only what the branch changed.
     """
 
@@ -37,29 +37,37 @@ class BranchResult(TrackedState):
         secrets: Iterable[str] = (),
     ) -> None:
         dict.__init__(self, data)
-        made = State.__new__(State)
-        made.run_id, made.checkpoint_node, made._at, made._emit = run_id or "", checkpoint_node, ended, None
+        # A NodeState takes its run id, node and time from the state that its notes are about. So this one needs a
+        # state to ask, and `__new__` makes it without a State's own, costlier, checks: a map has one per item.
+        origin = State.__new__(State)
+        origin.run_id = run_id or ""
+        origin.checkpoint_node = checkpoint_node
+        origin._at = ended
+        origin._emit = None
         if secrets:
-            made._secrets = frozenset(secrets)
-        self.notes = Notes(made, {}, _own)
-        self.branch, self.index, self.error = branch, index, error
-        self.started, self.ended = started, ended
+            origin._secrets = frozenset(secrets)
+        self.notes = Notes(origin, {}, _copied_on_read)
+        self.branch = branch
+        self.index = index
+        self.error = error
+        self.started = started
+        self.ended = ended
         self._changed = list(data if changed is None else changed)
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What the branch changed of the state that it started with, its item included."""
+        """What the branch changed in the state that it started with, its item included."""
         return {key: self[key] for key in self._changed if key in self}
 
     @property
     def state(self) -> State:
         """The same, as a plain State."""
-        made = State(
+        state = State(
             dict(self), run_id=self.run_id, checkpoint_node=self.checkpoint_node, timestamp=self.ended
         )
         if secrets := getattr(self, "_secrets", None):
-            made._secrets = secrets
-        return made
+            state._secrets = secrets
+        return state
 
     @property
     def duration(self) -> float:
@@ -67,10 +75,10 @@ class BranchResult(TrackedState):
         return max(0.0, self.ended - self.started)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (_to(self),)
+        return _from_data, (_to_data(self),)
 
     def _copy(self) -> State:
-        return _restore([dict(self), *_to(self)[1:]])
+        return _from_data([dict(self), *_to_data(self)[1:]])
 
     def __repr__(self) -> str:
         failed = f" failed: {self.error['message']}" if self.error else ""
@@ -79,24 +87,43 @@ class BranchResult(TrackedState):
         return f"<BranchResult {self.branch}{failed} {shown}>"
 
 
-def _own(key: str, value: Any) -> Any:
-    """Whoever reads a value gets a copy: the branch's is shared with the state it was copied from."""
+def _copied_on_read(key: str, value: Any) -> Any:
+    """A reader gets a copy: the branch shares its value with the state that it was copied from."""
     return detached_value(value)
 
 
-def _to(result: BranchResult) -> list[Any]:
-    told = (result.branch, result.index, result.error, result.started, result.ended)
-    data = [dict(dict.items(result)), *told, result.run_id, result.checkpoint_node, result._changed]
+def _to_data(result: BranchResult) -> list[Any]:
+    data = [
+        dict(dict.items(result)),
+        result.branch,
+        result.index,
+        result.error,
+        result.started,
+        result.ended,
+        result.run_id,
+        result.checkpoint_node,
+        result._changed,
+    ]
     secrets = getattr(result, "_secrets", None)
-    return [*data, sorted(secrets)] if secrets else data
+    if secrets:
+        data.append(sorted(secrets))
+    return data
 
 
-def _restore(stored: Any) -> BranchResult:
+def _from_data(stored: Any) -> BranchResult:
     data, branch, index, error, started, ended, run_id, node, changed, *more = stored
     return BranchResult(
-        data, branch=branch, index=index, error=error, started=started, ended=ended, run_id=run_id,
-        checkpoint_node=node, changed=changed, secrets=more[0] if more else (),
-    )  # fmt: skip
+        data,
+        branch=branch,
+        index=index,
+        error=error,
+        started=started,
+        ended=ended,
+        run_id=run_id,
+        checkpoint_node=node,
+        changed=changed,
+        secrets=more[0] if more else (),  # results without secrets are stored without a list of them
+    )
 
 
-register_type(BranchResult, name="limpet.BranchResult", to=_to, restore=_restore)
+register_type(BranchResult, name="limpet.BranchResult", to=_to_data, restore=_from_data)

@@ -1,19 +1,18 @@
-"""A task: one call of one node. It is also the `ctx` that the node may ask for.
+"""One call of one node. It is also the `ctx` that the node may take.
 
-`pause` and `once` reach the task that is running through a context variable, so that they work at any
-depth of the user's own calls, in threads that copy the context and in asyncio tasks.
+`pause`, `sleep` and `once` find the call that is under way through a context variable, so that they work at any depth
+of the user's own functions, in threads that copy the context and in asyncio tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from limpet.durations import Moment, Span, moment_of
 from limpet.engine.node_context.questions import NOT_GIVEN, Pause, Sleep, question_for, read_answer
 from limpet.engine.node_context.scope import Scope
-from limpet.engine.node_context.speaking import Speaking
 from limpet.errors import DeadlinePassed, UsageError
 from limpet.graphs.plan import PlanNode
 from limpet.graphs.secrets import MASK
@@ -25,6 +24,7 @@ from limpet.journal.waits import Question
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from limpet.graphs.workflow.state import TaskResult
     from limpet.graphs.workflow.task_report import TaskReport
 
 CURRENT: ContextVar[NodeContext | None] = ContextVar("limpet.task", default=None)
@@ -33,10 +33,21 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class NodeContext(Speaking):
-    """What a node may know about the call it is in, and what a driver needs to make it."""
+class NodeContext:
+    """What a node may know about its call, and may do in it; also what a driver needs to make the call."""
 
-    __slots__ = ("_asked", "_slept", "attempt", "began", "plan_node", "scope", "state", "step", "used")
+    __slots__ = (
+        "_asked",
+        "_slept",
+        "attempt",
+        "began",
+        "plan_node",
+        "scope",
+        "state",
+        "step",
+        "task_report",
+        "used_keys",
+    )
 
     def __init__(self, scope: Scope, plan_node: PlanNode, state: NodeState, attempt: int, step: int) -> None:
         self.scope = scope
@@ -45,17 +56,18 @@ class NodeContext(Speaking):
         self.attempt = attempt
         self.step = step
         """The number of the step that this call will complete. The first is 1."""
-        self.used: set[str] | None = None
-        """The keys of the results that it has got; None while it hasn't asked for any."""
-        self.said: TaskReport | None = None
-        """What a task of a workflow has said besides its result, if it has."""
+        self.used_keys: set[str] | None = None
+        """The keys that `once` was given; None while it wasn't called."""
+        self.task_report: TaskReport | None = None
+        """What a task of a workflow has reported besides its result; None while that is nothing."""
 
+    # These three stay unset until they are needed: a call is made at every step, and each assignment would cost.
     _asked: int
-    """How many questions it has asked; unset while that is none."""
+    """How many questions it has asked."""
     _slept: int
-    """How often it has slept, likewise."""
+    """How many times it has slept."""
     began: float
-    """When the call began, by the loop's clock; known where somebody watches."""
+    """When the call began, by the loop's clock; set where the loop reports calls."""
 
     @property
     def run_id(self) -> str:
@@ -69,12 +81,12 @@ class NodeContext(Speaking):
 
     @property
     def visit(self) -> int:
-        """How many times the run has come to this node, this time included."""
+        """How many times the run has arrived at this node, this time included."""
         return self.scope.progress.visits.get(self.node, 0) + 1
 
     @property
     def config(self) -> dict[str, Any]:
-        """What `invoke(config=…)` was given, over what was saved with the run: a copy of your own."""
+        """What `invoke(config=…)` was given, over what was saved with the run. It is a copy."""
         copied: dict[str, Any] = detached_value(self.scope.root.config)
         return copied
 
@@ -86,19 +98,23 @@ class NodeContext(Speaking):
     @property
     def index(self) -> int | None:
         """Which item of a map this call is about, from 0."""
-        key = self.scope.path[-1] if self.scope.path else None
+        if not self.scope.path:
+            return None
+        key = self.scope.path[-1]
         return key if isinstance(key, int) else None
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt at this step of this run, and for no other: hand it to outside services."""
+        """The same for every attempt at this step of this run, and for no other: pass it to outside services."""
         scope = self.scope
         return f"{self.run_id}/{scope.prefix}{self.step}/{scope.place(self.node)}"
 
     def call(self) -> Any:
         """Call the node's function with what it takes."""
         function = self.plan_node.function
-        return None if function is None else function.call(**function.arguments(self.offer))
+        if function is None:
+            return None
+        return function.call(**function.arguments(self.offer))
 
     def offer(self, thing: str) -> Any:
         """One of the things that a function may take, by its name."""
@@ -116,7 +132,7 @@ class NodeContext(Speaking):
             case "parallel_results":
                 return self.scope.results()
             case _:
-                assert self.plan_node.work is not None, f"nobody offers {thing!r}"
+                assert self.plan_node.work is not None, f"a node can't take {thing!r}"
                 return self.plan_node.work.offer(self, thing)
 
     def pause(
@@ -132,48 +148,87 @@ class NodeContext(Speaking):
         secret: bool = False,
     ) -> Any:
         """See `limpet.pause`."""
-        if deadline is None and (default is not NOT_GIVEN or on_timeout is not None):
-            raise UsageError("pause(default=…) and pause(on_timeout=…) are for when a deadline= has passed")
-        if default is not NOT_GIVEN and on_timeout is not None:
-            raise UsageError("pause(): give default= or on_timeout=, not both")
+        _check_timeout_arguments(deadline, default, on_timeout)
         self._check_open("pause")
+        question_id = self._next_question_id(key)
+        self._check_can_keep_answer(secret)
+        limit = None if deadline is None else self._deadline_of(question_id, deadline)
+        text = self._without_secrets(str(prompt))
+        place = self.scope.place(self.node)
+        question = question_for(question_id, text, place, choices, schema, limit, secret)
+        progress = self.scope.progress
+        if question_id in progress.answers:
+            answer = progress.answers[question_id]
+            found = self._read_answer(question, answer, schema)
+        elif (
+            limit is not None
+            and question_id in progress.timers
+            and limit <= self.scope.services.store_clock()
+        ):
+            # The timer exists once the question was taken back at its deadline. A question asked for the first time
+            # has none: it pauses the run even if its deadline has passed already.
+            answer = found = self._default_answer(question, default, on_timeout)
+        else:
+            encode(question.to_data(), "question")  # refuses here what the journal couldn't store later
+            raise Pause(question)
+        if self.scope.plan.layers is not None:
+            reported = MASK if secret else detached_value(answer)
+            self._report_for("pause").answered(question_id, question.prompt, reported)
+        return found
+
+    def _next_question_id(self, key: str | None) -> str:
+        """The id of the next question: the same whenever this node asks it in this step."""
         if key is not None and key.isdigit():
             raise UsageError(f"pause(key={key!r}): numbers are for questions without a key; use a word")
         self._asked = getattr(self, "_asked", 0) + 1
-        place = self.scope.place(self.node)
-        name = (key or str(self._asked)).replace(":", "::")  # so that no two ids are the same
-        question_id = f"{place.replace(':', '::')}:{self.scope.prefix}{self.step}:{name}"
-        if self.scope.keep is None:
+        # A colon separates the parts of an id, so those inside of a part are doubled: no two ids are the same.
+        name = (key or str(self._asked)).replace(":", "::")
+        place = self.scope.place(self.node).replace(":", "::")
+        return f"{place}:{self.scope.prefix}{self.step}:{name}"
+
+    def _check_can_keep_answer(self, secret: bool) -> None:
+        if self.scope.services.keep_result is None:
             raise UsageError(
                 "pause() needs a store to keep the run in: compile(store=…), or a CheckpointConfig with an interval"
             )
-        if secret and self.scope.masker.plain_text:
+        if secret and self.scope.services.masker.plain_text:
             raise UsageError(
                 "pause(secret=True): the store would keep the answer in plain text; give compile(encryption=…), set "
                 "LIMPET_ENCRYPTION_KEY, or allow it with compile(allow_plain_text_secrets=True)"
             )
-        limit = None if deadline is None else self._limit(question_id, deadline)
-        question = question_for(
-            question_id, self._discreet(str(prompt)), place, choices, schema, limit, secret
-        )
-        if question_id in self.scope.progress.answers:
-            answer = self.scope.progress.answers[question_id]
-            if secret:
-                self.scope.masker.remember(answer)
-            try:
-                found = read_answer(detached_value(answer), schema)
-            except ValueError as problem:
-                why = "" if secret else f": {problem}"
-                raise Pause(question, f" (the last answer was refused{why})") from problem
-        elif limit is not None and question_id in self.scope.progress.timers and limit <= self.scope.timer():
-            answer = found = self._unanswered(question, default, on_timeout)
-        else:
-            encode(question.to_data(), "question")
-            raise Pause(question)
-        if self.scope.plan.layers is not None:
-            told = MASK if secret else detached_value(answer)
-            self._saying("pause").answered(question_id, question.prompt, told)
-        return found
+
+    def _deadline_of(self, question_id: str, deadline: Moment) -> float:
+        """Until when a question can be answered. It is computed when the question is first asked, and then kept."""
+        known = self.scope.progress.timers.get(question_id)
+        if known is not None:
+            return known
+        return moment_of(deadline, self.scope.services.store_clock(), "pause(deadline=…)")
+
+    def _without_secrets(self, text: str) -> str:
+        """The text with the secrets of the states around here masked."""
+        scope = self.scope
+        states = [scope.progress.state, scope.root.state, scope.root.config]
+        if scope.outer is not None:
+            states.append(scope.outer.state)
+        return scope.services.masker.hide(text, states)
+
+    def _read_answer(self, question: Question, answer: Any, schema: Any) -> Any:
+        """The stored answer as `pause` returns it. One that the schema refuses is asked for again."""
+        if question.secret:
+            self.scope.services.masker.remember(answer)
+        try:
+            return read_answer(detached_value(answer), schema)
+        except ValueError as problem:
+            why = "" if question.secret else f": {problem}"
+            raise Pause(question, f" (the last answer was refused{why})") from problem
+
+    def _default_answer(self, question: Question, default: Any, on_timeout: Callable[[], Any] | None) -> Any:
+        """What counts as the answer to a question whose deadline passed."""
+        if default is not NOT_GIVEN:
+            return default
+        if on_timeout is not None:
+            return on_timeout()
+        raise DeadlinePassed(f"{question.prompt!r} was not answered in time", self.run_id)
 
     def sleep(
         self, duration: Span | None = None, *, until: datetime | None = None, key: str | None = None
@@ -183,33 +238,16 @@ class NodeContext(Speaking):
         if (duration is None) == (until is None):
             raise UsageError("sleep(seconds) or sleep(until=datetime): give one of them")
         if until is not None and not hasattr(until, "tzinfo"):
-            raise UsageError(f"sleep(until=…) takes a datetime that knows its zone, not {until!r}")
+            raise UsageError(f"sleep(until=…) takes a datetime with a time zone, not {until!r}")
         self._slept = getattr(self, "_slept", 0) + 1
         timer = f"sleep:{key or self._slept}"
-        known, now = self.scope.progress.timers.get(timer), self.scope.timer()
-        if known is None:
-            known = moment_of(duration if until is None else until, now, "sleep()")
-        if known > now:
-            raise Sleep(timer, known)
-
-    def _limit(self, question_id: str, deadline: Moment) -> float:
-        """Until when a question can be answered: that is settled when it is first asked."""
-        known = self.scope.progress.timers.get(question_id)
-        return moment_of(deadline, self.scope.timer(), "pause(deadline=…)") if known is None else known
-
-    def _unanswered(self, question: Question, default: Any, on_timeout: Callable[[], Any] | None) -> Any:
-        """What counts as the answer to a question that nobody answered in time."""
-        if default is not NOT_GIVEN:
-            return default
-        if on_timeout is not None:
-            return on_timeout()
-        raise DeadlinePassed(f"nobody answered {question.prompt!r} in time", self.run_id)
-
-    def _discreet(self, text: str) -> str:
-        """The text without what is secret in the states around here."""
-        scope = self.scope
-        outer = [] if scope.outer is None else [scope.outer.state]
-        return scope.masker.hide(text, [scope.progress.state, *outer, scope.root.state, scope.root.config])
+        now = self.scope.services.store_clock()
+        # A sleep that began in an earlier call of the node ends when that call said, not later.
+        wake_at = self.scope.progress.timers.get(timer)
+        if wake_at is None:
+            wake_at = moment_of(duration if until is None else until, now, "sleep()")
+        if wake_at > now:
+            raise Sleep(timer, wake_at)
 
     def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """See `limpet.once`."""
@@ -218,55 +256,141 @@ class NodeContext(Speaking):
             raise UsageError(f"once(key, function, …): the key is a str, not {key!r}")
         self._check_unused(key)
         if key in self.scope.progress.memos:
-            awaited, kept = self.scope.progress.memos[key]
-            self._used(key)
-            return _ready(detached_value(kept)) if awaited else detached_value(kept)
+            awaited, stored = self.scope.progress.memos[key]
+            self._mark_used(key)
+            value = detached_value(stored)
+            return _as_awaitable(value) if awaited else value
         value = function(*args, **kwargs)
         if hasattr(value, "__await__"):
-            return self._kept_later(key, value)
-        return self._kept(key, value, awaited=False)
+            return self._keep_when_done(key, value)
+        return self._keep(key, value, awaited=False)
 
-    async def _kept_later(self, key: str, awaitable: Any) -> Any:
+    async def _keep_when_done(self, key: str, awaitable: Any) -> Any:
         from asyncio import to_thread
 
         value = await awaitable
-        return await to_thread(self._kept, key, value, awaited=True)
+        # Keeping it waits for the store, which must not block the event loop.
+        return await to_thread(self._keep, key, value, awaited=True)
 
-    def _kept(self, key: str, value: Any, *, awaited: bool) -> Any:
-        with self.scope.journal_lock:
+    def _keep(self, key: str, value: Any, *, awaited: bool) -> Any:
+        services = self.scope.services
+        with services.journal_lock:
+            # Checked again under the lock: the call may have ended, or the key been used, while the function ran.
             self._check_open("once")
             self._check_unused(key)
             memo = [awaited, detached_value(value)]
-            if self.scope.keep is None:
+            if services.keep_result is None:
                 self.scope.progress.memos[key] = memo
             else:
                 encode(value, f"once({key!r})")
-                self.scope.keep(self.scope, key, memo)
-            self._used(key)
+                services.keep_result(self.scope, key, memo)
+            self._mark_used(key)
         return value
 
-    def close(self) -> None:
-        """The call is over: what still runs of it, in a thread that was left behind, can keep nothing more."""
-        if self.scope.journal_lock.held_by_loop:
-            self.scope.task = None
-            return
-        with self.scope.journal_lock:
-            self.scope.task = None
-
     def _check_unused(self, key: str) -> None:
-        """A key stands for one result in one call of the node; else one would be taken for another."""
-        if self.used is None:
-            self.used = set()
-        elif key in self.used:
+        """A key stands for one result in one call of the node: a second use would get the first one's result."""
+        if self.used_keys is None:
+            self.used_keys = set()
+        elif key in self.used_keys:
             raise UsageError(f"once(): node {self.node!r} has used the key {key!r} before; give each its own")
 
-    def _used(self, key: str) -> None:
-        assert self.used is not None
-        self.used.add(key)
+    def _mark_used(self, key: str) -> None:
+        assert self.used_keys is not None
+        self.used_keys.add(key)
+
+    def close(self) -> None:
+        """End the call: what still runs of it, in a thread that was left behind, can keep nothing more."""
+        journal_lock = self.scope.services.journal_lock
+        if journal_lock.held_by_loop:
+            self.scope.current_call = None
+            return
+        with journal_lock:
+            self.scope.current_call = None
 
     def _check_open(self, what: str) -> None:
-        if self.scope.task is not self:
+        if self.scope.current_call is not self:
             raise UsageError(f"{what}(): the call of node {self.node!r} that this belongs to is over")
+
+    def add_message(self, message: Any, /) -> None:
+        """Add a message to the workflow's, when the task completes."""
+        self._report_for("add_message").message(message)
+
+    def add_decision(self, decision: str | Mapping[str, Any], /, **details: Any) -> None:
+        """Add a decision to the workflow's, when the task completes: a text or a dict, with optional details."""
+        self._report_for("add_decision").decide(decision, details)
+
+    def add_context(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Merge values into the workflow's context, when the task completes."""
+        report = self._report_for("add_context")
+        report.share({} if values is None else values)
+        report.share(more)
+
+    def add_task(
+        self,
+        name: str,
+        run: str | None = None,
+        depends_on: Any = (),
+        *,
+        optional: Any = (),
+        arguments: Mapping[str, Any] | None = None,
+        before: Iterable[str] = (),
+        may_fail: bool = False,
+    ) -> None:
+        """Decide that the run has one more task, which runs the code of the task or template `run`.
+
+        It can depend on any existing task. Those named in `before` will depend on it, or only optionally where it
+        `may_fail`. This takes effect when the layer is done, if the task that calls it completes. Raises `UsageError`
+        if the workflow can't have such a task.
+        """
+        given = {
+            "name": name,
+            "run": run,
+            "depends_on": depends_on,
+            "optional": optional,
+            "arguments": arguments,
+            "before": before,
+            "may_fail": may_fail,
+        }
+        self._report_for("add_task").add_task(given)
+
+    def skip(self, *tasks: str, reason: str = "") -> None:
+        """Decide that tasks which haven't begun aren't to run; their records say so, and why.
+
+        Raises `UsageError` for a task that the workflow doesn't have.
+        """
+        self._report_for("skip").skip(tasks, reason)
+
+    def skip_layers(self, count: int = 1, reason: str = "") -> None:
+        """Decide that the next layers of the workflow aren't to run."""
+        self._report_for("skip_layers").skip_layers(count, reason)
+
+    def add_result(self, result: TaskResult) -> None:
+        """Report what a task returned besides its value. Raises `UsageError` for what can't be reported."""
+        self._report_for("TaskResult").add_result(result)
+
+    def add_inner_decisions(self, final: Mapping[str, Any]) -> None:
+        """The graph inside of this task is done: if that is a workflow, its decisions were made in this task."""
+        if "dag" in final and final.get("decisions"):
+            self._report_for("a workflow").add_inner_decisions(final)
+
+    def _report_for(self, what: str) -> TaskReport:
+        """The report of this call, to be added to. Raises `UsageError` outside of a workflow."""
+        if self.scope.current_call is not self:
+            raise UsageError(f"{what}(): the call of task {self.node!r} that this belongs to is over")
+        layers = self.scope.plan.layers
+        if layers is None:
+            raise UsageError(
+                f"{what} is for a task of a workflow; node {self.node!r} returns what it changes"
+            )
+        if self.task_report is None:
+            from limpet.graphs.workflow.task_report import TaskReport
+
+            scope = self.scope
+            if scope.in_layer and scope.outer is not None:
+                self.task_report = TaskReport(self.node, layers, scope.outer)
+            else:
+                self.task_report = TaskReport("after_layer", layers, scope.progress)
+        return self.task_report
 
 
 def pause(
@@ -280,16 +404,17 @@ def pause(
     on_timeout: Callable[[], Any] | None = None,
     secret: bool = False,
 ) -> Any:
-    """Stop the run until somebody answers, and return the answer.
+    """Pause the run until its question is answered, and return the answer.
 
     Inside a node. The run is saved with status `paused`, and the process may end. `resume(run_id, answer)`
     runs the node again from its first line, and this call then returns the answer. An answer must be one
     of `choices`, if given, and fit `schema`: a type, a JSON Schema dict or a pydantic model. Questions are
-    told apart by their order in the node, or by `key`. A `secret` answer is never in events, logs or summaries.
+    distinguished by their order in the node, or by `key`. A `secret` answer is never in events, logs or summaries.
 
-    `deadline` is until when it can be answered: seconds, a `timedelta`, or a `datetime`. If nobody has by then, the
-    node runs again and this call returns `default`, or what `on_timeout()` returns, or raises `DeadlinePassed`. A
-    supervisor sees to that when the time has come; without one, it happens when the run is next resumed.
+    `deadline` is until when it can be answered: seconds, a `timedelta`, or a `datetime`. If no answer has arrived by
+    then, the node runs again and this call returns `default`, or what `on_timeout()` returns, or raises
+    `DeadlinePassed`. A supervisor does that when the time has come; without one, it happens when the run is next
+    resumed.
     """
     return current("pause").pause(
         prompt,
@@ -306,10 +431,10 @@ def pause(
 def sleep(duration: Span | None = None, *, until: datetime | None = None, key: str | None = None) -> None:
     """Let time pass, durably: so many seconds (or a `timedelta`), or until a `datetime`.
 
-    Inside a node. The call of the node ends here, and when the time has come it is called again from its first line;
-    this then returns at once. So keep what came before with `once`. The process may end meanwhile: whoever resumes
-    the run waits for the rest, and under a supervisor the run lies in the store, held by nobody. Sleeps are
-    told apart by their order in the node, or by `key`.
+    Inside a node. The call of the node ends here, and when the time has come the node is called again from its
+    first line; this call then returns at once. So keep earlier results with `once`. The process may end
+    meanwhile: a process that resumes the run waits for the rest, and under a supervisor no process holds the
+    run while it sleeps. Sleeps are distinguished by their order in the node, or by `key`.
     """
     current("sleep").sleep(duration, until=until, key=key)
 
@@ -324,15 +449,24 @@ def once(key: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
     return kept
 
 
-async def _ready(value: Any) -> Any:
-    return value
-
-
 def current(what: str) -> NodeContext:
-    """The task that is running here. Raises `UsageError` outside of a node."""
-    task = CURRENT.get()
-    if task is None:
+    """The call that is under way here. Raises `UsageError` outside of a node."""
+    ctx = CURRENT.get()
+    if ctx is None:
         raise UsageError(
             f"{what}() works inside a node of a running graph, in its own process, and none is running here"
         )
-    return task
+    return ctx
+
+
+def _check_timeout_arguments(
+    deadline: Moment | None, default: Any, on_timeout: Callable[[], Any] | None
+) -> None:
+    if deadline is None and (default is not NOT_GIVEN or on_timeout is not None):
+        raise UsageError("pause(default=…) and pause(on_timeout=…) are for when a deadline= has passed")
+    if default is not NOT_GIVEN and on_timeout is not None:
+        raise UsageError("pause(): give default= or on_timeout=, not both")
+
+
+async def _as_awaitable(value: Any) -> Any:
+    return value

@@ -1,4 +1,4 @@
-"""Questions that pause a run, and what counts as an answer.
+"""Questions that pause a run, what counts as an answer, and what a resume brings.
 
 What an answer must be like is stored with the question as data (choices, and a JSON Schema), so any
 process can refuse a wrong answer without the code that asked.
@@ -16,11 +16,18 @@ from limpet.journal.store import PAUSED
 from limpet.journal.waits import Question
 
 _TYPES: dict[str, Any] = {
-    "string": str, "integer": int, "number": (int, float), "boolean": bool,
-    "array": (list, tuple), "object": Mapping, "null": type(None),
-}  # fmt: skip
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": (list, tuple),
+    "object": Mapping,
+    "null": type(None),
+}
+"""The Python types of each type of JSON Schema."""
 
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+"""The Python types that a question may give as its schema."""
 
 
 class NotGiven:
@@ -34,23 +41,25 @@ NOT_GIVEN: Any = NotGiven()
 
 
 class Pause(BaseException):
-    """Carries a question out of a node. Not an `Exception`, so that a node's own `except` lets it through."""
+    """Carries a question out of a node. Not an `Exception`, so that a node's own `except` doesn't catch it."""
 
     def __init__(self, question: Question, note: str = "") -> None:
-        self.question, self.note = question, note
+        self.question = question
+        self.note = note
         super().__init__(question.prompt)
 
 
 class Sleep(BaseException):
-    """Ends a call of a node that is to be called again at a certain time. No `Exception` either."""
+    """Ends a call of a node that is to be called again at a certain time. Not an `Exception` either."""
 
     def __init__(self, timer: str, until: float) -> None:
-        self.timer, self.until = timer, until
+        self.timer = timer
+        self.until = until
         super().__init__(timer)
 
 
 class CallAbandoned(BaseException):
-    """Ends a call of a node whose run is to stop, since what it wants kept can't be. No `Exception` either."""
+    """Ends a call that can't keep its result, because its run was asked to stop. Not an `Exception` either."""
 
 
 def question_for(
@@ -62,20 +71,21 @@ def question_for(
     deadline: float | None = None,
     secret: bool = False,
 ) -> Question:
-    """The question as data. Raises `UsageError` for choices or a schema that aren't any."""
-    if isinstance(choices, str) or (choices is not None and not (choices := list(choices))):
-        raise UsageError(f"choices is a list of at least one answer, not {choices!r}")
-    listed = None if choices is None else list(choices)
+    """The question as data. Raises `UsageError` for choices or a schema that can't be used."""
+    listed = None
+    if choices is not None:
+        listed = [] if isinstance(choices, str) else list(choices)
+        if not listed:
+            raise UsageError(f"choices is a list of at least one answer, not {choices!r}")
     return Question(question_id, str(prompt), node, listed, _as_schema(schema), deadline, bool(secret))
 
 
 def check_answer(question: Question, answer: Any) -> None:
-    """Raise `AnswerRefused` unless `answer` is one that the question takes. One that is secret isn't quoted."""
+    """Raise `AnswerRefused` unless the question takes this answer. A secret answer isn't quoted."""
     if question.choices is not None and not any(_equal(answer, choice) for choice in question.choices):
         listed = ", ".join(map(repr, question.choices))
-        raise AnswerRefused(
-            question.id, f"{MASK if question.secret else repr(answer)} is not one of {listed}"
-        )
+        shown = MASK if question.secret else repr(answer)
+        raise AnswerRefused(question.id, f"{shown} is not one of {listed}")
     if question.schema is not None:
         problem = _mismatch(answer, question.schema, question.schema.get("$defs", {}), "the answer")
         if problem and question.secret:
@@ -89,6 +99,72 @@ def read_answer(answer: Any, schema: Any) -> Any:
     if isinstance(schema, type) and hasattr(schema, "model_validate"):
         return schema.model_validate(answer)
     return answer
+
+
+class ResumeInput(NamedTuple):
+    """What a resume brings: answers to open questions, updates of the state, settings.
+
+    `timed` says that a supervisor resumes the run because it is due. Such a resume approves of nothing.
+    """
+
+    value: Any = NOT_GIVEN
+    answers: Mapping[str, Any] | None = None
+    update: Mapping[str, Any] | None = None
+    config: Mapping[str, Any] | None = None
+    timed: bool = False
+
+    @property
+    def answers_any(self) -> bool:
+        """Whether it may answer something."""
+        return self.value is not NOT_GIVEN or bool(self.answers)
+
+    def answers_to(self, progress: Progress, now: float) -> dict[str, Any]:
+        """The answers by question id, each checked. `now` is by the store's clock.
+
+        Where several branches ask, some may be answered before others. Raises `UsageError` or `AnswerRefused` if an
+        answer is wrong or unknown, and `RunPaused` if the run could do nothing without one.
+        """
+        if self.answers is not None and not isinstance(self.answers, Mapping):
+            raise UsageError(f"answers are a dict by question id, not {type(self.answers).__name__}")
+        open_questions = {question.id: question for question in progress.open_questions()}
+        given = dict(self.answers or {})
+        if open_questions and self.value is not NOT_GIVEN:
+            self._add_value(given, list(open_questions))
+        for question_id, answer in given.items():
+            if question_id not in open_questions:
+                listed = ", ".join(map(repr, open_questions)) or "none"
+                raise UsageError(
+                    f"run {progress.run_id!r} has no open question {question_id!r}; open: {listed}"
+                )
+            _check_in_time(progress, open_questions[question_id], now)
+            check_answer(open_questions[question_id], answer)
+        if open_questions and not given and _only_asks(progress, now):
+            raise _unanswered(progress, list(open_questions.values()))
+        return given
+
+    def _add_value(self, given: dict[str, Any], asked: list[str]) -> None:
+        """Add the value to the given answers: it answers the one open question, or holds answers by id."""
+        if len(asked) == 1:
+            if asked[0] in given:
+                raise UsageError(f"question {asked[0]!r} is answered twice: as a value, and in answers")
+            given[asked[0]] = self.value
+        elif isinstance(self.value, Mapping) and self.value:
+            given |= self.value
+        else:
+            listed = ", ".join(map(repr, asked))
+            raise UsageError(f"several questions are open; answer them by id, {{id: answer}}: {listed}")
+
+    def update_for(self, progress: Progress) -> dict[str, Any]:
+        """What is to be merged into the state."""
+        update = dict(self.update or {})
+        if progress.open_questions() or self.value is NOT_GIVEN or self.value is None:
+            return update
+        if not isinstance(self.value, Mapping):
+            raise UsageError(
+                f"run {progress.run_id!r} has no open question; what a resume brings is then a dict "
+                f"to be merged into the state, not {type(self.value).__name__}"
+            )
+        return {**self.value, **update}
 
 
 def _as_schema(schema: Any) -> dict[str, Any] | None:
@@ -108,7 +184,7 @@ def _as_schema(schema: Any) -> dict[str, Any] | None:
 
 
 def _mismatch(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
-    """Why a value doesn't fit a JSON Schema, or an empty str. The common keywords are looked at."""
+    """Why a value doesn't fit a JSON Schema, or an empty str. Only the common keywords are checked."""
     if "$ref" in schema:
         schema = shared.get(str(schema["$ref"]).rpartition("/")[2], {})
     if "anyOf" in schema:
@@ -127,6 +203,7 @@ def _wrong_type(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any]
         return ""
     kinds = [kinds] if isinstance(kinds, str) else kinds
     for kind in kinds:
+        # To Python a bool is an int; to JSON Schema it isn't.
         boolean = isinstance(value, bool)
         if isinstance(value, _TYPES.get(kind, object)) and (not boolean or kind == "boolean"):
             return ""
@@ -170,85 +247,29 @@ def _equal(answer: Any, choice: Any) -> bool:
     return type(answer) is type(choice) and bool(answer == choice)
 
 
-class ResumeInput(NamedTuple):
-    """What a resume brings along: answers to open questions, updates of the state, settings.
-
-    One that is nobody's wish, since it was just time to go on, is `timed`: it approves of nothing.
-    """
-
-    value: Any = NOT_GIVEN
-    answers: Mapping[str, Any] | None = None
-    update: Mapping[str, Any] | None = None
-    config: Mapping[str, Any] | None = None
-    timed: bool = False
-
-    @property
-    def answers_any(self) -> bool:
-        """Whether it may answer something."""
-        return self.value is not NOT_GIVEN or bool(self.answers)
-
-    def answers_to(self, progress: Progress, now: float) -> dict[str, Any]:
-        """The answers by question id, each checked. Raises if one is wrong or unknown, or if nothing could go on.
-
-        Where several branches ask, some may be answered before others. `now` is by the store's clock.
-        """
-        if self.answers is not None and not isinstance(self.answers, Mapping):
-            raise UsageError(f"answers are a dict by question id, not {type(self.answers).__name__}")
-        given, asked = dict(self.answers or {}), progress.open_questions()
-        if asked and self.value is not NOT_GIVEN:
-            if len(asked) == 1:
-                if asked[0].id in given:
-                    raise UsageError(
-                        f"question {asked[0].id!r} is answered twice: as a value, and in answers"
-                    )
-                given[asked[0].id] = self.value
-            elif isinstance(self.value, Mapping) and self.value:
-                given |= self.value
-            else:
-                listed = ", ".join(repr(question.id) for question in asked)
-                raise UsageError(f"several questions are open; answer them by id, {{id: answer}}: {listed}")
-        open_ones = {question.id: question for question in asked}
-        for question_id, answer in given.items():
-            if question_id not in open_ones:
-                listed = ", ".join(map(repr, open_ones)) or "none"
-                raise UsageError(
-                    f"run {progress.run_id!r} has no open question {question_id!r}; open: {listed}"
-                )
-            _check_in_time(progress, open_ones[question_id], now)
-            check_answer(open_ones[question_id], answer)
-        if asked and not given and _only_asks(progress, now):
-            listed = "; ".join(f"{question.id}: {question.prompt}" for question in asked)
-            how = "answer" if len(asked) == 1 else "{question id: answer, …}"
-            raise RunPaused(
-                progress.run_id,
-                f"it waits for an answer to {listed}. Give it with resume({progress.run_id!r}, {how})",
-                asked,
-                progress.place(),
-            )
-        return given
-
-    def update_for(self, progress: Progress) -> dict[str, Any]:
-        """What is to be merged into the state."""
-        update = dict(self.update or {})
-        if not progress.open_questions() and self.value is not NOT_GIVEN and self.value is not None:
-            if not isinstance(self.value, Mapping):
-                raise UsageError(
-                    f"run {progress.run_id!r} has no open question; what a resume brings is then a dict "
-                    f"to be merged into the state, not {type(self.value).__name__}"
-                )
-            update = {**self.value, **update}
-        return update
-
-
 def _check_in_time(progress: Progress, question: Question, now: float) -> None:
     if question.deadline is not None and question.deadline <= now:
-        late, way_on = now - question.deadline, f"resume({progress.run_id!r}) goes on without an answer"
-        raise AnswerRefused(question.id, f"its deadline passed {late:.0f} s ago; {way_on}")
+        late = now - question.deadline
+        raise AnswerRefused(
+            question.id,
+            f"its deadline passed {late:.0f} s ago; resume({progress.run_id!r}) continues without an answer",
+        )
 
 
 def _only_asks(progress: Progress, now: float) -> bool:
-    """Whether a paused run has stopped for nothing but questions, and none of them, nor any branch, is due."""
+    """Whether a paused run waits for nothing but answers, and no question and no branch of it is due."""
     due = progress.due()
     if progress.status != PAUSED or (due is not None and due <= now):
         return False
     return all(branch.questions for _, branch in progress.stops())
+
+
+def _unanswered(progress: Progress, asked: list[Question]) -> RunPaused:
+    listed = "; ".join(f"{question.id}: {question.prompt}" for question in asked)
+    how = "answer" if len(asked) == 1 else "{question id: answer, …}"
+    return RunPaused(
+        progress.run_id,
+        f"it waits for an answer to {listed}. Give it with resume({progress.run_id!r}, {how})",
+        asked,
+        progress.place(),
+    )

@@ -1,9 +1,9 @@
-"""Where a task is: what those of a run, or of one branch of it, share, and the right to write in its journal."""
+"""Where a call takes place: what the calls of a run, or of one branch of it, share; and the lock of its journal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from limpet.engine.node_context.branch_result import BranchResult
 from limpet.graphs.plan import Plan
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Keep = Callable[["Scope", str, Any], None]
-"""Store the result of a `once()` durably: `keep(scope, key, value)`."""
+KeepResult = Callable[["Scope", str, Any], None]
+"""Stores the result of a `once()` durably: `keep_result(scope, key, value)`."""
 
 
 class JournalLock:
-    """The right to write in a run's journal, and to end a call. Whoever is in it is alone.
+    """Guards a run's journal, and the end of a call: only its holder writes there.
 
-    While calls run beside each other, the loop has it all the time, except when it waits: `held_by_loop`.
+    While nodes run in parallel, the loop holds it all the time, except when it waits. A `once()` in another thread
+    writes while the loop waits.
     """
 
     __slots__ = ("_lock", "held_by_loop")
@@ -35,22 +36,25 @@ class JournalLock:
         self.held_by_loop = False
 
     def acquire(self) -> None:
-        """Have it for the loop."""
+        """Acquire it for the loop."""
         self._lock.acquire()
         self.held_by_loop = True
 
     def try_acquire(self) -> bool:
-        """Have it for the loop, if nobody else has it."""
+        """Acquire it for the loop if it is free, and say whether it was."""
         self.held_by_loop = bool(self._lock.acquire(False))
         return self.held_by_loop
 
     def release(self) -> None:
-        """The loop lets others have it."""
+        """The loop releases it."""
         self.held_by_loop = False
         self._lock.release()
 
     def call_unlocked(self, call: Callable[..., T], *args: Any) -> T:
-        """Call a function of the user's from the loop: it may wait for a node that waits for this."""
+        """Call a function of the user's from the loop, without the lock.
+
+        The function may wait for a node that in turn waits for this lock; holding it would be a deadlock.
+        """
         if not self.held_by_loop:
             return call(*args)
         self.release()
@@ -68,88 +72,120 @@ class JournalLock:
             self._lock.release()
 
 
-class Scope:
-    """What the tasks of a run, or of one branch of it, share: the plan, how far it has come, where results are kept.
+class RunServices(NamedTuple):
+    """What a run offers to the calls of all its nodes, in branches too."""
 
-    `path` leads from the `root` of the run to this branch, `branch` names it and `prefix` makes the numbers of its
-    steps different from those of all others. `task` is the call that is under way. `outer` is the progress that a
-    branch was opened by, and `kept` what the planner of a workflow wants to remember. `in_layer` says that this is a
-    task of a workflow: a branch of one node, which has its name. `timer` is the store's clock, and `masker`
-    knows what is secret.
+    root: Progress
+    """The progress of the whole run."""
+    keep_result: KeepResult | None
+    """None where the run has no store."""
+    journal_lock: JournalLock
+    store_clock: Callable[[], float]
+    """The store's clock, by which sleeps end and deadlines pass."""
+    masker: SecretMasker
+
+
+class BranchPlace(NamedTuple):
+    """Where a branch is in its run."""
+
+    path: tuple[Key, ...] = ()
+    """The keys that lead from the run to the branch."""
+    name: str = ""
+    """The names on that path, with `/`."""
+    step_prefix: str = ""
+    """Makes the numbers of its steps different from those of all other branches."""
+    outer: Progress | None = None
+    """The progress that opened the branch."""
+
+
+OUTERMOST: Final = BranchPlace()
+"""The place of the run itself."""
+
+
+class Scope:
+    """What the calls in a run, or in one branch of it, share.
+
+    `branch`, `path`, `prefix` and `outer` say where it is: see `BranchPlace`. `in_layer` says that this is a
+    task of a workflow: a branch of one node, which has its name. `current_call` is the call under way: a call
+    that ended may change nothing more. `layers_ahead` is what a workflow's planner remembers from one layer to
+    the next.
     """
 
     __slots__ = (
         "branch",
+        "current_call",
         "in_layer",
-        "journal_lock",
-        "keep",
-        "kept",
-        "masker",
+        "layers_ahead",
         "outer",
         "path",
         "plan",
         "prefix",
         "progress",
         "root",
-        "task",
-        "timer",
+        "services",
     )
 
     def __init__(
-        self,
-        plan: Plan,
-        progress: Progress,
-        keep: Keep | None,
-        journal_lock: JournalLock,
-        root: Progress,
-        path: tuple[Key, ...] = (),
-        branch: str = "",
-        prefix: str = "",
-        outer: Progress | None = None,
-        timer: Callable[[], float] = float,
-        masker: SecretMasker | None = None,
+        self, services: RunServices, plan: Plan, progress: Progress, place: BranchPlace = OUTERMOST
     ) -> None:
-        self.timer, self.masker = timer, masker or SecretMasker()
-        self.plan, self.progress, self.keep, self.journal_lock = plan, progress, keep, journal_lock
-        self.root, self.path, self.branch, self.prefix = root, path, branch, prefix
-        self.outer = outer
-        section = outer.section if outer is not None else None
+        self.services = services
+        self.root = services.root
+        self.plan = plan
+        self.progress = progress
+        self.path, self.branch, self.prefix, self.outer = place
+        section = None if self.outer is None else self.outer.section
         self.in_layer = section is not None and section.layer is not None
-        self.task: NodeContext | None = None
-        self.kept: Any = None
+        self.current_call: NodeContext | None = None
+        self.layers_ahead: Any = None
 
     @property
-    def around(self) -> str:
-        """The branch that this is told to be in: of a task, that of its workflow."""
-        return self.branch.rpartition("/")[0] if self.in_layer else self.branch
+    def reported_branch(self) -> str:
+        """The branch that events name: for a task, the one that its workflow is in."""
+        if self.in_layer:
+            return self.branch.rpartition("/")[0]
+        return self.branch
 
     def place(self, node: str) -> str:
-        """A node of it, by the whole way there."""
+        """The full name of a node here: the names of the branches around it, and its own."""
         if self.in_layer:
             return self.branch
-        return f"{self.branch}/{node}" if self.branch else node
+        if self.branch:
+            return f"{self.branch}/{node}"
+        return node
 
     def results(self) -> list[BranchResult]:
-        """What the branches came to that were opened here, in the order they were declared in."""
+        """The results of the branches that were opened here, in the order they were declared in."""
         section = self.progress.section
         if section is None or section.inside:
             return []
         opener = self.plan.nodes[section.source].section
-        sub = opener.sub if opener is not None else None
-        base = unshared(self.progress.state)  # it may grow in place when the fan-in is done
+        sub = None if opener is None else opener.sub
+        # The fan-in gets copies of the lists and dicts at the top: those of the state may grow once it is done.
+        base = unshared(self.progress.state)
+        secrets = self.services.masker.names
         found = []
         for index, (key, child) in enumerate(section.children.items()):
-            data = child.result(base) if sub is None or child.error else sub.result(child.state)
-            made = BranchResult(
-                data, branch=section.label(key), index=index, error=detached_value(child.error), started=child.began,
-                ended=child.at, run_id=child.run_id, checkpoint_node=child.made_by,
-                changed=child.changed if child.base is not None else None, secrets=self.masker.names,
-            )  # fmt: skip
-            found.append(made)
+            if sub is None or child.error:
+                data = child.result(base)
+            else:
+                data = sub.result(child.state)
+            result = BranchResult(
+                data,
+                branch=section.label(key),
+                index=index,
+                error=detached_value(child.error),
+                started=child.began,
+                ended=child.at,
+                run_id=child.run_id,
+                checkpoint_node=child.made_by,
+                changed=None if child.base is None else child.changed,
+                secrets=secrets,
+            )
+            found.append(result)
         return found
 
-    def joined(self) -> list[dict[str, Any]] | None:
-        """The same as plain dicts that share nothing, once all branches are done; None where there are none."""
+    def joined_results(self) -> list[dict[str, Any]] | None:
+        """The results as plain dicts that share nothing, once all branches are done; None without branches."""
         section = self.progress.section
         if section is None or section.inside or section.layer is not None:
             return None

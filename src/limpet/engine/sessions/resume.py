@@ -262,7 +262,7 @@ def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> b
     """Change the state as if a node had returned `update`; returns the delta. Raises `UnstorableValue`."""
     changes = Changes(State(progress.state), plan.schema.reducers, durable=True, base=progress.state)
     try:
-        delta = changes.collect(changes.private(tracked=False), dict(update))
+        delta = changes.collect(changes.hand_out(tracked=False), dict(update))
     except UnstorableValue as problem:
         raise refused_discreetly(problem, plan.secrets) from None
     progress.change(decode(delta))

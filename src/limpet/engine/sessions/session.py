@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from limpet.defaults import MAX_CONCURRENCY
 from limpet.engine.leases.lease_client import HeldLease, LeaseClient, StopRequest, with_holder_described
 from limpet.engine.loop.commands import Command, Verdict
+from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.questions import CallAbandoned
 from limpet.engine.node_context.scope import JournalLock, Scope
@@ -109,7 +110,6 @@ class Session:
         patience: float | None = None,
         losses: int = 0,
     ) -> None:
-        way_out = f"resume({progress.run_id!r}) tries it again" if writer is not None else ""
         self.compiled, self.progress, self.writer, self.held = compiled, progress, writer, held
         self.stop = held.stop if held is not None else StopRequest()
         self.journal_lock = JournalLock(Lock())
@@ -117,16 +117,35 @@ class Session:
         self._losses, self._opened_at = losses, 0 if writer is None else writer.sequence
         watched = writer is not None and (compiled.keep is not None or compiled.plan.layers is not None)
         self.retention = StepRetention(compiled.keep, whole) if watched else None
-        self.core = RunLifecycle(
-            compiled.plan, progress, writer, clock=time, chance=_chance, emit=compiled.emit,
-            interval=compiled.interval, preserve=compiled.preserve or bool(progress.meta.get("queued")),
-            stream=stream, way_out=way_out, timer=time if held is None else held.now, patience=patience,
-            leaving=lambda: self.stop.leaving,
-            resumed=resumed, keep=self._keep if writer is not None else None, journal_lock=self.journal_lock,
-            limit=compiled.max_concurrency, alone=compiled.executor is None, tolerant=compiled.tolerant,
-            mark=self._mark if self.retention is not None else None,
-            masker=SecretMasker(compiled.plan.secrets, compiled.secretive, compiled.stores_plain_text),
-        )  # fmt: skip
+        self.core = RunLifecycle(compiled.plan, self._run_context(stream, resumed, patience))
+
+    def _run_context(self, stream: bool, resumed: bool, patience: float | None) -> RunContext:
+        """What the loop gets from outside, made once for all loops of the run."""
+        compiled = self.compiled
+        progress = self.progress
+        saving = Saving(
+            writer=self.writer,
+            interval=compiled.interval,
+            preserve=compiled.preserve or bool(progress.meta.get("queued")),
+            tolerant=compiled.tolerant,
+            keep_result=None if self.writer is None else self._keep,
+            on_checkpoint=None if self.retention is None else self._mark,
+        )
+        masker = SecretMasker(compiled.plan.secrets, compiled.secretive, compiled.stores_plain_text)
+        limits = Limits(
+            max_concurrency=compiled.max_concurrency,
+            call_single_node_inline=compiled.executor is None,
+            max_wait=patience,
+            is_handover=lambda: self.stop.leaving,
+        )
+        return RunContext(
+            progress,
+            Clocks(now=time, store=time if self.held is None else self.held.now, random=_chance),
+            saving,
+            Reporting(masker, compiled.emit, stream, resumed),
+            limits,
+            self.journal_lock,
+        )
 
     @property
     def id(self) -> str:
@@ -253,7 +272,7 @@ class Session:
         if self.compiled.checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
             return None
         try:
-            return hand_over(self.compiled.checkpointer, self.progress, self.core.joined())
+            return hand_over(self.compiled.checkpointer, self.progress, self.core.joined_results())
         except Exception as problem:
             return problem
 

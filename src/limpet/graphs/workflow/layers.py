@@ -145,13 +145,13 @@ class Layers:
 
     def _planned(self, ctx: Any, returned: Any) -> dict[str, Any]:
         if isinstance(returned, TaskResult):
-            ctx._take(returned)
+            ctx.add_result(returned)
         elif returned is not None:
             raise UsageError(
                 f"the handler after layers returns a TaskResult or None, not {type(returned).__name__}"
             )
         planning = Planning(self, ctx)
-        planning.decide(ctx.said.decisions if ctx.said is not None else ())
+        planning.decide(ctx.task_report.decisions if ctx.task_report is not None else ())
         planning.go_on()
         return planning.update()
 
@@ -184,9 +184,9 @@ class Layers:
         if condition is None:
             return ""
         function = condition.bind(spec, f"the condition of task {spec.name!r}", strict=False)
-        before = ctx.said.besides_answers() if ctx.said is not None else {"decisions": []}
+        before = ctx.task_report.without_answers() if ctx.task_report is not None else {"decisions": []}
         holds = function.call(**function.arguments(lambda thing: _offered(ctx, state, spec, thing)))
-        if ctx.said is not None and ctx.said.besides_answers() != before:
+        if ctx.task_report is not None and ctx.task_report.without_answers() != before:
             raise UsageError(
                 "a condition only looks; a task or the handler after layers says and decides things"
             )

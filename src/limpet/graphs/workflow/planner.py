@@ -32,7 +32,7 @@ class Planning:
 
     def __init__(self, layers: Layers, ctx: Any) -> None:
         progress: Progress = ctx.scope.progress
-        planned: Ahead | None = ctx.scope.kept
+        planned: Ahead | None = ctx.scope.layers_ahead
         self.layers, self.ctx, self.progress, self.state = layers, ctx, progress, progress.state
         self.layer = ctx.visit - 1
         self.dag: dict[str, Any] = {}
@@ -76,11 +76,11 @@ class Planning:
         if self.ready and self.layer >= self.layers.most:
             most = self.layers.most
             raise UsageError(f"max_layers ({most}) exceeded; a resume needs a workflow that allows more")
-        self.ctx.scope.kept = Ahead(self.ctx.visit, self.ready, self.rest, tuple(self.skips))
+        self.ctx.scope.layers_ahead = Ahead(self.ctx.visit, self.ready, self.rest, tuple(self.skips))
 
     def update(self) -> dict[str, Any]:
         """What changes in the state."""
-        said = self.ctx.said.update() if self.ctx.said is not None else {}
+        said = self.ctx.task_report.update() if self.ctx.task_report is not None else {}
         if self.refused:
             said["decisions"] = [*said.get("decisions", ()), *self.refused]
         changes = {"tasks": self.skips, "dag": self.dag}
@@ -88,7 +88,7 @@ class Planning:
 
     def _shared(self) -> dict[str, Any]:
         """The context, as the handler has it."""
-        said = self.ctx.said
+        said = self.ctx.task_report
         return (
             {"context": {**self.state["context"], **said.context}}
             if said is not None and said.context

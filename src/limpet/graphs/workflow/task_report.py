@@ -1,15 +1,22 @@
-"""What a task says besides its result: messages, decisions, context, and changes to what is still to be done.
+"""What a task reports besides its result: messages, decisions, context, and changes to the tasks still to run.
 
-A change is a decision too. It takes effect when the layer is done, and is stored with it.
+A change is a decision too. It takes effect when the layer is done, and is stored with it. A task reports through its
+`ctx`, or by returning a `TaskResult`.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from limpet.errors import UsageError
+from limpet.errors import UsageError, did_you_mean
 from limpet.graphs.workflow.state import TaskResult
+from limpet.journal.encoding.codec import encode
+
+if TYPE_CHECKING:
+    from limpet.graphs.workflow.layers import Layers
+    from limpet.journal.progress import Progress
 
 ADD_TASK: Final = "add_task"
 SKIP_TASKS: Final = "skip_tasks"
@@ -22,17 +29,23 @@ _TAKES: Final = ("name", "run", "depends_on", "optional", "arguments", "before",
 
 
 class TaskReport:
-    """What one call has said so far. It counts when the call is over, and completes."""
+    """What one call reports besides its result. It counts when the call completes, and is stored with its result.
 
-    __slots__ = ("by", "context", "decisions", "messages", "tasks")
+    `layers` and `flow` are the workflow's layers and its progress, where a task reports: changes to the workflow are
+    checked against them.
+    """
 
-    def __init__(self, by: str) -> None:
+    __slots__ = ("_flow", "_layers", "by", "context", "decisions", "messages", "tasks")
+
+    def __init__(self, by: str, layers: Layers | None = None, flow: Progress | None = None) -> None:
         self.by = by
         self.messages: list[Any] = []
         self.decisions: list[dict[str, Any]] = []
         self.context: dict[str, Any] = {}
         self.tasks: dict[str, Any] = {}
-        """The tasks that are to be added, by name."""
+        """The tasks to be added, by name."""
+        self._layers = layers
+        self._flow = flow
 
     def message(self, message: Any) -> None:
         """Add a message."""
@@ -57,20 +70,35 @@ class TaskReport:
         self.context.update(values)
 
     def answered(self, question_id: str, prompt: str, answer: Any) -> None:
-        """Somebody has answered a question; an answer that is secret is given as a mask."""
-        told = {"kind": ANSWER, "by": self.by, "question": question_id, "prompt": prompt, "answer": answer}
-        self.decisions.append(told)
+        """Add the answer to a question; a secret answer is given as a mask."""
+        decision = {
+            "kind": ANSWER,
+            "by": self.by,
+            "question": question_id,
+            "prompt": prompt,
+            "answer": answer,
+        }
+        self.decisions.append(decision)
 
-    def add_task(self, task: Mapping[str, Any]) -> None:
-        """Decide that there is one more task."""
+    def add_task(self, given: Any) -> None:
+        """Decide that the workflow has one more task. Raises `UsageError` if it can't have it."""
+        assert self._layers is not None
+        assert self._flow is not None
+        task = task_to_add(given)
+        self._layers.check_new(task, self._known_tasks, self._flow.state["inputs"], self.by)
+        encode(task, f"add_task({task['name']!r})")
         decision = {**task, "kind": ADD_TASK, "by": self.by}
         self.decisions.append(decision)
         self.tasks[task["name"]] = decision
 
     def skip(self, tasks: Iterable[str], reason: str) -> None:
-        """Decide that tasks aren't to run."""
-        named = list(tasks)
-        self.decisions.append({"kind": SKIP_TASKS, "by": self.by, "tasks": named, "reason": reason})
+        """Decide that tasks aren't to run. Raises `UsageError` for a task that the workflow doesn't have."""
+        names = list(tasks)
+        known = self._known_tasks
+        for name in names:
+            if not isinstance(name, str) or name not in known:
+                raise UsageError(f"skip(): there is no task {name!r}{did_you_mean(name, known)}")
+        self.decisions.append({"kind": SKIP_TASKS, "by": self.by, "tasks": names, "reason": reason})
 
     def skip_layers(self, count: int, reason: str) -> None:
         """Decide that the next layers aren't to run."""
@@ -78,8 +106,8 @@ class TaskReport:
             raise UsageError(f"skip_layers() takes a whole number from 1, not {count!r}")
         self.decisions.append({"kind": SKIP_LAYERS, "by": self.by, "layers": count, "reason": reason})
 
-    def take(self, result: TaskResult) -> None:
-        """Add what was returned, but for changes to what is to be done: whether they can be is for others to say."""
+    def add_result(self, result: TaskResult) -> None:
+        """Add what a task returned besides its value. Raises `UsageError` for what can't be added."""
         for kind in ("messages", "decisions", "skip", "add_tasks"):
             given = getattr(result, kind)
             if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
@@ -88,23 +116,40 @@ class TaskReport:
         for decision in result.decisions:
             self.decide(decision, {})
         self.share(result.context)
+        for task in result.add_tasks:
+            self.add_task(task)
+        if skipped := list(result.skip):
+            self.skip(skipped, "")
 
-    def besides_answers(self) -> dict[str, Any]:
-        """All of it but what people have answered, which they may be asked anywhere."""
-        said = self.update()
-        said["decisions"] = [each for each in self.decisions if each["kind"] != ANSWER]
-        return said
+    def add_inner_decisions(self, final: Mapping[str, Any]) -> None:
+        """Add what was decided in a workflow that this task ran, given its final state."""
+        for each in final["decisions"] or ():
+            self.decisions.append({**each, "by": f"{self.by}/{each['by']}"})
+
+    def without_answers(self) -> dict[str, Any]:
+        """All of it except answers, which any function may ask for."""
+        update = self.update()
+        update["decisions"] = [each for each in self.decisions if each["kind"] != ANSWER]
+        return update
 
     def update(self) -> dict[str, Any]:
-        """All of it as an update of the state; what there is none of is left out."""
-        said: dict[str, Any] = {
-            "messages": self.messages, "decisions": self.decisions, "context": self.context
-        }  # fmt: skip
-        return {key: value.copy() for key, value in said.items() if value}
+        """All of it as an update of the state, without what is empty."""
+        update: dict[str, Any] = {
+            "messages": self.messages,
+            "decisions": self.decisions,
+            "context": self.context,
+        }
+        return {key: value.copy() for key, value in update.items() if value}
+
+    @property
+    def _known_tasks(self) -> Mapping[str, Any]:
+        """The tasks of the workflow, as far as this task knows: those that others add meanwhile aren't known."""
+        assert self._flow is not None
+        return ChainMap(self.tasks, self._flow.state["dag"])
 
 
 def task_to_add(given: Any) -> dict[str, Any]:
-    """What `add_task` was told, as data. Raises `UsageError` for what it doesn't take."""
+    """The arguments of `add_task`, as data. Raises `UsageError` for those that it doesn't take."""
     if not isinstance(given, Mapping):
         raise UsageError(f"a task to be added is described by a dict, not {type(given).__name__}")
     unknown = [key for key in given if key not in _TAKES]

@@ -300,13 +300,13 @@ class Work(NamedTuple):
     def update(self, task: Any, returned: Any, at: float) -> dict[str, Any]:
         """The update that stands for a call that completed. Raises `UsageError` for what can't be one."""
         if isinstance(returned, TaskResult):
-            task._take(returned)
+            task.add_result(returned)
             returned = returned.value
         record = {**self._record(task, TASK_COMPLETED, at), "result": returned}
         if self.secret:
             record["secret"] = True
         update = {"tasks": {self.spec.name: record}}
-        return update if task.said is None else {**update, **task.said.update()}
+        return update if task.task_report is None else {**update, **task.task_report.update()}
 
     def failed(self, task: Any, error: dict[str, Any], at: float) -> dict[str, Any]:
         """The update that stands for a call that failed for good, where that is no harm."""

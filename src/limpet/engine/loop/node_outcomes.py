@@ -1,0 +1,226 @@
+"""What follows from the outcome of a call that didn't complete, and how a loop saves what happened.
+
+A node that failed is tried again or stops its loop; one that asked pauses it; one that sleeps is called again later.
+When a sleep ends, or the next attempt is due, is stored with the position, by the store's clock. So a process that
+resumes the run waits for the rest and no longer, and while no process holds the run, it lies in the store until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final
+
+from limpet.engine.loop.commands import Asked, Cancelled, Failed, Sleeping, Wait, WaitTooLong
+from limpet.engine.loop.run_context import SAVE, SLEEPING, LoopStop, stop_for
+from limpet.engine.node_context.node_context import NodeContext
+from limpet.graphs.plan import END, PlanNode
+from limpet.journal.store import CANCELLED, FAILED, PAUSED
+from limpet.journal.waits import ARRIVAL, FAILED_PHASE, NEXT_ATTEMPT
+from limpet.observe import events
+
+if TYPE_CHECKING:
+    from limpet.engine.loop.node_loop import NodeLoop
+
+CLOCK_TOLERANCE: Final = 0.001
+"""A wait of fewer seconds counts as over: clocks don't measure it reliably."""
+
+MayStop = Generator[Any, Any, LoopStop | None]
+"""A part of a loop: it yields commands, and returns why the loop stops, or None if it continues."""
+
+
+def handle_unfinished(
+    loop: NodeLoop, ctx: NodeContext, outcome: Failed | Asked | Sleeping | Cancelled | LoopStop
+) -> MayStop:
+    """A node didn't complete: take back what it changed, then try it again (None), or stop."""
+    loop.context.reporting.masker.remember_state(ctx.state)
+    ctx.close()
+    loop.changes.undo(ctx.state)
+    if loop.context.reporting.emit is not None:
+        loop.reporter.node_ends(ctx, outcome)
+    match outcome:
+        case Asked():
+            return _pause(loop, ctx, outcome)
+        case Sleeping():
+            return (yield from _sleep(loop, ctx, outcome))
+        case Cancelled():
+            return LoopStop(CANCELLED)
+        case Failed(error, again):
+            stop = LoopStop(FAILED, loop, loop.reporter.error_line(error), error, FAILED_PHASE)
+            return (yield from _retry_or_stop(loop, ctx, error, again, stop))
+        case LoopStop(status, cause=cause):
+            if status != FAILED:
+                return outcome
+            error = cause or RuntimeError(outcome.reason)
+            return (yield from _retry_or_stop(loop, ctx, error, cause is not None, outcome))
+
+
+def forgive_failure(
+    loop: NodeLoop, ctx: NodeContext, outcome: Failed | LoopStop
+) -> Generator[Any, Any, tuple[Failed | None, bytes | None]]:
+    """A task of a workflow failed. If it won't be tried again and no task needs it, its failure is its result.
+
+    Returns the failure and the delta that records it, or two Nones where the failure counts as any other.
+    """
+    work = ctx.plan_node.work
+    assert work is not None
+    if isinstance(outcome, Failed):
+        failed = outcome
+    elif outcome.status == FAILED:
+        failed = Failed(outcome.cause or RuntimeError(outcome.reason), again=outcome.cause is not None)
+    else:
+        return None, None
+    if not work.safe_to_fail or (failed.again and _retry_delay(loop, ctx, failed.error) is not None):
+        return None, None
+    reporter = loop.reporter
+    yield from reporter.stream(reporter.stream_events.node_fails(reporter, ctx, failed.error, None))
+    if isinstance(outcome, LoopStop):
+        error = error_of(loop, outcome)
+    else:
+        error = reporter.error_data(failed.error, loop.scope.place(ctx.node))
+    delta = loop.changes.collect(ctx.state, work.failed(ctx, error, loop.context.clocks.now()))
+    return failed, delta
+
+
+def _pause(loop: NodeLoop, ctx: NodeContext, outcome: Asked) -> LoopStop:
+    hide = loop.reporter.hide
+    question = outcome.question._replace(prompt=hide(outcome.question.prompt))
+    reason = f"{loop.scope.place(ctx.node)!r} asks: {question.prompt}{hide(outcome.note)}"
+    return LoopStop(PAUSED, loop, reason, questions=[question])
+
+
+def _sleep(loop: NodeLoop, ctx: NodeContext, outcome: Sleeping) -> MayStop:
+    """Store until when a node sleeps. It is called again then."""
+    loop.reporter.notify(events.NODE_SLEEP, node=ctx.node, until=outcome.until)
+    return (yield from _store_timers(loop, outcome.until, {}, outcome.timer, ARRIVAL))
+
+
+def _retry_or_stop(
+    loop: NodeLoop, ctx: NodeContext, error: BaseException, again: bool, stop: LoopStop
+) -> MayStop:
+    """Store a failed attempt and when the next one is due; or stop if it was the last."""
+    delay = _retry_delay(loop, ctx, error) if again else None
+    reporter = loop.reporter
+    yield from reporter.stream(reporter.stream_events.node_fails(reporter, ctx, error, delay))
+    if delay is None:
+        return stop
+    line = reporter.error_line(error)
+    reporter.notify(events.NODE_RETRY, node=ctx.node, attempt=ctx.attempt, delay=delay, error=line)
+    # The attempt is stored before the next one, so that a crash doesn't give the node more attempts than it has.
+    changes: dict[str, Any] = {
+        "attempts": ctx.attempt,
+        "error": reporter.error_data(error, loop.scope.place(ctx.node)),
+    }
+    if loop.progress.section is not None:
+        changes["section_again"] = True
+    due = loop.context.clocks.store() + delay
+    return (yield from _store_timers(loop, due, changes, NEXT_ATTEMPT))
+
+
+def _retry_delay(loop: NodeLoop, ctx: NodeContext, error: BaseException) -> float | None:
+    """For how many seconds to wait before the next attempt; None if the node isn't tried again."""
+    retry = ctx.plan_node.retry
+    if retry is None or not retry.applies(error, ctx.attempt):
+        return None
+    return retry.delay(ctx.attempt, loop.context.clocks.random())
+
+
+def _store_timers(loop: NodeLoop, until: float, changes: dict[str, Any], *timers: str) -> MayStop:
+    """Store that the position waits until then."""
+    record(loop, {**changes, "timers": {**loop.progress.timers, **dict.fromkeys(timers, until)}})
+    return (yield from save(loop))
+
+
+def wait_until_due(loop: NodeLoop) -> MayStop:
+    """Wait until the position is due. Returns why the loop stops if it can't wait that long here."""
+    limits = loop.context.limits
+    until = loop.progress.rests_until
+    while (left := until - loop.context.clocks.store()) > CLOCK_TOLERANCE:
+        # A branch always asks: whether its wait is too long depends on what the other branches do.
+        if not loop.nested and limits.max_wait is not None and left > limits.max_wait:
+            return LoopStop(SLEEPING)
+        answer = yield Wait(left)
+        if isinstance(answer, WaitTooLong):
+            return LoopStop(SLEEPING)
+        if isinstance(answer, Cancelled):
+            return LoopStop(CANCELLED)
+    return None
+
+
+def delay_arrival(loop: NodeLoop, node: PlanNode, target: str | None) -> None:
+    """Record when the run arrives at `target`, if the edge from `node` to it has a delay."""
+    if node.delays is None or target is None or target == END:
+        return
+    delay = node.delays.get(target, 0.0)
+    if delay:
+        record(loop, {"timers": {ARRIVAL: loop.context.clocks.store() + delay}})
+
+
+def record(loop: NodeLoop, changes: dict[str, Any]) -> None:
+    """Apply a change of the position that isn't a completed node; the next commit stores it."""
+    p = loop.progress
+    writer = loop.context.saving.writer
+    at = loop.context.clocks.now()
+    # The record is made first, as the position was before: replaying the journal applies it to just that.
+    data = b"" if writer is None else p.move_record(changes, at)
+    p.move(changes)
+    if loop.nested and p.done:
+        p.end()
+    if writer is not None:
+        writer.put(loop.context.root, loop.scope.path, at, data)
+
+
+def save(loop: NodeLoop) -> MayStop:
+    """Make all that happened durable. Returns why the loop stops if the store refused, and that isn't tolerated."""
+    writer = loop.context.saving.writer
+    if writer is None:
+        return None
+    # The records of parallel branches share a commit, so a branch leaves it to its runner to make one.
+    answer = yield SAVE if loop.nested else writer.commit()
+    if isinstance(answer, Exception):
+        return (yield from save_refused(loop, answer))
+    step_saved(loop)
+    return None
+
+
+def step_saved(loop: NodeLoop, *, reported: bool = False) -> None:
+    """The last step is durable: tell the observers, unless they know it already (`reported`)."""
+    root = loop.context.root
+    on_checkpoint = loop.context.saving.on_checkpoint
+    if on_checkpoint is not None and not loop.nested and loop.checkpointed != root.iterations:
+        loop.checkpointed = root.iterations
+        on_checkpoint()
+    loop.state._saved = f"{root.run_id}@{root.step}"
+    if not reported:
+        loop.reporter.notify(events.CHECKPOINT_SAVE, node=loop.progress.made_by, step=root.step)
+
+
+def save_refused(loop: NodeLoop, refusal: Exception) -> MayStop:
+    """The store refused the records: continue if the run tolerates it, or stop.
+
+    The records stay pending, so the next commit holds them as well.
+    """
+    context = loop.context
+    if not context.tolerates(refusal):
+        return stop_for(refusal)
+    if context.save_error is refusal:
+        return None  # it was reported before: several branches get the same refusal
+    error = loop.reporter.error_line(refusal)
+    if context.save_error is None:
+        from logging import getLogger
+
+        log = getLogger("limpet.run")
+        log.warning("run %s continues although it can't be saved: %s", context.root.run_id, error)
+    context.save_error = refusal
+    step = context.root.step
+    loop.reporter.notify(events.CHECKPOINT_FAIL, node=loop.progress.made_by, step=step, error=error)
+    yield from loop.reporter.stream(loop.reporter.stream_events.save_fails(error))
+    return None
+
+
+def error_of(loop: NodeLoop, stop: LoopStop) -> dict[str, Any]:
+    """A failure as data, with the full name of the node."""
+    at = stop.at or loop
+    node = at.scope.place(at.progress.node)
+    if stop.cause is None:
+        return {"type": "", "message": stop.reason, "node": node}
+    return loop.reporter.error_data(stop.cause, node)
