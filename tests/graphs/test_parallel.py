@@ -1136,7 +1136,7 @@ def test_an_error_that_can_not_tell_of_itself_is_collected(via: Via) -> None:
         {"a": fails, "b": None}, lambda parallel_results: seen.extend(parallel_results), on_error="collect"
     )
     via.execute(graph.compile(store=MemoryStore()), {})
-    assert seen[0].error["message"] == "(its text can't be had)"
+    assert seen[0].error["message"] == "(its text can't be read)"
 
 
 def test_a_predicate_that_fails_in_a_branch_does_not_run_its_node_again(store: Any, via: Via) -> None:
