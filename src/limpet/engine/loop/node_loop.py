@@ -386,7 +386,7 @@ class NodeLoop:
             assert p.section is not None
             final = p.section.children[ctx.node].result()
             if ctx.plan_node.work is not None:
-                ctx.add_inner_decisions(final)
+                ctx._add_inner_decisions(final)
                 return sub.result(final)
             left = call_unlocked(sub.leave, final, self.state, self.plan.schema)
             self.changes.replace(p.section.kept)

@@ -364,11 +364,11 @@ class NodeContext:
         """Decide that the next layers of the workflow aren't to run."""
         self._report_for("skip_layers").skip_layers(count, reason)
 
-    def add_result(self, result: TaskResult) -> None:
+    def _add_result(self, result: TaskResult) -> None:
         """Report what a task returned besides its value. Raises `UsageError` for what can't be reported."""
         self._report_for("TaskResult").add_result(result)
 
-    def add_inner_decisions(self, final: Mapping[str, Any]) -> None:
+    def _add_inner_decisions(self, final: Mapping[str, Any]) -> None:
         """The graph inside of this task is done: if that is a workflow, its decisions were made in this task."""
         if "dag" in final and final.get("decisions"):
             self._report_for("a workflow").add_inner_decisions(final)

@@ -145,7 +145,7 @@ class Layers:
 
     def _planned(self, ctx: Any, returned: Any) -> dict[str, Any]:
         if isinstance(returned, TaskResult):
-            ctx.add_result(returned)
+            ctx._add_result(returned)
         elif returned is not None:
             raise UsageError(
                 f"the handler after layers returns a TaskResult or None, not {type(returned).__name__}"

@@ -300,7 +300,7 @@ class Work(NamedTuple):
     def update(self, task: Any, returned: Any, at: float) -> dict[str, Any]:
         """The update that stands for a call that completed. Raises `UsageError` for what can't be one."""
         if isinstance(returned, TaskResult):
-            task.add_result(returned)
+            task._add_result(returned)
             returned = returned.value
         record = {**self._record(task, TASK_COMPLETED, at), "result": returned}
         if self.secret:
