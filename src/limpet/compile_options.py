@@ -1,22 +1,23 @@
-"""How a graph is run and saved: what `compile()` takes, checked, and made into what a run needs."""
+"""What `compile()` takes, checked, and made into the `CompiledGraph` that runs need."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from time import time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from limpet.defaults import LEASE, MAX_CONCURRENCY
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.sessions.session import CompiledGraph
-from limpet.engine.sessions.step_retention import Upkeep
+from limpet.engine.sessions.session import CompiledGraph, OnSaveError
+from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError
 from limpet.graphs.config import CheckpointConfig
 from limpet.graphs.plan import Plan
 from limpet.journal.store import Store
 from limpet.observe.events import ObserverLike
 from limpet.observe.hub import gather
+from limpet.observe.registry import resolve_observer
 from limpet.stores.memory import MemoryStore
 from limpet.stores.opening import open_default_store, open_store
 from limpet.stores.user_stores.checkpointer import Checkpointer, MemoryCheckpointer
@@ -24,22 +25,30 @@ from limpet.stores.user_stores.checkpointer import Checkpointer, MemoryCheckpoin
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from limpet.graphs.workflow.builder import OnMismatch
     from limpet.stores.retention import Retention
 
-OnSaveError = Literal["fail", "continue", "wait"]
 
+class WorkflowOptions(TypedDict, total=False):
+    """How a workflow runs: what `Workflow(…)` and its `compile(…)` take besides the store."""
 
-def keys_given(encryption: Any) -> Any:
-    """What `compile(encryption=…)` was given, as `Keys` if it is a key: nothing else is to hold it."""
-    if encryption is None or encryption is False:
-        return encryption
-    from limpet.stores.composite.keys import read_keys
-
-    return read_keys(encryption)
+    preserve: bool
+    lease: float
+    executor: Executor | None
+    max_concurrency: int
+    on_save_error: OnSaveError
+    on_mismatch: OnMismatch
+    keep: int | None
+    encryption: Any
+    allow_plain_text_secrets: bool
+    retention: Retention | None
 
 
 class CompileOptions(NamedTuple):
-    """The settings that every kind of graph has. What is None is as `checkpoint` says, or as it is without."""
+    """The options of `compile()` that every kind of graph has; `StateGraph.compile` documents them.
+
+    An `interval` or `preserve` that is None is taken from `checkpoint`.
+    """
 
     store: Any = None
     checkpointer: Checkpointer | None = None
@@ -57,83 +66,107 @@ class CompileOptions(NamedTuple):
     retention: Retention | None = None
 
     def compiled(self, plan: Plan, observers: Iterable[ObserverLike]) -> CompiledGraph:
-        """The plan and all that a run of it needs. Raises `DefinitionError` for settings that can't be."""
+        """The plan and all that a run of it needs. Raises `DefinitionError` for wrong options."""
         mistakes = list(self._mistakes())
         if mistakes:
             raise DefinitionError(mistakes, plan.name, "graph" if plan.layers is None else "workflow")
-        opened, every = self._store()
-        if opened is None and plan.interrupts:
-            raise DefinitionError(
-                "interrupts need somewhere to save the run: compile(store=…), compile(checkpoint_dir=…) "
-                "or compile(checkpointer=…)",
-                plan.name,
-            )
-        for what, given in (
-            ("an interval", self.interval),
-            ("retention", self.retention),
-            ("encryption", self.encryption),
-        ):
-            if opened is None and given:
-                raise DefinitionError(f"{what} needs a store: compile(store=…)", plan.name)
-        plain_text_place = None if self.allow_plain_text_secrets else self._plain_text_place(opened)
+        store, interval = self._open_store()
+        if self.interval is not None:
+            interval = CheckpointConfig(interval=self.interval).interval
+        if store is None:
+            self._refuse_what_needs_a_store(plan)
+        plain_text_place = ""
+        if not self.allow_plain_text_secrets:
+            plain_text_place = self._plain_text_place(store)
         if plain_text_place and plan.holds_secrets:
             raise DefinitionError(_plain_text_secrets_message(plan, plain_text_place), plan.name)
         return CompiledGraph(
             plan=plan,
-            client=None if opened is None else client_for(opened, self.lease),
-            interval=every if self.interval is None else CheckpointConfig(interval=self.interval).interval,
+            client=None if store is None else client_for(store, self.lease),
+            interval=interval,
             preserve=self.checkpoint.preserve if self.preserve is None else self.preserve,
             emit=gather(observers, time),
-            checkpointer=self._checkpointer(),
-            own=self.store is not None or (self.checkpointer is None and self.checkpoint_dir is None),
+            checkpointer=self._open_checkpointer(),
+            scratch_store=self.store is None and self._uses_checkpointer,
             executor=self.executor,
             max_concurrency=self.max_concurrency,
-            tolerant=self.on_save_error == "continue",
-            patient=self.on_save_error == "wait",
+            on_save_error=self.on_save_error,
             keep=self.keep,
-            upkeep=None if self.retention is None else Upkeep(self.retention, plan.name),
-            secretive=plan.holds_secrets,
+            cleanup=None if self.retention is None else BackgroundCleanup(self.retention, plan.name),
+            has_secrets=plan.holds_secrets,
             stores_plain_text=bool(plain_text_place),
         )
 
-    def _checkpointer(self) -> Checkpointer | None:
+    @property
+    def _uses_checkpointer(self) -> bool:
+        return self.checkpointer is not None or self.checkpoint_dir is not None
+
+    def _open_store(self) -> tuple[Store | None, int]:
+        """The store, if there is one, and after how many steps runs are saved to it."""
+        interval = self.checkpoint.interval
+        if self.store is not None:
+            return open_store(self.store, self.encryption), interval or 1
+        if self._uses_checkpointer:
+            # The checkpointer gets a run only where it stops. Until then it is kept in memory.
+            return MemoryStore(), 0
+        if interval:
+            return open_store(self.checkpoint.store, self.encryption), interval
+        default = open_default_store(self.encryption)
+        return default, 0 if default is None else 1
+
+    def _open_checkpointer(self) -> Checkpointer | None:
         if self.checkpoint_dir is None:
             return self.checkpointer
         from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 
         return CheckpointFiles(self.checkpoint_dir)
 
-    def _store(self) -> tuple[Store | None, int]:
-        """The store, if there is one, and after how many steps it is saved to."""
-        every = self.checkpoint.interval
-        if self.store is not None:
-            return open_store(self.store, self.encryption), every or 1
-        if self.checkpointer is not None or self.checkpoint_dir is not None:
-            return MemoryStore(), 0
-        if every:
-            return open_store(self.checkpoint.store, self.encryption), every
-        opened = open_default_store(self.encryption)
-        return opened, int(opened is not None)
+    def _refuse_what_needs_a_store(self, plan: Plan) -> None:
+        if plan.interrupts:
+            raise DefinitionError(
+                "interrupts need somewhere to save the run: compile(store=…), compile(checkpoint_dir=…) "
+                "or compile(checkpointer=…)",
+                plan.name,
+            )
+        needing = (
+            ("an interval", self.interval),
+            ("retention", self.retention),
+            ("encryption", self.encryption),
+        )
+        for name, given in needing:
+            if given:
+                raise DefinitionError(f"{name} needs a store: compile(store=…)", plan.name)
 
-    def _plain_text_place(self, opened: Store | None) -> str:
-        """Where runs would be kept for all to read, in words; empty if nowhere."""
+    def _plain_text_place(self, store: Store | None) -> str:
+        """Where runs would be stored unencrypted, in words; empty if nowhere."""
         if self.checkpoint_dir is not None:
             return f"checkpoint files in {os.fspath(self.checkpoint_dir)!r}"
         if self.checkpointer is not None:
             return "" if isinstance(self.checkpointer, MemoryCheckpointer) else f"{self.checkpointer!r}"
-        if opened is None or isinstance(opened, MemoryStore) or getattr(opened, "encrypted", False):
+        if store is None or isinstance(store, MemoryStore) or getattr(store, "encrypted", False):
             return ""
-        return f"{opened!r}"
+        return f"{store!r}"
 
-    def _mistakes(self) -> Iterable[str]:
+    def _mistakes(self) -> Iterator[str]:
+        """Everything that is wrong with single options, and with those that exclude each other."""
+        yield from self._wrong_values()
         if self.store is not None and self.checkpointer is not None:
             yield "give a store or a checkpointer, not both"
         if self.checkpointer is not None and self.checkpoint_dir is not None:
             yield "give a checkpointer or a checkpoint_dir, not both"
-        if self.checkpoint_dir is not None and not (
-            self.checkpoint_dir and isinstance(self.checkpoint_dir, str | os.PathLike)
-        ):
-            yield f"checkpoint_dir is the path of a directory, not {self.checkpoint_dir!r}"
+        if self.checkpoint_dir is not None and self.store is None and self.interval:
+            yield "a checkpoint_dir keeps a run when it stops; an interval needs a store"
+        if self.checkpointer is not None and self.interval:
+            yield "a checkpointer keeps a run when it stops; an interval needs a store"
+        if self.encryption not in (None, False) and self._uses_checkpointer:
+            yield "encryption is for a store; what a checkpointer or checkpoint_dir keeps isn't encrypted"
+        if self.retention is not None and self._uses_checkpointer and self.store is None:
+            yield "retention is for a store; clean_checkpoints() is for the files of a checkpoint_dir"
+
+    def _wrong_values(self) -> Iterator[str]:
+        folder = self.checkpoint_dir
+        if folder is not None and not (folder and isinstance(folder, str | os.PathLike)):
+            yield f"checkpoint_dir is the path of a directory, not {folder!r}"
         if self.checkpointer is not None and not isinstance(self.checkpointer, Checkpointer):
             yield f"a checkpointer has save() and load(); {self.checkpointer!r} doesn't"
         if not self.lease > 0:
@@ -142,27 +175,33 @@ class CompileOptions(NamedTuple):
             yield f"an executor has submit(); {self.executor!r} doesn't"
         if type(self.max_concurrency) is not int or self.max_concurrency < 1:
             yield f"max_concurrency is a whole number from 1, not {self.max_concurrency!r}"
-        if self.checkpoint_dir is not None and self.store is None and self.interval:
-            yield "a checkpoint_dir keeps a run when it stops; an interval needs a store"
-        if self.checkpointer is not None and self.interval:
-            yield "a checkpointer keeps a run when it stops; an interval needs a store"
         if self.on_save_error not in ("fail", "continue", "wait"):
             yield f"on_save_error is 'fail', 'continue' or 'wait', not {self.on_save_error!r}"
         if self.keep is not None and (type(self.keep) is not int or self.keep < 1):
             yield f"keep is a whole number from 1, or None for all, not {self.keep!r}"
         if self.retention is not None and not hasattr(self.retention, "statuses"):
             yield f"retention is a Retention, such as Retention(completed='7d'), not {self.retention!r}"
-        elsewhere = self.checkpointer is not None or self.checkpoint_dir is not None
-        if self.encryption not in (None, False) and elsewhere:
-            yield "encryption is for a store; what a checkpointer or checkpoint_dir keeps isn't encrypted"
-        if self.retention is not None and elsewhere and self.store is None:
-            yield "retention is for a store; clean_checkpoints() is for the files of a checkpoint_dir"
+
+
+def read_encryption(given: Any) -> Any:
+    """The `encryption` option of `compile()`, with a key read into `Keys`, so that nothing else holds the key."""
+    if given is None or given is False:
+        return given
+    from limpet.stores.composite.keys import read_keys
+
+    return read_keys(given)
+
+
+def resolve_observers(observer: Any, observers: Iterable[Any]) -> list[ObserverLike]:
+    """The observers of a graph, by name or as objects: `observer`, unless it is None, and `observers`."""
+    given = list(observers) if observer is None else [observer, *observers]
+    return [resolve_observer(each) for each in given]
 
 
 def _plain_text_secrets_message(plan: Plan, where: str) -> str:
-    named = ", ".join(map(repr, sorted(plan.secrets))) or "the results of tasks"
+    secrets = ", ".join(map(repr, sorted(plan.secrets))) or "the results of tasks"
     return (
-        f"it has secrets ({named}), and {where} would store them in plain text: encrypt them with "
+        f"it has secrets ({secrets}), and {where} would store them in plain text: encrypt them with "
         "compile(store=…, encryption=key) or LIMPET_ENCRYPTION_KEY, or allow it with "
         "compile(allow_plain_text_secrets=True)"
     )

@@ -335,8 +335,8 @@ class GraphMethods(ABC, Generic[S]):
 
         compiled = self.compiled()
         policy = retention
-        if policy is None and compiled.upkeep is not None:
-            policy = compiled.upkeep.policy
+        if policy is None and compiled.cleanup is not None:
+            policy = compiled.cleanup.policy
         if not isinstance(policy, Retention):
             raise UsageError(
                 "cleanup() needs a policy: cleanup(Retention(completed='7d')), or compile(retention=…)"

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from limpet.compile_options import CompileOptions, OnSaveError, keys_given
+from limpet.compile_options import CompileOptions, read_encryption, resolve_observers
 from limpet.defaults import LEASE, MAX_CONCURRENCY, MAX_ITERATIONS
 from limpet.engine.node_context.questions import ResumeInput
-from limpet.engine.sessions import checkpoint_refs as references
-from limpet.engine.sessions import resume as entry
-from limpet.engine.sessions.session import CompiledGraph
+from limpet.engine.sessions.checkpoint_refs import run_of
+from limpet.engine.sessions.resume import recall
+from limpet.engine.sessions.session import CompiledGraph, OnSaveError, Session
 from limpet.errors import UsageError
 from limpet.graph_methods import GraphMethods
 from limpet.graphs.builder import GraphBuilder, stop_names
 from limpet.graphs.config import CheckpointConfig, GraphConfig
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
-from limpet.observe.registry import resolve_observer
 from limpet.run import AsyncRun, Run
 from limpet.stores.opening import open_store
 from limpet.stores.user_stores.checkpointer import Checkpointer
@@ -33,8 +32,8 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
     """A graph of functions over one state: nodes, edges with conditions, cycles.
 
     `schema` names the state's keys: a dict of types, a TypedDict, a dataclass or a pydantic model, with
-    `Annotated[list, append]` for a key that is reduced. `observer` and `observers` watch all runs, by name or
-    as objects. `checkpoint` is a `CheckpointConfig`; `compile(store=…)` says the same in fewer words.
+    `Annotated[list, append]` for a key that has a reducer. `observer` and `observers` watch all runs, by name or
+    as objects. `checkpoint` is a `CheckpointConfig`; `compile(store=…)` does the same in fewer words.
     """
 
     def __init__(
@@ -48,14 +47,14 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         checkpoint: CheckpointConfig | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(schema, name=name, max_iterations=max_iterations)
-        watching = [*([] if observer is None else [observer]), *observers]
-        self._observers = [resolve_observer(each) for each in watching]
+        self._observers = resolve_observers(observer, observers)
         self._checkpoint = _checkpoint_config(checkpoint)
         if self._checkpoint.interval:
-            opened = open_store(self._checkpoint.store, encryption=False)  # that is for compile() to say
+            # Opened here, so that a mistake shows here. Not encrypted yet: that is an option of compile().
+            opened = open_store(self._checkpoint.store, encryption=False)
             self._checkpoint = CheckpointConfig(opened, self._checkpoint.interval, self._checkpoint.preserve)
-        self._settings = CompileOptions(checkpoint=self._checkpoint)
-        self._stops: tuple[list[str], list[str]] = ([], [])
+        self._options = CompileOptions(checkpoint=self._checkpoint)
+        self._interrupts: tuple[list[str], list[str]] = ([], [])
         self._compiled: CompiledGraph | None = None
 
     @classmethod
@@ -89,35 +88,49 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         allow_plain_text_secrets: bool = False,
         retention: Retention | None = None,
     ) -> StateGraph:
-        """Check the graph, fix how it runs, and return it.
+        """Check the graph, set how it runs, and return it.
 
         `store` (an object, a registered name, a URL or a file) saves every run after each node, or after
-        every `interval`-th, and always when it stops; `preserve` keeps what is saved of a run that completed.
-        `interrupt_before` and `interrupt_after` stop a run at nodes, for which there must be somewhere to
-        save: a store, a `checkpoint_dir`, or a `checkpointer` with `save` and `load`. In a `checkpoint_dir` a file is
-        written wherever a run stops, before you are told, and its path is the event's `checkpoint_path`.
+        every `interval`-th, and always when it stops; `preserve` keeps the journal of a run that completed.
+        `interrupt_before` and `interrupt_after` stop a run at nodes. They need somewhere to save the run: a store, a
+        `checkpoint_dir`, or a `checkpointer` with `save` and `load`. In a `checkpoint_dir` a file is written wherever
+        a run stops, before you get the event, which has the file's path as `checkpoint_path`.
 
-        `lease` is how many seconds another process waits before it takes over a run whose process has gone silent.
-        `keep` is how many of a run's newest steps can be gone back to, at least; None keeps all.
+        `lease` is how many seconds another process waits before it takes over a run whose process doesn't answer.
+        `keep` is how many of a run's newest steps can be read and rolled back to, at least; None keeps all.
 
-        A save that fails stops the run, so that nothing is done that might be lost. With `on_save_error="continue"`
-        it goes on: its status is `degraded` until a save works again, which then saves all that wasn't.
+        A save that fails stops the run, so that no work is done that might be lost. With `on_save_error="continue"`
+        the run continues: its status is `degraded` until a save succeeds, which then saves everything.
+        `on_save_error="wait"` tries again until the store can be reached.
 
-        Nodes of parallel branches run at once, at most `max_concurrency` of a run: sync ones in threads, or by the
-        `executor` (any of `concurrent.futures`; you end it yourself), async ones on the event loop.
+        Nodes of parallel branches run concurrently, at most `max_concurrency` of a run: sync ones in threads, or by
+        the `executor` (any of `concurrent.futures`; shut it down yourself), async ones on the event loop.
 
-        `encryption` is the key, or `Keys`, that all in the store is encrypted with; without, that of the environment,
-        if there is one, unless this is False. A graph with secrets needs it where the store isn't in memory, unless
+        `encryption` is the key, or `Keys`, that everything in the store is encrypted with; by default that of the
+        environment, if there is one, unless this is False. A graph with secrets needs a key, except in memory, unless
         `allow_plain_text_secrets` allows them to be stored as they are. `retention` says how long runs of
-        this graph are kept that have stopped: old ones go in the background now and then, when one stops; `cleanup()`
-        does it at once.
+        this graph are kept after they have stopped: expired runs are deleted in the background when a run stops, or
+        by `cleanup()`.
+
         Raises `DefinitionError` that lists all mistakes.
         """
-        self._settings = CompileOptions(
-            store, checkpointer, interval, preserve, lease, executor, max_concurrency, on_save_error, keep,
-            self._checkpoint, checkpoint_dir, keys_given(encryption), allow_plain_text_secrets, retention,
-        )  # fmt: skip
-        self._stops = (
+        self._options = CompileOptions(
+            store=store,
+            checkpointer=checkpointer,
+            interval=interval,
+            preserve=preserve,
+            lease=lease,
+            executor=executor,
+            max_concurrency=max_concurrency,
+            on_save_error=on_save_error,
+            keep=keep,
+            checkpoint=self._checkpoint,
+            checkpoint_dir=checkpoint_dir,
+            encryption=read_encryption(encryption),
+            allow_plain_text_secrets=allow_plain_text_secrets,
+            retention=retention,
+        )
+        self._interrupts = (
             stop_names("interrupt_before", interrupt_before),
             stop_names("interrupt_after", interrupt_after),
         )
@@ -133,12 +146,12 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
     ) -> str:
         """Write a checkpoint file by hand, whole or not at all; a resume from it runs `node` with this state.
 
-        Directories on the way are made. Returns the path. Raises `UnstorableValue` with the way to a value that
-        can't be kept, and `StoreUnavailable` where nothing can be written. The file isn't encrypted: a state with
+        Missing directories are created. Returns the path. Raises `UnstorableValue` with the path to a value that
+        can't be stored, and `StoreUnavailable` if the file can't be written. The file isn't encrypted: a state with
         secrets is a `UsageError`, unless `compile(allow_plain_text_secrets=True)` allows it.
         """
         secrets = [key for key in self.schema.secrets if key in state]
-        if secrets and not self._settings.allow_plain_text_secrets:
+        if secrets and not self._options.allow_plain_text_secrets:
             raise UsageError(
                 f"a checkpoint file would keep {', '.join(map(repr, sorted(secrets)))} in plain text, which is "
                 "secret; leave it out, or allow it with compile(allow_plain_text_secrets=True)"
@@ -149,7 +162,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
 
     @classmethod
     def load_checkpoint(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """What is in a checkpoint file: `state`, `node`, `config`, `timestamp`, `version`, and more at times.
+        """The contents of a checkpoint file: `state`, `node`, `config`, `timestamp`, `version`, and sometimes more.
 
         Nothing that the file names is imported or run. Raises `CheckpointNotFound`, `DamagedCheckpoint`,
         `ForbiddenType` for a class that is neither a standard one nor registered, `UnsupportedFormat`.
@@ -164,16 +177,13 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         config: Mapping[str, Any] | None = None,
         state_update: Mapping[str, Any] | None = None,
     ) -> Run[State]:
-        """Go on from a checkpoint file; iterate what this returns for its events.
+        """Resume a run from a checkpoint file; iterate what this returns for its events.
 
-        `state_update` is merged into the saved state and `config` over the saved one. Where the run stopped by
-        itself, it goes on exactly there; a file that was saved by hand, or by another program, runs its node.
-        Raises, when it begins, what `load_checkpoint` does, and `DefinitionError` for a node that is gone.
+        `state_update` is merged into the saved state and `config` over the saved one. A run that stopped by itself
+        resumes exactly there; a file that was saved by hand, or by another program, runs its node.
+        Raises, when it begins, what `load_checkpoint` does, and `DefinitionError` for a node that no longer exists.
         """
-        compiled, given = self.compiled(), ResumeInput(update=state_update, config=config)
-        return Run(
-            references.run_of(path), lambda: entry.recall(compiled, path, given, stream=False, file=True)
-        )
+        return Run(run_of(path), self._resuming_from_file(path, config, state_update))
 
     def aresume_from_checkpoint(
         self,
@@ -182,27 +192,34 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         state_update: Mapping[str, Any] | None = None,
     ) -> AsyncRun[State]:
         """`resume_from_checkpoint` for `async for`."""
-        compiled, given = self.compiled(), ResumeInput(update=state_update, config=config)
-        return AsyncRun(
-            references.run_of(path), lambda: entry.recall(compiled, path, given, stream=False, file=True)
-        )
+        return AsyncRun(run_of(path), self._resuming_from_file(path, config, state_update))
 
     def compiled(self) -> CompiledGraph:
-        """The plan and its settings; what was added since the last `compile` is taken in."""
+        """The plan and its settings, compiled again if the graph has changed since."""
         if self._compiled is None:
             self._compiled = self._compile()
         return self._compiled
 
     def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:
-        """The plan of this graph where it runs inside another one: with its own interrupts and those of the other."""
-        before, after = self._stops
+        """The plan of this graph inside of another: with its own interrupts and those that the other adds."""
+        before, after = self._interrupts
         return self.freeze([*before, *interrupt_before], [*after, *interrupt_after])
 
     def __repr__(self) -> str:
         return f"<StateGraph {self.name!r}: {', '.join(self._draft.nodes) or 'no nodes'}>"
 
+    def _resuming_from_file(
+        self,
+        path: str | os.PathLike[str],
+        config: Mapping[str, Any] | None,
+        state_update: Mapping[str, Any] | None,
+    ) -> Callable[[], Session]:
+        compiled = self.compiled()
+        given = ResumeInput(update=state_update, config=config)
+        return lambda: recall(compiled, path, given, stream=False, file=True)
+
     def _compile(self) -> CompiledGraph:
-        return self._settings.compiled(self.freeze(*self._stops), self._observers)
+        return self._options.compiled(self.freeze(*self._interrupts), self._observers)
 
     def _changed(self) -> Self:
         self._compiled = None

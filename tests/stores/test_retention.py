@@ -157,7 +157,7 @@ def test_a_graph_lets_go_of_its_own_runs_in_the_background(caplog: pytest.LogCap
     flow.execute({}, run_id="last")
     tidied(flow)
     assert left(store) == {"o0", "o1", "o2", "last"}
-    assert "graph w: 3 old runs went" in caplog.text
+    assert "graph w: deleted 3 expired runs" in caplog.text
     flow.execute({}, run_id="soon after")
     tidied(flow)
     assert "last" in left(store), "it isn't looked for again at once"
@@ -174,7 +174,7 @@ def test_a_store_that_fails_doesnt_keep_a_graph_from_running(caplog: pytest.LogC
     flow = flow_of(Moody(), retention=Retention(newest=1))
     assert flow.execute({}).results == {"a": 1}
     tidied(flow)
-    assert "couldn't let old runs go; will try again" in caplog.text
+    assert "couldn't delete expired runs; will try again" in caplog.text
 
 
 def test_cleaning_up_by_hand_says_what_goes_and_why() -> None:

@@ -359,7 +359,11 @@ def test_settings_of_the_config_are_those_of_compile_and_can_be_overridden(tmp_p
     graph = loads(text)
     compiled = graph.compiled()
     assert (compiled.preserve, compiled.keep, compiled.max_concurrency, compiled.interval) == (True, 7, 3, 2)
-    assert (compiled.tolerant, compiled.plan.max_iterations, compiled.emit is not None) == (True, 4, True)
+    assert (compiled.on_save_error, compiled.plan.max_iterations, compiled.emit is not None) == (
+        "continue",
+        4,
+        True,
+    )
     with pytest.raises(ExecutionError):
         graph.execute({"value": -10})
     assert loads(text, preserve=False).compiled().preserve is False

@@ -57,7 +57,7 @@ class GraphOnStore(GraphMethods[State]):
             client=client_for(self._store, lease),
             interval=compiled.interval or 1,
             checkpointer=files,
-            own=True,
+            scratch_store=False,
         )
 
     @property

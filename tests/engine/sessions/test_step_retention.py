@@ -160,7 +160,7 @@ def test_retention_says_what_may_go_by_sequence_number() -> None:
     told = []
     for sequence in range(2, 12):
         whole = sequence if sequence in (4, 5, 9) else 0
-        retention.written(Commit("r", 1, sequence - 1, [b"xx"], snapshot=whole))
-        told.append((sequence, *retention.mark(sequence)))
+        retention.add_commit(Commit("r", 1, sequence - 1, [b"xx"], snapshot=whole))
+        told.append((sequence, *retention.add_checkpoint(sequence)))
     assert [(sequence, before) for sequence, _, before in told if before] == [(5, 4), (6, 5), (10, 9)]
     assert {added for _, added, _ in told} == {2}

@@ -186,7 +186,7 @@ def test_a_key_is_given_in_many_ways(given: Any, runs: str) -> None:
     """P5: bytes, hexadecimal, base64, several by id, or Keys; no repr has it."""
     graph = graph_of(store=runs, encryption=given)
     assert graph.execute({"n": 1}, run_id="r")["n"] == 2
-    shown = f"{graph!r} {graph.compiled()!r} {graph._settings!r} {open_store(runs, given)!r}"
+    shown = f"{graph!r} {graph.compiled()!r} {graph._options!r} {open_store(runs, given)!r}"
     for key in (KEY.hex(), KEY.hex().upper(), base64.b64encode(KEY).decode()[:-1], repr(KEY)):
         assert key not in shown
     assert open_store(runs, given) is graph.compiled().client.store  # type: ignore[union-attr]

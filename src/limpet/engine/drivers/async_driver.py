@@ -79,9 +79,9 @@ async def commit(
     if (refusal := session.resting(commit)) is not None:
         return refusal
     refusal = await _write(session, client, commit, node_tasks, outcomes)
-    if refusal is not None and session.compiled.patient:
+    if refusal is not None and session.compiled.on_save_error == "wait":
         return await asyncio.to_thread(session.persist, commit, refusal)
-    if refusal is None or not session.compiled.tolerant:
+    if refusal is None or session.compiled.on_save_error != "continue":
         return refusal
     return await asyncio.to_thread(session.reconsidered, commit, refusal)
 

@@ -113,9 +113,9 @@ def recall(
     if compiled.client is None:
         from limpet.stores.memory import MemoryStore
 
-        compiled = compiled._replace(client=client_for(MemoryStore()), interval=0, own=False)
+        compiled = compiled._replace(client=client_for(MemoryStore()), interval=0, scratch_store=True)
     client = compiled.need_client("invoke(checkpoint=…)")
-    if not compiled.own:
+    if compiled.scratch_store:
         with suppress(RunNotFound):
             client.store.delete(progress.run_id)
     elif is_run(client, progress.run_id):

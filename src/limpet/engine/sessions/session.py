@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from threading import Event, Lock
 from time import sleep, time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from limpet.defaults import MAX_CONCURRENCY
 from limpet.engine.leases.lease_client import HeldLease, LeaseClient, StopRequest, with_holder_described
@@ -14,7 +14,7 @@ from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.questions import CallAbandoned
 from limpet.engine.node_context.scope import JournalLock, Scope
-from limpet.engine.sessions.step_retention import LARGE, StepRetention, Upkeep
+from limpet.engine.sessions.step_retention import LARGE_CHECKPOINT, BackgroundCleanup, StepRetention
 from limpet.engine.sessions.user_checkpointer import hand_over
 from limpet.errors import (
     Conflict,
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 A_GLANCE = 0.02
 """Seconds for which nodes that run are waited for before a look at a clock which doesn't go by itself."""
+OnSaveError = Literal["fail", "continue", "wait"]
+
 SOONEST = 0.05
 OFTEN, A_WHILE = 16, 1.0
 """After so many failures in a row, a save is tried again after so many seconds, where a run goes on without."""
@@ -60,19 +62,17 @@ class CompiledGraph(NamedTuple):
     preserve: bool
     emit: Emit | None
     checkpointer: Checkpointer | None = None
-    own: bool = True
-    """Whether the store is the user's, so that a run in it is never replaced by what a checkpointer has of it."""
+    scratch_store: bool = False
+    """Whether the store is only for the time until a checkpointer gets the run, so that its runs may be replaced."""
     executor: Executor | None = None
     max_concurrency: int = MAX_CONCURRENCY
-    tolerant: bool = False
-    """Whether a run goes on when it can't be saved."""
-    patient: bool = False
-    """Whether it waits, for as long as it takes, for a store that can't be reached."""
+    on_save_error: OnSaveError = "fail"
+    """Whether a run that can't be saved fails, continues unsaved, or waits until the store can be reached."""
     keep: int | None = None
     """How many of a run's newest checkpoints are kept; None keeps all."""
-    upkeep: Upkeep | None = None
-    """What lets old runs of this graph go."""
-    secretive: bool = False
+    cleanup: BackgroundCleanup | None = None
+    """Deletes expired runs of this graph."""
+    has_secrets: bool = False
     """Whether anything in the plan is secret."""
     stores_plain_text: bool = False
     """Whether what is secret would be stored for all to read, which nobody has allowed."""
@@ -80,9 +80,12 @@ class CompiledGraph(NamedTuple):
     @property
     def settings(self) -> dict[str, Any]:
         """How runs are executed, as data to be stored with them."""
-        on_save_error = "continue" if self.tolerant else "wait" if self.patient else "fail"
-        saving = {"on_save_error": on_save_error, "keep": self.keep}
-        return {"max_concurrency": self.max_concurrency, "preserve": self.preserve, **saving}
+        return {
+            "max_concurrency": self.max_concurrency,
+            "preserve": self.preserve,
+            "on_save_error": self.on_save_error,
+            "keep": self.keep,
+        }
 
     def need_client(self, what: str) -> LeaseClient:
         """The link to the store. Raises `UsageError` if the graph has none."""
@@ -127,11 +130,11 @@ class Session:
             writer=self.writer,
             interval=compiled.interval,
             preserve=compiled.preserve or bool(progress.meta.get("queued")),
-            tolerant=compiled.tolerant,
+            tolerant=compiled.on_save_error == "continue",
             keep_result=None if self.writer is None else self._keep,
             on_checkpoint=None if self.retention is None else self._mark,
         )
-        masker = SecretMasker(compiled.plan.secrets, compiled.secretive, compiled.stores_plain_text)
+        masker = SecretMasker(compiled.plan.secrets, compiled.has_secrets, compiled.stores_plain_text)
         limits = Limits(
             max_concurrency=compiled.max_concurrency,
             call_single_node_inline=compiled.executor is None,
@@ -192,9 +195,9 @@ class Session:
         refusal = self.compiled.client.commit(commit)
         if refusal is None:
             self.written(commit)
-        elif self.compiled.tolerant:
+        elif self.compiled.on_save_error == "continue":
             return self.reconsidered(commit, refusal)
-        elif self.compiled.patient:
+        elif self.compiled.on_save_error == "wait":
             return self.persist(commit, refusal)
         return refusal
 
@@ -254,11 +257,11 @@ class Session:
         """A commit is durable, and so is all that couldn't be saved before it."""
         assert self.writer is not None
         self.writer.acknowledged(commit)
-        if self.compiled.tolerant:
+        if self.compiled.on_save_error == "continue":
             self.core.context.save_error = None
             self.failures = 0
         if self.retention is not None:
-            self.retention.written(commit)
+            self.retention.add_commit(commit)
 
     def settle(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
         """What the loop is told about a commit: the reference, where a checkpointer keeps the run."""
@@ -267,8 +270,8 @@ class Session:
         if self.held is not None and self.compiled.client is not None:
             self.compiled.client.stop_renewing(self.held)
             self.held = None
-            if self.compiled.upkeep is not None:
-                self.compiled.upkeep.consider(self.compiled.client)
+            if self.compiled.cleanup is not None:
+                self.compiled.cleanup.start_if_due(self.compiled.client)
         if self.compiled.checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
             return None
         try:
@@ -291,8 +294,8 @@ class Session:
         retention, writer, client = self.retention, self.writer, self.compiled.need_client("keep")
         assert retention is not None
         assert writer is not None
-        added, before = retention.mark(writer.sequence)
-        if added > LARGE:
+        added, before = retention.add_checkpoint(writer.sequence)
+        if added > LARGE_CHECKPOINT:
             where, kilobytes = f"run {self.id}, step {self.progress.step}", added // 1000
             log().warning("%s: its checkpoint is large, it added %d KB to the journal", where, kilobytes)
         if before:

@@ -1,4 +1,4 @@
-"""What may go of a run's journal while it runs, and what is too much of it."""
+"""What of the journal can be deleted: old checkpoints of one run while it runs, and old runs of one graph."""
 
 from __future__ import annotations
 
@@ -13,82 +13,91 @@ if TYPE_CHECKING:
     from limpet.engine.leases.lease_client import LeaseClient
     from limpet.stores.retention import Retention
 
-LARGE: Final = 500_000
+LARGE_CHECKPOINT: Final = 500_000
 """How many bytes one checkpoint may add to the journal before it is worth a warning."""
 
-SELDOM, OFTEN = 3600.0, 60.0
-"""How many seconds pass before old runs of a graph are looked for again, at most and at least."""
+LONGEST_CLEANUP_INTERVAL = 3600.0
+SHORTEST_CLEANUP_INTERVAL = 60.0
+"""Seconds, at most and at least, until old runs of a graph are looked for again."""
 
 
-class Upkeep:
-    """Has old runs of one graph go by its policy: when a run stops, now and then, while nobody waits for it."""
+class BackgroundCleanup:
+    """Deletes expired runs of one graph by its policy, in the background: now and then, when a run stops."""
 
-    __slots__ = ("_lock", "_next", "every", "graph", "policy")
+    __slots__ = ("_interval", "_lock", "_next", "graph", "policy")
 
     def __init__(self, policy: Retention, graph: str) -> None:
-        self.policy, self.graph = policy, graph
+        self.policy = policy
+        self.graph = graph
         ages = [age for status in policy.statuses if (age := policy.age(status)) is not None]
-        self.every = min(SELDOM, max(OFTEN, min(ages, default=0.0) / 10))
+        # A tenth of the shortest age, so that no run is kept much longer than the policy says.
+        wanted = min(ages, default=0.0) / 10
+        self._interval = min(LONGEST_CLEANUP_INTERVAL, max(SHORTEST_CLEANUP_INTERVAL, wanted))
         self._next = 0.0
         self._lock = Lock()
 
-    def consider(self, client: LeaseClient) -> None:
-        """Look for old runs, unless that was done a short while ago."""
+    def start_if_due(self, client: LeaseClient) -> None:
+        """Have expired runs deleted in the background, unless that was done a short while ago."""
         with self._lock:
             now = monotonic()
             if now < self._next:
                 return
-            self._next = now + self.every
-        client.cleanup_thread.submit(self._clean, client)
+            self._next = now + self._interval
+        client.cleanup_thread.submit(self._delete_expired, client)
 
-    def _clean(self, client: LeaseClient) -> None:
+    def _delete_expired(self, client: LeaseClient) -> None:
         import logging
 
         from limpet.stores.retention import expired, let_go
 
         log = logging.getLogger("limpet.upkeep")
         try:
-            gone = let_go(client.store, expired(client.store, self.policy, self.graph))
-            if gone:
-                log.info("graph %s: %d old runs went", self.graph, len(gone))
+            deleted = let_go(client.store, expired(client.store, self.policy, self.graph))
+            if deleted:
+                log.info("graph %s: deleted %d expired runs", self.graph, len(deleted))
         except Exception:
-            log.warning("graph %s: couldn't let old runs go; will try again", self.graph, exc_info=True)
+            log.warning("graph %s: couldn't delete expired runs; will try again", self.graph, exc_info=True)
 
 
 class StepRetention:
-    """Keeps account of one run's checkpoints, by the numbers of their records: the newest `keep` are to stay.
+    """Knows which records of one run are no longer needed, if its newest `keep` checkpoints are to be kept.
 
-    A checkpoint needs the newest whole record up to it and all that follows, so what is before that can go once there
-    are `keep` newer ones. Whole records are written when they are worth it, not for this.
+    A checkpoint is rebuilt from the newest snapshot up to it and the records after that. So the records before a
+    snapshot can be deleted once there are `keep` checkpoints from it on. Snapshots are written when they are worth
+    it, not for this; therefore more than `keep` checkpoints may still be there.
     """
 
-    __slots__ = ("_bytes", "_marks", "_pruned", "_wholes")
+    __slots__ = ("_checkpoints", "_new_bytes", "_pruned", "_snapshots")
 
     def __init__(self, keep: int | None, first: int) -> None:
-        self._marks: deque[int] | None = None if keep is None else deque(maxlen=keep)
-        self._wholes = [first]
+        self._checkpoints: deque[int] | None = None if keep is None else deque(maxlen=keep)
+        """The last records of the newest checkpoints. None if all are kept."""
+        self._snapshots = [first]
         self._pruned = first
-        self._bytes = 0
+        self._new_bytes = 0
 
-    def written(self, commit: Commit) -> None:
+    def add_commit(self, commit: Commit) -> None:
         """A commit is durable."""
-        self._bytes += sum(map(len, commit.records))
+        self._new_bytes += sum(map(len, commit.records))
         if commit.snapshot:
-            self._wholes.append(commit.snapshot)
+            self._snapshots.append(commit.snapshot)
 
-    def mark(self, sequence: int) -> tuple[int, int]:
-        """A checkpoint ends with this record: what it added in bytes, and the record before which all may go (or
-        0).
+    def add_checkpoint(self, sequence: int) -> tuple[int, int]:
+        """A checkpoint ends with this record.
+
+        Returns how many bytes it added, and the record before which all can be deleted, or 0 for none.
         """
-        added, self._bytes = self._bytes, 0
-        if self._marks is None:
+        added = self._new_bytes
+        self._new_bytes = 0
+        checkpoints = self._checkpoints
+        if checkpoints is None:
             return added, 0
-        self._marks.append(sequence)
-        if len(self._marks) < (self._marks.maxlen or 0):
+        checkpoints.append(sequence)
+        if len(checkpoints) < (checkpoints.maxlen or 0):
             return added, 0
-        while len(self._wholes) > 1 and self._wholes[1] <= self._marks[0]:
-            del self._wholes[0]
-        if self._wholes[0] <= self._pruned:
+        while len(self._snapshots) > 1 and self._snapshots[1] <= checkpoints[0]:
+            del self._snapshots[0]
+        if self._snapshots[0] <= self._pruned:
             return added, 0
-        self._pruned = self._wholes[0]
+        self._pruned = self._snapshots[0]
         return added, self._pruned

@@ -183,8 +183,8 @@ class RunResumer:
                 client=client_for(self._store, self._options.lease),
                 interval=compiled.interval or 1,
                 checkpointer=None,
-                own=True,
-                patient=not compiled.tolerant,
+                scratch_store=False,
+                on_save_error="continue" if compiled.on_save_error == "continue" else "wait",
                 emit=both(compiled.emit, self._emit),
             )
         return self._compiled[name]

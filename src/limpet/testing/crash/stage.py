@@ -40,7 +40,7 @@ class Staged(GraphMethods[State]):
             interval=compiled.interval or 1,
             preserve=True,
             checkpointer=None,
-            own=True,
+            scratch_store=False,
         )
 
     def compiled(self) -> CompiledGraph:

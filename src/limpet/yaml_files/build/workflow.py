@@ -12,7 +12,8 @@ from limpet.yaml_files.document import Value
 from limpet.yaml_files.build.from_checkpoint import FromCheckpoint
 from limpet.errors import DefinitionError
 from limpet.graphs.workflow.tasks import OFFERED
-from limpet.workflow import WorkflowOptions, Workflow
+from limpet.compile_options import WorkflowOptions
+from limpet.workflow import Workflow
 
 _SETTINGS = ("store", "preserve", "lease", "max_concurrency", "on_save_error", "on_mismatch", "keep")
 
