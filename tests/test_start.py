@@ -204,7 +204,7 @@ def test_a_queued_run_can_be_cancelled_before_it_begins(store: Any) -> None:
 def test_waiting_for_a_run_that_nobody_executes_ends(store: Any) -> None:
     """H1: with a hint."""
     run = noting(store).start()
-    with pytest.raises(TimeoutError, match="does anybody supervise it"):
+    with pytest.raises(TimeoutError, match="is a supervisor running for its graph"):
         run.wait(0.05)
 
 

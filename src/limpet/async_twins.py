@@ -1,4 +1,4 @@
-"""Async twins of calls that wait for a store: the same call in a thread, so that the event loop goes on."""
+"""Async twins of methods that wait for a store: the same call in a thread, so that the event loop isn't blocked."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ Owner = TypeVar("Owner")
 def twin(
     method: Callable[Concatenate[Owner, P], R],
 ) -> Callable[Concatenate[Owner, P], Coroutine[Any, Any, R]]:
-    """The async twin of a method, to be put beside it in its class: it takes, returns and raises the same.
+    """The async twin of a method, to be defined next to it in its class. It takes, returns and raises the same.
 
-    What was begun comes to its end, also if whoever awaits it is cancelled.
+    A call that has begun is finished, even if the caller that awaits it is cancelled.
     """
     name = method.__name__
 
-    async def aside(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call_in_thread(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> R:
         from asyncio import to_thread
 
-        found: Callable[P, R] = getattr(self, name)  # by name: a subclass may have its own
-        return await to_thread(found, *args, **kwargs)
+        # Looked up by name, because a subclass may override the method.
+        current: Callable[P, R] = getattr(self, name)
+        return await to_thread(current, *args, **kwargs)
 
-    aside.__name__ = f"a{name}"
-    aside.__qualname__ = method.__qualname__.removesuffix(name) + aside.__name__
-    aside.__doc__ = f"`{name}` without blocking the event loop."
-    aside.__wrapped__ = method  # type: ignore[attr-defined]  # whence help() and signature() know its parameters
-    return aside
+    call_in_thread.__name__ = f"a{name}"
+    call_in_thread.__qualname__ = method.__qualname__.removesuffix(name) + call_in_thread.__name__
+    call_in_thread.__doc__ = f"`{name}` without blocking the event loop."
+    call_in_thread.__wrapped__ = method  # type: ignore[attr-defined]  # help() and signature() read it
+    return call_in_thread

@@ -1,4 +1,4 @@
-"""Moments and spans of time, in whichever form they are given."""
+"""Points in time and spans of time, in the forms that users give them in."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from limpet.errors import UsageError
 
 Span = float | timedelta
 """How long: seconds, or a `timedelta`."""
+
 Moment = Span | datetime
-"""When: so many seconds from now, or a `datetime` that knows its zone."""
+"""When: seconds from now, or a `datetime` with a time zone."""
 
 
 def seconds_of(span: Any, what: str) -> float:
-    """A span in seconds. Raises `UsageError` that names `what` it is for."""
+    """A span in seconds. Raises `UsageError` that names the setting, `what`."""
     if isinstance(span, timedelta):
         span = span.total_seconds()
     if isinstance(span, (int, float)) and type(span) is not bool and isfinite(span) and span >= 0:
@@ -24,9 +25,9 @@ def seconds_of(span: Any, what: str) -> float:
 
 
 def moment_of(given: Any, now: float, what: str) -> float:
-    """A moment in seconds since the epoch. Raises `UsageError` that names `what` it is for."""
+    """A point in time in seconds since the epoch. Raises `UsageError` that names the setting, `what`."""
     if not isinstance(given, datetime):
         return now + seconds_of(given, what)
     if given.tzinfo is None:
-        raise UsageError(f"{what}: {given!r} doesn't say its zone; write datetime(…, tzinfo=UTC)")
+        raise UsageError(f"{what}: {given!r} has no time zone; write datetime(…, tzinfo=UTC)")
     return given.timestamp()

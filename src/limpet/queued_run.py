@@ -1,4 +1,4 @@
-"""A run that somebody else executes: what can be known of it, and waited for, from here."""
+"""`QueuedRun`: a run that another process executes, to look at and to wait for."""
 
 from __future__ import annotations
 
@@ -16,55 +16,56 @@ S = TypeVar("S", bound=State)
 
 
 class QueuedRun(Generic[S]):
-    """A run in the store, executed by whichever supervisor takes it on. Got from `graph.start(…)`."""
+    """A run in the store that a supervisor executes. `graph.start(…)` returns it."""
 
-    def __init__(self, run_id: str, client: LeaseClient, read: Callable[[str], S]) -> None:
+    def __init__(self, run_id: str, client: LeaseClient, read_state: Callable[[str], S]) -> None:
         self.id = run_id
-        self._client, self._read = client, read
+        self._client = client
+        self._read_state = read_state
 
     @property
     def info(self) -> RunInfo:
-        """What the store knows of it. Raises `RunNotFound` once it has been deleted or has expired."""
+        """What the store knows of the run. Raises `RunNotFound` once it has been deleted or has expired."""
         return run_info(self._client.head(self.id))
 
     @property
     def status(self) -> str:
-        """`running` (also before anybody has begun with it), `paused`, `completed`, `failed` or `cancelled`."""
+        """`running` (also while it is queued), `paused`, `completed`, `failed` or `cancelled`."""
         return self._client.head(self.id).status
 
     @property
     def state(self) -> S:
         """The newest state that was saved."""
-        return self._read(self.id)
+        return self._read_state(self.id)
 
     def wait(self, timeout: float | None = None) -> RunInfo:
-        """Wait until it ends or asks something, and say what is known of it then. Raises `TimeoutError`."""
-        patience = ChangeWaiter(self._client.store, inf if timeout is None else timeout)
+        """Wait until the run ends or asks something, and return what is known of it then. Raises `TimeoutError`."""
+        waiter = ChangeWaiter(self._client.store, inf if timeout is None else timeout)
         while (info := self.info).status == RUNNING:
-            if not patience.wait():
+            if not waiter.wait():
                 raise TimeoutError(
-                    f"run {self.id!r} is still running after {timeout} s; does anybody supervise it?"
+                    f"run {self.id!r} is still running after {timeout} s; is a supervisor running for its graph?"
                 )
         return info
 
     def result(self, timeout: float | None = None) -> S:
-        """Wait until it ends, and return the final state. Raises as `resume` would, and `TimeoutError`."""
+        """Wait until the run ends, and return the final state. Raises what `resume` would, and `TimeoutError`."""
         info = self.wait(timeout)
         if info.status == COMPLETED:
             return self.state
-        raise _why(info)
+        raise _why_no_result(info)
 
     def __repr__(self) -> str:
         return f"<QueuedRun {self.id}>"
 
 
-def _why(info: RunInfo) -> LimpetError:
-    """Why there is no result, as an exception."""
+def _why_no_result(info: RunInfo) -> LimpetError:
+    run_id = info.run_id
     if info.status == PAUSED:
-        return RunPaused(info.run_id, info.reason or "it waits", info.questions, info.node)
+        return RunPaused(run_id, info.reason or "it waits", info.questions, info.node)
     if info.status == CANCELLED:
-        return RunCancelled(f"run {info.run_id!r} was cancelled; what it saved can be resumed", info.run_id)
+        return RunCancelled(f"run {run_id!r} was cancelled; resume({run_id!r}) continues it", run_id)
     if info.status == FAILED:
-        way_out = f"resume({info.run_id!r}) tries it again"
-        return ExecutionError(info.reason or "it failed", run_id=info.run_id, node=info.node, way_out=way_out)
-    return UsageError(f"run {info.run_id!r} is {info.status}")
+        way_out = f"resume({run_id!r}) tries it again"
+        return ExecutionError(info.reason or "it failed", run_id=run_id, node=info.node, way_out=way_out)
+    return UsageError(f"run {run_id!r} is {info.status}")

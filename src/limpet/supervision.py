@@ -1,4 +1,4 @@
-"""`supervise`: have the runs in a store gone on with, whoever began them."""
+"""`supervise`: have the runs in a store executed, whichever process started them."""
 
 from __future__ import annotations
 
@@ -27,27 +27,36 @@ def supervise(
     grace: float = GRACE,
     observers: Iterable[Any] = (),
 ) -> Supervisor:
-    """A supervisor of the runs in `store`: those that were queued, that slept, or whose process died.
+    """A supervisor of the runs in `store`: it resumes runs that are queued, that slept, or whose process crashed.
 
-    Use it with `with` (it works in threads) or `async with` (runs are tasks of the event loop); or call its `run()`.
-    `store` is whatever `compile(store=…)` takes, and without one that of the environment. `graphs` are those whose
-    runs it goes on with: graphs, `"package.module:attribute"`, or a dict of these by name; without any, all that
-    were registered with `register_graph`.
+    Use it with `with` (it works in threads) or `async with` (runs are tasks of the event loop), or call its `run()`.
+    `store` is whatever `compile(store=…)` takes, by default that of the environment. `graphs` are the graphs whose
+    runs it resumes: graphs, `"package.module:attribute"`, or a dict of these by name; by default all that were
+    registered with `register_graph`.
 
-    `lease` is for how many seconds it holds a run without renewing: after a crash, another supervisor has it within
-    twice that. At most `concurrency` runs are under way, of each graph `per_graph` (a number, or a dict by name). The
-    store is looked at every `poll` seconds. A run that takes its process down `max_crashes` times in a row is set
-    aside as failed. One that sleeps longer than `patience` seconds is let go of until it is time. `grace` is how many
-    seconds nodes have to finish when it is stopped. `observers`, by name or as objects, watch all its runs.
+    `lease` is for how many seconds it holds a run without renewing: after a crash, another supervisor resumes the run
+    within twice that. At most `concurrency` runs are executed at once, of each graph `per_graph` (a number, or a dict
+    by name). The store is read every `poll` seconds. A run that crashes its process `max_crashes` times in a
+    row is quarantined: it counts as failed. A run that sleeps longer than `patience` seconds is released until it is
+    due. `grace` is how many seconds nodes have to finish when the supervisor is stopped. `observers`, by name or as
+    objects, watch all its runs.
 
     A save that fails because the store can't be reached is tried again until it can, unless the graph was compiled
-    with `on_save_error="continue"`. Raises `UsageError` and `DefinitionError` for what can't be.
+    with `on_save_error="continue"`. Raises `UsageError` and `DefinitionError` for wrong arguments.
     """
     opened = open_default_store() if store is None else open_store(store)
     if opened is None:
         raise UsageError("supervise() needs a store: supervise('sqlite:///runs.db', …), or LIMPET_STORE")
     catalog = REGISTERED if graphs is None else GraphCatalog(graphs)
     if graphs is None and not catalog.names:
-        raise UsageError("supervise() needs graphs: give graphs=[…], or register_graph() them before")
-    options = SupervisorOptions(lease, concurrency, per_graph, poll, max_crashes, patience, grace)
+        raise UsageError("supervise() needs graphs: give graphs=[…], or register_graph() them first")
+    options = SupervisorOptions(
+        lease=lease,
+        concurrency=concurrency,
+        per_graph=per_graph,
+        poll=poll,
+        max_crashes=max_crashes,
+        patience=patience,
+        grace=grace,
+    )
     return Supervisor(opened, catalog, options, [resolve_observer(each) for each in observers])

@@ -304,7 +304,7 @@ def test_execute_raises_when_a_run_is_interrupted() -> None:
 def test_a_reference_that_is_none_is_refused() -> None:
     """F4: a checkpoint is named by its reference, and belongs to its run."""
     graph = graph_of(Ran()).compile(store="memory://")
-    with pytest.raises(UsageError, match="is no checkpoint: that is a run id, '@' and a step"):
+    with pytest.raises(UsageError, match="isn't a checkpoint's id: that is a run id, '@' and a step"):
         list(graph.invoke(None, checkpoint="just-a-run"))
     with pytest.raises(UsageError, match="a run or a checkpoint is named by its id, a str"):
         graph.invoke(None, checkpoint=5)  # type: ignore[arg-type]  # that is the point

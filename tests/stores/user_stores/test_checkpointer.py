@@ -272,7 +272,7 @@ def test_what_is_no_checkpoint_is_refused(found: Any) -> None:
         def load(self, ref: str) -> Any:
             return found
 
-    with pytest.raises(UsageError, match=r"what load\('ref'\) gave is no checkpoint"):
+    with pytest.raises(UsageError, match=r"load\('ref'\) didn't return a checkpoint"):
         list(build(Wrong(), Ran()).invoke(None, checkpoint="ref"))
 
 

@@ -18,7 +18,7 @@ from limpet.journal.reader import Checkpoint
 
 
 class PauseInfo(NamedTuple):
-    """A question that a task has asked, and the response, if there is one yet."""
+    """A question that a task asked, and the response, if it was answered."""
 
     task: str
     question_id: str
@@ -28,15 +28,15 @@ class PauseInfo(NamedTuple):
     choices: list[Any] | None = None
     schema: dict[str, Any] | None = None
     secret: bool = False
-    """Whether the response is kept to the task that asked: then a mask stands here for it."""
+    """Whether only the task that asked may see the response. Then `response` is a mask."""
 
 
 class WorkflowCheckpoint(NamedTuple):
-    """All that a run of a workflow needs in order to go on from here.
+    """Everything that a run of a workflow needs in order to resume from here.
 
     `layers` are all layers by the names of their tasks, of which the first `completed_layers` are done. `created`
-    is in seconds since the epoch, `config` what the run was started with, `settings` how. `pauses` are the
-    questions that are open, and those that were answered.
+    is in seconds since the epoch, `config` what the run was started with, and `settings` how it was compiled.
+    `pauses` are the questions that were answered, and those that are open.
     """
 
     checkpoint_id: str
@@ -55,13 +55,13 @@ class WorkflowCheckpoint(NamedTuple):
 
     def __repr__(self) -> str:
         secrets: frozenset[str] = getattr(self.state, "_secrets", frozenset())
-        told = {
+        shown = {
             **self._asdict(),
             "inputs": masked(self.inputs, secrets),
             "config": masked(self.config, secrets),
+            "dag": {name: masked(data, secrets) for name, data in self.dag.items()},
         }
-        told["dag"] = {name: masked(data, secrets) for name, data in self.dag.items()}
-        return f"WorkflowCheckpoint({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+        return f"WorkflowCheckpoint({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 def load(compiled: CompiledGraph, run_id: str, step: int | None) -> WorkflowCheckpoint:
@@ -87,55 +87,83 @@ def load(compiled: CompiledGraph, run_id: str, step: int | None) -> WorkflowChec
 
 
 def newest(compiled: CompiledGraph, run_id: str) -> list[Checkpoint]:
-    """The checkpoints of a run that are kept, one for each layer that was done, oldest first."""
+    """The checkpoints of a run that are kept, one for each completed layer, oldest first."""
     found = checkpoints(compiled.need_client("checkpoints"), run_id)
     layers = [each for each in found if each.node == PLANNER and each.branch is None and each.step > 1]
-    return layers[-compiled.keep :] if compiled.keep is not None else layers
+    if compiled.keep is None:
+        return layers
+    # The journal may still have older ones: they are deleted when that is cheap, not at once.
+    return layers[-compiled.keep :]
 
 
 def _all_layers(progress: Progress) -> list[list[str]]:
-    """The layers that were, the one that is open, and those that are to come."""
-    tasks, section = progress.state["tasks"], progress.section
-    layers: list[list[str]] = [[] for _ in range(completed_layers(progress))]
+    """The completed layers, the one that is in progress, and those to come."""
+    tasks = progress.state["tasks"]
+    section = progress.section
+    completed: list[list[str]] = [[] for _ in range(completed_layers(progress))]
     for name, record in tasks.items():
-        if record["layer"] < len(layers):
-            layers[record["layer"]].append(name)
-    running = [str(name) for name in section.children] if section is not None else []
+        if record["layer"] < len(completed):
+            completed[record["layer"]].append(name)
+    running = [] if section is None else [str(name) for name in section.children]
     skipped = [
-        name for name, record in tasks.items() if record["layer"] >= len(layers) and name not in running
+        name for name, record in tasks.items() if record["layer"] >= len(completed) and name not in running
     ]
-    if running or skipped:
-        layers.append([*running, *skipped])
-    return [*layers, *map(list, layers_of(progress.state["dag"], {*tasks, *running}))]
+    current = [*running, *skipped]
+    to_come = map(list, layers_of(progress.state["dag"], {*tasks, *running}))
+    if current:
+        return [*completed, current, *to_come]
+    return [*completed, *to_come]
 
 
 def _pauses(progress: Progress, state: WorkflowState) -> list[PauseInfo]:
+    """The questions of a run. Those of finished tasks come first, then those of tasks in progress, then open ones."""
+    return [*_decided(progress, state), *_answered(progress), *_open(progress)]
+
+
+def _decided(progress: Progress, state: WorkflowState) -> list[PauseInfo]:
+    """Answers that are recorded among the decisions of the workflow, and of workflows inside of its tasks."""
     inside = [each for _, branch in progress.under_way() for each in branch.state.get("decisions") or ()]
-    answered = [
-        PauseInfo(each["by"], each["question"], each["prompt"], each["answer"], True)
+    return [
+        PauseInfo(each["by"], each["question"], each["prompt"], each["answer"], answered=True)
         for each in [*state.decisions, *inside]
         if isinstance(each, dict) and each.get("kind") == ANSWER
     ]
-    given = [
+
+
+def _answered(progress: Progress) -> list[PauseInfo]:
+    """Answers to tasks that are still in progress."""
+    found = []
+    for path, branch in [((), progress), *progress.under_way()]:
+        task = _place(progress, path, branch)
+        for question_id, answer in branch.answers.items():
+            secret = question_id in branch.hidden
+            found.append(
+                PauseInfo(
+                    task=task,
+                    question_id=question_id,
+                    prompt=branch.asked.get(question_id, ""),
+                    response=MASK if secret else answer,
+                    answered=True,
+                    secret=secret,
+                )
+            )
+    return found
+
+
+def _open(progress: Progress) -> list[PauseInfo]:
+    return [
         PauseInfo(
-            _place(progress, path, branch),
-            question,
-            branch.asked.get(question, ""),
-            MASK if question in branch.hidden else answer,
-            True,
-            secret=question in branch.hidden,
-        )
-        for path, branch in [((), progress), *progress.under_way()]
-        for question, answer in branch.answers.items()
-    ]
-    still_open = [
-        PauseInfo(
-            each.node, each.id, each.prompt, choices=each.choices, schema=each.schema, secret=each.secret
+            task=each.node,
+            question_id=each.id,
+            prompt=each.prompt,
+            choices=each.choices,
+            schema=each.schema,
+            secret=each.secret,
         )
         for each in progress.open_questions()
     ]
-    return [*answered, *given, *still_open]
 
 
 def _place(progress: Progress, path: tuple[Key, ...], branch: Progress) -> str:
+    """Where a branch is, as users name it."""
     return progress.way_to(path, branch.node) if path else branch.node

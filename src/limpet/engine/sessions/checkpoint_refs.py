@@ -1,4 +1,4 @@
-"""What a user names a run or a checkpoint by, and what that leads to."""
+"""From what a user names a run or a checkpoint by, to the run and the step."""
 
 from __future__ import annotations
 
@@ -7,41 +7,35 @@ from typing import Any
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.session import CompiledGraph
-from limpet.errors import (
-    RunNotFound,
-    UsageError,
-)
+from limpet.errors import RunNotFound, UsageError
 from limpet.graphs.plan import Plan
 from limpet.journal.progress import Progress
 
+MAX_STEP_DIGITS = 4000
+"""Digits that a step may have. Python refuses to convert much longer numbers."""
+
 
 def located(compiled: CompiledGraph, reference: Any) -> tuple[str, int | None]:
-    """The run and the step that a checkpoint's id names. For a workflow it may be a run's: then that, and None.
+    """The run and the step that a checkpoint's id names. A workflow also takes a run's id, whose step is None.
 
-    Raises `UsageError` for what is no id, and for a run of another graph; `RunNotFound`.
+    Raises `UsageError` for something that isn't an id, and for a run of another graph; `RunNotFound`.
     """
-    run_of(reference)  # raises for what is no id
-    run_id, step = _parted(reference)
+    run_of(reference)  # raises for something that isn't an id
+    run_id, step = _split(reference)
     if compiled.plan.layers is None:
         if step is None:
-            raise UsageError(f"{reference!r} is no checkpoint: that is a run id, '@' and a step")
+            raise UsageError(f"{reference!r} isn't a checkpoint's id: that is a run id, '@' and a step")
         return run_id, step
     client = compiled.need_client("resume, or a look at a run,")
-    ways = dict.fromkeys([(run_id, step), (reference, None)])
-    found = [(named, number) for named, number in ways if is_run(client, named)]
-    if len(found) > 1:
-        raise UsageError(
-            f"{reference!r} is a run and a checkpoint of run {run_id!r} as well: name the run's newest one"
-        )
-    named, number = found[0] if found else (run_id, step)
-    head = client.head(named)
+    run_id, step = _existing(client, reference, run_id, step)
+    head = client.head(run_id)
     if head.graph != compiled.plan.name:
-        raise UsageError(f"run {named!r} belongs to graph {head.graph!r}, not to {compiled.plan.name!r}")
-    return named, number
+        raise UsageError(f"run {run_id!r} belongs to graph {head.graph!r}, not to {compiled.plan.name!r}")
+    return run_id, step
 
 
 def run_of(reference: Any) -> str:
-    """The run that a reference speaks of, as far as it tells."""
+    """The run that a reference names, as far as the text tells. Raises `UsageError` if it isn't a text."""
     if isinstance(reference, os.PathLike):
         reference = os.fspath(reference)
     if not isinstance(reference, str):
@@ -50,19 +44,20 @@ def run_of(reference: Any) -> str:
 
 
 def check_step(progress: Progress, step: int | None) -> None:
-    """Raise `UsageError` for a step that the run hasn't come to."""
+    """Raise `UsageError` for a step that the run hasn't reached."""
     if step is not None and step > progress.step:
         raise UsageError(f"run {progress.run_id!r} has no checkpoint {step}; its newest is {progress.step}")
 
 
 def names_file(plan: Plan, reference: Any) -> bool:
     """Whether a reference is the path of a checkpoint file, and not a run's id and a step."""
-    if plan.layers is not None or not isinstance(reference, str) or _parted(reference)[1] is not None:
+    if plan.layers is not None or not isinstance(reference, str) or _split(reference)[1] is not None:
         return False
     return reference.endswith(".pkl") or os.sep in reference or "/" in reference or os.path.isfile(reference)
 
 
 def is_run(client: LeaseClient, run_id: str) -> bool:
+    """Whether the store has a run with this id."""
     try:
         client.head(run_id)
     except RunNotFound:
@@ -70,7 +65,19 @@ def is_run(client: LeaseClient, run_id: str) -> bool:
     return True
 
 
-def _parted(reference: str) -> tuple[str, int | None]:
+def _existing(client: LeaseClient, reference: str, run_id: str, step: int | None) -> tuple[str, int | None]:
+    """Which of its two meanings a reference has: `a@3` may be step 3 of run `a`, or a run with just this id."""
+    meanings = dict.fromkeys([(run_id, step), (reference, None)])
+    existing = [meaning for meaning in meanings if is_run(client, meaning[0])]
+    if len(existing) > 1:
+        raise UsageError(
+            f"{reference!r} is a run and a checkpoint of run {run_id!r} as well: name the run's newest checkpoint"
+        )
+    return existing[0] if existing else (run_id, step)
+
+
+def _split(reference: str) -> tuple[str, int | None]:
     run_id, _, step = reference.rpartition("@")
-    is_step = run_id and step.isascii() and step.isdecimal() and len(step) < 4000
-    return (run_id, int(step)) if is_step else (reference, None)
+    if run_id and step.isascii() and step.isdecimal() and len(step) < MAX_STEP_DIGITS:
+        return run_id, int(step)
+    return reference, None

@@ -1,4 +1,4 @@
-"""Where a checkpoint was made: versions of the library and of Python, and the commit of the user's code."""
+"""Where a checkpoint was made: the versions of the library and of Python, and the commit of the user's code."""
 
 from __future__ import annotations
 
@@ -14,45 +14,64 @@ from limpet.version import VERSION
 
 @cache
 def environment() -> Mapping[str, Any]:
-    """What goes with every run that is started or resumed here: as it was when the first one was."""
+    """What is stored with every run that is started or resumed here.
+
+    Read once, for the first run: the code that is loaded doesn't change when another commit is checked out later.
+    """
     python = ".".join(map(str, sys.version_info[:3]))
     return {"limpet": VERSION, "python": python, "git": git_commit(os.getcwd())}
 
 
 def git_commit(folder: str) -> str | None:
-    """The commit that is checked out where `folder` is, read from the files of git; None if there is none."""
+    """The commit that is checked out in `folder`, read from git's files; None outside of a repository.
+
+    Git itself isn't run: that takes longer than to start a run, and it may not be installed.
+    """
     try:
         place = folder
         while not exists(join(place, ".git")):
             if dirname(place) == place:
                 return None
             place = dirname(place)
-        return _head(_git_dir(join(place, ".git")))
+        return _head_commit(_git_dir(join(place, ".git")))
     except OSError:
         return None
 
 
 def _git_dir(dot_git: str) -> str:
-    """A work tree beside the main one, and a submodule, have a file that says where to look."""
+    """The directory of git's files. In a linked work tree, and in a submodule, `.git` is a file that names it."""
     if isdir(dot_git):
         return dot_git
     return join(dirname(dot_git), _read(dot_git).removeprefix("gitdir:").strip())
 
 
-def _head(git: str) -> str | None:
-    head = _read(join(git, "HEAD"))
+def _head_commit(git_dir: str) -> str | None:
+    head = _read(join(git_dir, "HEAD"))
     if not head.startswith("ref:"):
         return head or None
-    name = head.removeprefix("ref:").strip()
-    shared = join(git, "commondir")
-    for root in [git, join(git, _read(shared))] if exists(shared) else [git]:
-        if exists(join(root, name)):
-            return _read(join(root, name)) or None
-        if exists(join(root, "packed-refs")):
-            for line in _read(join(root, "packed-refs")).splitlines():
-                commit, _, ref = line.partition(" ")
-                if ref == name:
-                    return commit
+    ref = head.removeprefix("ref:").strip()
+    roots = [git_dir]
+    common_dir = join(git_dir, "commondir")
+    if exists(common_dir):
+        roots.append(
+            join(git_dir, _read(common_dir))
+        )  # a linked work tree shares the branches of the main one
+    for root in roots:
+        if exists(join(root, ref)):
+            return _read(join(root, ref)) or None
+        commit = _packed_commit(join(root, "packed-refs"), ref)
+        if commit is not None:
+            return commit
+    return None
+
+
+def _packed_commit(packed_refs: str, ref: str) -> str | None:
+    if not exists(packed_refs):
+        return None
+    for line in _read(packed_refs).splitlines():
+        commit, _, name = line.partition(" ")
+        if name == ref:
+            return commit
     return None
 
 

@@ -21,7 +21,7 @@ from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import CompiledGraph, Session
 from limpet.engine.sessions.start import new_run, tell_start
-from limpet.engine.sessions.user_checkpointer import take_back
+from limpet.engine.sessions.user_checkpointer import load_checkpoint
 from limpet.errors import (
     AlreadyCompleted,
     Conflict,
@@ -108,7 +108,7 @@ def recall(
     from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 
     keeper = compiled.checkpointer if compiled.checkpointer is not None and not file else CheckpointFiles()
-    progress = take_back(keeper, os.fspath(reference), compiled.plan)
+    progress = load_checkpoint(keeper, os.fspath(reference), compiled.plan)
     check_fits(compiled.plan, progress)
     if compiled.client is None:
         from limpet.stores.memory import MemoryStore

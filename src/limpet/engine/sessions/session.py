@@ -15,7 +15,7 @@ from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.questions import CallAbandoned
 from limpet.engine.node_context.scope import JournalLock, Scope
 from limpet.engine.sessions.step_retention import LARGE_CHECKPOINT, BackgroundCleanup, StepRetention
-from limpet.engine.sessions.user_checkpointer import hand_over
+from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import (
     Conflict,
     StoreError,
@@ -275,7 +275,7 @@ class Session:
         if self.compiled.checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
             return None
         try:
-            return hand_over(self.compiled.checkpointer, self.progress, self.core.joined_results())
+            return save_checkpoint(self.compiled.checkpointer, self.progress, self.core.joined_results())
         except Exception as problem:
             return problem
 

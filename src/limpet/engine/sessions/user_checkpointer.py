@@ -1,8 +1,8 @@
-"""Handing a run over to a user's checkpointer, and taking it back.
+"""Saving a run to a user's checkpointer where it stops, and loading it again.
 
-A checkpointer keeps a state, a node and a config. What else a run needs in order to go on exactly (its
-position's phase, counters, answers) travels in the config, as text under one key, so it survives whatever
-the checkpointer writes. A checkpoint without it was saved by hand: its node is run.
+A checkpointer keeps a state, a node and a config. The rest of what a run needs in order to resume exactly (its
+position's phase, counters, answers) is put into the config, as text under one key, so that it survives whatever
+format the checkpointer writes. A checkpoint without that key was saved by hand: a resume from it runs its node.
 """
 
 from __future__ import annotations
@@ -20,25 +20,23 @@ from limpet.journal.progress import Progress
 from limpet.stores.user_stores.checkpointer import KEY, Checkpointer
 
 
-def hand_over(
+def save_checkpoint(
     checkpointer: Checkpointer, progress: Progress, results: list[dict[str, Any]] | None = None
 ) -> str:
-    """Save a run that stops; returns the reference. Raises whatever the checkpointer does.
+    """Save a run that stops; return the reference. Raises whatever the checkpointer raises.
 
-    `results` are those of the branches, where the run stands at their fan-in; they are handed to a checkpointer that
-    `takes_results`.
+    `results` are those of the branches, if the run is at their fan-in; a checkpointer that `takes_results` gets them.
     """
     from base64 import b64encode
 
     rest = replace(progress, state={}, config={})
     config = {**progress.config, KEY: b64encode(rest.snapshot_record()).decode("ascii")}
-    copied: dict[str, Any] = decode(encode(dict(progress.state)))
-    more = (
-        {}
-        if results is None or not getattr(checkpointer, "takes_results", False)
-        else {"parallel_results": results}
-    )
-    reference = checkpointer.save(copied, progress.node, config, **more)
+    # Encoded and decoded, so that the checkpointer gets a copy that it may keep or change.
+    state: dict[str, Any] = decode(encode(dict(progress.state)))
+    extra: dict[str, Any] = {}
+    if results is not None and getattr(checkpointer, "takes_results", False):
+        extra["parallel_results"] = results
+    reference = checkpointer.save(state, progress.node, config, **extra)
     if not isinstance(reference, str) or not reference:
         raise UsageError(
             f"save() of {type(checkpointer).__name__} returned {reference!r} instead of a reference"
@@ -46,31 +44,34 @@ def hand_over(
     return reference
 
 
-def take_back(checkpointer: Checkpointer, reference: str, plan: Plan) -> Progress:
-    """The progress that a reference leads to. Raises `UsageError` if it isn't a checkpoint."""
-    from base64 import b64decode
-
+def load_checkpoint(checkpointer: Checkpointer, reference: str, plan: Plan) -> Progress:
+    """The progress that was saved under a reference. Raises `UsageError` if that isn't a checkpoint."""
     found = checkpointer.load(reference)
     if not isinstance(found, Mapping) or not isinstance(found.get("state"), Mapping) or not found.get("node"):
-        raise UsageError(f"what load({reference!r}) gave is no checkpoint: it needs 'state' and 'node'")
+        raise UsageError(f"load({reference!r}) didn't return a checkpoint, which has 'state' and 'node'")
     config = dict(found.get("config") or {})
     packed = config.pop(KEY, None)
+    state = dict(found["state"])
     if packed is None:
-        progress = Progress(
-            new_id(),
-            plan.name,
-            plan.fingerprint,
-            found["node"],
-            dict(found["state"]),
-            at=time(),
-            cleared=True,
-        )
+        progress = _saved_by_hand(plan, found["node"], state)
     else:
-        progress = Progress("", "", "", "", {})
-        try:
-            *rest, _ = decode(b64decode(packed))
-            progress.apply([*rest, dict(found["state"])])
-        except (ValueError, TypeError, LookupError, AttributeError) as problem:
-            raise UsageError(f"checkpoint {reference!r} is damaged under {KEY!r}: {problem}") from problem
+        progress = _unpacked(packed, state, reference)
     progress.config = config
+    return progress
+
+
+def _saved_by_hand(plan: Plan, node: str, state: dict[str, Any]) -> Progress:
+    # `cleared`: an interrupt before the node has done its duty, as this is where the user wants to resume.
+    return Progress(new_id(), plan.name, plan.fingerprint, node, state, at=time(), cleared=True)
+
+
+def _unpacked(packed: Any, state: dict[str, Any], reference: str) -> Progress:
+    from base64 import b64decode
+
+    progress = Progress("", "", "", "", {})
+    try:
+        *rest, _ = decode(b64decode(packed))
+        progress.apply([*rest, state])
+    except (ValueError, TypeError, LookupError, AttributeError) as problem:
+        raise UsageError(f"checkpoint {reference!r} is damaged under {KEY!r}: {problem}") from problem
     return progress
