@@ -25,7 +25,7 @@ from limpet import (
     pause,
 )
 from limpet.journal.store import NewRun, RunHead
-from limpet.testing.conformance.tools import ManualClock
+from limpet.testing.conformance.store_calls import ManualClock
 
 
 @pytest.fixture

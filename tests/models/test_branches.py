@@ -62,7 +62,7 @@ from limpet.journal.store import (
 )
 from limpet.journal.waits import AFTER, BEFORE
 from limpet.stores.memory import MemoryStore
-from limpet.testing.conformance.tools import ManualClock
+from limpet.testing.conformance.store_calls import ManualClock
 
 Key = str | int
 Interrupts = list[tuple[frozenset[str], frozenset[str]]]

@@ -55,7 +55,7 @@ from limpet.journal.store import (
 from limpet.journal.waits import AFTER, BEFORE
 from limpet.journal.writer import JournalWriter
 from limpet.stores.memory import MemoryStore
-from limpet.testing.conformance.tools import ManualClock
+from limpet.testing.conformance.store_calls import ManualClock
 
 Stops = tuple[frozenset[str], frozenset[str]]
 Interrupts = list[Stops]

@@ -48,7 +48,7 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores.memory import MemoryStore
-from limpet.testing.conformance.tools import ManualClock
+from limpet.testing.conformance.store_calls import ManualClock
 
 Key = str | int
 Operation = tuple[Any, ...]

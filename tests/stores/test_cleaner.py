@@ -13,7 +13,7 @@ import pytest
 from limpet import Cleaner, MemoryStore, RunPaused, StateGraph, UsageError, Workflow, pause
 from limpet.journal.store import ENDED, PAUSED, RUNNING, STATUSES, Commit, NewRun, RunFilter, RunHead
 from limpet.stores.sqlite.store import SQLiteStore
-from limpet.testing.conformance.tools import ManualClock
+from limpet.testing.conformance.store_calls import ManualClock
 from support.checkpoint_stores import InMemoryCheckpointStore
 
 HOUR = 3600.0

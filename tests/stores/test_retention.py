@@ -29,7 +29,7 @@ from limpet import (
 from limpet.journal.store import ENDED, STATUSES, NewRun, RunFilter
 from limpet.stores.retention import expired, let_go
 from limpet.stores.user_stores.checkpoint_files import CheckpointFiles, clean_checkpoints
-from limpet.testing.conformance.tools import ManualClock
+from limpet.testing.conformance.store_calls import ManualClock
 
 DAY = 86400.0
 

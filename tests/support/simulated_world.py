@@ -14,7 +14,7 @@ from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.errors import StoreUnavailable
 from limpet.journal.store import FAILED, Commit, Lease, NewRun, OnSignal, RunFilter, RunHead, Tail
 from limpet.stores.memory import MemoryStore
-from limpet.testing.conformance.tools import ManualClock
+from limpet.testing.conformance.store_calls import ManualClock
 from support.simulated_graphs import CASES, DELAY, NAP
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from limpet.journal.store import NewRun, RunFilter, Store
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing import FaultyStore
 from limpet.testing.conformance import ManualClock, StoreConformance
-from limpet.testing.conformance.tools import commit, create, landed
+from limpet.testing.conformance.store_calls import commit, create, expect_accepted
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -126,7 +126,7 @@ def test_closing_lets_go_of_what_hangs(store: FaultyStore) -> None:
 def test_a_fault_strikes_the_calls_that_it_is_for(store: FaultyStore) -> None:
     """By operation, by number from when it was planned, by what is called, and so many of them."""
     lease = create(store)
-    landed(store, commit(lease, 1, b"2", snapshot=2))
+    expect_accepted(store, commit(lease, 1, b"2", snapshot=2))
     fault = store.fail(("head", "read"), nth=2, times=2)
     outcomes = [_outcome(store.head), _outcome(store.read), _outcome(store.head), _outcome(store.read)]
     assert outcomes == ["ok", "failed", "failed", "ok"]

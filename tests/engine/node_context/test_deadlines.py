@@ -27,7 +27,7 @@ from limpet import (
 )
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions import resume as entry
-from limpet.testing.conformance.tools import ManualClock
+from limpet.testing.conformance.store_calls import ManualClock
 from support.graphs import fan, single
 
 AN_HOUR = 3600.0

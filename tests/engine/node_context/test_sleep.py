@@ -29,7 +29,7 @@ from limpet import (
 )
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions import resume as entry
-from limpet.testing.conformance.tools import ManualClock
+from limpet.testing.conformance.store_calls import ManualClock
 from support.graphs import AT_ONCE, Via, chain, fan
 
 A_DAY = 86_400.0

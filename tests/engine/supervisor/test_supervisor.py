@@ -853,7 +853,7 @@ def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(blocking_no
 def test_a_lost_run_whose_lease_has_run_out_is_gone_on_with_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """H1: it is known to be lost, and due as well; a sweep waits until it is through with it."""
     from limpet.engine.supervisor import orphans
-    from limpet.testing.conformance.tools import ManualClock
+    from limpet.testing.conformance.store_calls import ManualClock
 
     monkeypatch.setattr(orphans, "is_dead", lambda holder: holder == "the dead")
     clock = ManualClock()

@@ -1,4 +1,4 @@
-"""The suite that every store passes, for you to certify yours.
+"""The conformance suite: every store of Limpet passes it, and it certifies a store of your own.
 
 Derive a test class and give it a fixture `store`, an empty store for each test:
 
@@ -9,10 +9,10 @@ Derive a test class and give it a fixture `store`, an empty store for each test:
             yield store
             store.close()
 
-The clock stands still until a test advances it. For a store whose time is a server's, override the
-fixture `clock` with something that has an `advance(seconds)` of its own. What a store can't do, it
-declares in `abilities`; the claims that don't apply are then skipped, with the reason. Two methods
-may be overridden where they make sense: `reopen` and `damage`. Needs pytest.
+The clock stands still until a test advances it. For a store that uses the time of a server, override the fixture
+`clock` with an object that has its own `advance(seconds)`. A store declares in `abilities` what it can't do; tests
+that don't apply are then skipped, with the reason. Override the methods `reopen` and `damage` where they make sense
+for the store. Needs pytest.
 """
 
 from __future__ import annotations
@@ -20,37 +20,39 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
-    "limpet.testing.conformance.tools",
-    "limpet.testing.conformance.journal_claims",
-    "limpet.testing.conformance.lease_claims",
-    "limpet.testing.conformance.ready_claims",
-    "limpet.testing.conformance.notice_claims",
-    "limpet.testing.conformance.sharing_claims",
-    "limpet.testing.conformance.upkeep_claims",
+    "limpet.testing.conformance.store_calls",
+    "limpet.testing.conformance.journal",
+    "limpet.testing.conformance.leases",
+    "limpet.testing.conformance.ready_runs",
+    "limpet.testing.conformance.change_notices",
+    "limpet.testing.conformance.concurrency",
+    "limpet.testing.conformance.retention",
 )
 
-from limpet.journal.store import Notifying, Store  # noqa: E402  # the assertions below are to be rewritten first
-from limpet.testing.conformance.journal_claims import JournalClaims  # noqa: E402
-from limpet.testing.conformance.lease_claims import LeaseClaims  # noqa: E402
-from limpet.testing.conformance.notice_claims import NoticeClaims  # noqa: E402
-from limpet.testing.conformance.ready_claims import ReadyClaims  # noqa: E402
-from limpet.testing.conformance.sharing_claims import SharingClaims  # noqa: E402
-from limpet.testing.conformance.tools import ManualClock  # noqa: E402
-from limpet.testing.conformance.upkeep_claims import UpkeepClaims  # noqa: E402
+from limpet.journal.store import Notifying, Store  # noqa: E402  # pytest has to rewrite the assertions below before they are imported
+from limpet.testing.conformance.change_notices import ChangeNoticeTests  # noqa: E402
+from limpet.testing.conformance.concurrency import ConcurrencyTests  # noqa: E402
+from limpet.testing.conformance.journal import JournalTests  # noqa: E402
+from limpet.testing.conformance.leases import LeaseTests  # noqa: E402
+from limpet.testing.conformance.ready_runs import ReadyRunTests  # noqa: E402
+from limpet.testing.conformance.retention import RetentionTests  # noqa: E402
+from limpet.testing.conformance.store_calls import ManualClock  # noqa: E402
 
 __all__ = ["ManualClock", "StoreConformance"]
 
 
-class StoreConformance(JournalClaims, LeaseClaims, ReadyClaims, UpkeepClaims, SharingClaims, NoticeClaims):
-    """All claims about a store. Derive from it, and provide the fixture `store`."""
+class StoreConformance(
+    JournalTests, LeaseTests, ReadyRunTests, RetentionTests, ConcurrencyTests, ChangeNoticeTests
+):
+    """All tests of a store. Derive from it, and provide the fixture `store`."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
-        """The time by which the store under test lives."""
+        """The clock of the store under test."""
         return ManualClock()
 
     def test_it_is_a_store(self, store: Store) -> None:
-        """G10: whatever passes as a store can be given wherever a store is named."""
+        """G10: it can be passed wherever a store is expected."""
         assert isinstance(store, Store)
         assert store.abilities.level in ("disk", "process", "memory")
         assert not store.abilities.shared or store.abilities.leases

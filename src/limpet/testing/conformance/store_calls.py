@@ -1,4 +1,4 @@
-"""What the claims of the conformance suite are written with: a clock to turn, and short ways to commit."""
+"""Short ways to create runs and commit, for the tests of the conformance suite, and a clock to advance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Refusal = TypeVar("Refusal", bound=Exception)
 
 
 class ManualClock:
-    """A clock that stands still until it is advanced. Hand it to the store under test."""
+    """A clock that stands still until it is advanced. Pass it to the store under test."""
 
     def __init__(self, now: float = 1_750_000_000.0) -> None:
         self.now = now
@@ -37,12 +37,12 @@ def commit(lease: Lease, expected: int, *records: bytes, **more: Any) -> Commit:
     return Commit(lease.run_id, lease.fence, expected, list(records), **more)
 
 
-def landed(store: Store, *commits: Commit) -> None:
-    """Append, and expect that all of it was accepted."""
+def expect_accepted(store: Store, *commits: Commit) -> None:
+    """Append, and expect that all commits are accepted."""
     assert store.append(commits) == [None] * len(commits)
 
 
-def refused(store: Store, commit: Commit, why: type[Refusal]) -> Refusal:
+def expect_refused(store: Store, commit: Commit, why: type[Refusal]) -> Refusal:
     """Append one commit; expect that it is refused and that nothing changed; return the refusal."""
     before = store.read(commit.run_id, first=1)
     (outcome,) = store.append([commit])
@@ -52,12 +52,12 @@ def refused(store: Store, commit: Commit, why: type[Refusal]) -> Refusal:
 
 
 def needs_leases(store: Store) -> None:
-    """Skip the claim for a store that can't keep two holders apart."""
+    """Skip the test for a store that can't keep two holders apart."""
     if not store.abilities.leases:
         pytest.skip("the store declares abilities.leases = False")
 
 
 def needs_deltas(store: Store) -> None:
-    """Skip the claim for a store that can't append to what it has."""
+    """Skip the test for a store that can't append records."""
     if not store.abilities.deltas:
         pytest.skip("the store declares abilities.deltas = False")

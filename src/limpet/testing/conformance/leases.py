@@ -1,4 +1,4 @@
-"""Claims about leases, fences and signals: one holder at a time, and no obedience to a former one."""
+"""Tests of leases, fences and signals: one holder at a time, and writes of a former holder are refused."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import pytest
 
 from limpet.errors import Conflict, RunNotFound
 from limpet.journal.store import COMPLETED, PAUSED, Lease, OnSignal, Signalled, Store
-from limpet.testing.conformance.tools import ManualClock, commit, create, landed, needs_leases, refused
+from limpet.testing.conformance.store_calls import (
+    ManualClock,
+    commit,
+    create,
+    expect_accepted,
+    expect_refused,
+    needs_leases,
+)
 
 
-class LeaseClaims:
+class LeaseTests:
     """Part of `StoreConformance`."""
 
     def test_a_new_run_belongs_to_its_holder(self, store: Store, clock: ManualClock) -> None:
@@ -21,8 +28,8 @@ class LeaseClaims:
         assert (head.holder, head.fence) == ("ann", 1)
         assert lease.until == pytest.approx(head.created + 10, abs=1)
 
-    def test_a_run_nobody_holds_can_be_claimed(self, store: Store, clock: ManualClock) -> None:
-        """P8: and each claim raises the fence, and dates the head."""
+    def test_a_run_without_a_holder_can_be_claimed(self, store: Store, clock: ManualClock) -> None:
+        """P8: each claim raises the fence and updates the head."""
         needs_leases(store)
         create(store, "r", holder=None)
         clock.advance(100)
@@ -35,7 +42,7 @@ class LeaseClaims:
         assert head.updated == pytest.approx(head.created + 100, abs=1)
 
     def test_a_held_run_cannot_be_claimed(self, store: Store, clock: ManualClock) -> None:
-        """P8: the conflict says who holds it and until when."""
+        """P8: the conflict names the holder and the time until which it holds the run."""
         needs_leases(store)
         lease = create(store, "r")
         clock.advance(3)
@@ -44,40 +51,40 @@ class LeaseClaims:
                 store.claim("r", holder, 10)
             assert (caught.value.run_id, caught.value.holder, caught.value.until) == ("r", "ann", lease.until)
         assert (store.head("r").holder, store.head("r").fence) == ("ann", 1)
-        landed(store, commit(lease, 1, b"2", snapshot=2))
+        expect_accepted(store, commit(lease, 1, b"2", snapshot=2))
 
-    def test_a_lease_runs_out(self, store: Store, clock: ManualClock) -> None:
-        """H1: what a dead holder leaves behind is free after a while."""
+    def test_a_lease_expires(self, store: Store, clock: ManualClock) -> None:
+        """H1: the run of a dead holder is free when its lease has expired."""
         needs_leases(store)
         stale = create(store, "r", ttl=10.0)
         clock.advance(10)
         fresh = store.claim("r", "bob", 10)
         assert fresh.fence == 2
-        refused(store, commit(stale, 1, b"late", snapshot=2), Conflict)
-        landed(store, commit(fresh, 1, b"2", snapshot=2))
+        expect_refused(store, commit(stale, 1, b"late", snapshot=2), Conflict)
+        expect_accepted(store, commit(fresh, 1, b"2", snapshot=2))
 
-    def test_a_late_holder_may_go_on_while_nobody_else_claimed(
+    def test_a_late_holder_may_continue_until_another_claims_the_run(
         self, store: Store, clock: ManualClock
     ) -> None:
         """P8: the fence decides, not the clock."""
         needs_leases(store)
         lease = create(store, "r", ttl=10.0)
         clock.advance(60)
-        landed(store, commit(lease, 1, b"2", snapshot=2))
+        expect_accepted(store, commit(lease, 1, b"2", snapshot=2))
         assert store.renew([lease], 10) == [""]
         with pytest.raises(Conflict):
             store.claim("r", "bob", 10)
 
     def test_a_dead_holders_lease_can_be_broken(self, store: Store) -> None:
-        """H1: by whoever knows the fence that the dead holder had."""
+        """H1: by a process that knows the fence of the dead holder."""
         needs_leases(store)
         stale = create(store, "r")
         fresh = store.claim("r", "bob", 10, instead_of=1)
         assert (fresh.fence, store.head("r").holder) == (2, "bob")
-        refused(store, commit(stale, 1, b"zombie", snapshot=2), Conflict)
+        expect_refused(store, commit(stale, 1, b"zombie", snapshot=2), Conflict)
 
-    def test_only_one_can_break_a_lease(self, store: Store) -> None:
-        """P8: the second who found the same holder dead meets the first one's fence."""
+    def test_a_lease_can_be_broken_only_once(self, store: Store) -> None:
+        """P8: the second process that found the holder dead is refused by the fence of the first."""
         needs_leases(store)
         create(store, "r")
         store.claim("r", "bob", 10, instead_of=1)
@@ -93,11 +100,11 @@ class LeaseClaims:
         assert store.claim("r", "bob", 10, instead_of=7).fence == 2
 
     def test_a_missing_run_cannot_be_claimed_or_signalled(self, store: Store) -> None:
-        for call in (lambda: store.claim("nobody", "ann", 10), lambda: store.signal("nobody", "cancel")):
+        for call in (lambda: store.claim("missing", "ann", 10), lambda: store.signal("missing", "cancel")):
             with pytest.raises(RunNotFound):
                 call()
 
-    def test_renewing_prolongs_leases(self, store: Store, clock: ManualClock) -> None:
+    def test_renewing_extends_leases(self, store: Store, clock: ManualClock) -> None:
         """P8."""
         needs_leases(store)
         leases = [create(store, f"r{number}") for number in range(3)]
@@ -113,22 +120,24 @@ class LeaseClaims:
         assert store.renew([], 10) == []
 
     def test_a_lost_lease_is_not_renewed(self, store: Store) -> None:
-        """P8: lost is: claimed by another, given back, ended by a status, or the run is gone."""
+        """P8: claimed by another holder, released, ended by a status, or of a run that was deleted."""
         needs_leases(store)
         leases = {
             run_id: create(store, run_id) for run_id in ("claimed", "released", "paused", "gone", "kept")
         }
         store.claim("claimed", "bob", 10, instead_of=1)
         store.release(leases["released"])
-        landed(store, commit(leases["paused"], 1, status=PAUSED))
-        landed(store, commit(leases["gone"], 1, status=COMPLETED))
+        expect_accepted(store, commit(leases["paused"], 1, status=PAUSED))
+        expect_accepted(store, commit(leases["gone"], 1, status=COMPLETED))
         store.delete("gone")
         assert store.renew(leases.values(), 10) == [None, None, None, None, ""]
         assert store.head("claimed").holder == "bob"
         assert store.head("released").holder is None
         assert store.head("paused").holder is None
 
-    def test_renewing_tells_of_a_signal_and_still_prolongs(self, store: Store, clock: ManualClock) -> None:
+    def test_renewing_reports_a_signal_and_still_extends_the_lease(
+        self, store: Store, clock: ManualClock
+    ) -> None:
         """G12: a cancellation reaches a holder in the middle of a long node."""
         needs_leases(store)
         lease = create(store, "r")
@@ -139,7 +148,7 @@ class LeaseClaims:
         with pytest.raises(Conflict):
             store.claim("r", "bob", 10)
 
-    def test_a_released_run_is_free_at_once(self, store: Store) -> None:
+    def test_a_released_run_is_free_run_in_threads(self, store: Store) -> None:
         """P8."""
         needs_leases(store)
         lease = create(store, "r")
@@ -150,16 +159,16 @@ class LeaseClaims:
         assert store.claim("r", "bob", 10).fence == 2
 
     def test_a_stale_release_is_harmless(self, store: Store) -> None:
-        """P8: a former holder can't take the run away from the present one."""
+        """P8: a former holder can't release the lease of the present one."""
         needs_leases(store)
         stale = create(store, "r")
         fresh = store.claim("r", "bob", 10, instead_of=1)
         store.release(stale)
-        store.release(Lease("nobody", 1, 0.0))
+        store.release(Lease("missing", 1, 0.0))
         assert (store.head("r").holder, store.head("r").lease_until) == ("bob", fresh.until)
 
     def test_a_signal_refuses_the_next_commit(self, store: Store) -> None:
-        """G12: the holder learns of it before it writes another record."""
+        """G12: the holder gets the signal before it writes another record."""
         lease = create(store, "r")
         store.signal("r", "pause")
         store.signal("r", "cancel")
@@ -169,42 +178,42 @@ class LeaseClaims:
             commit(lease, 1, b"2", snapshot=2),
             commit(lease, 1, status=COMPLETED, note=b"n"),
         ):
-            signalled = refused(store, one, Signalled)
+            signalled = expect_refused(store, one, Signalled)
             assert (signalled.run_id, signalled.signal) == ("r", "cancel")
 
     def test_a_commit_that_answers_a_signal_clears_it(self, store: Store) -> None:
         """G12."""
         lease = create(store, "r")
         store.signal("r", "cancel")
-        landed(store, commit(lease, 1, b"2", snapshot=2, on_signal=OnSignal.CLEAR))
+        expect_accepted(store, commit(lease, 1, b"2", snapshot=2, on_signal=OnSignal.CLEAR))
         assert store.head("r").signal is None
-        landed(store, commit(lease, 2, b"3", snapshot=3))
-        landed(store, commit(lease, 3, b"4", snapshot=4, on_signal=OnSignal.CLEAR))
+        expect_accepted(store, commit(lease, 2, b"3", snapshot=3))
+        expect_accepted(store, commit(lease, 3, b"4", snapshot=4, on_signal=OnSignal.CLEAR))
 
     def test_a_commit_may_leave_a_signal_to_the_next_one(self, store: Store) -> None:
-        """G12: what a node wants kept is kept, and the request still waits."""
+        """G12: a value that a node keeps is saved, and the signal stays."""
         lease = create(store, "r")
         store.signal("r", "cancel")
-        landed(store, commit(lease, 1, b"2", snapshot=2, on_signal=OnSignal.IGNORE))
-        landed(store, commit(lease, 2, b"3", on_signal=OnSignal.IGNORE))
+        expect_accepted(store, commit(lease, 1, b"2", snapshot=2, on_signal=OnSignal.IGNORE))
+        expect_accepted(store, commit(lease, 2, b"3", on_signal=OnSignal.IGNORE))
         assert store.head("r").signal == "cancel"
-        refused(store, commit(lease, 3, b"4"), Signalled)
+        expect_refused(store, commit(lease, 3, b"4"), Signalled)
 
-    def test_a_signal_waits_for_whoever_comes_next(self, store: Store) -> None:
-        """G12: also when nobody held the run as it was sent."""
+    def test_a_signal_waits_for_the_next_holder(self, store: Store) -> None:
+        """G12: also if the run had no holder when the signal was sent."""
         needs_leases(store)
         create(store, "r", holder=None)
         store.signal("r", "cancel")
         lease = store.claim("r", "bob", 10)
-        refused(store, commit(lease, 1, b"2", snapshot=2), Signalled)
+        expect_refused(store, commit(lease, 1, b"2", snapshot=2), Signalled)
 
-    def test_a_conflict_weighs_more_than_a_signal(self, store: Store) -> None:
-        """P8: a stale holder has nothing to answer."""
+    def test_a_conflict_takes_precedence_over_a_signal(self, store: Store) -> None:
+        """P8: a signal isn't for a stale holder."""
         needs_leases(store)
         stale = create(store, "r")
         fresh = store.claim("r", "bob", 10, instead_of=1)
         store.signal("r", "cancel")
-        refused(store, commit(stale, 1, b"2", snapshot=2), Conflict)
-        refused(store, commit(fresh, 5, b"2", snapshot=6), Conflict)
-        refused(store, commit(stale, 1, b"2", snapshot=2, on_signal=OnSignal.CLEAR), Conflict)
+        expect_refused(store, commit(stale, 1, b"2", snapshot=2), Conflict)
+        expect_refused(store, commit(fresh, 5, b"2", snapshot=6), Conflict)
+        expect_refused(store, commit(stale, 1, b"2", snapshot=2, on_signal=OnSignal.CLEAR), Conflict)
         assert store.head("r").signal == "cancel"

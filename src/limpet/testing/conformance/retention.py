@@ -1,4 +1,4 @@
-"""Claims about finding runs and getting rid of them: list, prune, expire, delete."""
+"""Tests of listing runs and deleting them: list, prune, expire, delete."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import pytest
 
 from limpet.errors import Conflict, RunNotFound
 from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, RunFilter, Store
-from limpet.testing.conformance.tools import (
+from limpet.testing.conformance.store_calls import (
     ManualClock,
     commit,
     create,
-    landed,
+    expect_accepted,
+    expect_refused,
     needs_deltas,
     needs_leases,
-    refused,
 )
 
 
-class UpkeepClaims:
+class RetentionTests:
     """Part of `StoreConformance`."""
 
     def test_runs_are_listed_newest_first(self, store: Store, clock: ManualClock) -> None:
@@ -39,7 +39,7 @@ class UpkeepClaims:
             (RunFilter(), "fedcba"),
             (RunFilter(statuses=(RUNNING,)), "fca"),
             (RunFilter(statuses=(PAUSED, FAILED)), "ed"),
-            (RunFilter(statuses=("unheard-of",)), ""),
+            (RunFilter(statuses=("unknown",)), ""),
             (RunFilter(graph="etl"), "fb"),
             (RunFilter(tag="x"), "fba"),
             (RunFilter(tag='y"'), "ca"),
@@ -58,10 +58,10 @@ class UpkeepClaims:
             (RunFilter(statuses=(RUNNING,), limit=1, offset=1), "c"),
         ],
     )
-    def test_runs_are_found_by_what_is_known_of_them(
+    def test_runs_are_listed_by_filter(
         self, store: Store, clock: ManualClock, which: RunFilter, found: str
     ) -> None:
-        """G13, H1: by status, graph, tag, parent, and whether somebody holds them."""
+        """G13, H1: by status, graph, tag, parent, and whether they are claimed."""
         needs_leases(store)
         create(store, "f-old", holder="dead", ttl=1.0)
         clock.advance(1)
@@ -80,11 +80,11 @@ class UpkeepClaims:
         clock.advance(5)
         assert "".join(head.run_id for head in store.list(which)) == found
 
-    def test_pruning_drops_what_is_below_a_number(self, store: Store) -> None:
-        """F14, D5: old checkpoints go by sequence number."""
+    def test_pruning_deletes_records_below_a_number(self, store: Store) -> None:
+        """F14, D5: old checkpoints are deleted by sequence number."""
         needs_deltas(store)
         lease = create(store, "r", b"1")
-        landed(store, commit(lease, 1, b"2", b"3", b"4", b"5", snapshot=4))
+        expect_accepted(store, commit(lease, 1, b"2", b"3", b"4", b"5", snapshot=4))
         assert store.prune("r", 3) == 2
         assert store.prune("r", 3) == 0
         assert store.prune("r", -1) == 0
@@ -92,44 +92,44 @@ class UpkeepClaims:
         assert (tail.first, tail.records) == (3, [b"3", b"4", b"5"])
         assert (store.read("r", 1, 2).records, store.head("r").sequence) == ([], 5)
         for expected in (0, 1, 2, 4):
-            refused(store, commit(lease, expected, b"late"), Conflict)
-        landed(store, commit(lease, 5, b"6"))
+            expect_refused(store, commit(lease, expected, b"late"), Conflict)
+        expect_accepted(store, commit(lease, 5, b"6"))
 
-    def test_pruning_never_drops_the_newest_whole_record_or_what_follows(self, store: Store) -> None:
+    def test_pruning_never_deletes_the_newest_snapshot_or_later_records(self, store: Store) -> None:
         """F14, D5: a pruned run can always be resumed."""
         needs_deltas(store)
         lease = create(store, "r", b"1")
         assert store.prune("r", 99) == 0
-        landed(store, commit(lease, 1, b"2", b"3", b"4", snapshot=3))
+        expect_accepted(store, commit(lease, 1, b"2", b"3", b"4", snapshot=3))
         assert store.prune("r", 99) == 2
         tail = store.read("r")
         assert (tail.first, tail.records) == (3, [b"3", b"4"])
-        landed(store, commit(lease, 4, b"5"))
+        expect_accepted(store, commit(lease, 4, b"5"))
         assert store.prune("r", 5) == 0
 
     def test_pruning_spares_other_runs_and_purged_ones(self, store: Store) -> None:
         """P6, F14."""
         needs_deltas(store)
         for run_id in ("r", "s"):
-            landed(store, commit(create(store, run_id, b"1"), 1, b"2", snapshot=2))
+            expect_accepted(store, commit(create(store, run_id, b"1"), 1, b"2", snapshot=2))
         assert store.prune("r", 2) == 1
         assert store.read("s", first=1).records == [b"1", b"2"]
         purged = create(store, "p")
-        landed(store, commit(purged, 1, b"2", purge=True))
-        landed(store, commit(purged, 2, b"3"))
+        expect_accepted(store, commit(purged, 1, b"2", purge=True))
+        expect_accepted(store, commit(purged, 2, b"3"))
         assert store.prune("p", 99) == 0
         with pytest.raises(RunNotFound):
-            store.prune("nobody", 1)
+            store.prune("missing", 1)
 
-    def test_what_ended_long_ago_expires(self, store: Store, clock: ManualClock) -> None:
+    def test_a_run_that_ended_long_ago_expires(self, store: Store, clock: ManualClock) -> None:
         """P7: counted from the last change of status."""
         for run_id in ("old", "young"):
             create(store, run_id, b"x", holder=None)
         clock.advance(50)
-        landed(store, commit(create(store, "recent"), 1, status=COMPLETED))
+        expect_accepted(store, commit(create(store, "recent"), 1, status=COMPLETED))
         for run_id in ("old", "young"):
             lease = store.claim(run_id, "ann", 10)
-            landed(store, commit(lease, 1, status=COMPLETED))
+            expect_accepted(store, commit(lease, 1, status=COMPLETED))
             clock.advance(20)
         assert store.expire(41) == 0
         assert store.expire(30) == 2
@@ -138,7 +138,7 @@ class UpkeepClaims:
             store.read("old")
         assert store.read("young").records == [b"x"]
 
-    def test_only_ended_runs_expire_unless_told_otherwise(self, store: Store, clock: ManualClock) -> None:
+    def test_only_ended_runs_expire_by_default(self, store: Store, clock: ManualClock) -> None:
         """P7: a paused or running run is not expired by default."""
         for status in (RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED):
             create(store, status, status=status, holder=None)
@@ -150,7 +150,7 @@ class UpkeepClaims:
         assert [head.status for head in store.list(RunFilter())] == [RUNNING]
 
     def test_a_held_run_never_expires(self, store: Store, clock: ManualClock) -> None:
-        """P7, P8: somebody may be resuming it."""
+        """P7, P8: its holder may be resuming it."""
         needs_leases(store)
         create(store, "r", status=COMPLETED, ttl=100.0)
         clock.advance(99)
@@ -160,15 +160,15 @@ class UpkeepClaims:
 
     def test_an_expired_id_is_free_again(self, store: Store, clock: ManualClock) -> None:
         """P7."""
-        landed(store, commit(create(store, "r", b"old"), 1, b"older", snapshot=2, status=COMPLETED))
+        expect_accepted(store, commit(create(store, "r", b"old"), 1, b"older", snapshot=2, status=COMPLETED))
         clock.advance(1)
         assert store.expire(0) == 1
         lease = create(store, "r", b"new")
         assert store.read("r", first=1).records == [b"new"]
-        landed(store, commit(lease, 1, b"2", snapshot=2))
+        expect_accepted(store, commit(lease, 1, b"2", snapshot=2))
 
     def test_a_deleted_run_is_gone(self, store: Store) -> None:
-        """P7: with its journal; whoever still writes to it is told."""
+        """P7: with its journal; a holder that still writes to it is refused."""
         lease = create(store, "r", b"1", parent="p", tags=("t",))
         store.release(lease)
         store.delete("r")
@@ -179,22 +179,22 @@ class UpkeepClaims:
         assert isinstance(outcome, RunNotFound)
         assert store.list(RunFilter()) == []
 
-    def test_a_new_run_with_a_deleted_ones_id_starts_from_nothing(self, store: Store) -> None:
-        """P6, P8: nor can a former holder write to it at its old place."""
+    def test_a_new_run_with_the_id_of_a_deleted_one_starts_empty(self, store: Store) -> None:
+        """P6, P8: and a holder of the deleted run can't write to it."""
         needs_deltas(store)
         stale = create(store, "r", b"old")
-        landed(store, commit(stale, 1, b"2", b"3"))
+        expect_accepted(store, commit(stale, 1, b"2", b"3"))
         store.release(stale)
         store.delete("r")
         lease = create(store, "r", b"new", graph="h")
         refusals = store.append([commit(stale, 3, b"4"), commit(stale, 3, b"4", b"5", note=b"n")])
         assert [type(refusal) for refusal in refusals] == [Conflict, Conflict]
-        landed(store, commit(lease, 1, b"newer"))
+        expect_accepted(store, commit(lease, 1, b"newer"))
         assert store.read("r", first=1).records == [b"new", b"newer"]
         assert (store.head("r").graph, store.head("r").note) == ("h", b"")
 
     def test_a_held_run_cannot_be_deleted(self, store: Store, clock: ManualClock) -> None:
-        """P8: not under its holder's feet."""
+        """P8: its holder may be writing to it."""
         needs_leases(store)
         lease = create(store, "r", ttl=10.0)
         with pytest.raises(Conflict, match="held by ann") as caught:

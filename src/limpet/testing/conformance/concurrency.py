@@ -1,4 +1,4 @@
-"""Claims about many at once, and about what is there afterwards: threads, reopening, closing."""
+"""Tests of many threads at once, and of reopening and closing a store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from limpet.errors import Conflict, StoreUnavailable
 from limpet.journal.store import COMPLETED, Lease, NewRun, OnSignal, RunFilter, Store
-from limpet.testing.conformance.tools import commit, create, landed, needs_deltas, needs_leases
+from limpet.testing.conformance.store_calls import commit, create, expect_accepted, needs_deltas, needs_leases
 
 Outcome = TypeVar("Outcome")
 
@@ -19,26 +19,28 @@ THREADS = 8
 ROUNDS = 30
 
 
-class SharingClaims:
+class ConcurrencyTests:
     """Part of `StoreConformance`."""
 
     def reopen(self, store: Store) -> Store:
-        """Close the store and open what it kept once more. Leave it as it is to skip what needs that."""
+        """Close the store and open it again. Don't override it to skip the tests that need it."""
         pytest.skip("the test class doesn't override reopen()")
 
-    def test_threads_lose_nothing(self, store: Store) -> None:
-        """P6: many runs at once, and the records of each are all there, in order."""
+    def test_concurrent_threads_lose_no_record(self, store: Store) -> None:
+        """P6: with many runs at once, each has all its records, in order."""
         needs_deltas(store)
 
         def work(number: int) -> None:
             leases = [create(store, f"{number}-{run}") for run in range(3)]
             for expected in range(1, ROUNDS):
-                landed(store, *(commit(lease, expected, b"%d" % expected) for lease in leases))
-                landed(store, commit(create(store, f"{number}-{expected}-short"), 1, status=COMPLETED))
+                expect_accepted(store, *(commit(lease, expected, b"%d" % expected) for lease in leases))
+                expect_accepted(
+                    store, commit(create(store, f"{number}-{expected}-short"), 1, status=COMPLETED)
+                )
                 assert store.head(leases[0].run_id).sequence == expected + 1
             store.renew(leases, 10)
 
-        at_once(work)
+        run_in_threads(work)
         journal = [b"first", *(b"%d" % expected for expected in range(1, ROUNDS))]
         for number in range(THREADS):
             for run in range(3):
@@ -61,12 +63,12 @@ class SharingClaims:
                 won.append(f"r{run}")
             return won
 
-        won = [run_id for outcome in at_once(work) for run_id in outcome]
+        won = [run_id for outcome in run_in_threads(work) for run_id in outcome]
         assert sorted(won) == sorted(f"r{number}" for number in range(ROUNDS))
         assert {head.fence for head in store.list(RunFilter())} == {2}
 
-    def test_of_many_writers_at_one_place_one_wins(self, store: Store) -> None:
-        """P8: and what it wrote is what is there."""
+    def test_of_many_writers_at_one_sequence_number_one_wins(self, store: Store) -> None:
+        """P8: and its record is the one that is stored."""
         needs_deltas(store)
         lease = create(store, "r")
 
@@ -82,7 +84,7 @@ class SharingClaims:
                     pass
             return won
 
-        outcomes = at_once(work)
+        outcomes = run_in_threads(work)
         assert sorted(place for won in outcomes for place in won) == list(range(1, ROUNDS))
         for place, record in enumerate(store.read("r").records[1:], 1):
             assert place in outcomes[int(record)]
@@ -97,11 +99,11 @@ class SharingClaims:
                 return False
             return True
 
-        outcomes = at_once(work)
+        outcomes = run_in_threads(work)
         assert outcomes.count(True) == 1
         assert store.read("r").records == [b"%d" % outcomes.index(True)]
 
-    def test_a_reader_sees_head_and_records_of_one_moment(self, store: Store) -> None:
+    def test_a_reader_gets_a_consistent_head_and_records(self, store: Store) -> None:
         """P6: however fast they are written and pruned."""
         needs_deltas(store)
         lease = create(store, "r")
@@ -117,33 +119,33 @@ class SharingClaims:
             try:
                 for expected in range(1, 3 * ROUNDS):
                     whole = 0 if expected % 3 else expected + 1
-                    landed(store, commit(lease, expected, b"x", snapshot=whole))
+                    expect_accepted(store, commit(lease, expected, b"x", snapshot=whole))
                     store.prune("r", expected)
             finally:
                 done.set()
 
-        at_once(work)
+        run_in_threads(work)
 
-    def test_reopening_finds_everything(self, store: Store) -> None:
-        """G6, P1: another process, or the next one, reads what this one wrote."""
+    def test_a_reopened_store_has_everything(self, store: Store) -> None:
+        """G6, P1: another process reads what this process wrote."""
         lease = create(store, "r", b"1", tags=("x",), parent="p")
-        landed(store, commit(lease, 1, b"2", b"3", snapshot=2, note=b"n"))
+        expect_accepted(store, commit(lease, 1, b"2", b"3", snapshot=2, note=b"n"))
         purged = create(store, "p", b"1")
-        landed(store, commit(purged, 1, b"2", status=COMPLETED, purge=True))
+        expect_accepted(store, commit(purged, 1, b"2", status=COMPLETED, purge=True))
         store.signal("p", "cancel")
         before = (store.list(RunFilter()), store.read("r", first=1), store.read("p"))
         again = self.reopen(store)
         try:
             assert (again.list(RunFilter()), again.read("r", first=1), again.read("p")) == before
-            landed(again, commit(lease, 3, b"4", snapshot=4))
+            expect_accepted(again, commit(lease, 3, b"4", snapshot=4))
             refusal = again.append([commit(purged, 1, b"2")])[0]
             assert isinstance(refusal, Conflict)
-            landed(again, commit(purged, 2, b"3", snapshot=3, on_signal=OnSignal.CLEAR))
+            expect_accepted(again, commit(purged, 2, b"3", snapshot=3, on_signal=OnSignal.CLEAR))
         finally:
             again.close()
 
-    def test_a_closed_store_says_so(self, store: Store) -> None:
-        """G9: it never pretends to have saved."""
+    def test_a_closed_store_refuses_every_call(self, store: Store) -> None:
+        """G9: it never reports a save that didn't happen."""
         lease = create(store, "r")
         store.close()
         store.close()
@@ -167,8 +169,8 @@ class SharingClaims:
                 call()
 
 
-def at_once(work: Callable[[int], Outcome]) -> list[Outcome]:
-    """Run `work(0)` … `work(7)` in threads that start together; return what they returned, in order."""
+def run_in_threads(work: Callable[[int], Outcome]) -> list[Outcome]:
+    """Run `work(0)` … `work(7)` in threads that start together; returns their results in order."""
     together = threading.Barrier(THREADS)
 
     def start(number: int) -> Outcome:

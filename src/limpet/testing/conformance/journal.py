@@ -1,4 +1,4 @@
-"""Claims about journals: what is appended is there, once, in order, whole, and of its own run only."""
+"""Tests of journals: records are kept once, in order, whole, and for their run only."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pytest
 
 from limpet.errors import Conflict, RunExists, RunNotFound, StoreError
 from limpet.journal.store import CANCELLED, COMPLETED, PAUSED, RUNNING, Commit, NewRun, RunFilter, Store
-from limpet.testing.conformance.tools import (
+from limpet.testing.conformance.store_calls import (
     ManualClock,
     commit,
     create,
-    landed,
+    expect_accepted,
+    expect_refused,
     needs_deltas,
     needs_leases,
-    refused,
 )
 
 ODD_IDS = (
@@ -29,14 +29,14 @@ ODD_IDS = (
 )
 
 
-class JournalClaims:
+class JournalTests:
     """Part of `StoreConformance`."""
 
     def damage(self, store: Store, run_id: str, sequence: int) -> None:
-        """Change a byte of that record where it is kept. Leave it as it is to skip the claim about damage."""
+        """Change a byte of that record where it is stored. Don't override it to skip the test of damage."""
         pytest.skip("the test class doesn't override damage()")
 
-    def test_a_new_run_is_known_by_what_it_was_given(self, store: Store) -> None:
+    def test_a_new_run_has_the_head_it_was_created_with(self, store: Store) -> None:
         """G13: a run's searchable head."""
         run = NewRun("r", "etl", [b"a", b"b"], tags=("x", "y"), parent="p", note=b"\0n")
         assert store.create(run) is None
@@ -58,24 +58,24 @@ class JournalClaims:
         create(store, "r", status=PAUSED, holder=None)
         assert store.head("r").status == PAUSED
 
-    def test_an_id_is_taken_once_and_for_all(self, store: Store) -> None:
-        """P6: the second comer is told, and the first run stays what it was."""
+    def test_a_run_id_can_be_used_only_once(self, store: Store) -> None:
+        """P6: creating it again is refused, and the first run stays unchanged."""
         lease = create(store, "r", b"mine")
         with pytest.raises(RunExists):
             create(store, "r", b"theirs", graph="other")
-        landed(store, commit(lease, 1, status=COMPLETED))
+        expect_accepted(store, commit(lease, 1, status=COMPLETED))
         with pytest.raises(RunExists):
             create(store, "r", b"theirs", graph="other")
         assert store.head("r").graph == "g"
         assert store.read("r").records == [b"mine"]
 
-    def test_a_commit_lands_after_the_expected_record(self, store: Store) -> None:
+    def test_a_commit_is_appended_after_the_expected_record(self, store: Store) -> None:
         """G13: records are numbered 1, 2, 3 … without a gap."""
         needs_deltas(store)
         lease = create(store, "r", b"1")
-        landed(store, commit(lease, 1, b"2"))
-        landed(store, commit(lease, 2, b"3", b"4"))
-        landed(store, commit(lease, 4, b"5"))
+        expect_accepted(store, commit(lease, 1, b"2"))
+        expect_accepted(store, commit(lease, 2, b"3", b"4"))
+        expect_accepted(store, commit(lease, 4, b"5"))
         tail = store.read("r", first=1)
         assert (tail.first, tail.records) == (1, [b"1", b"2", b"3", b"4", b"5"])
         assert store.head("r").sequence == 5
@@ -88,45 +88,45 @@ class JournalClaims:
         """P8: of two writers that both saw the same state, the second changes nothing."""
         needs_deltas(store)
         lease = create(store, "r", b"1")
-        landed(store, commit(lease, 1, b"2"))
-        conflict = refused(store, commit(lease, expected, b"x", **more), Conflict)
+        expect_accepted(store, commit(lease, 1, b"2"))
+        conflict = expect_refused(store, commit(lease, expected, b"x", **more), Conflict)
         assert conflict.run_id == "r"
-        landed(store, commit(lease, 2, b"3"))
+        expect_accepted(store, commit(lease, 2, b"3"))
 
     @pytest.mark.parametrize("more", [{}, {"status": PAUSED, "note": b"no", "snapshot": 2}, {"purge": True}])
     def test_a_commit_under_an_old_fence_is_refused(self, store: Store, more: dict[str, object]) -> None:
-        """P8: a stale holder's write is refused, even at the right sequence; it learns who holds the run."""
+        """P8: a stale holder's write is refused, even at the right sequence, and the conflict names the holder."""
         needs_leases(store)
         stale = create(store, "r")
         fresh = store.claim("r", "bob", 10, instead_of=stale.fence)
-        conflict = refused(store, commit(stale, 1, b"zombie", snapshot=2), Conflict)
+        conflict = expect_refused(store, commit(stale, 1, b"zombie", snapshot=2), Conflict)
         assert (conflict.holder, conflict.until) == ("bob", fresh.until)
-        refused(store, commit(stale, 1, b"zombie", **more), Conflict)
-        landed(store, commit(fresh, 1, b"mine", snapshot=2))
-        refused(store, commit(stale, 2, b"zombie", **more), Conflict)
+        expect_refused(store, commit(stale, 1, b"zombie", **more), Conflict)
+        expect_accepted(store, commit(fresh, 1, b"mine", snapshot=2))
+        expect_refused(store, commit(stale, 2, b"zombie", **more), Conflict)
 
     def test_a_fence_that_was_never_given_is_refused(self, store: Store) -> None:
         """P8."""
         create(store, "r")
-        refused(store, Commit("r", 2, 1, [b"x"]), Conflict)
-        refused(store, Commit("r", 0, 1, [b"x"]), Conflict)
+        expect_refused(store, Commit("r", 2, 1, [b"x"]), Conflict)
+        expect_refused(store, Commit("r", 0, 1, [b"x"]), Conflict)
 
     def test_a_commit_to_a_missing_run_is_refused(self, store: Store) -> None:
-        (outcome,) = store.append([Commit("nobody", 1, 0, [b"x"])])
+        (outcome,) = store.append([Commit("missing", 1, 0, [b"x"])])
         assert isinstance(outcome, RunNotFound)
-        (outcome,) = store.append([Commit("nobody", 1, 0, [b"x", b"y"], status=COMPLETED)])
+        (outcome,) = store.append([Commit("missing", 1, 0, [b"x", b"y"], status=COMPLETED)])
         assert isinstance(outcome, RunNotFound)
         for call in (store.head, store.read):
             with pytest.raises(RunNotFound):
-                call("nobody")
+                call("missing")
 
-    def test_commits_of_one_call_stand_and_fall_alone(self, store: Store) -> None:
-        """P6: one run's refusal is nothing to the others; each commit is whole or not at all."""
+    def test_commits_of_one_call_are_accepted_or_refused_independently(self, store: Store) -> None:
+        """P6: one refusal doesn't affect the other commits; each is written whole or not at all."""
         needs_deltas(store)
         leases = [create(store, f"r{number}") for number in range(4)]
         good = commit(leases[0], 1, b"a", b"b", status=PAUSED, note=b"n")
         wrong = commit(leases[1], 7, b"a", b"b", status=PAUSED, note=b"n", snapshot=3)
-        missing = Commit("nobody", 1, 1, [b"a"])
+        missing = Commit("missing", 1, 1, [b"a"])
         outcomes = store.append(
             [good, wrong, missing, commit(leases[2], 1, b"c"), commit(leases[3], 1, b"d")]
         )
@@ -154,46 +154,46 @@ class JournalClaims:
     def test_status_and_note_change_with_the_records_or_alone(self, store: Store) -> None:
         needs_deltas(store)
         lease = create(store, "r", note=b"old")
-        landed(store, commit(lease, 1, b"2", note=b"new"))
+        expect_accepted(store, commit(lease, 1, b"2", note=b"new"))
         assert (store.head("r").status, store.head("r").note) == (RUNNING, b"new")
-        landed(store, commit(lease, 2, status=PAUSED))
+        expect_accepted(store, commit(lease, 2, status=PAUSED))
         assert (store.head("r").status, store.head("r").note) == (PAUSED, b"new")
-        landed(store, commit(lease, 2, note=b""))
+        expect_accepted(store, commit(lease, 2, note=b""))
         assert (store.head("r").status, store.head("r").note) == (PAUSED, b"")
         assert store.head("r").sequence == 2
 
     @pytest.mark.parametrize("status", [PAUSED, COMPLETED, CANCELLED])
-    def test_a_status_other_than_running_gives_the_lease_back(self, store: Store, status: str) -> None:
+    def test_a_status_other_than_running_releases_the_lease(self, store: Store, status: str) -> None:
         """P8."""
         needs_leases(store)
         lease = create(store, "r")
-        landed(store, commit(lease, 1, status=RUNNING))
+        expect_accepted(store, commit(lease, 1, status=RUNNING))
         assert store.head("r").holder == "ann"
-        landed(store, commit(lease, 1, status=status))
+        expect_accepted(store, commit(lease, 1, status=status))
         head = store.head("r")
         assert (head.status, head.holder, head.lease_until) == (status, None, None)
         assert store.claim("r", "bob", 10).fence == 2
 
-    def test_the_head_is_dated_by_its_changes_of_status(self, store: Store, clock: ManualClock) -> None:
+    def test_the_head_is_updated_by_changes_of_status_only(self, store: Store, clock: ManualClock) -> None:
         """P7: age is counted from the last change of status, not from each record."""
         lease = create(store, "r")
         created = store.head("r").created
         clock.advance(100)
-        landed(store, commit(lease, 1, b"2", snapshot=2))
+        expect_accepted(store, commit(lease, 1, b"2", snapshot=2))
         assert store.head("r").updated == created
-        landed(store, commit(lease, 2, status=COMPLETED))
+        expect_accepted(store, commit(lease, 2, status=COMPLETED))
         head = store.head("r")
         assert head.created == created
         assert head.updated == pytest.approx(created + 100, abs=1)
 
-    def test_reading_starts_at_the_newest_whole_record(self, store: Store) -> None:
+    def test_reading_starts_at_the_newest_snapshot(self, store: Store) -> None:
         """H6: restoring a run needs its newest snapshot and what follows."""
         needs_deltas(store)
         lease = create(store, "r", b"1")
-        landed(store, commit(lease, 1, b"2", b"3", snapshot=3))
+        expect_accepted(store, commit(lease, 1, b"2", b"3", snapshot=3))
         tail = store.read("r")
         assert (tail.first, tail.records, tail.head) == (3, [b"3"], store.head("r"))
-        landed(store, commit(lease, 3, b"4"))
+        expect_accepted(store, commit(lease, 3, b"4"))
         tail = store.read("r")
         assert (tail.first, tail.records, tail.head.sequence, tail.head.snapshot) == (3, [b"3", b"4"], 4, 3)
 
@@ -213,44 +213,44 @@ class JournalClaims:
             (99, 100, 6, ""),
         ],
     )
-    def test_any_stretch_of_a_journal_can_be_read(
+    def test_any_range_of_a_journal_can_be_read(
         self, store: Store, first: int | None, last: int | None, start: int, found: str
     ) -> None:
-        """H6: the state at any step; where there is nothing, `first` is the next record's number."""
+        """H6: the state at any step; for an empty range, `first` is the number of the next record."""
         needs_deltas(store)
         lease = create(store, "r", b"1")
-        landed(store, commit(lease, 1, b"2", b"3", b"4", b"5", snapshot=3))
+        expect_accepted(store, commit(lease, 1, b"2", b"3", b"4", b"5", snapshot=3))
         tail = store.read("r", first, last)
         assert (tail.first, b"".join(tail.records).decode()) == (start, found)
         assert tail.head == store.head("r")
 
-    def test_a_purge_drops_the_journal_and_keeps_the_head(self, store: Store) -> None:
-        """G8: a finished run's checkpoints go, and the run is still known to be finished."""
+    def test_a_purge_deletes_the_journal_and_keeps_the_head(self, store: Store) -> None:
+        """G8: the checkpoints of a finished run are deleted, and its head still says that it is finished."""
         lease = create(store, "r", b"1", note=b"old")
-        landed(store, commit(lease, 1, b"2", snapshot=2))
-        landed(store, commit(lease, 2, b"x", b"y", status=COMPLETED, note=b"new", purge=True))
+        expect_accepted(store, commit(lease, 1, b"2", snapshot=2))
+        expect_accepted(store, commit(lease, 2, b"x", b"y", status=COMPLETED, note=b"new", purge=True))
         head = store.head("r")
         assert (head.status, head.note, head.sequence, head.snapshot) == (COMPLETED, b"new", 4, 0)
         for tail in (store.read("r"), store.read("r", first=1), store.read("r", 2, 3)):
             assert (tail.head, tail.first, tail.records) == (head, 5, [])
         assert store.list(RunFilter()) == [head]
 
-    def test_numbers_go_on_after_a_purge(self, store: Store) -> None:
+    def test_numbering_continues_after_a_purge(self, store: Store) -> None:
         """P8: a writer from before the purge is still refused."""
         needs_deltas(store)
         lease = create(store, "r")
-        landed(store, commit(lease, 1, b"2", purge=True))
-        refused(store, commit(lease, 0, b"x"), Conflict)
-        refused(store, commit(lease, 1, b"x"), Conflict)
-        landed(store, commit(lease, 2, b"3"))
-        landed(store, commit(lease, 3, b"4", b"5", snapshot=5))
+        expect_accepted(store, commit(lease, 1, b"2", purge=True))
+        expect_refused(store, commit(lease, 0, b"x"), Conflict)
+        expect_refused(store, commit(lease, 1, b"x"), Conflict)
+        expect_accepted(store, commit(lease, 2, b"3"))
+        expect_accepted(store, commit(lease, 3, b"4", b"5", snapshot=5))
         assert (store.read("r", first=1).first, store.read("r", first=1).records) == (3, [b"3", b"4", b"5"])
         assert (store.read("r").first, store.head("r").sequence) == (5, 5)
-        landed(store, commit(lease, 5, purge=True))
+        expect_accepted(store, commit(lease, 5, purge=True))
         assert store.head("r").sequence == 5
 
-    def test_odd_ids_are_ids_like_any_other(self, store: Store) -> None:
-        """P6: none is mistaken for another, for a path or for a query."""
+    def test_run_ids_may_contain_any_characters(self, store: Store) -> None:
+        """P6: no id is mistaken for another, for a path or for a query."""
         for number, run_id in enumerate(ODD_IDS):
             create(store, run_id, b"%d" % number, parent=run_id, tags=(run_id,), graph=run_id)
         for number, run_id in enumerate(ODD_IDS):
@@ -259,13 +259,13 @@ class JournalClaims:
             assert store.read(run_id).records == [b"%d" % number]
 
     def test_runs_are_isolated(self, store: Store) -> None:
-        """P6: nothing of one run is readable or deletable through another's id."""
+        """P6: no run is readable or deletable through the id of another."""
         needs_deltas(store)
         leases = {run_id: create(store, run_id, run_id.encode()) for run_id in ("r", "r1", "r/1", "R")}
         for run_id, lease in leases.items():
-            landed(store, commit(lease, 1, b"of " + run_id.encode(), snapshot=2))
+            expect_accepted(store, commit(lease, 1, b"of " + run_id.encode(), snapshot=2))
         store.prune("r", 99)
-        landed(store, commit(leases["r"], 2, purge=True, status=COMPLETED))
+        expect_accepted(store, commit(leases["r"], 2, purge=True, status=COMPLETED))
         store.delete("r")
         for run_id in ("r1", "r/1", "R"):
             assert store.read(run_id, first=1).records == [run_id.encode(), b"of " + run_id.encode()]
@@ -274,11 +274,11 @@ class JournalClaims:
 
     @pytest.mark.parametrize("size", [0, 1, 255, 4096, 65_537, 8 * 1024 * 1024])
     def test_records_are_bytes_of_any_kind_and_size(self, store: Store, size: int) -> None:
-        """H5: what is read is what was written, byte by byte."""
+        """H5: the bytes that are read are those that were written."""
         pattern = bytes(range(256)) * (size // 256 + 1)
         data = pattern[:size]
         lease = create(store, "r", data, note=data[:4096])
-        landed(store, commit(lease, 1, data[::-1], snapshot=2))
+        expect_accepted(store, commit(lease, 1, data[::-1], snapshot=2))
         assert store.read("r", first=2).records == [data[::-1]]
         assert store.head("r").note == data[:4096]
 
@@ -287,16 +287,16 @@ class JournalClaims:
         needs_deltas(store)
         lease = create(store, "r", b"1")
         for expected in range(1, 1000):
-            landed(store, commit(lease, expected, b"%d" % (expected + 1)))
+            expect_accepted(store, commit(lease, expected, b"%d" % (expected + 1)))
         assert store.read("r", first=1).records == [b"%d" % number for number in range(1, 1001)]
         assert store.read("r", 500, 501).records == [b"500", b"501"]
 
-    def test_damage_stays_where_it_is(self, store: Store) -> None:
-        """H5: a damaged record is an error or visibly not what was written, and harms no other."""
+    def test_damage_to_one_record_affects_no_other(self, store: Store) -> None:
+        """H5: reading a damaged record raises or returns other bytes; other records are intact."""
         needs_deltas(store)
         lease = create(store, "r", b"one" * 10)
         create(store, "other", b"whole")
-        landed(store, commit(lease, 1, b"two" * 10))
+        expect_accepted(store, commit(lease, 1, b"two" * 10))
         self.damage(store, "r", 2)
         try:
             records = store.read("r", first=2).records
