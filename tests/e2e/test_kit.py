@@ -32,19 +32,19 @@ REVIEW = {"Publish?": in_turn("no", "yes"), "When?": UNANSWERED}
 def test_a_graph_of_each_kind_survives(
     crash_matrix: CrashMatrix, build: Any, driver: Any, answers: dict[str, Any]
 ) -> None:
-    """H1, H3, H9, F12, D4, P1: final state and counted effects are those of an uncut run, wherever it is killed."""
-    account = crash_matrix(build, answers=answers, driver=driver)
-    assert account.ok
-    assert account.killed > account.points // 2
+    """H1, H3, H9, F12, D4, P1: wherever it is killed, state and counted effects are those of an uninterrupted run."""
+    report = crash_matrix(build, answers=answers, driver=driver)
+    assert report.ok
+    assert report.killed > report.points // 2
 
 
 def test_a_graph_killed_at_every_point_survives(crash_matrix: CrashMatrix) -> None:
     """H1, H3: at each commit, before it, unheard of, and after; in each call, and after each effect."""
     crash_matrix.every = True
-    account = crash_matrix("support.kit_graphs:linear_graph")
-    assert account.commits == 4
-    assert account.points == 3 * 4 + 3 + 3
-    assert account.killed == account.points
+    report = crash_matrix("support.kit_graphs:linear_graph")
+    assert report.commits == 4
+    assert report.points == 3 * 4 + 3 + 3
+    assert report.killed == report.points
 
 
 @pytest.mark.parametrize(
@@ -58,33 +58,46 @@ def test_a_sweep_recovers_it_as_well(crash_matrix: CrashMatrix, build: Any, answ
 def test_the_demonstration_survives(crash_matrix: CrashMatrix) -> None:
     """H1: the graph that `limpet demo` kills once."""
     review = f"Publish “{TEXT}”?"
-    account = crash_matrix(
+    report = crash_matrix(
         "limpet.cli.demo_graph:graph", {"topic": "kelp"}, answers={review: in_turn("no", "yes")}
     )
-    assert account.ok
-    assert account.killed > account.points // 2
+    assert report.ok
+    assert report.killed > report.points // 2
 
 
-def beside_its_test(store: Any) -> StateGraph:
+def defined_in_this_module(store: Any) -> StateGraph:
     graph = StateGraph(name="here").add_node("only", run=kit_graphs.step)
     return graph.set_entry_point("only").set_finish_point("only").compile(store=store)
 
 
-def test_a_process_may_be_started_anew_for_each_life(crash_matrix: CrashMatrix) -> None:
-    """For libraries that can't bear a fork, and where there is none. A graph may be defined beside its test."""
-    assert crash_matrix(beside_its_test, point="2:written", fresh=True).killed == 1
+def test_a_new_python_may_be_started_for_each_process(crash_matrix: CrashMatrix) -> None:
+    """For libraries that don't tolerate a fork. The graph may be defined in the module of its test."""
+    assert crash_matrix(defined_in_this_module, point="2:written", fresh=True).killed == 1
 
 
-def test_no_process_is_left_behind(crash_matrix: CrashMatrix) -> None:
-    """Neither of those that were killed, nor of those that began them."""
+def test_no_process_survives_the_test(crash_matrix: CrashMatrix) -> None:
+    """Neither the processes that were killed, nor those that started them."""
     crash_matrix(kit_graphs.linear, point="2:after")
-    pids = [
-        int(line.partition('"pid": ')[2].partition(",")[0])
-        for log in crash_matrix.folder.rglob("log")
-        for line in log.read_text().splitlines()
-        if '"note": "life"' in line
-    ]
+    pids = pids_of(crash_matrix)
     assert len(pids) == 4
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_several_processes_of_one_run_may_be_killed(crash_matrix: CrashMatrix) -> None:
+    """H3: each that resumes the run is killed at the same point, counted from its own start."""
+    report = crash_matrix(kit_graphs.linear, point="2:after", kills=3)
+    assert (report.ok, report.killed) == (True, 1)
+    uninterrupted_runs = 2
+    assert len(pids_of(crash_matrix)) > uninterrupted_runs + 2
+
+
+def pids_of(crash_matrix: CrashMatrix) -> list[int]:
+    """The ids of all processes of a matrix."""
+    return [
+        int(line.partition('"pid": ')[2].partition(",")[0])
+        for log in crash_matrix.folder.rglob("log")
+        for line in log.read_text().splitlines()
+        if '"note": "process"' in line
+    ]

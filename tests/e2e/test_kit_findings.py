@@ -65,7 +65,7 @@ def test_an_effect_outside_of_once_is_found_named_and_can_be_seen_again(user: An
     told = user(CHARGE_TWICE, "--limpet-crash-matrix")
     told.assert_outcomes(failed=1)
     text = str(told.stdout)
-    assert "effect 'charge' of node 'pay' happened 2 times, 1 in the uncut run" in text
+    assert "effect 'charge' of node 'pay' happened 2 times, 1 in the uninterrupted run" in text
     assert "effect 'invoice'" not in text
     assert "point=3:before: killed before commit 3 that saves node 'pay'" in text
     assert "ctx.idempotency_key" in text
@@ -166,16 +166,19 @@ def test_real_mistakes_are_found_and_explained(user: Any) -> None:
     """H3, H9: state outside of the state, nodes that can't run again, keys that change, waits for the dead."""
     told = user(BUGS)
     text = str(told.stdout)
-    # The uncut run made the directory, and so did the second: this node can't run twice in any case.
+    # The uninterrupted run made the directory, and so did the second: this node can't run twice in any case.
     told.assert_outcomes(failed=8)
-    assert "state['greeting']: the uncut run has 'Hello, Ann', the resumed one has 'Hello, stranger'" in text
+    assert (
+        "state['greeting']: the uninterrupted run has 'Hello, Ann', the resumed one has 'Hello, stranger'"
+        in text
+    )
     assert "not in globals" in text
     assert "FileExistsError" in text
     assert "A key that the node makes up is a new one each time" in text
     assert "the resumed run didn't end in time" in text
     assert "ended by itself (3); it printed:" in text
     assert "I am off" in text
-    assert "Keys that differ by nature are named in ignore=['id']" in text
+    assert "Name keys that differ by nature in ignore=['id']" in text
     assert "no answer is scripted for 'Ship it?'" in text
     assert "never asked for these answers: ['Pack it?']" in text
 
@@ -193,8 +196,8 @@ def build(store):
     return chain(pay, nap, ship).compile(store=store)
 
 def test_it(crash_matrix):
-    account = crash_matrix(build, ignore=["id"], repeatable=["log"])
-    assert account.killed == account.points == 21, str(account)
+    report = crash_matrix(build, ignore=["id"], repeatable=["log"])
+    assert report.killed == report.points == 21, str(report)
 
 def test_without_it():
     effects.record("nothing happens")
@@ -227,7 +230,7 @@ def test_what_another_process_cannot_get_hold_of_is_refused(crash_matrix: CrashM
         crash_matrix("support.kit_graphs")
     with pytest.raises(UsageError, match="picklable"):
         crash_matrix(kit_graphs.asking, answers={"Publish?": lambda question: "yes"})
-    with pytest.raises(UsageError, match="there is no point '99:after'; there are 1:before, 1:written"):
+    with pytest.raises(UsageError, match="there is no point '99:after'; the points are 1:before, 1:written"):
         crash_matrix(kit_graphs.linear, point="99:after")
     with pytest.raises(CrashMatrixFailed, match="has no 'nothing'"):
         crash_matrix("support.kit_graphs:nothing")

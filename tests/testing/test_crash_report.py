@@ -1,4 +1,4 @@
-"""What a crash matrix makes of the log of a run: points to kill at, and what differs from the uncut run."""
+"""Crash points in the log of a run, comparison with the uninterrupted run, and the report."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from limpet.testing.crash.report import Account, Expected, Finding, Killed, Point, compare, points_of, sample
-from limpet.testing.crash.stage import shown
+from limpet.testing.crash.child_run import value_as_text
+from limpet.testing.crash.comparison import UninterruptedRun, compare
+from limpet.testing.crash.crash_points import CrashPoint, points_of, sample
+from limpet.testing.crash.report import CrashReport, Finding, Kill
 
 Note = dict[str, Any]
 
@@ -29,23 +31,22 @@ def effect(name: str, key: str | None = None, node: str = "pay") -> Note:
     return {"note": "effect", "name": name, "key": key, "node": node}
 
 
-UNCUT = [*saved(1), start(1, "pay", 1.0), effect("charge", "k"), ended("pay", 1.5), *saved(2, "pay")]
+UNINTERRUPTED = [*saved(1), start(1, "pay", 1.0), effect("charge", "k"), ended("pay", 1.5), *saved(2, "pay")]
 
 
 def test_a_log_has_a_point_around_each_commit_in_each_call_and_after_each_effect() -> None:
-    """H3: in the order in which the run comes to them, with the place in words."""
-    points = points_of(UNCUT)
-    assert [point.name for point in points] == [
-        "1:before", "1:written", "1:after", "call-1:inside", "effect-1:done", "2:before", "2:written", "2:after",
-    ]  # fmt: skip
+    """H3: in the order in which the run reaches them, with the place in words."""
+    points = points_of(UNINTERRUPTED)
+    names = "1:before 1:written 1:after call-1:inside effect-1:done 2:before 2:written 2:after"
+    assert [point.name for point in points] == names.split()
     assert points[0].where == "before commit 1 that creates the run"
-    assert points[3] == Point("call-1:inside", "inside of call 1, of node 'pay'", 0.25)
+    assert points[3] == CrashPoint("call-1:inside", "inside of call 1, of node 'pay'", 0.25)
     assert points[6].where == "after the write, before the acknowledgement, of commit 2 that saves node 'pay'"
 
 
 @pytest.mark.parametrize("size", [1, 5, 8, 20, 1000])
 def test_a_sample_has_a_point_of_each_kind_and_keeps_the_order(size: int) -> None:
-    """Also where it is small."""
+    """Also a small one."""
     notes = [note for number in range(1, 30) for note in (*saved(number), start(number, "n"), effect("e"))]
     points = points_of(notes)
     chosen = sample(points, size)
@@ -57,50 +58,50 @@ def test_a_sample_has_a_point_of_each_kind_and_keeps_the_order(size: int) -> Non
 @pytest.mark.parametrize(
     ("killed", "kinds"),
     [
-        (UNCUT, []),
-        ([*UNCUT[:4], *UNCUT], []),
-        ([*UNCUT, start(1, "pay")], ["again"]),
-        ([*UNCUT, effect("charge", "other")], ["key"]),
-        ([*UNCUT, effect("mail")], ["effect"]),
-        ([*UNCUT, effect("log"), effect("log")], []),
-        ([note for note in UNCUT if note["note"] != "effect"], ["missing"]),
+        (UNINTERRUPTED, []),
+        ([*UNINTERRUPTED[:4], *UNINTERRUPTED], []),
+        ([*UNINTERRUPTED, start(1, "pay")], ["again"]),
+        ([*UNINTERRUPTED, effect("charge", "other")], ["key"]),
+        ([*UNINTERRUPTED, effect("mail")], ["effect"]),
+        ([*UNINTERRUPTED, effect("log"), effect("log")], []),
+        ([note for note in UNINTERRUPTED if note["note"] != "effect"], ["missing"]),
     ],
     ids=["same", "cut off", "ran again", "another key", "more", "repeatable", "missing"],
 )
 def test_what_differs_is_found(killed: list[Note], kinds: list[str]) -> None:
-    """H3, invariant 2: a call that was saved and begins again, effects that count more often, or not at all."""
-    found = compare(Expected({"a": "1"}, UNCUT), {"a": "1"}, killed, (), ("log",))
+    """H3, invariant 2: a saved call that starts again, effects that count more often, or not at all."""
+    found = compare(UninterruptedRun({"a": "1"}, UNINTERRUPTED), {"a": "1"}, killed, (), ("log",))
     assert [finding.kind for finding in found] == kinds
 
 
 def test_states_are_compared_key_by_key() -> None:
-    """H4: what is missing, new or different; not what is to be ignored."""
-    expected = Expected({"a": "1", "b": "2", "c": "3", "d": "4"}, [])
+    """H4: keys that are missing, new or different, except those to ignore."""
+    expected = UninterruptedRun({"a": "1", "b": "2", "c": "3", "d": "4"}, [])
     found = compare(expected, {"a": "1", "b": "'2'", "d": "5", "e": "6"}, [], ("d",), ())
     assert [finding.text for finding in found] == [
-        "state['b']: the uncut run has 2, the resumed one has '2'",
-        "state['c']: the uncut run has 3, the resumed one has no such key",
-        "state['e']: the uncut run has no such key, the resumed one has 6",
+        "state['b']: the uninterrupted run has 2, the resumed one has '2'",
+        "state['c']: the uninterrupted run has 3, the resumed one has no such key",
+        "state['e']: the uninterrupted run has no such key, the resumed one has 6",
     ]
 
 
 def test_equal_values_are_shown_alike_and_others_are_not() -> None:
     """H4: whatever the order of sets and dicts is; types show."""
-    assert shown({"a": {1, "x"}, "b": (1, [2.0])}) == shown({"b": (1, [2.0]), "a": {"x", 1}})
+    assert value_as_text({"a": {1, "x"}, "b": (1, [2.0])}) == value_as_text({"b": (1, [2.0]), "a": {"x", 1}})
     values = [1, 1.0, True, "1", (1,), [1], {1}, frozenset({1}), {1: 1}, None, b"1"]
-    assert len({shown(value) for value in values}) == len(values)
+    assert len({value_as_text(value) for value in values}) == len(values)
 
 
-def test_an_account_names_each_finding_once_with_its_points() -> None:
-    """And advises once for each kind, and says how to see an exact one again."""
+def test_a_report_lists_each_finding_once_with_its_points() -> None:
+    """And advises once for each kind, and says how to repeat a point that is exact."""
     twice = Finding("effect", "effect 'charge' happened 2 times")
-    late = Point("call-1:inside", "inside", 0.5)
-    killings = [Killed(late, True, [twice]), Killed(Point("2:before", "before it"), True, [twice, twice])]
-    account = Account(
-        "shop:build", 3, [*killings, Killed(Point("3:after", "after it"), False, [])], " or {point}"
+    late = CrashPoint("call-1:inside", "inside", 0.5)
+    kills = [Kill(late, True, [twice]), Kill(CrashPoint("2:before", "before it"), True, [twice, twice])]
+    report = CrashReport(
+        "shop:build", 3, [*kills, Kill(CrashPoint("3:after", "after it"), False, [])], " or {point}"
     )
-    text = str(account)
-    assert (account.ok, account.points, account.killed) == (False, 3, 2)
+    text = str(report)
+    assert (report.ok, report.points, report.killed) == (False, 3, 2)
     assert text.count("happened 2 times") == 1
     assert text.count("→") == 1
     assert "point=call-1:inside: killed inside" in text

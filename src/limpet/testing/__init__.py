@@ -1,60 +1,34 @@
 """What helps to test code that uses Limpet, and to certify a store of your own.
 
-`limpet.testing.conformance` and `limpet.testing.pytest_plugin` need pytest; the rest doesn't.
+`__init__.pyi` lists the public names. Each is imported when it is first asked for: pytest imports this package for
+its plugin, also where no test uses it. `limpet.testing.conformance` and `limpet.testing.pytest_plugin` need pytest;
+the rest doesn't.
 """
 
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from limpet.testing import effects
-    from limpet.testing.answers import UNANSWERED, Script, Unscripted, arun_to_end, in_turn, run_to_end
-    from limpet.testing.clock import FakeClock
-    from limpet.testing.crash.matrix import CrashMatrix, CrashMatrixFailed
-    from limpet.testing.crash.report import Account
-    from limpet.testing.faults import Call, Fault, FaultyStore
-
-_LATER = {
-    "Account": "crash.report",
-    "Call": "faults",
-    "CrashMatrix": "crash.matrix",
-    "CrashMatrixFailed": "crash.matrix",
-    "FakeClock": "clock",
-    "Fault": "faults",
-    "FaultyStore": "faults",
-    "Script": "answers",
-    "UNANSWERED": "answers",
-    "Unscripted": "answers",
-    "arun_to_end": "answers",
-    "in_turn": "answers",
-    "run_to_end": "answers",
-}
-"""Where each name is, so that the plugin of pytest costs nothing where nobody uses it."""
-
-
-def __getattr__(name: str) -> Any:
+def __getattr__(name):  # type: ignore[no-untyped-def]  # type checkers read the stub
+    if name == "__all__":
+        return sorted(_modules())
+    module = _modules().get(name)
+    if module is None:
+        raise AttributeError(f"module 'limpet.testing' has no attribute {name!r}")
     from importlib import import_module
 
-    if name == "effects":
-        return import_module("limpet.testing.effects")
-    if name not in _LATER:
-        raise AttributeError(f"module 'limpet.testing' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"limpet.testing.{_LATER[name]}"), name)
+    if module == __name__:
+        return import_module(f"{module}.{name}")
+    found = globals()[name] = getattr(import_module(module), name)
     return found
 
 
-__all__ = [
-    "UNANSWERED",
-    "Account",
-    "Call",
-    "CrashMatrix",
-    "CrashMatrixFailed",
-    "FakeClock",
-    "Fault",
-    "FaultyStore",
-    "Script",
-    "Unscripted",
-    "arun_to_end",
-    "effects",
-    "in_turn",
-    "run_to_end",
-]
+def __dir__():  # type: ignore[no-untyped-def]
+    return sorted({*globals(), *_modules()})
+
+
+def _modules():  # type: ignore[no-untyped-def]
+    """The module of each public name, as the stub beside this file has them."""
+    known = globals().get("_known")
+    if known is None:
+        with open(__file__[: -len(".py")] + ".pyi", encoding="utf-8") as stub:
+            words = [line.split() for line in stub if line.startswith("from ")]
+        known = globals()["_known"] = {line[5]: line[1] for line in words}
+    return known

@@ -1,4 +1,4 @@
-"""Scripted answers: a run that asks goes to its end without anybody at the keyboard.
+"""Scripted answers: a run that asks questions reaches its end without a person.
 
 state = run_to_end(graph, {"topic": "kelp"}, answers={"Publish?": in_turn("no", "yes")})
 """
@@ -16,8 +16,8 @@ from limpet.journal.waits import Question
 
 S = TypeVar("S", bound=State)
 
-MOST_STOPS = 10_000
-"""How often a run may stop before it is taken for one that never ends."""
+MAX_STOPS = 10_000
+"""How often a run may stop before it is considered endless."""
 
 
 class Unanswered:
@@ -31,11 +31,11 @@ class Unanswered:
 
 
 UNANSWERED = Unanswered()
-"""Stands for an answer that nobody gives: the question's deadline passes. Needs a store with a `FakeClock`."""
+"""Stands for no answer: the question's deadline passes. Needs a store with a `FakeClock`."""
 
 
 class Unscripted(AssertionError):
-    """A run asked something that the script has no answer to, or never asked what the script answers."""
+    """A run asked a question that the script has no answer to, or never asked one that it has an answer to."""
 
 
 class InTurn:
@@ -53,84 +53,87 @@ def in_turn(*values: Any) -> InTurn:
     return InTurn(values)
 
 
-class Asked(Protocol):
-    """Somebody who wants to know which answer was given to which question."""
+class OnUse(Protocol):
+    """A function that is called when a question gets an answer of the script."""
 
     def __call__(self, question_id: str, key: str, turn: int) -> None:
-        """Take note of it."""
+        """The question gets the answer of this key; of several answers the one of this turn, from 0."""
         ...
 
 
 class Script:
-    """Answers to what a run may ask, and which of them were used.
+    """Answers to the questions of a run, and which of them were used.
 
-    The keys of `answers` are ids of questions, prompts, or nodes (with the branch: `left/review`), looked for in this
-    order. A value is the answer, a function of the `Question` that returns it, or `in_turn(…)` of such; a node that
-    is stopped at by an interrupt may have a dict that is merged into the state. `given` says which turn of which key
-    a question has got already, for a script that another process has begun with; `asked` is told of each.
+    The keys of `answers` are ids of questions, prompts, or nodes (with the branch: `left/review`), looked up in
+    this order. A value is the answer, a function of the `Question` that returns it, or `in_turn(…)` of these; for a
+    node at which an interrupt stops, it may be a dict that is merged into the state. `used` has the key and turn of
+    each question that got its answer in an earlier process; `on_use` is called for each new one.
     """
 
     def __init__(
         self,
         answers: Mapping[str, Any] | None = None,
-        given: Mapping[str, tuple[str, int]] | None = None,
-        asked: Asked | None = None,
+        used: Mapping[str, tuple[str, int]] | None = None,
+        on_use: OnUse | None = None,
     ) -> None:
         self.answers = dict(answers or {})
-        self._given, self._asked = dict(given or {}), asked
+        self._used = dict(used or {})
+        self._on_use = on_use
 
     @property
     def unused(self) -> list[str]:
-        """The keys that no question has asked for, or not as often as there are answers."""
-        used = dict(sorted(self._given.values(), key=lambda each: each[1]))
-        turns = {
-            key: len(each.values) if isinstance(each, InTurn) else 1 for key, each in self.answers.items()
-        }
-        return [
-            key
-            for key, count in turns.items()
-            if key not in used or (isinstance(self.answers[key], InTurn) and used[key] < count - 1)
-        ]
+        """The keys that no question has used, or not as often as there are answers."""
+        last_turns = dict(sorted(self._used.values(), key=lambda each: each[1]))
+        unused: list[str] = []
+        for key, scripted in self.answers.items():
+            last_needed = 0
+            if isinstance(scripted, InTurn):
+                last_needed = len(scripted.values) - 1
+            if key not in last_turns or last_turns[key] < last_needed:
+                unused.append(key)
+        return unused
 
     def check_used(self) -> None:
-        """Raise `Unscripted` if there is an answer that nothing asked for."""
+        """Raise `Unscripted` if an answer is unused."""
         if self.unused:
             listed = ", ".join(f"{key!r}: {self.answers[key]!r}" for key in self.unused)
             raise Unscripted(f"the run never asked for these answers, or not as often: {listed}")
 
     def answer(self, question: Question) -> Any:
         """The answer to a question; the same one each time for the same question. Raises `Unscripted`."""
-        if question.id not in self._given:
+        if question.id not in self._used:
             self._use(question)
-        key, turn = self._given[question.id]
-        scripted = self.answers[key]
-        found = scripted.values[turn] if isinstance(scripted, InTurn) else scripted
-        return found(question) if callable(found) and found is not UNANSWERED else found
+        key, turn = self._used[question.id]
+        answer = self.answers[key]
+        if isinstance(answer, InTurn):
+            answer = answer.values[turn]
+        if callable(answer) and answer is not UNANSWERED:
+            return answer(question)
+        return answer
 
     def update_at(self, node: str | None) -> dict[str, Any] | None:
-        """What an interrupt at this node is to merge into the state."""
+        """The update that is merged into the state after an interrupt at this node."""
         if node is None or not isinstance(self.answers.get(node), Mapping):
             return None
-        self._given[f"interrupt at {node}"] = node, 0
+        self._used[f"interrupt at {node}"] = (node, 0)
         return dict(self.answers[node])
 
     def _use(self, question: Question) -> None:
-        key = next(
-            (each for each in (question.id, question.prompt, question.node) if each in self.answers), None
-        )
+        ways = (question.id, question.prompt, question.node)
+        key = next((each for each in ways if each in self.answers), None)
         if key is None:
-            ways = f"{question.prompt!r}, {question.node!r} (the node) or {question.id!r} (the question)"
+            keys = f"{question.prompt!r}, {question.node!r} (the node) or {question.id!r} (the question)"
             raise Unscripted(
-                f"no answer is scripted for {question.prompt!r}: add one to answers, under {ways}"
+                f"no answer is scripted for {question.prompt!r}: add one to answers, under {keys}"
             )
-        turn = sum(each == key for each, _ in self._given.values())
+        turn = sum(each == key for each, _ in self._used.values())
         scripted = self.answers[key]
         if isinstance(scripted, InTurn) and turn >= len(scripted.values):
             times = f"{len(scripted.values)} answers are scripted"
             raise Unscripted(f"{question.prompt!r} was asked {turn + 1} times, and {times} under {key!r}")
-        self._given[question.id] = key, turn
-        if self._asked is not None:
-            self._asked(question.id, key, turn)
+        self._used[question.id] = (key, turn)
+        if self._on_use is not None:
+            self._on_use(question.id, key, turn)
 
 
 def run_to_end(
@@ -143,11 +146,14 @@ def run_to_end(
 ) -> S:
     """Run a graph to its end, answering what it asks from a script, and return the final state.
 
-    `answers` are by prompt, node or question id, as `Script` says. Interrupts are gone on from. Raises `Unscripted`
-    for a question without an answer, and for an answer without a question; else what `execute` raises.
+    `answers` are by prompt, node or question id, as in `Script`. The run is resumed after interrupts. Raises
+    `Unscripted` for a question without an answer, and for an answer without a question; else what `execute` raises.
     """
-    script, named = Script(answers), run_id or new_id()
-    state = _to_end(graph, script, named, input, config)
+    script = Script(answers)
+    try:
+        state = graph.execute(input, config, run_id=run_id or new_id())
+    except RunPaused as paused:
+        state = resume_to_end(graph, script, paused)
     script.check_used()
     return state
 
@@ -161,61 +167,54 @@ async def arun_to_end(
     run_id: str | None = None,
 ) -> S:
     """`run_to_end` by `aexecute` and `aresume`."""
-    script, named = Script(answers), run_id or new_id()
+    script = Script(answers)
     try:
-        state = await graph.aexecute(input, config, run_id=named)
+        state = await graph.aexecute(input, config, run_id=run_id or new_id())
     except RunPaused as paused:
-        state = await ago_on(graph, script, paused)
+        state = await aresume_to_end(graph, script, paused)
     script.check_used()
     return state
 
 
-def _to_end(
-    graph: GraphMethods[S], script: Script, run_id: str, input: Any, config: Mapping[str, Any] | None
-) -> S:
-    try:
-        return graph.execute(input, config, run_id=run_id)
-    except RunPaused as paused:
-        return go_on(graph, script, paused)
-
-
-def go_on(graph: GraphMethods[S], script: Script, paused: RunPaused) -> S:
-    """Go on with a run that has paused, to its end."""
-    for _ in range(MOST_STOPS):
+def resume_to_end(graph: GraphMethods[S], script: Script, paused: RunPaused) -> S:
+    """Resume a paused run, as often as it pauses, to its end."""
+    for _ in range(MAX_STOPS):
         try:
-            return graph.resume(str(paused.run_id), **brought(graph, script, paused))
+            return graph.resume(str(paused.run_id), **resume_arguments(graph, script, paused))
         except RunPaused as again:
             paused = again
-    raise Unscripted(f"run {paused.run_id!r} has stopped {MOST_STOPS} times; it seems to have no end")
+    raise Unscripted(f"run {paused.run_id!r} has stopped {MAX_STOPS} times; it seems to be endless")
 
 
-async def ago_on(graph: GraphMethods[S], script: Script, paused: RunPaused) -> S:
+async def aresume_to_end(graph: GraphMethods[S], script: Script, paused: RunPaused) -> S:
     """The same by `aresume`."""
-    for _ in range(MOST_STOPS):
+    for _ in range(MAX_STOPS):
         try:
-            return await graph.aresume(str(paused.run_id), **brought(graph, script, paused))
+            return await graph.aresume(str(paused.run_id), **resume_arguments(graph, script, paused))
         except RunPaused as again:
             paused = again
-    raise Unscripted(f"run {paused.run_id!r} has stopped {MOST_STOPS} times; it seems to have no end")
+    raise Unscripted(f"run {paused.run_id!r} has stopped {MAX_STOPS} times; it seems to be endless")
 
 
-def brought(graph: GraphMethods[Any], script: Script, paused: RunPaused) -> dict[str, Any]:
-    """What a resume is to bring to a paused run, by the script. Time is skipped where a deadline is to pass."""
+def resume_arguments(graph: GraphMethods[Any], script: Script, paused: RunPaused) -> dict[str, Any]:
+    """The arguments to resume a paused run with, by the script. Time is skipped where a deadline is to pass."""
     if not paused.questions:
         return {"update": script.update_at(paused.node)}
-    found = {question.id: script.answer(question) for question in paused.questions}
-    given = {question_id: answer for question_id, answer in found.items() if answer is not UNANSWERED}
-    if given:
-        return {"answers": given}
-    _let_pass(graph, paused.questions)
+    scripted = {question.id: script.answer(question) for question in paused.questions}
+    answers = {question_id: answer for question_id, answer in scripted.items() if answer is not UNANSWERED}
+    if answers:
+        return {"answers": answers}
+    _skip_to_deadline(graph, paused.questions)
     return {"value": NOT_GIVEN}
 
 
-def _let_pass(graph: GraphMethods[Any], questions: list[Question]) -> None:
-    """Let the nearest deadline pass."""
+def _skip_to_deadline(graph: GraphMethods[Any], questions: list[Question]) -> None:
+    """Let time pass until the nearest deadline."""
     deadlines = [question.deadline for question in questions if question.deadline is not None]
     clock: Any = getattr(graph.compiled().need_client("run_to_end").store, "clock", None)
-    if not deadlines or not hasattr(clock, "skip_to"):
-        need = "a store with a FakeClock" if deadlines else "a question with a deadline"
-        raise Unscripted(f"{questions[0].prompt!r} is to stay unanswered: that needs {need}")
+    unanswered = f"{questions[0].prompt!r} is to stay unanswered"
+    if not deadlines:
+        raise Unscripted(f"{unanswered}: that needs a question with a deadline")
+    if not hasattr(clock, "skip_to"):
+        raise Unscripted(f"{unanswered}: that needs a store with a FakeClock")
     clock.skip_to(min(deadlines))

@@ -11,38 +11,40 @@ from weakref import WeakSet
 from limpet.durations import Span, seconds_of
 from limpet.errors import UsageError
 
-A_GLANCE = 0.01
-"""Seconds between two looks of somebody who waits for the clock, and may be told to stop."""
+STOP_CHECK_INTERVAL = 0.01
+"""Seconds after which a run that waits for the clock checks whether it is asked to stop."""
 
 
-class Watches(Protocol):
-    """Somebody who wants to know that time was skipped: a supervisor."""
+class ClockWatcher(Protocol):
+    """An object to notify when time was skipped: a supervisor."""
 
     def nudge(self) -> None:
-        """Look now."""
+        """Look at the store now."""
         ...
 
 
 class FakeClock:
-    """A clock that stands still until time is skipped. Hand it to a store: `MemoryStore(clock=clock)`.
+    """A clock that stands still until time is skipped. Pass it to a store: `MemoryStore(clock=clock)`.
 
-    `skip(…)` lets time pass: sleeps end, deadlines pass, and supervisors of the store look at once at what is due.
-    With `auto=True` it skips by itself when a run waits: `graph.execute()` of a node that calls `sleep(86400)` then
-    returns at once, with the clock a day ahead. `now` is where it begins: a `datetime` that knows its zone, seconds
-    since the epoch, or else the present. Threads may share it; it belongs to one process.
+    `skip(…)` lets time pass: sleeps end, deadlines pass, and supervisors of the store resume at once the runs that
+    are due. With `auto=True` it skips by itself when a run waits: `graph.execute()` of a node that calls
+    `sleep(86400)` then returns at once, with the clock a day ahead. `now` is its first time: a `datetime` with a
+    time zone, seconds since the epoch, or by default the present. Threads may share it; it belongs to one process.
 
-    Leases go by it too. A skip that is longer than a lease (10 s, unless it is said otherwise) lets it run out, as on
-    a machine that was suspended: a supervisor then takes over what somebody else is at.
+    Leases use it too. A skip that is longer than a lease (10 s by default) lets it expire, as on a machine that was
+    suspended: a supervisor then claims the run from its holder.
     """
 
     def __init__(self, now: float | datetime | None = None, *, auto: bool = False) -> None:
         if isinstance(now, datetime):
             if now.tzinfo is None:
-                raise UsageError(f"FakeClock: {now!r} doesn't say its zone; write datetime(…, tzinfo=UTC)")
+                raise UsageError(f"FakeClock: {now!r} has no time zone; write datetime(…, tzinfo=UTC)")
             now = now.timestamp()
-        self._now = time.time() if now is None else float(now)
+        if now is None:
+            now = time.time()
+        self._now = float(now)
         self._change = threading.Condition()
-        self._watching: WeakSet[Watches] = WeakSet()
+        self._watchers: WeakSet[ClockWatcher] = WeakSet()
         self.auto = auto
 
     def __call__(self) -> float:
@@ -61,7 +63,7 @@ class FakeClock:
         minutes: float = 0.0,
         seconds: float = 0.0,
     ) -> float:
-        """Let time pass: seconds or a `timedelta`, and whatever is named besides; returns the new time.
+        """Let time pass: seconds or a `timedelta`, plus the named units; returns the new time.
 
         Raises `UsageError` for a span below 0: time doesn't go back.
         """
@@ -70,14 +72,15 @@ class FakeClock:
         return self.skip_to(self._now + passed)
 
     def skip_to(self, moment: float | datetime) -> float:
-        """Let time pass until a moment, unless that is over; returns the new time."""
-        until = moment.timestamp() if isinstance(moment, datetime) else moment
+        """Let time pass until a moment, unless that has passed; returns the new time."""
+        if isinstance(moment, datetime):
+            moment = moment.timestamp()
         with self._change:
-            if until > self._now:
-                self._now = until
-                self.moved()
+            if moment > self._now:
+                self._now = moment
+                self.skipped()
             self._change.notify_all()
-        for watcher in list(self._watching):
+        for watcher in list(self._watchers):
             watcher.nudge()
         return self._now
 
@@ -85,8 +88,8 @@ class FakeClock:
         """Let so many seconds pass. The conformance suite of stores calls it."""
         self.skip(seconds)
 
-    def moved(self) -> None:
-        """Called when time was skipped. Does nothing; for clocks derived from this one."""
+    def skipped(self) -> None:
+        """Called when time was skipped. Does nothing; subclasses may override it."""
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
         """Return when so many seconds have passed by this clock, or `stop` is set. Runs that sleep call it."""
@@ -96,8 +99,8 @@ class FakeClock:
             return
         with self._change:
             while self._now < until and not stop.is_set():
-                self._change.wait(A_GLANCE)
+                self._change.wait(STOP_CHECK_INTERVAL)
 
-    def watch(self, watcher: Watches) -> None:
-        """Have somebody nudged whenever time is skipped, for as long as it is there. Supervisors call it."""
-        self._watching.add(watcher)
+    def watch(self, watcher: ClockWatcher) -> None:
+        """Nudge a watcher whenever time is skipped; it is referenced weakly. Supervisors call it."""
+        self._watchers.add(watcher)

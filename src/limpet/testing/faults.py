@@ -1,7 +1,7 @@
-"""A store that fails on demand: what becomes of your runs when theirs does?
+"""A store that fails on demand, to test what happens to runs when a store fails.
 
 store = FaultyStore(MemoryStore())
-fault = store.lose_ack("append", nth=3)      # the third save from here on is taken, and nobody is told
+fault = store.lose_ack("append", nth=3)      # the third save from now on is written, but reported as failed
 …
 assert fault.struck == 1
 """
@@ -23,14 +23,25 @@ T = TypeVar("T")
 
 Kind = Literal["fail", "hang", "lose_ack", "disk_full"]
 OPERATIONS = (
-    "create", "append", "head", "read", "claim", "renew", "release", "signal", "ready", "list", "prune", "expire",
+    "create",
+    "append",
+    "head",
+    "read",
+    "claim",
+    "renew",
+    "release",
+    "signal",
+    "ready",
+    "list",
+    "prune",
+    "expire",
     "delete",
-)  # fmt: skip
-"""What can be made to fail: all that a store does, but that it is closed."""
+)
+"""What can be made to fail: all operations of a store except `close`."""
 
 
 class Call(NamedTuple):
-    """A call of a store: which operation, with which arguments, and the how manieth of this operation it is."""
+    """A call of a store: the operation, its arguments, and its number among the calls of this operation, from 1."""
 
     operation: str
     arguments: tuple[Any, ...]
@@ -46,26 +57,31 @@ class Which(TypedDict, total=False):
     chance: float | None
 
 
-class Fault:
-    """Something that is to go wrong, got from `FaultyStore.fail` and its like. `struck` is how often it has.
+class FaultPlan(NamedTuple):
+    """How and when a fault strikes: see `FaultyStore`."""
 
-    `wait(timeout)` returns when it has struck, which says when a call hangs; `release()` lets hanging calls go on,
-    and takes the fault back.
+    kind: Kind
+    operations: frozenset[str]
+    nth: int
+    when: Callable[[Call], bool] | None
+    chance: float | None
+    times: int | None
+    seconds: float | None
+
+
+class Fault:
+    """A planned fault, made by `FaultyStore.fail` and the like. `struck` is how often it has struck.
+
+    `wait(timeout)` returns when it has struck, so that a test knows when a call hangs; `release()` lets hanging calls
+    continue, and cancels the fault.
     """
 
-    def __init__(
-        self,
-        kind: Kind,
-        operations: frozenset[str],
-        nth: int,
-        when: Callable[[Call], bool] | None,
-        chance: float | None,
-        times: int | None,
-        seconds: float | None,
-    ) -> None:
-        self.kind, self.operations, self.seconds = kind, operations, seconds
-        self._nth, self._when, self._chance, self._times = nth, when, chance, times
-        self._seen = self.struck = 0
+    def __init__(self, plan: FaultPlan) -> None:
+        self.kind = plan.kind
+        self.operations = plan.operations
+        self.struck = 0
+        self._plan = plan
+        self._seen = 0
         self._has_struck = threading.Condition()
         self._released = threading.Event()
 
@@ -75,26 +91,30 @@ class Fault:
     @property
     def spent(self) -> bool:
         """Whether it won't strike any more."""
-        return self._released.is_set() or (self._times is not None and self.struck >= self._times)
+        times = self._plan.times
+        return self._released.is_set() or (times is not None and self.struck >= times)
 
     def wait(self, timeout: float = 60.0) -> None:
         """Return when it has struck. Raises `TimeoutError`."""
         with self._has_struck:
             if not self._has_struck.wait_for(lambda: self.struck, timeout):
-                raise TimeoutError(f"{self!r}: it didn't come to that in {timeout} s")
+                raise TimeoutError(f"{self!r}: it didn't strike in {timeout} s")
 
     def release(self) -> None:
-        """Let calls that hang go on, and strike no more."""
+        """Let hanging calls continue, and strike no more."""
         self._released.set()
 
     def strikes(self, call: Call, chance: Callable[[], float]) -> bool:
-        """Whether it strikes this call; counts it, if so."""
-        if self.spent or call.operation not in self.operations:
+        """Whether it strikes this call; if so, it is counted. `chance` returns a random number below 1."""
+        plan = self._plan
+        if self.spent or call.operation not in plan.operations:
             return False
-        if self._when is not None and not self._when(call):
+        if plan.when is not None and not plan.when(call):
             return False
         self._seen += 1
-        if self._seen < self._nth or (self._chance is not None and chance() >= self._chance):
+        if self._seen < plan.nth:
+            return False
+        if plan.chance is not None and chance() >= plan.chance:
             return False
         with self._has_struck:
             self.struck += 1
@@ -102,20 +122,22 @@ class Fault:
         return True
 
     def hang(self, call: Call) -> None:
-        """Block until it is released. Raises `StoreUnavailable` if that takes longer than it may."""
-        if not self._released.wait(self.seconds):
+        """Block until it is released. Raises `StoreUnavailable` if it hangs for a limited time, and that is over."""
+        seconds = self._plan.seconds
+        if not self._released.wait(seconds):
             raise StoreUnavailable(
-                f"{call.operation}: no answer from the store in {self.seconds} s (a planned fault)"
+                f"{call.operation}: no answer from the store in {seconds} s (a planned fault)"
             )
 
 
 class FaultyStore:
-    """Another store, of which calls fail as they are told to. Without a fault it does what the other does.
+    """A store that passes calls on to another store, except where a fault is planned.
 
-    Each of `fail`, `hang`, `lose_ack` and `disk_full` plans a fault for calls of an operation (`"append"`, several in
-    a tuple, or `"*"`), by default for the next one: `nth` is for the how manieth from now, `times` for how many
-    from there (None: all), `when` a function of the `Call` for those that count, `chance` a probability for each,
-    drawn from the `seed`, by which the same calls in the same order fail again. Threads may share it.
+    Each of `fail`, `hang`, `lose_ack` and `disk_full` plans a fault for calls of an operation (`"append"`, several
+    in a tuple, or `"*"`), by default for the next one. `nth` is the first call to strike, counted from now, and
+    `times` how many calls from there (None: all). `when` is a function of the `Call`: only calls for which it is
+    true count. `chance` is a probability for each call; with the same `seed`, the same calls in the same order fail
+    again. Threads may share it.
     """
 
     def __init__(self, store: Store, *, seed: int = 0) -> None:
@@ -130,7 +152,7 @@ class FaultyStore:
         return f"FaultyStore({self.inner!r})"
 
     def __getattr__(self, name: str) -> Any:
-        """What only some stores have: `clock`, `path`, `closed`, `wait_for_change`."""
+        """Attributes that only some stores have: `clock`, `path`, `closed`, `wait_for_change`."""
         if name == "inner":
             raise AttributeError(name)
         return getattr(self.inner, name)
@@ -150,7 +172,7 @@ class FaultyStore:
         return self._plan("hang", operation, which, seconds)
 
     def lose_ack(self, operation: str | Iterable[str] = "append", **which: Unpack[Which]) -> Fault:
-        """Plan that calls are carried out and the caller hears that they failed, as when a connection breaks."""
+        """Plan that calls are carried out but raise as if they had failed, as when a connection breaks."""
         return self._plan("lose_ack", operation, which)
 
     def disk_full(
@@ -160,9 +182,10 @@ class FaultyStore:
         return self._plan("disk_full", operation, which)
 
     def heal(self) -> None:
-        """Take all faults back; what hangs goes on."""
+        """Cancel all faults; hanging calls continue."""
         with self._lock:
-            faults, self._faults = self._faults, []
+            faults = self._faults
+            self._faults = []
         for fault in faults:
             fault.release()
 
@@ -211,7 +234,7 @@ class FaultyStore:
         self._call("delete", self.inner.delete, run_id)
 
     def close(self) -> None:
-        """Close the other store; what hangs goes on, and finds it closed."""
+        """Close the other store; hanging calls continue, and find it closed."""
         self.heal()
         self.inner.close()
 
@@ -222,23 +245,18 @@ class FaultyStore:
         which: Which,
         seconds: float | None = None,
     ) -> Fault:
-        named = (
-            OPERATIONS
-            if operation == "*"
-            else (operation,)
-            if isinstance(operation, str)
-            else tuple(operation)
-        )
-        unknown = [each for each in named if each not in OPERATIONS]
-        if unknown:
-            raise UsageError(f"a store has no operation {unknown[0]!r}; it has {', '.join(OPERATIONS)}")
-        nth, chance = which.get("nth", 1), which.get("chance")
+        operations = _operations(operation)
+        nth = which.get("nth", 1)
+        chance = which.get("chance")
         if type(nth) is not int or nth < 1:
             raise UsageError(f"nth is a whole number from 1, not {nth!r}")
         if chance is not None and not 0 <= chance <= 1:
             raise UsageError(f"chance is a number from 0 to 1, not {chance!r}")
-        times = which.get("times", 1 if chance is None else None)
-        fault = Fault(kind, frozenset(named), nth, which.get("when"), chance, times, seconds)
+        times: int | None = 1
+        if chance is not None:
+            times = None
+        times = which.get("times", times)
+        fault = Fault(FaultPlan(kind, operations, nth, which.get("when"), chance, times, seconds))
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -262,3 +280,15 @@ class FaultyStore:
                 f"{operation}: the connection broke before the store answered (a planned fault)"
             )
         return result
+
+
+def _operations(named: str | Iterable[str]) -> frozenset[str]:
+    if named == "*":
+        return frozenset(OPERATIONS)
+    if isinstance(named, str):
+        named = (named,)
+    operations = tuple(named)
+    for each in operations:
+        if each not in OPERATIONS:
+            raise UsageError(f"a store has no operation {each!r}; it has {', '.join(OPERATIONS)}")
+    return frozenset(operations)

@@ -23,13 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--limpet-crash-point",
         metavar="POINT",
-        help="crash_matrix kills a process at this point only, such as 17:after, as its account named it",
+        help="crash_matrix kills a process at this point only, such as 17:after, as its report names it",
     )
 
 
 @pytest.fixture
 def crash_matrix(request: pytest.FixtureRequest, tmp_path: Path) -> CrashMatrix:
-    """Kill real processes that run your graph, and check that each run ends as if nothing had been.
+    """Kill real processes that run your graph, and check that each run ends as if it hadn't been killed.
 
     `crash_matrix(build, input)`, where `build` is a function at the top of a module that makes the graph. A few
     kills by default; with `--limpet-crash-matrix` one at every commit, before, during and after, and in between.
@@ -38,5 +38,5 @@ def crash_matrix(request: pytest.FixtureRequest, tmp_path: Path) -> CrashMatrix:
 
     point: str | None = request.config.getoption("--limpet-crash-point")
     every: bool = request.config.getoption("--limpet-crash-matrix")
-    how = f", or pytest '{request.node.nodeid}' --limpet-crash-point={{point}}"
-    return CrashMatrix(tmp_path / "crash_matrix", every=every, only=point, how=how)
+    repeat_hint = f", or pytest '{request.node.nodeid}' --limpet-crash-point={{point}}"
+    return CrashMatrix(tmp_path / "crash_matrix", every=every, only=point, repeat_hint=repeat_hint)

@@ -1,1 +1,1 @@
-"""The crash kit: a graph is killed at every point where that could matter, and must end as if it had not been."""
+"""The crash kit: kill a graph at every point where that could matter, and check that it ends as if it hadn't been."""

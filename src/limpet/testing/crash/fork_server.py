@@ -1,8 +1,12 @@
-"""A process that has another live for each order it reads: `python -m limpet.testing.crash.fork_server`.
+"""A process that starts a child for each request it reads: `python -m limpet.testing.crash.fork_server`.
 
-Where there is fork, a child costs milliseconds, since what it needs of Limpet was imported before; the user's
-modules are imported by each child itself, as they would be in a new process. Elsewhere, and where it is asked for,
-Python is started anew. An order is a JSON line, and so is the answer: how the child ended, and its outcome.
+Where the system can fork, a child costs milliseconds: the server has imported what it needs of Limpet. The user's
+modules are imported by each child itself, as they would be in a new process. Elsewhere, and for a `fresh` child, a
+new Python is started.
+
+A request is a JSON line, and so is the answer: `{"killed": true}`, `{"died": exit code}`, `{"late": true}` for a
+child that took longer than its timeout, `{"ended": …}` with what `run_graph` returned, or `{"raised": …,
+"traceback": …}`.
 """
 
 from __future__ import annotations
@@ -21,96 +25,110 @@ from pickle import loads
 from select import select
 from typing import IO, Any
 
-LONGEST_PAUSE = 0.005
+FIRST_WAIT = 0.0005
+LONGEST_WAIT = 0.005
+"""Seconds between two looks at a child: at first, and at most."""
+
+KILLED = -getattr(signal, "SIGKILL", -signal.SIGTERM)
+"""The exit code of a process that was killed."""
 
 
 def main() -> None:
-    """Carry out orders until there are no more; alone, if that is the argument: the one order there is."""
+    """Answer requests until there are no more. With the argument `alone`, be the child of the one request."""
     if sys.argv[1:] == ["alone"]:
         be_the_child(json.loads(sys.stdin.readline()))
+    # Standard output carries the answers. What the server, or a child of it, prints goes to standard error.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    _warm_up()
+    _import_for_children()
     for line in sys.stdin:
-        answer = carry_out(json.loads(line))
+        answer = run_child(json.loads(line))
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
-def carry_out(order: dict[str, Any]) -> dict[str, Any]:
-    """Have a child live, and say how it ended: killed by a `signal`, out of `time`, or with an outcome."""
-    outcome = Path(order["outcome"])
-    outcome.unlink(missing_ok=True)
-    status = _forked(order) if hasattr(os, "fork") and not order["fresh"] else _started(order)
-    if status is None:
+def run_child(request: dict[str, Any]) -> dict[str, Any]:
+    """Start a child, wait for it, and return how it ended."""
+    result = Path(request["result"])
+    result.unlink(missing_ok=True)
+    if hasattr(os, "fork") and not request["fresh"]:
+        exit_code = _run_forked(request)
+    else:
+        exit_code = _run_fresh(request)
+    if exit_code is None:
         return {"late": True}
-    if outcome.exists():
-        told: dict[str, Any] = json.loads(outcome.read_text(encoding="utf-8"))
-        return told
-    return {"killed": True} if status == KILLED else {"died": status}
+    if result.exists():
+        answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        return answer
+    if exit_code == KILLED:
+        return {"killed": True}
+    return {"died": exit_code}
 
 
-KILLED = -getattr(signal, "SIGKILL", -signal.SIGTERM)
-
-
-def be_the_child(order: dict[str, Any]) -> None:
-    """Live, leave the outcome, and end without looking back."""
-    _redirect(order["output"])
-    sys.path[:] = order["path"]
+def be_the_child(request: dict[str, Any]) -> None:
+    """Run the graph, write the result, and end this process."""
+    _redirect_output(request["output"])
+    sys.path[:] = request["path"]
     try:
-        from limpet.testing.crash.graph_source import Origin, load
-        from limpet.testing.crash.stage import live
+        from limpet.testing.crash.child_run import RunInput, run_graph
+        from limpet.testing.crash.graph_source import GraphSource, load
 
-        place = Origin(*order["origin"])
-        load(place)  # so that what was pickled finds its classes
-        told: dict[str, Any] = {"ended": live(place, given=loads(b64decode(order["given"])), **order["life"])}
+        source = GraphSource(*request["source"])
+        load(source)  # the pickled input may need classes of this module
+        given = RunInput(*loads(b64decode(request["given"])))
+        answer: dict[str, Any] = {"ended": run_graph(source, given, **request["run"])}
     except BaseException as problem:
-        told = {"raised": f"{type(problem).__name__}: {problem}", "traceback": traceback.format_exc()}
+        answer = {"raised": f"{type(problem).__name__}: {problem}", "traceback": traceback.format_exc()}
     sys.stdout.flush()
     sys.stderr.flush()
-    path = order["outcome"]
-    Path(path + ".new").write_text(json.dumps(told), encoding="utf-8")
+    # Written aside and renamed: a child that is killed meanwhile leaves no half of a result.
+    path = request["result"]
+    Path(path + ".new").write_text(json.dumps(answer), encoding="utf-8")
     os.replace(path + ".new", path)
+    # Not `sys.exit`: a forked child must not run the exit handlers of the server.
     os._exit(0)
 
 
-def _warm_up() -> None:
+def _import_for_children() -> None:
     """Import what every child needs."""
     import limpet.engine.drivers.async_driver
-    import limpet.testing.crash.stage
+    import limpet.testing.crash.child_run
     import limpet.workflow  # noqa: F401  # a child may need it
 
     with suppress(ImportError):
-        import pytest  # noqa: F401  # a graph that is defined in a test's module needs it
+        import pytest  # noqa: F401  # a graph that is defined in a test module needs it
 
 
-def _forked(order: dict[str, Any]) -> int | None:
+def _run_forked(request: dict[str, Any]) -> int | None:
     child = os.fork()
     if child == 0:
-        be_the_child(order)
-    deadline, pause = time.monotonic() + order["timeout"], 0.0005
+        be_the_child(request)
+    deadline = time.monotonic() + request["timeout"]
+    wait = FIRST_WAIT
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline or _is_orphan(pause):
+        if time.monotonic() > deadline or _test_has_ended(wait):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return None
-        pause = min(pause * 1.5, LONGEST_PAUSE)
+        wait = min(wait * 1.5, LONGEST_WAIT)
 
 
-def _is_orphan(pause: float) -> bool:
-    """Whether nobody is there any more to give orders; takes a moment to find out."""
-    ready, _, _ = select([sys.stdin], [], [], pause)
-    return bool(ready)  # no order comes before the answer to the last one, so this is the end of them
+def _test_has_ended(wait: float) -> bool:
+    """Whether the test that sends requests has ended. Takes `wait` seconds to find out."""
+    # The test sends no request before it has the answer to the last one. So if there is anything to read now, it is
+    # the end of the input.
+    ready, _, _ = select([sys.stdin], [], [], wait)
+    return bool(ready)
 
 
-def _started(order: dict[str, Any]) -> int | None:
+def _run_fresh(request: dict[str, Any]) -> int | None:
     command = [sys.executable, "-m", "limpet.testing.crash.fork_server", "alone"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
     try:
-        child.communicate(json.dumps(order) + "\n", timeout=order["timeout"])
+        child.communicate(json.dumps(request) + "\n", timeout=request["timeout"])
     except subprocess.TimeoutExpired:
         child.kill()
         child.communicate()
@@ -118,9 +136,9 @@ def _started(order: dict[str, Any]) -> int | None:
     return child.returncode
 
 
-def _redirect(output: str) -> None:
-    """What the user's code prints goes to a file."""
-    file: IO[bytes] = open(output, "ab", buffering=0)  # noqa: SIM115  # it stays open until the process ends
+def _redirect_output(path: str) -> None:
+    """Have what the user's code prints go to a file."""
+    file: IO[bytes] = open(path, "ab", buffering=0)  # noqa: SIM115  # it stays open until the process ends
     for number in (1, 2):
         os.dup2(file.fileno(), number)
 

@@ -19,8 +19,8 @@ Target = str | Callable[..., GraphMethods[Any]]
 """`"package.module:attribute"`, a graph or a function that makes one; or such a function itself."""
 
 
-class Origin(NamedTuple):
-    """A module, the file that it is in if that is known, and the way to something in it."""
+class GraphSource(NamedTuple):
+    """A module, its file if that is known, and the path to an attribute in it."""
 
     module: str
     file: str | None
@@ -30,75 +30,84 @@ class Origin(NamedTuple):
         return f"{self.module}:{self.path}"
 
 
-def origin_of(target: Target) -> Origin:
-    """Where another process finds the same. Raises `UsageError` if it can't."""
+def source_of(target: Target) -> GraphSource:
+    """Where another process finds the target. Raises `UsageError` for a target that it can't find."""
     if isinstance(target, str):
         module, _, path = target.partition(":")
         if not module or not path:
-            raise UsageError(f"{target!r} is no reference to a graph: write 'package.module:attribute'")
-        return Origin(module, None, path)
-    path, module = getattr(target, "__qualname__", ""), getattr(target, "__module__", "")
+            raise UsageError(f"{target!r} isn't a reference to a graph: write 'package.module:attribute'")
+        return GraphSource(module, None, path)
+    path = getattr(target, "__qualname__", "")
+    module = getattr(target, "__module__", "")
     if not callable(target) or not path or not module:
         what = "a function that makes the graph, or 'package.module:attribute'"
-        raise UsageError(f"another process can't get hold of {target!r}: give {what}")
+        raise UsageError(f"another process can't get {target!r}: give {what}")
     if "<" in path:
         raise UsageError(
             f"another process can't find {path!r}: define the function at the top of its module, with `def`"
         )
-    return Origin(module, inspect.getsourcefile(target), path)
+    return GraphSource(module, inspect.getsourcefile(target), path)
 
 
-def load(origin: Origin) -> Any:
-    """What is there. Raises `DefinitionError` that says what is missing."""
-    found: Any = _module(origin)
-    for part in origin.path.split("."):
+def load(source: GraphSource) -> Any:
+    """Import the target. Raises `DefinitionError` that says what is missing."""
+    found: Any = _import(source)
+    for part in source.path.split("."):
         if not hasattr(found, part):
-            raise DefinitionError(f"'{origin}': {origin.module!r} has no {part!r}")
+            raise DefinitionError(f"'{source}': {source.module!r} has no {part!r}")
         found = getattr(found, part)
     return found
 
 
-def build(found: Any, store: Store, where: str) -> GraphMethods[Any]:
-    """The graph: what was found, or what it returns; a function that takes something is given the store."""
-    if isinstance(found, GraphMethods):
-        return found
-    if not callable(found):
-        raise DefinitionError(f"'{where}': {found!r} is neither a graph nor a function that makes one")
-    made = found(store) if _takes_one(found) else found()
-    if not isinstance(made, GraphMethods):
-        raise DefinitionError(f"'{where}' returned {made!r}, which is no graph")
-    return made
+def build(target: Any, store: Store, where: str) -> GraphMethods[Any]:
+    """The graph: the target, or what it returns. A function with a parameter for it gets the store."""
+    if isinstance(target, GraphMethods):
+        return target
+    if not callable(target):
+        raise DefinitionError(f"'{where}': {target!r} is neither a graph nor a function that makes one")
+    if _takes_store(target):
+        graph = target(store)
+    else:
+        graph = target()
+    if not isinstance(graph, GraphMethods):
+        raise DefinitionError(f"'{where}' returned {graph!r}, which isn't a graph")
+    return graph
 
 
-def _takes_one(function: Callable[..., Any]) -> bool:
-    needed = [
-        each
-        for each in inspect.signature(function).parameters.values()
-        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-        if each.default is each.empty or each.name == "store"
-    ]
-    return bool(needed)
+def _takes_store(function: Callable[..., Any]) -> bool:
+    for parameter in inspect.signature(function).parameters.values():
+        is_positional = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        if is_positional and (parameter.default is parameter.empty or parameter.name == "store"):
+            return True
+    return False
 
 
-def _module(origin: Origin) -> ModuleType:
-    """The module, by its name; by its file, where the name leads elsewhere, as that of a test may."""
-    name, file = origin.module, origin.file
+def _import(source: GraphSource) -> ModuleType:
+    """The module, by its name; or by its file, where the name leads elsewhere, as that of a test module may."""
+    name = source.module
+    file = source.file
     if name != "__main__":
         try:
             found = import_module(name)
         except ImportError as problem:
+            # A module that exists but imports something that is missing has a problem of its own.
             if file is None or not name.startswith(getattr(problem, "name", None) or "?"):
                 raise
         else:
-            there = getattr(found, "__file__", None)
-            if file is None or (there is not None and os.path.realpath(there) == os.path.realpath(file)):
+            found_file = getattr(found, "__file__", None)
+            if file is None:
+                return found
+            if found_file is not None and os.path.realpath(found_file) == os.path.realpath(file):
                 return found
     if file is None:
-        raise DefinitionError(f"'{origin}': it was defined in no file")
-    spec = spec_from_file_location("__mp_main__" if name == "__main__" else name, file)
+        raise DefinitionError(f"'{source}': its module has no file, so another process can't import it")
+    # The name that `multiprocessing` uses: code under `if __name__ == "__main__"` must not run in the child.
+    module_name = "__mp_main__" if name == "__main__" else name
+    spec = spec_from_file_location(module_name, file)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules[spec.name] = sys.modules[name] = module
+    sys.modules[spec.name] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module

@@ -1,8 +1,8 @@
-"""The crash matrix: your graph, killed at every point where that could matter, must end as if nothing had been.
+"""The crash matrix: a graph is killed at every point where that could matter, and must end as if it hadn't been.
 
-It runs the graph uncut (twice, to know what differs by nature), then once for each point: a process begins the run
-and is killed there, another goes on with it, and what came of it is compared with the uncut run. The processes are
-real, and so are the kills. Each run has a SQLite file of its own; time is skipped where it sleeps.
+It runs the graph uninterrupted (twice, to find what differs by nature), then once for each point: a process starts
+the run and is killed there, another resumes it, and the result is compared with that of the uninterrupted run. The
+processes are real, and so are the kills. Each run has its own SQLite file; time is skipped where a run sleeps.
 """
 
 from __future__ import annotations
@@ -10,47 +10,47 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from limpet.errors import UsageError
-from limpet.testing.crash.graph_source import Target, origin_of
-from limpet.testing.crash.process_life import read_log
-from limpet.testing.crash.processes import Children
-from limpet.testing.crash.report import (
-    Account,
-    Expected,
-    Finding,
-    Killed,
-    Notes,
-    Point,
-    compare,
-    points_of,
-    sample,
-)
+from limpet.testing.crash.child_processes import ChildOptions, ChildProcesses
+from limpet.testing.crash.child_run import RunInput
+from limpet.testing.crash.comparison import UninterruptedRun, compare
+from limpet.testing.crash.crash_points import CrashPoint, Notes, points_of, sample
+from limpet.testing.crash.graph_source import Target, source_of
+from limpet.testing.crash.report import CrashReport, Finding, Kill
+from limpet.testing.crash.watched_process import read_log
 
-SAMPLE = 8
-"""At how many points a process is killed, unless all are asked for."""
-OUTPUT = 2000
-"""Characters of what a process printed that are shown."""
+SAMPLE_SIZE = 8
+"""At how many points a process is killed, unless all points are asked for."""
+MAX_OUTPUT = 2000
+"""Characters of the output of a process that are shown."""
+MAX_TRACEBACK = 12
+"""Lines of a traceback that are shown."""
 
 
 class CrashMatrixFailed(AssertionError):
-    """A graph doesn't survive what it should; the message is the account of it. `account` has it as data."""
+    """A graph doesn't survive a kill as it should. The message is the report; `report` has it as data."""
 
-    def __init__(self, text: str, account: Account | None = None) -> None:
-        self.account = account
+    def __init__(self, text: str, report: CrashReport | None = None) -> None:
+        self.report = report
         super().__init__(text)
 
 
 class CrashMatrix:
-    """Kills runs of a graph, and compares what becomes of them. The fixture `crash_matrix` is one.
+    """Kills runs of a graph, has them resumed, and compares the results. The fixture `crash_matrix` is one.
 
-    `folder` is where it works; each run has a folder there with its store, log and output. `every` says that a
-    process is killed at every point, rather than at a few; `only` names one point.
+    Each run has a subfolder of `folder`, with its store, log and output. With `every`, a process is killed at every
+    point, rather than at a few; `only` names one point. `repeat_hint` ends the report: how to repeat one `{point}`.
     """
 
-    def __init__(self, folder: Path, *, every: bool = False, only: str | None = None, how: str = "") -> None:
-        self.folder, self.every, self.only, self._how = folder, every, only, how
+    def __init__(
+        self, folder: Path, *, every: bool = False, only: str | None = None, repeat_hint: str = ""
+    ) -> None:
+        self.folder = folder
+        self.every = every
+        self.only = only
+        self._repeat_hint = repeat_hint
         self._numbers = count(1)
 
     def __call__(
@@ -65,134 +65,156 @@ class CrashMatrix:
         ignore: Collection[str] = (),
         repeatable: Collection[str] = (),
         point: str | None = None,
+        kills: int = 1,
         timeout: float = 60.0,
         fresh: bool = False,
-    ) -> Account:
-        """Run a graph uncut, then kill it at one point after the other, and return the account of it.
+    ) -> CrashReport:
+        """Run a graph uninterrupted, then kill it at one point after the other, and return a report.
 
         `graph` is a function at the top of a module that makes it (it may take the store to compile with), or
-        `"package.module:attribute"`: each process makes its own. `answers` are for what it asks, as in `run_to_end`.
-        `driver` is "async" for `aexecute` and `aresume`; `by` is "recover" to have runs gone on with as a
-        supervisor does. `ignore` names keys of the state that differ from run to run, `repeatable` effects that may
-        happen again. `point` kills at this point only. `timeout` is how many seconds a process may take, and `fresh`
-        starts Python anew for each, for libraries that can't bear a fork.
+        `"package.module:attribute"`: each process makes its own. `answers` are for its questions, as in `run_to_end`.
+        `driver` is "async" for `aexecute` and `aresume`; with `by="recover"` a supervisor resumes the runs. `ignore`
+        names keys of the state that differ from run to run, `repeatable` effects that may happen again. `point` kills
+        at this point only. `kills` is how many processes of each run are killed, one after the other: each that
+        resumes the run is killed at the same point, counted from its own start. `timeout` is how many seconds a
+        process may take, and `fresh` starts a new Python for each, for libraries that don't tolerate a fork.
 
-        Raises `CrashMatrixFailed` with an account if a run doesn't end as the uncut one, or if that doesn't end.
+        Raises `CrashMatrixFailed` with a report if a run doesn't end like the uninterrupted one, or if that fails.
         """
         __tracebackhide__ = True
-        if (
-            driver not in ("sync", "async")
-            or by not in ("resume", "recover")
-            or (driver, by) == ("async", "recover")
-        ):
-            raise UsageError("driver is 'sync' or 'async'; by is 'resume' or, with 'sync', 'recover'")
-        place = origin_of(graph)
-        given, said = (input, config, answers), self.folder / "processes"
-        with Children(place, given, said, timeout, fresh, driver=driver, by=by) as children:
-            trial = Trial(
-                children,
-                self.folder,
-                self._numbers,
-                _names(ignore, "ignore"),
-                _names(repeatable, "repeatable"),
-            )
-            expected = trial.uncut()
+        _check_options(driver, by, kills)
+        source = source_of(graph)
+        children = ChildProcesses(
+            source,
+            RunInput(input, config, answers),
+            ChildOptions(timeout, fresh, driver, by),
+            self.folder / "processes",
+        )
+        tolerated = Tolerated(_names(ignore, "ignore"), _names(repeatable, "repeatable"))
+        with children:
+            runs = MatrixRuns(children, self.folder, self._numbers, tolerated)
+            expected = runs.uninterrupted()
             points = self._points(expected.notes, point)
-            killings = [trial.kill(each, expected) for each in points]
+            results = [runs.killed_at(each, expected, kills) for each in points]
         commits = sum(each["note"] == "commit" for each in expected.notes)
-        account = Account(str(place), commits, killings, self._how)
-        if not account.ok:
-            raise CrashMatrixFailed(f"{account}\nWhat each run left is in {self.folder}", account)
-        if not account.killed:
-            raise CrashMatrixFailed(f"{account}\nNo process was killed, so this says nothing", account)
-        return account
+        report = CrashReport(str(source), commits, results, self._repeat_hint)
+        if not report.ok:
+            raise CrashMatrixFailed(f"{report}\nThe files of each run are in {self.folder}", report)
+        if not report.killed:
+            raise CrashMatrixFailed(f"{report}\nNo process was killed, so this proves nothing", report)
+        return report
 
-    def _points(self, notes: Notes, point: str | None) -> list[Point]:
-        found, wanted = points_of(notes), point or self.only
+    def _points(self, notes: Notes, point: str | None) -> list[CrashPoint]:
+        found = points_of(notes)
+        wanted = point or self.only
         if wanted is None:
-            return found if self.every else sample(found, SAMPLE)
+            if self.every:
+                return found
+            return sample(found, SAMPLE_SIZE)
         named = [each for each in found if each.name == wanted]
         if not named:
             raise UsageError(
-                f"there is no point {wanted!r}; there are {', '.join(each.name for each in found)}"
+                f"there is no point {wanted!r}; the points are {', '.join(each.name for each in found)}"
             )
         return named
 
 
-class Trial:
-    """The runs of one matrix."""
+class Tolerated(NamedTuple):
+    """What may differ from the uninterrupted run: keys of the state, and effects that may happen again."""
+
+    ignore: frozenset[str]
+    repeatable: frozenset[str]
+
+
+class MatrixRuns:
+    """The runs of one matrix, each in a folder with its store, log and output."""
 
     def __init__(
-        self,
-        children: Children,
-        folder: Path,
-        numbers: Iterable[int],
-        ignore: Collection[str],
-        repeatable: Collection[str],
+        self, children: ChildProcesses, folder: Path, numbers: Iterable[int], tolerated: Tolerated
     ) -> None:
-        self._children, self._folder, self._numbers = children, folder, iter(numbers)
-        self._ignore, self._repeatable = ignore, repeatable
+        self._children = children
+        self._folder = folder
+        self._numbers = iter(numbers)
+        self._tolerated = tolerated
 
-    def uncut(self) -> Expected:
-        """What the run comes to if nobody interferes. Raises `CrashMatrixFailed` if that isn't always the same."""
+    def uninterrupted(self) -> UninterruptedRun:
+        """The run without a kill. Raises `CrashMatrixFailed` if it doesn't always end with the same state."""
         __tracebackhide__ = True
-        first, again = self._whole("uncut"), self._whole("uncut-again")
-        differing = [each for each in dict.fromkeys([*first.state, *again.state]) if each not in self._ignore]
-        differing = [key for key in differing if first.state.get(key) != again.state.get(key)]
+        first = self._run_once("uninterrupted")
+        second = self._run_once("uninterrupted-again")
+        differing = [
+            key
+            for key in dict.fromkeys([*first.state, *second.state])
+            if key not in self._tolerated.ignore and first.state.get(key) != second.state.get(key)
+        ]
         if differing:
             values = "".join(
-                f"\n  {key}: {first.state.get(key)} and {again.state.get(key)}" for key in differing
+                f"\n  {key}: {first.state.get(key)} and {second.state.get(key)}" for key in differing
             )
             raise CrashMatrixFailed(
-                f"two uncut runs don't end with the same state, so there is nothing to compare with:{values}\n"
-                f"Keys that differ by nature are named in ignore={differing!r}"
+                "two uninterrupted runs don't end with the same state, so there is nothing to compare with:"
+                f"{values}\nName keys that differ by nature in ignore={differing!r}"
             )
         return first
 
-    def kill(self, point: Point, expected: Expected) -> Killed:
-        """Have a process killed at a point, and another go on; compare what came of it."""
-        folder = self._new(point.name.replace(":", "-"))
-        told = self._children.live(folder, point=point.name, delay=point.delay)
-        reached = "killed" in told
+    def killed_at(self, point: CrashPoint, expected: UninterruptedRun, kills: int) -> Kill:
+        """Kill processes of a new run at a point, have another process resume it, and compare the result."""
+        folder = self._new_folder(point.name.replace(":", "-"))
+        reached = False
+        for _ in range(kills):
+            result = self._children.run(folder, point.name, point.delay)
+            if "killed" not in result:
+                break
+            reached = True
+        else:
+            result = self._children.run(folder)
         if reached:
-            told = self._children.live(folder)
-        problem = _problem(told, folder, "the resumed run" if reached else "the run, which wasn't killed,")
+            problem = _problem(result, folder, "the resumed run")
+        else:
+            problem = _problem(result, folder, "the run, which wasn't killed,")
         if problem is not None:
-            return Killed(point, reached, [problem])
+            return Kill(point, reached, [problem])
         notes = read_log(str(folder / "log"))
-        found = compare(expected, told["ended"]["state"], notes, self._ignore, self._repeatable)
-        return Killed(point, reached, found)
+        findings = compare(expected, result["ended"]["state"], notes, *self._tolerated)
+        return Kill(point, reached, findings)
 
-    def _whole(self, name: str) -> Expected:
-        folder = self._new(name)
-        told = self._children.live(folder)
-        problem = _problem(told, folder, "the uncut run")
+    def _run_once(self, name: str) -> UninterruptedRun:
+        folder = self._new_folder(name)
+        result = self._children.run(folder)
+        problem = _problem(result, folder, "the uninterrupted run")
         if problem is not None:
-            raise CrashMatrixFailed(f"nothing can be compared: {problem.text}")
-        if told["ended"]["unused"]:
-            raise CrashMatrixFailed(f"the run never asked for these answers: {told['ended']['unused']}")
-        return Expected(told["ended"]["state"], read_log(str(folder / "log")))
+            raise CrashMatrixFailed(f"there is nothing to compare with: {problem.text}")
+        if result["ended"]["unused"]:
+            raise CrashMatrixFailed(f"the run never asked for these answers: {result['ended']['unused']}")
+        return UninterruptedRun(result["ended"]["state"], read_log(str(folder / "log")))
 
-    def _new(self, name: str) -> Path:
+    def _new_folder(self, name: str) -> Path:
         folder = self._folder / f"{next(self._numbers):03}-{name}"
         folder.mkdir(parents=True)
         return folder
 
 
-def _problem(told: Mapping[str, Any], folder: Path, who: str) -> Finding | None:
-    """Why a life that should have come to its end didn't."""
-    if "ended" in told:
+def _check_options(driver: str, by: str, kills: int) -> None:
+    known = driver in ("sync", "async") and by in ("resume", "recover")
+    if not known or (driver, by) == ("async", "recover"):
+        raise UsageError("driver is 'sync' or 'async'; by is 'resume' or, with 'sync', 'recover'")
+    if type(kills) is not int or kills < 1:
+        raise UsageError(f"kills is a whole number from 1, not {kills!r}")
+
+
+def _problem(result: Mapping[str, Any], folder: Path, which: str) -> Finding | None:
+    """Why a run that should have ended didn't."""
+    if "ended" in result:
         return None
-    if "late" in told:
-        return Finding("late", f"{who} didn't end in time")
-    if "raised" in told:
-        trace = "".join(f"\n    | {line}" for line in told["traceback"].rstrip().splitlines()[-12:])
-        return Finding("failed", f"{who} failed: {told['raised']}{trace}")
-    printed = (folder / "output").read_text(encoding="utf-8", errors="replace")[-OUTPUT:]
-    return Finding(
-        "failed",
-        f"the process of {who} ended by itself ({told.get('died', 'killed')}); it printed:\n{printed}",
-    )
+    if "late" in result:
+        return Finding("late", f"{which} didn't end in time")
+    if "raised" in result:
+        lines = result["traceback"].rstrip().splitlines()[-MAX_TRACEBACK:]
+        trace = "".join(f"\n    | {line}" for line in lines)
+        return Finding("failed", f"{which} failed: {result['raised']}{trace}")
+    printed = (folder / "output").read_text(encoding="utf-8", errors="replace")[-MAX_OUTPUT:]
+    exit_code = result.get("died", "killed")
+    return Finding("failed", f"the process of {which} ended by itself ({exit_code}); it printed:\n{printed}")
 
 
 def _names(given: Collection[str], what: str) -> frozenset[str]:

@@ -1,0 +1,16 @@
+"""What helps to test code that uses Limpet, and to certify a store of your own."""
+
+from limpet.testing import effects as effects
+from limpet.testing.answers import UNANSWERED as UNANSWERED
+from limpet.testing.answers import Script as Script
+from limpet.testing.answers import Unscripted as Unscripted
+from limpet.testing.answers import arun_to_end as arun_to_end
+from limpet.testing.answers import in_turn as in_turn
+from limpet.testing.answers import run_to_end as run_to_end
+from limpet.testing.clock import FakeClock as FakeClock
+from limpet.testing.crash.matrix import CrashMatrix as CrashMatrix
+from limpet.testing.crash.matrix import CrashMatrixFailed as CrashMatrixFailed
+from limpet.testing.crash.report import CrashReport as CrashReport
+from limpet.testing.faults import Call as Call
+from limpet.testing.faults import Fault as Fault
+from limpet.testing.faults import FaultyStore as FaultyStore

@@ -1,0 +1,205 @@
+"""What a child process of a crash matrix does: start or resume the run, and drive it to its end, watched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from limpet.engine.leases.lease_client import client_for
+from limpet.engine.node_context.questions import ResumeInput
+from limpet.engine.operations.run_info import run_info
+from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.supervisor.catalog import GraphCatalog
+from limpet.engine.supervisor.options import SupervisorOptions
+from limpet.engine.supervisor.supervisor import Supervisor
+from limpet.errors import AlreadyCompleted, RunNotFound, RunPaused
+from limpet.graph_methods import GraphMethods
+from limpet.graphs.state import State
+from limpet.journal.store import COMPLETED, PAUSED, RUNNING, RunHead
+from limpet.testing import effects
+from limpet.testing.answers import Script, aresume_to_end, resume_arguments, resume_to_end
+from limpet.testing.crash.graph_source import GraphSource, build, load
+from limpet.testing.crash.watched_process import SharedClock, WatchedProcess, WatchedStore
+
+RUN_ID = "matrix"
+LEASE = 60.0
+"""Seconds: longer than a process may take, so that no lease expires by itself."""
+MAX_SWEEPS = 1000
+"""How often a supervisor looks for the run before it is taken for one that never ends."""
+
+
+class RunInput(NamedTuple):
+    """What the run is started with, and the script of its answers. It is pickled on its way to the child."""
+
+    input: Any
+    config: Mapping[str, Any] | None
+    answers: Mapping[str, Any] | None
+
+
+def run_graph(
+    source: GraphSource,
+    given: RunInput,
+    log: str,
+    database: str,
+    *,
+    point: str = "",
+    delay: float = 0.0,
+    driver: str = "sync",
+    by: str = "resume",
+) -> dict[str, Any]:
+    """Start the run, or resume it, and drive it to its end. Returns its final state, each value as text."""
+    process = WatchedProcess(log, point, delay)
+    os.environ[effects.FILE] = log
+    effects.ON_RECORD[:] = [process.effect]
+    store = WatchedStore(Path(database), level="process", clock=SharedClock(process))
+    store.process = process
+    graph = WatchedGraph(build(load(source), store, str(source)), store)
+    script = Script(given.answers, process.earlier_answers(), process.note_answer)
+    if driver == "async":
+        import asyncio
+
+        asyncio.run(_arun(graph, script, store, given))
+    else:
+        _run(graph, script, store, given, by)
+    process.end()
+    final = graph.state_at(RUN_ID)
+    state = {key: value_as_text(final[key]) for key in final}
+    if graph.compiled().plan.layers is not None and "tasks" in final:
+        state["tasks"] = value_as_text(_without_timing(final["tasks"]))
+    return {"state": state, "unused": script.unused}
+
+
+class WatchedGraph(GraphMethods[State]):
+    """The user's graph on the store of the matrix, with its sessions watched."""
+
+    def __init__(self, graph: GraphMethods[Any], store: WatchedStore) -> None:
+        compiled = graph.compiled()
+        self.name = compiled.plan.name
+        self.process = store.process
+        self._compiled = compiled._replace(
+            client=client_for(store, LEASE),
+            interval=compiled.interval or 1,
+            preserve=True,
+            checkpointer=None,
+            scratch_store=False,
+        )
+
+    def compiled(self) -> CompiledGraph:
+        return self._compiled
+
+    def _prepare(self, *args: Any, **kwargs: Any) -> tuple[str, Callable[[], Session]]:
+        run_id, open_session = super()._prepare(*args, **kwargs)
+        return run_id, lambda: self.process.watch(open_session())
+
+    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
+        open_session = super()._resuming(run_id, given, wait)
+        return lambda: self.process.watch(open_session())
+
+
+def _run(graph: WatchedGraph, script: Script, store: WatchedStore, given: RunInput, by: str) -> None:
+    try:
+        if not _exists(store):
+            graph.execute(given.input, given.config, run_id=RUN_ID)
+        elif by == "recover":
+            _recover(graph, script, store)
+        else:
+            graph.resume(RUN_ID)
+    except RunPaused as paused:
+        resume_to_end(graph, script, paused)
+    except AlreadyCompleted:
+        pass
+
+
+async def _arun(graph: WatchedGraph, script: Script, store: WatchedStore, given: RunInput) -> None:
+    try:
+        if _exists(store):
+            await graph.aresume(RUN_ID)
+        else:
+            await graph.aexecute(given.input, given.config, run_id=RUN_ID)
+    except RunPaused as paused:
+        await aresume_to_end(graph, script, paused)
+    except AlreadyCompleted:
+        pass
+
+
+def _recover(graph: WatchedGraph, script: Script, store: WatchedStore) -> None:
+    """Resume the run as a supervisor does: sweep after sweep, with answers and time in between."""
+    for _ in range(MAX_SWEEPS):
+        supervisor = Supervisor(store, GraphCatalog([graph]), SupervisorOptions(LEASE))
+        _watch_sessions(supervisor, store.process)
+        supervisor.drain()
+        head = store.head(RUN_ID)
+        if head.status == COMPLETED:
+            return
+        if head.status == PAUSED:
+            info = run_info(head)
+            paused = RunPaused(RUN_ID, info.reason or "", info.questions, info.node)
+            graph.resume(RUN_ID, **resume_arguments(graph, script, paused))
+        elif head.status != RUNNING or supervisor.skipped:
+            raise RuntimeError(
+                f"the run is {head.status}, and no supervisor resumes it: "
+                f"{supervisor.skipped or run_info(head).reason}"
+            )
+        else:
+            store.clock.skip_to(head.due or 0.0)  # type: ignore[attr-defined]  # a SharedClock
+    raise RuntimeError(f"the run hasn't ended after {MAX_SWEEPS} sweeps of a supervisor")
+
+
+def _watch_sessions(supervisor: Supervisor, process: WatchedProcess) -> None:
+    """Watch the sessions that a supervisor opens."""
+    open_session = supervisor.resumer.open_session
+
+    def open_watched(head: RunHead) -> Session | None:
+        session = open_session(head)
+        if session is None:
+            return None
+        return process.watch(session)
+
+    supervisor.resumer.open_session = open_watched  # type: ignore[method-assign]  # for this supervisor alone
+
+
+def _exists(store: WatchedStore) -> bool:
+    """Whether the run exists. The lease of the killed process is broken, so that this one needn't wait for it."""
+    try:
+        head = store.head(RUN_ID)
+    except RunNotFound:
+        return False
+    if head.holder is not None:
+        store.release(store.claim(RUN_ID, "the crash matrix", 1.0, instead_of=head.fence))
+    return True
+
+
+def value_as_text(value: Any) -> str:
+    """A value as text that shows its types, and that is the same for equal values."""
+    if isinstance(value, Mapping):
+        items = sorted((value_as_text(key), value_as_text(each)) for key, each in value.items())
+        return f"{_type_name(value, dict)}{{{', '.join(f'{key}: {each}' for key, each in items)}}}"
+    if isinstance(value, (set, frozenset)):
+        return f"{_type_name(value, set)}{{{', '.join(sorted(map(value_as_text, value)))}}}"
+    if type(value) is list:
+        return f"[{', '.join(map(value_as_text, value))}]"
+    if type(value) is tuple:
+        return f"({', '.join(map(value_as_text, value))},)"
+    text = repr(value)
+    if " at 0x" in text:  # the default repr, which differs from process to process
+        from limpet.journal.encoding.codec import encode
+
+        return f"<{type(value).__name__} {encode(value).hex()}>"
+    return text
+
+
+def _type_name(value: Any, usual: type) -> str:
+    if type(value) in (usual, dict):
+        return ""
+    return type(value).__name__
+
+
+def _without_timing(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The records of tasks without what differs from run to run: when, for how long, and in how many attempts."""
+    timing = ("timestamp", "duration", "attempts")
+    return {
+        name: {key: each for key, each in record.items() if key not in timing}
+        for name, record in tasks.items()
+    }
