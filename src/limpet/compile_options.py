@@ -143,7 +143,7 @@ class CompileOptions(NamedTuple):
             return f"checkpoint files in {os.fspath(self.checkpoint_dir)!r}"
         if self.checkpointer is not None:
             return "" if isinstance(self.checkpointer, MemoryCheckpointer) else f"{self.checkpointer!r}"
-        if store is None or isinstance(store, MemoryStore) or getattr(store, "encrypted", False):
+        if store is None or store.abilities.keeps_secrets:
             return ""
         return f"{store!r}"
 

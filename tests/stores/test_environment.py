@@ -28,8 +28,11 @@ from limpet import (
 )
 from limpet.stores import opening as registry
 from limpet.stores import urls as schemes
-from limpet.stores.environment import BACKEND, DSN, STORE, Choice, chosen
 from limpet.stores.files.store import FileStore
+from limpet.stores.opening import BACKEND_VARIABLE as BACKEND
+from limpet.stores.opening import DSN_VARIABLE as DSN
+from limpet.stores.opening import STORE_VARIABLE as STORE
+from limpet.stores.opening import Choice, environment_choice
 from limpet.stores.sqlite.store import SQLiteStore
 
 
@@ -39,7 +42,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(registry, "_schemes", dict(registry._schemes))
     monkeypatch.chdir(tmp_path)
     yield
-    for store in [*schemes._files.values(), *schemes._directories.values()]:
+    for store in list(schemes._open_stores.values()):
         store.close()
 
 
@@ -88,9 +91,9 @@ def test_a_backend_and_its_dsn_name_a_store(
     """P5."""
     monkeypatch.setenv(BACKEND, backend)
     monkeypatch.setenv(DSN, dsn)
-    assert chosen().target == target
+    assert environment_choice().target == target
     monkeypatch.setenv(STORE, "memory")
-    assert chosen() == Choice("memory", STORE)
+    assert environment_choice() == Choice("memory", STORE)
 
 
 def test_the_stores_of_backends_are_where_they_should_be(
@@ -114,10 +117,10 @@ def test_the_stores_of_backends_are_where_they_should_be(
     ("variables", "hint"),
     [
         ({}, f"set {STORE} to a URL or name"),
-        ({STORE: "env"}, '"env" is none'),
-        ({BACKEND: "env"}, '"env" is none'),
-        ({STORE: "encrypted+env", "LIMPET_ENCRYPTION_KEY": "7" * 64}, '"env" is none'),
-        ({STORE: "tiered://?hot=memory://&cold=env"}, '"env" is none'),
+        ({STORE: "env"}, 'to name a store, and "env" doesn\'t'),
+        ({BACKEND: "env"}, 'to name a store, and "env" doesn\'t'),
+        ({STORE: "encrypted+env", "LIMPET_ENCRYPTION_KEY": "7" * 64}, 'to name a store, and "env" doesn\'t'),
+        ({STORE: "tiered://?hot=memory://&cold=env"}, 'to name a store, and "env" doesn\'t'),
         ({BACKEND: "postgres"}, f"set {DSN} to where the postgres is, such as postgresql://"),
         ({BACKEND: "redis"}, f"set {DSN} to where the redis is, such as redis://"),
         ({BACKEND: "file"}, f"set {DSN}"),
@@ -125,7 +128,7 @@ def test_the_stores_of_backends_are_where_they_should_be(
         ({BACKEND: "redis", DSN: "postgresql://me:secret@host"}, "make them agree"),
         ({BACKEND: "postgres", DSN: "host=h password=secret"}, "such as postgresql://"),
         ({DSN: "host=h password=secret"}, "such as postgresql://"),
-        ({STORE: "host=h password=secret"}, f"{STORE} is no URL, name or path"),
+        ({STORE: "host=h password=secret"}, f"{STORE} isn't a URL, name or path"),
         ({STORE: "mysql://me:secret@host"}, "unknown store 'mysql://'"),
         ({STORE: "memroy"}, "unknown store 'memroy'"),
     ],
@@ -239,6 +242,7 @@ def test_an_installed_package_may_bring_stores(monkeypatch: pytest.MonkeyPatch) 
 
 def test_packages_are_not_asked_for_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """P5, D9: looking through them takes its time."""
-    monkeypatch.setitem(sys.modules, "limpet.stores.plugins", None)
+    monkeypatch.setattr(registry, "_plugin", None)
+    monkeypatch.setitem(sys.modules, "importlib.metadata", None)
     for target in ("memory", "memory://", "runs.db", "sqlite:///runs.db", "file://./runs"):
         open_store(target)

@@ -27,7 +27,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(registry, "_schemes", dict(registry._schemes))
     monkeypatch.chdir(tmp_path)
     yield
-    for store in list(schemes._files.values()):
+    for store in list(schemes._open_stores.values()):
         store.close()
 
 
@@ -147,7 +147,7 @@ def test_an_unknown_name_is_a_clear_error(target: str) -> None:
     [
         ("sqlite:///runs.db?levle=disk", "no option 'levle'; it has level, timeout"),
         ("sqlite:///runs.db?level=best", "not 'best'"),
-        ("sqlite:///runs.db?timeout=soon", "'soon' is no timeout"),
+        ("sqlite:///runs.db?timeout=soon", "can't have timeout='soon'"),
         ("sqlite:///runs.db?timeout=nan", "timeout"),
         ("sqlite:///runs.db?nonsense", "can't be read"),
         ("sqlite://runs.db", "three slashes"),
@@ -158,7 +158,7 @@ def test_an_unknown_name_is_a_clear_error(target: str) -> None:
         ("file:///runs\0", "null character"),
         ("runs\0.db", "null character"),
         ("memory://?level=disk", "no option"),
-        ("memory:///place", "no place"),
+        ("memory:///place", "no path"),
         (None, "not builtins.NoneType"),
         (MemoryStore, "not builtins.type"),
         (42, "not builtins.int"),

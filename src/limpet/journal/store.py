@@ -46,7 +46,8 @@ class Abilities(NamedTuple):
 
     `level`: what an acknowledged save survives. `shared`: other processes can open the same store.
     `leases`: it can keep two holders apart. `deltas`: it can append; without it every save is whole.
-    `notifies`: it can be waited for until something changes, and is a `Notifying` store.
+    `notifies`: it can be waited for until something changes, and is a `Notifying` store. `keeps_secrets`: without a
+    key, nothing that is stored can be read outside of this process, as it is encrypted or never leaves it.
     """
 
     level: Level
@@ -54,6 +55,7 @@ class Abilities(NamedTuple):
     leases: bool = True
     deltas: bool = True
     notifies: bool = False
+    keeps_secrets: bool = False
 
 
 class RunHead(NamedTuple):

@@ -26,7 +26,7 @@ from limpet.stores.change_signal import ChangeSignal
 class MemoryStore:
     """Keeps runs in this process. Two stores share nothing."""
 
-    abilities = Abilities(level="memory", shared=False, notifies=True)
+    abilities = Abilities(level="memory", shared=False, notifies=True, keeps_secrets=True)
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock

@@ -1,7 +1,9 @@
-"""From what a user writes (a store, a name, a URL, a path) to a store that is open.
+"""From what a user writes (a store, a name, a URL, a path) to an open store.
 
-A *name* stands for one store, shared by all who use the name. A *scheme* is the part of a URL before
-`://` and stands for a kind of store; whoever adds one gives a function from the URL to a store.
+A *name* stands for one store, which all users of the name share. A *scheme* is the part of a URL before `://` and
+stands for a kind of store: a function from the URL to a store. Both are registered here, or brought by installed
+packages as entry points. `LIMPET_STORE`, or `WORKFLOW_CHECKPOINT_BACKEND` with its `…_DSN`, choose a store from
+outside of the program.
 """
 
 from __future__ import annotations
@@ -9,40 +11,61 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeGuard
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
-from limpet.errors import LimpetError, UnknownName, UsageError
+from limpet.errors import LimpetError, StoreUnavailable, UnknownName, UsageError
 from limpet.journal.store import Store
 from limpet.stores.memory import MemoryStore
-from limpet.stores.urls import BUILT_IN, StoreURL, open_sqlite_file, open_tiered, parse_url
+from limpet.stores.urls import (
+    BUILT_IN,
+    StoreURL,
+    open_sqlite_file,
+    open_tiered,
+    opening_lock,
+    parse_url,
+    shared_store,
+)
 from limpet.stores.user_stores.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
-    from limpet.stores.environment import Choice
-    from limpet.stores.user_stores.adapter import AdaptedStore
+    from importlib.metadata import EntryPoint
+
+    from limpet.stores.composite.encrypted import Keys
     from limpet.stores.user_stores.checkpoint_store import CheckpointStore
+
+STORE_VARIABLE = "LIMPET_STORE"
+BACKEND_VARIABLE = "WORKFLOW_CHECKPOINT_BACKEND"
+DSN_VARIABLE = "WORKFLOW_CHECKPOINT_DSN"
+KEY_VARIABLES = frozenset({"LIMPET_ENCRYPTION_KEY", "LIMPET_ENCRYPTION_OLD_KEYS"})
+"""Unless one of these is set, opening a store imports nothing about encryption."""
 
 SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 ENCRYPTED = "encrypted+"
-KEY_VARIABLES = frozenset({"LIMPET_ENCRYPTION_KEY", "LIMPET_ENCRYPTION_OLD_KEYS"})
-"""The variables without which nothing about encryption need be imported."""
+ENTRY_POINTS = "limpet.stores"
+"""The group of entry points under which other packages bring stores."""
+
+BACKEND_SCHEMES = {
+    "memory": ("memory",),
+    "sqlite": ("sqlite",),
+    "file": ("file",),
+    "postgres": ("postgresql", "postgres"),
+    "redis": ("redis", "rediss", "redis+unix"),
+}
+"""The values of `WORKFLOW_CHECKPOINT_BACKEND`, and the schemes that each allows in the DSN."""
 
 StoreFactory = Callable[[], "Store | CheckpointStore"]
-
-
 StoreScheme = Callable[[StoreURL], "Store | CheckpointStore"]
 
 
 def open_store(target: Store | CheckpointStore | str | os.PathLike[str], encryption: Any = None) -> Store:
     """The store that `target` means: a store itself, a registered name, a URL, or a SQLite file's path.
 
-    An object with the five methods of a `CheckpointStore` is one too; you get the same store for the same object.
+    An object with the five methods of a `CheckpointStore` works too; you get the same store for the same object.
 
     `"memory"` is one store for the whole process and `"memory://"` a new one each time. `"sqlite"` is the
-    file limpet.db in the working directory, `"sqlite:///runs.db"` a file beside it and
+    file limpet.db in the working directory, `"sqlite:///runs.db"` a file next to it and
     `"sqlite:////var/runs.db"` one anywhere, with `?level=process&timeout=5` if you like; a path that ends
-    in .db, .sqlite or .sqlite3 does as well. `"file:///var/runs"` is a directory of plain files, and
+    in .db, .sqlite or .sqlite3 works as well. `"file:///var/runs"` is a directory of plain files, and
     `"file://./runs"` one in the working directory. A file that is open already, at the same level, is not opened
     again: you get the same store. `"redis://host:6379/0"` is a Redis server, and
     `"tiered://?hot=redis://host&cold=sqlite:///runs.db"` one store in front of another.
@@ -50,10 +73,11 @@ def open_store(target: Store | CheckpointStore | str | os.PathLike[str], encrypt
     `"postgresql://user:password@host/database"` is a PostgreSQL server, `"postgresql+embedded:///data"` one that
     is started for you, with `?schema=…&level=…` if you like; the same URL gives the same store.
 
-    `"env"` is what `LIMPET_STORE` names, or `WORKFLOW_CHECKPOINT_BACKEND` and `WORKFLOW_CHECKPOINT_DSN`. Names and
-    schemes that aren't known are looked up among the entry points `limpet.stores` of installed packages.
+    `"env"` is the store that `LIMPET_STORE` names, or `WORKFLOW_CHECKPOINT_BACKEND` and `WORKFLOW_CHECKPOINT_DSN`.
+    Names and schemes that aren't registered are looked up among the entry points `limpet.stores` of installed
+    packages.
 
-    With `encryption`, a key or `Keys`, all that is in the store is encrypted. Without, it is if the environment has
+    With `encryption`, a key or `Keys`, the store is encrypted. Without, it is encrypted if the environment has
     `LIMPET_ENCRYPTION_KEY`, unless it is in memory, or `encryption` is False. A URL that begins with `encrypted+`,
     as `"encrypted+sqlite:///runs.db"` does, is refused where that variable isn't set.
 
@@ -61,88 +85,126 @@ def open_store(target: Store | CheckpointStore | str | os.PathLike[str], encrypt
     """
     if isinstance(target, os.PathLike):
         target = os.fspath(target)
-    return _sealed(_resolve(target) if isinstance(target, str) else _taken(target), encryption)
+    if isinstance(target, str):
+        store = _resolve(target)
+    else:
+        store = _as_store(target)
+    return _encrypt_if_asked(store, encryption)
 
 
 def open_default_store(encryption: Any = None) -> Store | None:
-    """The store for who names none: that of `LIMPET_STORE` if it is set, else none. Raises as `open_store` does."""
-    from limpet.stores.environment import chosen_silently
-
-    choice = chosen_silently()
-    return None if choice is None else _sealed(_open_chosen(choice), encryption)
-
-
-def _sealed(store: Store, encryption: Any) -> Store:
-    """The store as it is, or encrypted, as somebody or the environment wants it."""
-    if encryption is False or (encryption is None and KEY_VARIABLES.isdisjoint(os.environ)):
-        return store
-    from limpet.stores.composite.keys import encrypted, encrypted_if_set, read_keys
-
-    return encrypted_if_set(store) if encryption is None else encrypted(store, read_keys(encryption))
+    """The store for a graph that names none: that of `LIMPET_STORE`, if it is set. Raises as `open_store` does."""
+    choice = default_choice()
+    if choice is None:
+        return None
+    return _encrypt_if_asked(_open_chosen(choice), encryption)
 
 
 def register_store(name: str, store: Store | CheckpointStore | StoreFactory) -> None:
-    """Make `name` stand for a store, or for the one that a function without arguments makes when first asked.
+    """Make `name` stand for a store, or for the one that a function without arguments makes at the first use.
 
     A name that was registered before is replaced.
     """
     if not name or "://" in name:
         raise UsageError(f"{name!r} can't name a store: use a word")
-    if not isinstance(store, type) and (isinstance(store, Store) or _keeps_checkpoints(store)):
-        factory = _always(_taken(store))
+    if not isinstance(store, type) and (isinstance(store, Store) or _is_checkpoint_store(store)):
+        factory = _always(_as_store(store))
     elif callable(store):
         factory = _once(store)
     else:
         raise UsageError(f"register a Store object or a function that makes one, not {_kind(store)}")
-    with _lock:
+    with opening_lock:
         _names[name] = factory
 
 
 def register_store_scheme(scheme: str, factory: StoreScheme) -> None:
-    """Make URLs that begin with `scheme://` open what `factory` makes of them; replaces an earlier one."""
+    """Make `factory` open the URLs that begin with `scheme://`, in place of an earlier one."""
     if not scheme or not callable(factory):
         raise UsageError("register a scheme such as 'etcd' with a function from a StoreURL to a store")
-    with _lock:
+    with opening_lock:
         _schemes[scheme.lower()] = factory
 
 
-def _open_environment() -> Store:
-    from limpet.stores.environment import chosen
-
-    return _open_chosen(chosen())
+# Names, URLs and paths
 
 
-def _open_chosen(choice: Choice) -> Store:
-    """The store that the environment names; the log tells which, and errors say who named it."""
-    import logging
+def _resolve(text: str) -> Store:
+    if "\0" in text or "%00" in text:  # the system would refuse it with a ValueError of its own
+        raise UsageError("the store's name, URL or path has a null character in it: leave it out")
+    if text.startswith(ENCRYPTED):
+        from limpet.stores.composite.keys import required_environment_keys
 
-    if getattr(_opening, "named", False):
-        raise UsageError(f'{choice.variable} names a store, and "env" is none')
-    _opening.named = True
-    try:
-        store = _resolve(choice.target)
-    except UnknownName as error:
-        if "://" in choice.target or error.name.isidentifier():
-            error.add_note(f"The store was named by {choice.variable}.")
-            raise
-        raise UsageError(f"{choice.variable} is no URL, name or path of a store") from None
-    except LimpetError as error:
-        error.add_note(f"The store was named by {choice.variable}.")
-        raise
-    finally:
-        _opening.named = False
-    logging.getLogger("limpet.stores").info("%s names the store: %r", choice.variable, store)
-    return store
+        store = _resolve(text.removeprefix(ENCRYPTED))
+        return _encrypted(store, required_environment_keys())
+    if "://" in text:
+        return _open_url(parse_url(text))
+    with opening_lock:
+        factory = _names.get(text)
+        if factory is not None:
+            return factory()
+    if text.lower().endswith(SQLITE_SUFFIXES):
+        return open_sqlite_file(text)
+    return _open_plugin(text)
 
 
-def _taken(target: object) -> Store:
-    """What is to be a store as one. Raises `UsageError` if it can't be."""
+def _open_url(url: StoreURL) -> Store:
+    with opening_lock:
+        scheme = _schemes.get(url.scheme)
+    if scheme is None:
+        scheme = _plugin(url.scheme)
+    if scheme is None:
+        raise _unknown(f"{url.scheme}://")
+    return _as_store(scheme(url))
+
+
+def _open_plugin(name: str) -> Store:
+    """The one store of a name that an installed package brings."""
+    plugin = _plugin(name)
+    if plugin is None:
+        raise _unknown(name)
+    url = StoreURL(f"{name}://", name, "", "", {})
+    with opening_lock:
+        return _names.setdefault(name, _once(lambda: plugin(url)))()
+
+
+def _unknown(name: str) -> UnknownName:
+    from importlib.metadata import entry_points
+
+    plugins = sorted({entry.name for entry in entry_points(group=ENTRY_POINTS)})
+    with opening_lock:
+        return UnknownName("store", name, [*_names, *(f"{scheme}://" for scheme in _schemes), *plugins])
+
+
+def _always(store: Store) -> Callable[[], Store]:
+    return lambda: store
+
+
+def _once(factory: StoreFactory) -> Callable[[], Store]:
+    """A function that gives the same store each time, and a new one only after that was closed."""
+    made: list[Store] = []
+
+    def shared() -> Store:
+        if not made or getattr(made[0], "closed", False):
+            made[:] = [_as_store(factory())]
+        return made[0]
+
+    return shared
+
+
+# Objects
+
+
+def _as_store(target: object) -> Store:
+    """A user's object as a store. Raises `UsageError` if it can't be one."""
     if isinstance(target, type):
         raise UsageError(f"a store is a Store object, a name, a URL or a path, not {_kind(target)}")
     if isinstance(target, Store):
         return target
-    if _keeps_checkpoints(target):
-        return _adapted(target)
+    if _is_checkpoint_store(target):
+        from limpet.stores.user_stores.adapter import AdaptedStore
+
+        # One store for each object, so that its lock keeps all threads that use the object apart.
+        return shared_store(("checkpoint store", id(target)), lambda: AdaptedStore(target))
     if isinstance(target, Checkpointer):
         raise UsageError(
             f"{_kind(target)} has save() and load(), which makes it a checkpointer: give it as "
@@ -151,97 +213,185 @@ def _taken(target: object) -> Store:
     raise UsageError(f"a store is a Store object, a name, a URL or a path, not {_kind(target)}")
 
 
-def _keeps_checkpoints(target: object) -> TypeGuard[CheckpointStore]:
+def _is_checkpoint_store(target: object) -> TypeGuard[CheckpointStore]:
     from limpet.stores.user_stores.checkpoint_store import CheckpointStore
 
     return isinstance(target, CheckpointStore)
-
-
-def _adapted(target: CheckpointStore) -> Store:
-    """The one store that an object is in this process, so that all who name it keep out of each other's way."""
-    from limpet.stores.user_stores.adapter import AdaptedStore
-
-    with _lock:
-        store = _adapters.get(id(target))
-        if store is None or store.closed:
-            store = _adapters[id(target)] = AdaptedStore(target)
-        return store
-
-
-def _always(store: Store) -> Callable[[], Store]:
-    return lambda: store
-
-
-def _once(factory: StoreFactory) -> Callable[[], Store]:
-    """A function that gives the same store each time, and another only when that one was closed."""
-    made: list[Store] = []
-
-    def shared() -> Store:
-        if not made or getattr(made[0], "closed", False):
-            made[:] = [_taken(factory())]
-        return made[0]
-
-    return shared
-
-
-def _resolve(text: str) -> Store:
-    if "\0" in text or "%00" in text:  # no path can have one, and the system's error would be none of ours
-        raise UsageError(
-            "what names the store has a null character in it, which no name, URL or path can have"
-        )
-    if text.startswith(ENCRYPTED):
-        from limpet.stores.composite.keys import encrypted, needed_keys
-
-        return encrypted(_resolve(text.removeprefix(ENCRYPTED)), needed_keys())
-    if "\0" in text:
-        raise UsageError("a store's name, URL or path has no null character")
-    if "://" in text:
-        url = parse_url(text)
-        with _lock:
-            scheme = _schemes.get(url.scheme)
-        scheme = scheme or _plugged(url.scheme)
-        if scheme is None:
-            raise _unknown(f"{url.scheme}://")
-        return _taken(scheme(url))
-    with _lock:
-        factory = _names.get(text)
-        if factory is not None:
-            return factory()
-    if text.lower().endswith(SQLITE_SUFFIXES):
-        return open_sqlite_file(text)
-    plugged = _plugged(text)
-    if plugged is None:
-        raise _unknown(text)
-    url = StoreURL(f"{text}://", text, "", "", {})
-    with _lock:
-        return _names.setdefault(text, _once(lambda: plugged(url)))()
-
-
-def _plugged(name: str) -> StoreScheme | None:
-    """What an installed package makes of a scheme or name that isn't registered."""
-    from limpet.stores.plugins import factory_of
-
-    return factory_of(name)
-
-
-def _unknown(name: str) -> UnknownName:
-    from limpet.stores.plugins import brought
-
-    with _lock:
-        return UnknownName("store", name, [*_names, *(f"{scheme}://" for scheme in _schemes), *brought()])
 
 
 def _kind(target: object) -> str:
     return f"{type(target).__module__}.{type(target).__qualname__}"
 
 
-_lock = threading.RLock()
+# Encryption
+
+
+def _encrypt_if_asked(store: Store, encryption: Any) -> Store:
+    """The store as it is, or encrypted if the caller or the environment gives a key."""
+    if encryption is False or (encryption is None and KEY_VARIABLES.isdisjoint(os.environ)):
+        return store
+    from limpet.stores.composite.keys import environment_keys, read_keys
+
+    if encryption is not None:
+        return _encrypted(store, read_keys(encryption))
+    if store.abilities.keeps_secrets:
+        return store
+    keys = environment_keys()
+    if keys is None:
+        return store
+    return _encrypted(store, keys)
+
+
+def _encrypted(store: Store, keys: Keys) -> Store:
+    """The store, encrypted with these keys: the same one for the same two, while it is in use."""
+    from limpet.stores.composite.encrypted import EncryptedStore
+
+    if isinstance(store, EncryptedStore):
+        raise UsageError(
+            "the store is encrypted already: give it without encryption=, or give the store inside of it"
+        )
+    return shared_store(("encrypted", id(store), keys.mark), lambda: EncryptedStore(store, keys))
+
+
+# The environment
+
+
+class Choice(NamedTuple):
+    """A store's name, URL or path, which may hold a password, and the variable that has it."""
+
+    target: str
+    variable: str
+
+    def __repr__(self) -> str:
+        return f"<Choice by {self.variable}>"
+
+
+def default_choice() -> Choice | None:
+    """What graphs use that name no store: `LIMPET_STORE`. The other variables may be meant for another program."""
+    target = os.environ.get(STORE_VARIABLE, "").strip()
+    return Choice(target, STORE_VARIABLE) if target else None
+
+
+def environment_choice() -> Choice:
+    """What `store="env"` means. Raises `UsageError` if no variable is set, or what is set makes no sense."""
+    backend = os.environ.get(BACKEND_VARIABLE, "").strip()
+    dsn = os.environ.get(DSN_VARIABLE, "").strip()
+    choice = default_choice()
+    if choice is None and (backend or dsn):
+        choice = Choice(_backend_target(backend.lower(), dsn), BACKEND_VARIABLE if backend else DSN_VARIABLE)
+    if choice is None:
+        raise UsageError(
+            f'the store is "env", but the environment names none: set {STORE_VARIABLE} to a URL or name, '
+            f"or {BACKEND_VARIABLE} to one of {', '.join(BACKEND_SCHEMES)} and {DSN_VARIABLE} to its URL"
+        )
+    if choice.target == "env":
+        raise _env_names_itself(choice)
+    return choice
+
+
+def _backend_target(backend: str, dsn: str) -> str:
+    """A backend and its DSN as a name or URL for `open_store`. No message repeats the DSN."""
+    scheme = dsn.partition("://")[0].lower() if "://" in dsn else ""
+    allowed = BACKEND_SCHEMES.get(backend)
+    if scheme and allowed and scheme not in allowed:
+        raise UsageError(
+            f"{DSN_VARIABLE} begins with {scheme}://, but {BACKEND_VARIABLE} is {backend!r}: make them agree"
+        )
+    if scheme:
+        return dsn
+    if backend in ("memory", "sqlite") and not dsn:
+        return backend
+    if backend == "sqlite":
+        return "sqlite:///" + _quoted(dsn)
+    if backend == "file" and dsn:
+        return ("file://" if dsn.startswith("/") else "file://./") + _quoted(dsn)
+    if allowed is None and not dsn:
+        return backend
+    if backend == "memory":
+        raise UsageError(
+            f"a store in memory has no path: {BACKEND_VARIABLE} is 'memory', so leave {DSN_VARIABLE} out"
+        )
+    examples = {"file": "/var/lib/app/runs", "redis": "redis://localhost"}
+    example = examples.get(backend, "postgresql://localhost/app")
+    raise UsageError(f"set {DSN_VARIABLE} to where the {backend or 'store'} is, such as {example}")
+
+
+def _quoted(path: str) -> str:
+    from urllib.parse import quote
+
+    return quote(path, safe="/:\\")
+
+
+def _open_environment() -> Store:
+    return _open_chosen(environment_choice())
+
+
+def _open_chosen(choice: Choice) -> Store:
+    """The store that the environment names. The log says which; errors say which variable named it."""
+    import logging
+
+    if getattr(_opening, "from_environment", False):
+        raise _env_names_itself(choice)
+    _opening.from_environment = True
+    try:
+        store = _resolve(choice.target)
+    except UnknownName as error:
+        if "://" in choice.target or error.name.isidentifier():
+            error.add_note(f"The store was named by {choice.variable}.")
+            raise
+        # Text that is neither a URL nor a word may be a password, so the message must not quote it.
+        raise UsageError(f"{choice.variable} isn't a URL, name or path of a store") from None
+    except LimpetError as error:
+        error.add_note(f"The store was named by {choice.variable}.")
+        raise
+    finally:
+        _opening.from_environment = False
+    logging.getLogger("limpet.stores").info("%s names the store: %r", choice.variable, store)
+    return store
+
+
+def _env_names_itself(choice: Choice) -> UsageError:
+    return UsageError(f'{choice.variable} is to name a store, and "env" doesn\'t: give a URL, name or path')
+
+
+# Stores of other packages
+
+
+def _plugin(name: str) -> StoreScheme | None:
+    """The function from a `StoreURL` to a store that an installed package brings under this name, if one does.
+
+    Raises `StoreUnavailable` if it can't be loaded, as where it needs a package that isn't installed.
+    """
+    from importlib.metadata import entry_points  # a slow import, which most programs never need
+
+    for entry in entry_points(group=ENTRY_POINTS, name=name):
+        return _loaded(entry)
+    return None
+
+
+def _loaded(entry: EntryPoint) -> StoreScheme:
+    package = "a package" if entry.dist is None else entry.dist.name
+    try:
+        factory = entry.load()
+    except Exception as error:  # the package's own code ran, and may raise anything
+        advice = ""
+        if isinstance(error, ImportError) and error.name:
+            advice = f": install {error.name}"
+        raise StoreUnavailable(
+            f"the store {entry.name!r} of {package} can't be loaded ({type(error).__name__}: {error}){advice}"
+        ) from error
+    if not callable(factory):
+        raise UsageError(
+            f"the store {entry.name!r} of {package} is {factory!r}, and should be a function of a StoreURL"
+        )
+    return factory  # type: ignore[no-any-return]  # a plugin's: checked as far as it can be
+
+
 _opening = threading.local()
-"""Whether this thread is opening what the environment names: that can't lead to "env" again."""
+"""Whether this thread is opening the store that the environment names: that can't lead to "env" again."""
 _names: dict[str, Callable[[], Store]] = {
     "memory": _once(MemoryStore),
     "sqlite": lambda: open_sqlite_file("limpet.db"),
     "env": _open_environment,
 }
 _schemes: dict[str, StoreScheme] = {**BUILT_IN, "tiered": lambda url: open_tiered(url, _resolve)}
-_adapters: WeakValueDictionary[int, AdaptedStore] = WeakValueDictionary()

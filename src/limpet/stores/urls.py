@@ -1,9 +1,9 @@
-"""The kinds of store that come with Limpet, each opened by its URL, and imported when it first is."""
+"""The stores that come with Limpet, each opened by its URL and imported at its first use."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -12,16 +12,14 @@ from limpet.journal.store import Store
 from limpet.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from limpet.stores.files.store import FileStore
     from limpet.stores.postgres.store import PostgresStore
-    from limpet.stores.sqlite.store import SQLiteStore
 
-HOT_PATIENCE = 0.5
-"""Seconds that the hot store of a tiered one is waited for, unless its URL says otherwise."""
+HOT_STORE_TIMEOUT = 0.5
+"""Seconds to wait for the hot store of a tiered one, unless its URL gives a timeout."""
 
 
 class StoreURL(NamedTuple):
-    """A store's URL in parts. `text` is the whole of it, and may hold a password: don't show it."""
+    """A store's URL in parts. `text` is the whole URL and may hold a password: don't show it."""
 
     text: str
     scheme: str
@@ -33,9 +31,9 @@ class StoreURL(NamedTuple):
         return f"<StoreURL {self.scheme}://…>"
 
     def options(self, **known: Callable[[str], object]) -> dict[str, object]:
-        """The values of the query, each put through the function of its name in `known`.
+        """The options in the URL's query, each converted by the function of its name in `known`.
 
-        Raises `UsageError` for a name that isn't known, and for a value that its function refuses.
+        Raises `UsageError` for an unknown name, and for a value that its function refuses.
         """
         options: dict[str, object] = {}
         for key, text in self.query.items():
@@ -46,29 +44,29 @@ class StoreURL(NamedTuple):
             try:
                 options[key] = known[key](text)
             except ValueError as error:
-                raise UsageError(f"{text!r} is no {key} of a {self.scheme}:// store") from error
+                raise UsageError(f"a {self.scheme}:// store can't have {key}={text!r}") from error
         return options
 
 
 def parse_url(text: str) -> StoreURL:
-    """The parts of a URL. Raises `UsageError` that doesn't quote it: it may hold a password."""
+    """The parts of a URL. Raises `UsageError`, which never quotes the URL: it may hold a password."""
     from urllib.parse import parse_qsl, unquote, urlsplit
 
     scheme, _, rest = text.partition("://")
     try:
         parts = urlsplit("//" + rest, allow_fragments=False)
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError:  # whose text may be part of a password
+    except ValueError:  # `from None`: the message may quote a part of the password
         raise UsageError(
-            f"the {scheme}:// URL of the store can't be read: write options as ?name=value&name=value, and what "
-            "is odd in a user name or password as %XX"
+            f"the {scheme}:// URL of the store can't be read: write options as ?name=value&name=value, and special "
+            "characters in a user name or password as %XX"
         ) from None
     return StoreURL(text, scheme.lower(), parts.netloc, unquote(parts.path), dict(pairs))
 
 
 def _open_memory(url: StoreURL) -> Store:
     if url.host or url.path.strip("/"):
-        raise UsageError('a store in memory has no place: write "memory://"')
+        raise UsageError('a store in memory has no path: write "memory://"')
     url.options()
     return MemoryStore()
 
@@ -82,18 +80,14 @@ def _open_sqlite(url: StoreURL) -> Store:
     return open_sqlite_file(url.path[1:], **options)
 
 
-def open_sqlite_file(path: str, **options: object) -> SQLiteStore:
-    """The store in this file: the one that is open already, at the same level, or a new one."""
+def open_sqlite_file(path: str, **options: object) -> Store:
+    """The store in this file: the open one with the same level if this process has it, or a new one."""
     from pathlib import Path
 
     from limpet.stores.sqlite.store import SQLiteStore
 
-    key = (str(Path(path).resolve()), options.get("level", "disk"))
-    with _lock:
-        store = _files.get(key)
-        if store is None or store.closed:
-            store = _files[key] = SQLiteStore(path, **options)  # type: ignore[arg-type]  # checked by the store
-        return store
+    key = ("sqlite", str(Path(path).resolve()), options.get("level", "disk"))
+    return shared_store(key, lambda: SQLiteStore(path, **options))  # type: ignore[arg-type]  # checked by the store
 
 
 def _open_directory(url: StoreURL) -> Store:
@@ -107,56 +101,61 @@ def _open_directory(url: StoreURL) -> Store:
             'name the directory from the root, "file:///var/runs", or from the working directory, "file://./runs"'
         )
     options = url.options(level=str, timeout=float)
-    directory = Path(path) if url.host == "." or Path(path).is_absolute() else Path("/", path)
-    key = (str(directory.resolve()), options.get("level", "disk"))
-    with _lock:
-        store = _directories.get(key)
-        if store is None or store.closed:
-            store = _directories[key] = FileStore(directory, **options)  # type: ignore[arg-type]  # checked by the store
-        return store
+    if url.host == "." or Path(path).is_absolute():
+        directory = Path(path)
+    else:
+        directory = Path("/", path)
+    key = ("file", str(directory.resolve()), options.get("level", "disk"))
+    return shared_store(key, lambda: FileStore(directory, **options))  # type: ignore[arg-type]  # checked by the store
 
 
 def _open_redis(url: StoreURL) -> Store:
     from limpet.stores.redis.store import RedisStore
 
-    if "@" in url.text and "@" not in url.host:  # the rest would show in messages
-        raise UsageError("write what is odd in a user name or password of a URL as %XX: / as %2F, ? as %3F")
-    place = url.text.partition("?")[0]
+    if "@" in url.text and "@" not in url.host:  # a part of the password was taken for the path
+        raise UsageError(
+            "write special characters in a user name or password of a URL as %XX: / as %2F, ? as %3F"
+        )
+    address = url.text.partition("?")[0]
     tls = dict.fromkeys(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs"), str)
     options = url.options(level=str, prefix=str, ttl=float, timeout=float, db=int, **tls)
-    return _shared(url, lambda: RedisStore(place, **options))  # type: ignore[arg-type]  # checked by the store
+    return shared_store(url.text, lambda: RedisStore(address, **options))  # type: ignore[arg-type]  # checked by the store
 
 
 def open_tiered(url: StoreURL, resolve: Callable[[str], Store]) -> Store:
-    """One store in front of another; `resolve` opens either."""
+    """A hot store in front of a cold one; `resolve` opens either."""
     from limpet.stores.composite.tiered import TieredStore
 
     stores = url.options(hot=str, cold=str)
     if url.host or url.path.strip("/") or len(stores) != 2:
         raise UsageError('name both stores: "tiered://?hot=redis://localhost&cold=sqlite:///runs.db"')
 
-    def opened() -> Store:
-        hot, cold = _briefly(str(stores["hot"])), resolve(str(stores["cold"]))
+    hot_url = _with_short_timeout(str(stores["hot"]))
+
+    def open_both() -> Store:
+        cold = resolve(str(stores["cold"]))
         try:
-            return TieredStore(resolve(hot), cold)
-        except StoreUnavailable as away:  # runs do without it, so opening does too
-            if isinstance(
-                away.__cause__, ImportError
-            ):  # but for a package that nobody will install meanwhile
+            return TieredStore(resolve(hot_url), cold)
+        except StoreUnavailable as unavailable:
+            # A missing package stays missing while this process lives, so the user must know now. Any other failure
+            # may pass, and runs don't need the hot store: it is opened when it can be.
+            if isinstance(unavailable.__cause__, ImportError):
                 raise
-            return TieredStore(lambda: resolve(hot), cold)
+            return TieredStore(lambda: resolve(hot_url), cold)
 
-    return _shared(url, opened)
+    return shared_store(url.text, open_both)
 
 
-def _briefly(url: str) -> str:
-    """The URL of a hot store, which is not worth waiting for."""
+def _with_short_timeout(url: str) -> str:
+    """The URL of a hot store, which is not worth a long wait."""
     if not url.startswith("redis") or "timeout=" in url:
         return url
-    return f"{url}{'&' if '?' in url else '?'}timeout={HOT_PATIENCE}"
+    separator = "&" if "?" in url else "?"
+    return f"{url}{separator}timeout={HOT_STORE_TIMEOUT}"
 
 
 def _open_postgres(url: StoreURL) -> Store:
+    # All other options of the URL are for the PostgreSQL client library.
     own = {key: text for key, text in url.query.items() if key in _POSTGRES_OPTIONS}
     options = url._replace(query=own).options(**_POSTGRES_OPTIONS)
     address, _, query = url.text.partition("?")
@@ -165,10 +164,12 @@ def _open_postgres(url: StoreURL) -> Store:
     def make() -> PostgresStore:
         from limpet.stores.postgres.store import PostgresStore
 
-        place = "postgresql://" + address.partition("://")[2] + ("?" + rest if rest else "")
-        return PostgresStore(place, **options)  # type: ignore[arg-type]  # checked by the store
+        libpq_url = "postgresql://" + address.partition("://")[2]
+        if rest:
+            libpq_url += "?" + rest
+        return PostgresStore(libpq_url, **options)  # type: ignore[arg-type]  # checked by the store
 
-    return _shared(url, make, "postgres")
+    return shared_store(url.text, lambda: _with_extra(url, make, "postgres"))
 
 
 def _open_embedded_postgres(url: StoreURL) -> Store:
@@ -183,35 +184,42 @@ def _open_embedded_postgres(url: StoreURL) -> Store:
 
         return open_embedded(url.path[1:], **options)
 
-    return _shared(url, make, "embedded")
+    return shared_store(url.text, lambda: _with_extra(url, make, "embedded"))
 
 
-def _shared(url: StoreURL, factory: Callable[[], Store], extra: str = "") -> Store:
-    """The store of this URL that is open already, or a new one. `extra` is what brings what it needs."""
-    with _lock:
-        store = _servers.get(url.text)
+def _with_extra(url: StoreURL, make: Callable[[], Store], extra: str) -> Store:
+    """The store that `make` opens. Where a package is missing, the error names the extra that installs it."""
+    try:
+        return make()
+    except ImportError as error:
+        raise StoreUnavailable(
+            f"{url.scheme}:// needs a package that isn't installed ({error}): pip install 'limpet[{extra}]'"
+        ) from error
+
+
+def shared_store(key: Hashable, make: Callable[[], Store]) -> Store:
+    """The open store that this process has under `key`, or else a new one from `make`.
+
+    A store has connections, locks and a memory of runs, so all graphs that name one place share them. The store is
+    remembered only while something refers to it.
+    """
+    with opening_lock:
+        store = _open_stores.get(key)
         if store is None or getattr(store, "closed", False):
-            try:
-                store = _servers[url.text] = factory()
-            except ImportError as error:
-                if not extra:
-                    raise
-                raise StoreUnavailable(
-                    f"{url.scheme}:// needs what isn't installed here ({error}): pip install 'limpet[{extra}]'"
-                ) from error
+            store = _open_stores[key] = make()
         return store
 
 
-_lock = threading.RLock()
+opening_lock = threading.RLock()
+"""One for all that is known by name, scheme or place, so that no two threads wait for each other. Reentrant, since
+opening a tiered store opens the two inside."""
+_open_stores: WeakValueDictionary[Hashable, Store] = WeakValueDictionary()
 _POSTGRES_OPTIONS: dict[str, Callable[[str], object]] = {
     "schema": str,
     "level": str,
     "timeout": float,
     "connections": int,
 }
-_files: WeakValueDictionary[tuple[str, object], SQLiteStore] = WeakValueDictionary()
-_directories: WeakValueDictionary[tuple[str, object], FileStore] = WeakValueDictionary()
-_servers: WeakValueDictionary[str, Store] = WeakValueDictionary()
 
 BUILT_IN: Mapping[str, Callable[[StoreURL], Store]] = {
     "memory": _open_memory,

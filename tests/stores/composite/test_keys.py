@@ -266,7 +266,7 @@ def test_keys_are_changed_by_the_environment(runs: str, monkeypatch: pytest.Monk
     [
         ("", KEY.hex(), f"{OLD} is set, but {VARIABLE}"),
         (f"{KEY.hex()} {OTHER.hex()}", "", "has one key"),
-        ("nonsense", "", "is no key"),
+        ("nonsense", "", "isn't a key"),
         (f"a:{KEY.hex()}", f"a:{OTHER.hex()}", "two keys have the id 'a'"),
     ],
 )

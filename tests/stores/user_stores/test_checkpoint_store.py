@@ -259,7 +259,7 @@ def test_a_run_can_be_cancelled_by_another_workflow_of_the_process() -> None:
 
 def test_such_a_store_promises_what_it_can_keep(tmp_path: Path) -> None:
     """P4, P8: nothing about other processes, and the level that the object names."""
-    assert open_store(InMemoryCheckpointStore()).abilities == ("memory", False, False, False, False)
+    assert open_store(InMemoryCheckpointStore()).abilities == ("memory", False, False, False, False, False)
     assert open_store(JsonCheckpointStore(tmp_path / "kept.json")).abilities.level == "process"
 
 

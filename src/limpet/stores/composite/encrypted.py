@@ -1,20 +1,20 @@
-"""Encryption at rest: a store around another one, which then sees records and notes as ciphertext only.
+"""Encryption at rest: a store around another one, which sees records and notes as ciphertext only.
 
-AES-256-GCM, with a random nonce of 96 bits each time. What is stored of a record or a note:
+AES-256-GCM, with a new random nonce of 96 bits each time. A record or a note is stored as:
 
     byte 0       0xC1, the format
     byte 1       how many bytes the key's id has; the id follows
-    4 bytes      what the key is recognised by: the start of HMAC-SHA-256(key, "limpet key")
-    4 bytes      CRC-32 over all of this, big-endian, so that damage isn't taken for a key that is missing
+    4 bytes      the key's fingerprint: the start of HMAC-SHA-256(key, "limpet key")
+    4 bytes      CRC-32 over all of this, big-endian, so that damage isn't taken for a missing key
     12 bytes     the nonce
     the rest     the ciphertext and its tag of 16 bytes
 
-The tag also covers these bytes up to the nonce, and the place as text: `record 3 <run id>`, or `note 0 <run id>`.
-So nothing can be put in another's place: not in another run, not under another number, not a record for a note.
+The tag also covers these bytes up to the nonce, and the place as text: `record 3 <run id>`, or `note 0 <run id>`. So
+a ciphertext that was moved is refused: to another run, to another number, or from a record to a note.
 
 What it doesn't hide: ids of runs, names of graphs, tags, parents, statuses, holders, signals, times, priorities, and
-how large and how many the records are. What it can't notice: that a whole run, or a run's newest records, or a note,
-were set back to what they had been. An empty note stays empty.
+how large and how many the records are. What it can't detect: that a whole run, or a run's newest records, or a note,
+were replaced by an older version of themselves. An empty note stays empty.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from zlib import crc32
 from limpet.errors import DamagedRecord, KeyMissing, StoreUnavailable, TooLarge, UsageError
 from limpet.journal.store import (
     ENDED,
+    Abilities,
     Commit,
     Heads,
     Lease,
@@ -45,61 +46,65 @@ if TYPE_CHECKING:
 FORMAT = 0xC1
 """No value that Limpet encodes begins with this byte, so ciphertext is never taken for a value."""
 
-NONCE = 12
-TAG = 16
+KEY_SIZE = 32
+NONCE_SIZE = 12
+TAG_SIZE = 16
 
 
 class Keys:
     """The keys of an encrypted store, each of 32 bytes, by ids of your choice; `current` is the one that writes.
 
-    The others only read, so that keys can be changed: add a new one, make it `current`, and keep the old ones for as
-    long as there are runs that were written with them. Ids are stored in plain text; keys are shown nowhere.
+    The others only read, so that keys can be rotated: add a new one, make it `current`, and keep the old ones for as
+    long as the store has runs that were written with them. Ids are stored in plain text; keys are shown nowhere.
     """
 
     def __init__(self, keys: Mapping[str, bytes], current: str | None = None) -> None:
         if not isinstance(keys, Mapping) or not keys:
             raise UsageError('Keys takes a dict of ids and keys: Keys({"2026": key}, current="2026")')
         if current is None and len(keys) > 1:
-            raise UsageError(f"say which of the keys {', '.join(map(repr, keys))} is to write: current=…")
+            raise UsageError(f"choose which of the keys {', '.join(map(repr, keys))} writes: current=…")
         self.current = next(iter(keys)) if current is None else current
         if self.current not in keys:
             raise UsageError(
-                f"the current key is to be {current!r}, but there are {', '.join(map(repr, keys))}"
+                f"the current key {current!r} isn't among the keys given: {', '.join(map(repr, keys))}"
             )
-        self._keys = {key_id: _made(key_id, key) for key_id, key in keys.items()}
+        self._keys = {key_id: _checked(key_id, key) for key_id, key in keys.items()}
         self._writing = self._keys[self.current]
         self.mark = (self.current, tuple(sorted((key_id, _digest(key)) for key_id, key in keys.items())))
-        """What tells these keys from others. No key can be had from it."""
+        """What tells these keys from others. No key can be derived from it."""
 
     def __repr__(self) -> str:
         return f"<Keys {', '.join(map(repr, self._keys))}; current={self.current!r}>"
 
     def encrypted(self, place: Place, text: bytes) -> bytes:
-        """What to store at this place. Raises `TooLarge`."""
-        key, nonce = self._writing, os.urandom(NONCE)
+        """The ciphertext to store at this place. Raises `TooLarge`."""
+        key = self._writing
+        nonce = os.urandom(NONCE_SIZE)
         try:
-            return key.start + nonce + key.cipher.encrypt(nonce, text, key.start + place.data)
+            return key.header + nonce + key.cipher.encrypt(nonce, text, key.header + place.data)
         except OverflowError as error:
             raise TooLarge(
                 f"{place} has {len(text)} bytes, which is more than can be encrypted at once"
             ) from error
 
     def decrypted(self, place: Place, data: bytes) -> bytes:
-        """What was encrypted for this place.
+        """The plain text of what was encrypted for this place.
 
-        Raises `DamagedRecord` if this isn't that, and `KeyMissing`, which names the id, if its key is.
+        Raises `DamagedRecord` if the data was changed or is from elsewhere, and `KeyMissing`, which names the key's
+        id, if the key isn't among these.
         """
         key = self._writing
-        if not data.startswith(key.start):
+        if not data.startswith(key.header):
             key = self._key_of(place, data)
-        size = len(key.start)
-        if len(data) < size + NONCE + TAG:
+        size = len(key.header)
+        if len(data) < size + NONCE_SIZE + TAG_SIZE:
             raise place.damaged("it is shorter than what was written")
         from cryptography.exceptions import InvalidTag
 
-        nonce, text = data[size : size + NONCE], data[size + NONCE :]
+        nonce = data[size : size + NONCE_SIZE]
+        ciphertext = data[size + NONCE_SIZE :]
         try:
-            return key.cipher.decrypt(nonce, text, key.start + place.data)
+            return key.cipher.decrypt(nonce, ciphertext, key.header + place.data)
         except InvalidTag:
             raise place.damaged(
                 "it was changed, or belongs to another place: it can't be decrypted"
@@ -108,20 +113,20 @@ class Keys:
     def _key_of(self, place: Place, data: bytes) -> _Key:
         if len(data) < 2 or data[0] != FORMAT:
             raise place.damaged(
-                "it isn't encrypted. Runs from before the store was come in by export_run() and import_run()"
+                "it isn't encrypted. Move runs from before the store was encrypted with export_run() and import_run()"
             )
         size = 2 + data[1] + 8
-        start = data[:size]
-        if len(start) < size or crc32(start[:-4]) != int.from_bytes(start[-4:], "big"):
-            raise place.damaged("what says which key it was encrypted with has changed")
-        key_id = start[2:-8].decode("utf-8", "replace")
+        header = data[:size]
+        if len(header) < size or crc32(header[:-4]) != int.from_bytes(header[-4:], "big"):
+            raise place.damaged("the header that names its key was changed")
+        key_id = header[2:-8].decode("utf-8", "replace")
         key = self._keys.get(key_id)
         if key is None:
             raise KeyMissing(
                 f"{place} was encrypted with the key {key_id!r}, which isn't among those given: "
                 f"{', '.join(map(repr, self._keys))}. Add it to the Keys of the store"
             )
-        if key.start != start:
+        if key.header != header:
             raise KeyMissing(
                 f"{place} was encrypted with another key than the one that is given as {key_id!r}. "
                 "Give the right one under this id"
@@ -130,9 +135,9 @@ class Keys:
 
 
 class EncryptedStore(StoreWrapper):
-    """The runs of another store, encrypted: see the module's text for what is hidden and what isn't.
+    """The runs of another store, encrypted: the module's text says what is hidden and what isn't.
 
-    Everything else, abilities included, is the inner store's. Closing closes it.
+    Everything else is the inner store's. Closing closes that too.
     """
 
     def __init__(self, store: Store, keys: Keys) -> None:
@@ -140,17 +145,20 @@ class EncryptedStore(StoreWrapper):
             raise UsageError("EncryptedStore(store, keys) takes a store; open_store(url) gives you one")
         if not isinstance(keys, Keys):
             raise UsageError("EncryptedStore(store, keys) takes Keys: Keys({'2026': key})")
-        self.inner, self.keys = store, keys
+        self.inner = store
+        self.keys = keys
 
     def __repr__(self) -> str:
         return f"EncryptedStore({self.inner!r}, {self.keys!r})"
 
-    encrypted = True
-    """That what is secret may be kept in it."""
+    @property
+    def _durable_store(self) -> Store:
+        return self.inner
 
     @property
-    def _behind(self) -> Store:
-        return self.inner
+    def abilities(self) -> Abilities:
+        """What the inner store can do, and that secrets are safe here."""
+        return self.inner.abilities._replace(keeps_secrets=True)
 
     def create(self, run: NewRun) -> Lease | None:
         records = self._records(run.run_id, 0, run.records)
@@ -158,14 +166,14 @@ class EncryptedStore(StoreWrapper):
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         outcomes: list[Exception | None] = [None] * len(commits)
-        taken: list[tuple[int, Commit]] = []
+        encrypted: list[tuple[int, Commit]] = []
         for number, commit in enumerate(commits):
             try:
-                taken.append((number, self._commit(commit)))
-            except StoreUnavailable as too_large:
+                encrypted.append((number, self._commit(commit)))
+            except StoreUnavailable as too_large:  # refuses its own commit only
                 outcomes[number] = too_large
-        told = self.inner.append([commit for _, commit in taken])
-        for (number, _), outcome in zip(taken, told, strict=True):
+        results = self.inner.append([commit for _, commit in encrypted])
+        for (number, _), outcome in zip(encrypted, results, strict=True):
             outcomes[number] = outcome
         return outcomes
 
@@ -193,28 +201,25 @@ class EncryptedStore(StoreWrapper):
         self.inner.signal(run_id, signal)
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        """As everywhere; a run whose note is damaged, or whose key is missing, is left out, and the log says so.
+        """As in every store. A run with a damaged note or a missing key is left out, with a warning in the log.
 
-        Raises `KeyMissing` if nothing is left.
+        Raises `KeyMissing` if that leaves none.
         """
-        found = self.inner.list(which)
-        heads, unreadable = self._readable(found)
-        if unreadable and not heads:
-            raise unreadable[-1]
+        heads, missing = self._readable(self.inner.list(which))
+        if missing and not heads:
+            raise missing[-1]
         return heads
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        """As everywhere; a run whose note is damaged, or whose key is missing, keeps no other from being found.
-
-        It is left out, with a warning in the log.
-        """
-        asked = limit
+        """As in every store. A run with a damaged note or a missing key is left out, with a warning in the log."""
+        requested = limit
         while True:
-            found = self.inner.ready(graphs, asked)
+            found = self.inner.ready(graphs, requested)
             heads, _ = self._readable(found)
-            if len(heads) >= limit or len(found) < asked:
+            if len(heads) >= limit or len(found) < requested:
                 return heads[:limit]
-            asked *= 2
+            # Unreadable runs at the front must not hide the readable ones behind them.
+            requested *= 2
 
     def prune(self, run_id: str, before: int) -> int:
         return self.inner.prune(run_id, before)
@@ -229,6 +234,9 @@ class EncryptedStore(StoreWrapper):
         self.inner.close()
 
     def _commit(self, commit: Commit) -> Commit:
+        note = commit.note
+        if note is not None:
+            note = self._note(commit.run_id, note)
         return Commit(
             commit.run_id,
             commit.fence,
@@ -236,7 +244,7 @@ class EncryptedStore(StoreWrapper):
             self._records(commit.run_id, commit.expected, commit.records),
             commit.snapshot,
             commit.status,
-            None if commit.note is None else self._note(commit.run_id, commit.note),
+            note,
             commit.purge,
             commit.on_signal,
             commit.due,
@@ -248,17 +256,19 @@ class EncryptedStore(StoreWrapper):
         ]
 
     def _note(self, run_id: str, note: bytes) -> bytes:
-        return self.keys.encrypted(Place(run_id, 0), note) if note else note
+        if not note:
+            return note
+        return self.keys.encrypted(Place(run_id, 0), note)
 
     def _head(self, head: RunHead) -> RunHead:
         if not head.note:
             return head
         return head._replace(note=self.keys.decrypted(Place(head.run_id, 0), head.note))
 
-    def _readable(self, found: Iterable[RunHead]) -> tuple[Heads, Unreadable]:
-        """The heads that can be read, and why others can't, for want of a key; damaged ones are only logged."""
+    def _readable(self, found: Iterable[RunHead]) -> tuple[Heads, MissingKeys]:
+        """The heads that can be read, and the errors of those whose key is missing. Damaged ones are only logged."""
         heads: Heads = []
-        missing: Unreadable = []
+        missing: MissingKeys = []
         for head in found:
             try:
                 heads.append(self._head(head))
@@ -272,7 +282,7 @@ class EncryptedStore(StoreWrapper):
 
 
 Records = list[bytes]
-Unreadable = list[KeyMissing]
+MissingKeys = list[KeyMissing]
 
 
 class Place(NamedTuple):
@@ -287,23 +297,23 @@ class Place(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """It as the tag covers it. No two places are the same bytes."""
+        """The place as the tag covers it. No two places have the same bytes."""
         kind = "record" if self.sequence else "note"
         return f"{kind} {self.sequence} {self.run_id}".encode("utf-8", "surrogatepass")
 
     def damaged(self, reason: str) -> DamagedRecord:
-        """The error for what is wrong there."""
+        """The error for a record or note that isn't what was stored."""
         return DamagedRecord(self.run_id, self.sequence, reason)
 
 
 class _Key(NamedTuple):
-    """A cipher, and what all that it has written begins with."""
+    """A cipher, and the header of all that it encrypts."""
 
     cipher: AESGCM
-    start: bytes
+    header: bytes
 
 
-def _made(key_id: str, key: bytes) -> _Key:
+def _checked(key_id: str, key: bytes) -> _Key:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
@@ -312,14 +322,19 @@ def _made(key_id: str, key: bytes) -> _Key:
         ) from error
     if not isinstance(key_id, str) or not 0 < len(key_id) <= 60 or not key_id.isprintable():
         raise UsageError("the id of a key is a str of 1 to 60 printable characters")
-    if not isinstance(key, bytes) or len(key) != 32:
-        size = f"it has {len(key)}" if isinstance(key, bytes) else f"it is a {type(key).__name__}"
-        raise UsageError(
-            f"the key {key_id!r} must be 32 random bytes, as secrets.token_bytes(32) gives; {size}"
-        )
-    named = key_id.encode()
-    start = bytes([FORMAT, len(named)]) + named + _digest(key)[:4]
+    if not isinstance(key, bytes):
+        raise _bad_key(key_id, f"it is a {type(key).__name__}")
+    if len(key) != KEY_SIZE:
+        raise _bad_key(key_id, f"it has {len(key)}")
+    encoded_id = key_id.encode()
+    start = bytes([FORMAT, len(encoded_id)]) + encoded_id + _digest(key)[:4]
     return _Key(AESGCM(key), start + crc32(start).to_bytes(4, "big"))
+
+
+def _bad_key(key_id: str, reason: str) -> UsageError:
+    return UsageError(
+        f"the key {key_id!r} must be 32 random bytes, as secrets.token_bytes(32) gives; {reason}"
+    )
 
 
 def _digest(key: bytes) -> bytes:

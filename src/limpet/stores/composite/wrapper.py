@@ -1,4 +1,4 @@
-"""What a store that stands in front of another passes on as it is."""
+"""What a store that wraps another one passes on unchanged."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from limpet.journal.store import Abilities, Inspectable, Notifying, Store
 
 
 class StoreWrapper(ABC):
-    """A store in front of another, `_behind`, which is the truth: what it can do, its time and its health are its."""
+    """A store in front of another, `_durable_store`, whose abilities, clock and health are its own as well."""
 
     @property
     @abstractmethod
-    def _behind(self) -> Store: ...
+    def _durable_store(self) -> Store: ...
 
     @property
     def abilities(self) -> Abilities:
-        """What the store behind it can do."""
-        return self._behind.abilities
+        """What the wrapped store can do."""
+        return self._durable_store.abilities
 
     @property
     def clock(self) -> Callable[[], float]:
-        """The clock of the store behind it, where that has one."""
-        found: Callable[[], float] = self._behind.clock  # type: ignore[attr-defined]  # or the attribute is missing
+        """The clock of the wrapped store, where that has one."""
+        found: Callable[[], float] = self._durable_store.clock  # type: ignore[attr-defined]  # or it is missing here too
         return found
 
     @property
     def closed(self) -> bool:
-        """Whether the store behind it was closed."""
-        return bool(getattr(self._behind, "closed", False))
+        """Whether the wrapped store was closed."""
+        return bool(getattr(self._durable_store, "closed", False))
 
     def wait_for_change(self, timeout: float) -> bool:
-        """For a store of which `abilities.notifies` is said. Raises `UsageError` for another."""
-        if not isinstance(self._behind, Notifying):
-            raise UsageError(f"{self._behind!r} can't be waited for: its abilities.notifies is False")
-        return self._behind.wait_for_change(timeout)
+        """As the wrapped store does. Raises `UsageError` if its `abilities.notifies` is False."""
+        if not isinstance(self._durable_store, Notifying):
+            raise UsageError(f"{self._durable_store!r} can't be waited for: its abilities.notifies is False")
+        return self._durable_store.wait_for_change(timeout)
 
     def faults(self) -> Sequence[str]:
-        """What the store behind it finds wrong with itself."""
-        return self._behind.faults() if isinstance(self._behind, Inspectable) else []
+        """What the wrapped store finds wrong with itself."""
+        if isinstance(self._durable_store, Inspectable):
+            return self._durable_store.faults()
+        return []
