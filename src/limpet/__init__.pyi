@@ -73,10 +73,10 @@ from limpet.run import AsyncRun as AsyncRun
 from limpet.run import Run as Run
 from limpet.runs import Runs as Runs
 from limpet.state_graph import StateGraph as StateGraph
-from limpet.stores.cleaner import Cleaner as Cleaner
 from limpet.stores.memory import MemoryStore as MemoryStore
 from limpet.stores.opening import open_store as open_store
 from limpet.stores.opening import register_store as register_store
+from limpet.stores.retention import Cleaner as Cleaner
 from limpet.stores.retention import Expired as Expired
 from limpet.stores.retention import Retention as Retention
 from limpet.stores.user_stores.checkpoint_store import CheckpointState as CheckpointState

@@ -331,7 +331,7 @@ class GraphMethods(ABC, Generic[S]):
         Returns the deleted runs and why each has expired; with `dry_run`, those that would be deleted. Raises
         `UsageError` without a policy.
         """
-        from limpet.stores.retention import Retention, expired, let_go
+        from limpet.stores.retention import Retention, delete_expired, find_expired
 
         compiled = self.compiled()
         policy = retention
@@ -342,8 +342,10 @@ class GraphMethods(ABC, Generic[S]):
                 "cleanup() needs a policy: cleanup(Retention(completed='7d')), or compile(retention=…)"
             )
         store = compiled.need_client("cleanup").store
-        found = expired(store, policy, compiled.plan.name)
-        return found if dry_run else let_go(store, found)
+        found = find_expired(store, policy, compiled.plan.name)
+        if dry_run:
+            return found
+        return delete_expired(store, found)
 
     acleanup = twin(cleanup)
 
@@ -357,7 +359,9 @@ class GraphMethods(ABC, Generic[S]):
         unknown = [status for status in wanted if status not in STATUSES]
         if unknown or not max_age_hours >= 0:
             raise UsageError(f"cleanup_expired() takes hours from 0 and statuses of {', '.join(STATUSES)}")
-        return self.compiled().need_client("cleanup_expired").store.expire(max_age_hours * 3600, wanted)
+        from limpet.stores.retention import expire_by_age
+
+        return expire_by_age(self.compiled().need_client("cleanup_expired").store, max_age_hours, wanted)
 
     acleanup_expired = twin(cleanup_expired)
 

@@ -27,8 +27,8 @@ from limpet import (
     pause,
 )
 from limpet.journal.store import ENDED, STATUSES, NewRun, RunFilter
-from limpet.stores.retention import expired, let_go
-from limpet.stores.user_stores.checkpoint_files import CheckpointFiles, clean_checkpoints
+from limpet.stores.retention import clean_checkpoints, delete_expired, find_expired
+from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 from limpet.testing.conformance.store_calls import ManualClock
 
 DAY = 86400.0
@@ -77,7 +77,7 @@ def test_each_status_has_its_own_time_and_what_isnt_named_stays() -> None:
     clock.advance(2 * DAY)
 
     def gone(**policy: Any) -> list[str]:
-        return sorted(each.run_id for each in expired(store, Retention(**policy), clock=clock))
+        return sorted(each.run_id for each in find_expired(store, Retention(**policy), clock=clock))
 
     assert gone(completed="1d", failed="3d") == ["completed"]
     assert gone(completed="3d") == []
@@ -85,11 +85,11 @@ def test_each_status_has_its_own_time_and_what_isnt_named_stays() -> None:
     assert gone(paused="1d") == ["paused"]
     assert gone(running="1d", paused="2d") == ["paused", "running"]
     assert left(store) == set(STATUSES), "looking changes nothing"
-    found = expired(store, Retention(failed="1d"), clock=clock)
+    found = find_expired(store, Retention(failed="1d"), clock=clock)
     assert found == [
         Expired("failed", "g", "failed", found[0].updated, "failed, and unchanged for 2 d; kept for 1 d")
     ]
-    assert let_go(store, found) == found
+    assert delete_expired(store, found) == found
     assert left(store) == set(STATUSES) - {"failed"}
 
 
@@ -101,15 +101,15 @@ def test_only_so_many_ended_runs_of_each_graph_are_kept() -> None:
         clock.advance(1)
         fill(store, (f"a{number}", "a", ENDED[number % 3]), (f"b{number}", "b", "completed"))
         fill(store, (f"p{number}", "a", "paused"), (f"r{number}", "a", "running"))
-    found = expired(store, Retention(newest=2), clock=clock)
+    found = find_expired(store, Retention(newest=2), clock=clock)
     assert sorted(each.run_id for each in found) == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert {each.reason for each in found if each.graph == "a"} == {
         "not among the 2 newest ended runs of 'a'"
     }
-    only = expired(store, Retention(newest=4, completed=4), "b", clock)
+    only = find_expired(store, Retention(newest=4, completed=4), "b", clock)
     assert [(each.run_id, each.reason.split(",")[0]) for each in only] == [("b0", "completed")]
-    assert len(let_go(store, found)) == 6
-    assert expired(store, Retention(newest=2), clock=clock) == []
+    assert len(delete_expired(store, found)) == 6
+    assert find_expired(store, Retention(newest=2), clock=clock) == []
 
 
 def test_a_run_that_is_held_or_has_changed_stays() -> None:
@@ -126,11 +126,11 @@ def test_a_run_that_is_held_or_has_changed_stays() -> None:
     clock.advance(2 * DAY)
     store.claim("held", "somebody", 60)
     policy = Retention(paused="1d")
-    found = expired(store, policy, clock=clock)
+    found = find_expired(store, policy, clock=clock)
     assert {each.run_id for each in found} == {"changed", "old", "gone"}
     store.release(store.claim("changed", "somebody", 60))
     store.delete("gone")
-    assert [each.run_id for each in let_go(store, found)] == ["old"]
+    assert [each.run_id for each in delete_expired(store, found)] == ["old"]
     assert left(store) == {"held", "changed"}
 
 
@@ -229,7 +229,7 @@ def test_a_cleaner_goes_by_a_policy() -> None:
     assert Cleaner(store, retention=Retention(completed=0, failed=0)).clean() == 2
     for wrong in ({"retention": 3}, {"graph": "a"}, {"retention": Retention(newest=1), "keep_runs": 3},
                   {"retention": Retention(newest=1), "statuses": "paused"}):  # fmt: skip
-        with pytest.raises(UsageError, match="a Cleaner can't work so"):
+        with pytest.raises(UsageError, match="a Cleaner can't work like this"):
             Cleaner(store, **wrong)  # type: ignore[arg-type]
 
 

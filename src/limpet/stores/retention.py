@@ -1,21 +1,33 @@
-"""`Retention`: how long runs are kept once they have stopped, by status, age and number; and what that lets go.
+"""How long runs are kept once they have stopped: `Retention` is the policy, `Cleaner` applies one in the background.
 
-A fork has all of its own, so a policy may take the run that it was made from.
+`find_expired` and `delete_expired` are the one place where a policy is applied: `graph.cleanup()`, the background
+clean-up of `compile(retention=…)`, `Cleaner` and the command line call them. `expire_by_age` is the short form for an
+age alone, of all graphs, which a store does in one call. `clean_checkpoints` is the same for checkpoint files.
+
+A fork has its own copy of everything, so a policy may delete the run that it was made from.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from time import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
 
+from limpet.defaults import RETENTION_HOURS
 from limpet.errors import Conflict, RunNotFound, UsageError
-from limpet.journal.store import ENDED, STATUSES, RunFilter, RunHead, Store
+from limpet.journal.store import ENDED, PAUSED, STATUSES, RunFilter, RunHead, Store
+from limpet.stores.heads import is_held
+from limpet.stores.opening import open_store
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 Duration = float | timedelta | str
 """Seconds, a timedelta, or a text such as "90s", "30m", "12h", "7d", "2w"."""
@@ -25,12 +37,13 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long runs stay that nobody advances: for each status, the time since the run last changed.
+    """How long runs stay that no process advances: for each status, the time since the run last changed.
 
-    None, the default, keeps runs of that status for good, however old; so what waits or runs is only let go if you
-    say so. `newest` is how many ended runs of each graph are kept at most, whatever their age. A run that somebody
-    holds always stays. Times are seconds, timedeltas, or texts such as "7d", and are seconds when you read them.
-    Raises `UsageError` for what makes no sense, and for a policy that would never let go of anything.
+    None, the default, keeps runs of that status for good, however old. So paused and running runs are deleted
+    only if you give a time for these. `newest` is how many ended runs of each graph are kept at most, whatever
+    their age. A run that a process holds always stays. Times are seconds, timedeltas, or texts such as "7d",
+    and are seconds when you read them. Raises `UsageError` for values that make no sense, and for a policy that
+    would never delete a run.
     """
 
     completed: Duration | None = None
@@ -46,11 +59,13 @@ class Retention:
         if self.newest is not None and (type(self.newest) is not int or self.newest < 0):
             raise UsageError(f"Retention: newest is a whole number from 0, or None, not {self.newest!r}")
         if not self.statuses:
-            raise UsageError("Retention: give a time for a status, or newest; else nothing would ever go")
+            raise UsageError(
+                "Retention: give a time for a status, or newest; else it would never delete a run"
+            )
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """The statuses of runs that it may let go."""
+        """The statuses of runs that the policy may delete."""
         counted = ENDED if self.newest is not None else ()
         return tuple(status for status in STATUSES if status in counted or self.age(status) is not None)
 
@@ -61,7 +76,7 @@ class Retention:
 
 
 class Expired(NamedTuple):
-    """A run that a policy lets go, and why. `updated` is when it last changed, in seconds since the epoch."""
+    """A run that has expired by a policy, and why. `updated` is when it last changed, in seconds since the epoch."""
 
     run_id: str
     graph: str
@@ -70,58 +85,229 @@ class Expired(NamedTuple):
     reason: str
 
 
-def expired(
+def find_expired(
     store: Store, policy: Retention, graph: str | None = None, clock: Callable[[], float] = time
 ) -> list[Expired]:
-    """The runs that a policy lets go now, of this graph or of all; nothing is changed.
+    """The runs that have expired by a policy, of this graph or of all; nothing is changed.
 
-    Ages are told by `clock`, this machine's unless you say so.
+    Ages are by `clock`, which is this machine's unless you give another.
     """
     found: list[Expired] = []
-    counted: Counter[str] = Counter()
+    ended: Counter[str] = Counter()
     now = clock()
-    for head in bare(store).list(RunFilter(statuses=policy.statuses, graph=graph)):
+    for head in _without_encryption(store).list(RunFilter(statuses=policy.statuses, graph=graph)):
         if head.status in ENDED:
-            counted[head.graph] += 1
-        held = head.lease_until is not None and head.lease_until > now
-        reason = "" if held else _reason(head, policy, now, counted[head.graph])
+            ended[head.graph] += 1
+        if is_held(head, now):
+            continue
+        reason = _reason(head, policy, now, ended[head.graph])
         if reason:
-            found.append(Expired(head.run_id, head.graph, head.status, head.updated, reason))
+            found.append(_expired(head, reason))
     return found
 
 
-def let_go(store: Store, which: Iterable[Expired]) -> list[Expired]:
-    """Delete these runs, except those that have changed since they were found; returns those that went."""
-    inner, gone = bare(store), []
+def delete_expired(store: Store, which: Iterable[Expired]) -> list[Expired]:
+    """Delete these runs, except those that have changed since they were found; returns the deleted ones."""
+    inner = _without_encryption(store)
+    deleted = []
     for each in which:
         try:
             head = inner.head(each.run_id)
             if (head.status, head.updated) == (each.status, each.updated):
                 inner.delete(each.run_id)
-                gone.append(each)
+                deleted.append(each)
         except (RunNotFound, Conflict):
-            pass  # somebody else has deleted it, or goes on with it
-    return gone
+            pass  # another process has deleted the run, or resumes it
+    return deleted
 
 
-def bare(store: Store) -> Store:
-    """What is inside of an encrypted store: what a run holds doesn't matter here, so no key has to be there."""
+def expire_by_age(store: Store, max_age_hours: float, statuses: Iterable[str]) -> int:
+    """Delete the runs of these statuses, of every graph, that have not changed for so long; returns how many."""
+    return store.expire(max_age_hours * 3600, tuple(statuses))
+
+
+def clean_checkpoints(
+    directory: str | os.PathLike[str],
+    *,
+    older_than: float | timedelta | str | None = None,
+    newest: int | None = None,
+    dry_run: bool = False,
+) -> list[str]:
+    """Delete checkpoint files of a directory that are too old, or aren't among the newest; returns their paths.
+
+    A file's age is by the time in the name that a run gave it; files with other names stay. `older_than` is in
+    seconds, a timedelta, or a text such as "7d". With `dry_run`, nothing is deleted. Raises `UsageError`, and
+    `StoreUnavailable` where a file can't be deleted.
+    """
+    from limpet.stores.atomic_files import explained
+    from limpet.stores.user_stores.checkpoint_files import checkpoint_directory, written_at
+
+    max_age = Retention(paused=older_than, newest=newest).age(PAUSED)
+    now = time() * 1000
+    dated = [(written_at(path), path) for path in checkpoint_directory(directory).glob("*.pkl")]
+    by_runs = [(written, path) for written, path in dated if written is not None]
+    deleted = []
+    for number, (written, path) in enumerate(sorted(by_runs, reverse=True)):
+        too_old = max_age is not None and now - written[0] >= max_age * 1000
+        too_many = newest is not None and number >= newest
+        if not (too_old or too_many):
+            continue
+        try:
+            if not dry_run:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise explained(error, path) from error
+        deleted.append(str(path))
+    return deleted
+
+
+class Cleaner:
+    """Deletes runs that ended long ago: at once, and then `every` so many seconds until it is stopped.
+
+    A run is deleted if it has one of the `statuses`, no process holds it, and it has not changed for
+    `max_age_hours` (None: its age doesn't matter) or isn't among the `keep_runs` newest (None: their number
+    doesn't matter). Paused and running runs stay, unless you name these statuses as well. Instead of these,
+    `retention` is a policy by status and graph, for the runs of `graph` or of all. `store` is whatever
+    `open_store` takes.
+
+    Use it with `with`, or `start` and `stop` it. It works in a daemon thread, which ends with the process. Errors are
+    logged in `limpet.upkeep`, and the next round tries again. Raises `UsageError` for a policy that makes no sense.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        every: float = 3600.0,
+        max_age_hours: float | None = RETENTION_HOURS,
+        statuses: Iterable[str] = ENDED,
+        keep_runs: int | None = None,
+        retention: Retention | None = None,
+        graph: str | None = None,
+    ) -> None:
+        self.retention = retention
+        self.graph = graph
+        self.statuses = (statuses,) if isinstance(statuses, str) else tuple(statuses)
+        self.every = every
+        self.max_age_hours = max_age_hours
+        self.keep_runs = keep_runs
+        mistakes = list(self._mistakes())
+        if mistakes:
+            raise UsageError(f"a Cleaner can't work like this: {'; '.join(mistakes)}")
+        self.store = open_store(store)
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it works in the background now."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def clean(self) -> int:
+        """Delete expired runs now, in this thread; returns how many. Raises what the store raises."""
+        if self.retention is not None:
+            return len(delete_expired(self.store, find_expired(self.store, self.retention, self.graph)))
+        count = 0
+        if self.max_age_hours is not None:
+            count += expire_by_age(self.store, self.max_age_hours, self.statuses)
+        if self.keep_runs is not None:
+            count += len(delete_expired(self.store, self._beyond(self.keep_runs)))
+        return count
+
+    def start(self) -> Self:
+        """Start to work in the background. If it works already, nothing changes."""
+        with self._lock:
+            if not self.running:
+                self._stopped = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._work, args=(self._stopped,), name="limpet-cleaner", daemon=True
+                )
+                self._thread.start()
+        return self
+
+    def stop(self, timeout: float | None = 10.0) -> None:
+        """Stop the work in the background. Waits up to `timeout` seconds for a call to the store to end."""
+        with self._lock:
+            self._stopped.set()
+            thread = self._thread
+            self._thread = None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _work(self, stopped: threading.Event) -> None:
+        import logging
+
+        log = logging.getLogger("limpet.upkeep")
+        while not stopped.is_set():
+            try:
+                count = self.clean()
+                if count:
+                    log.info("deleted %d expired runs of %r", count, self.store)
+            except Exception:
+                log.warning("couldn't clean up %r; will try again", self.store, exc_info=True)
+            stopped.wait(self.every)
+
+    def _beyond(self, newest: int) -> list[Expired]:
+        """The runs without a holder that aren't among the newest ones, of all graphs together."""
+        which = RunFilter(statuses=self.statuses, unclaimed=True, offset=newest)
+        reason = f"not among the {newest} newest runs"
+        return [_expired(head, reason) for head in _without_encryption(self.store).list(which)]
+
+    def _mistakes(self) -> Iterable[str]:
+        unknown = [status for status in self.statuses if status not in STATUSES]
+        if unknown or not self.statuses:
+            yield f"statuses are some of {', '.join(STATUSES)}, not {list(self.statuses)!r}"
+        if not _is_number(self.every) or not 0 < self.every <= threading.TIMEOUT_MAX:
+            yield f"every is a number of seconds above 0, not {self.every!r}"
+        if self.max_age_hours is not None and not (
+            _is_number(self.max_age_hours) and self.max_age_hours >= 0
+        ):
+            yield f"max_age_hours is a number from 0, or None, not {self.max_age_hours!r}"
+        if self.keep_runs is not None and (type(self.keep_runs) is not int or self.keep_runs < 0):
+            yield f"keep_runs is a whole number from 0, or None, not {self.keep_runs!r}"
+        if self.retention is not None:
+            if (self.max_age_hours, self.statuses, self.keep_runs) != (RETENTION_HOURS, ENDED, None):
+                yield "give retention, or max_age_hours, statuses and keep_runs"
+            if not isinstance(self.retention, Retention):
+                yield f"retention is a Retention, such as Retention(completed='7d'), not {self.retention!r}"
+        elif self.graph is not None:
+            yield "graph goes with retention"
+        if self.max_age_hours is None and self.keep_runs is None:
+            yield "give max_age_hours or keep_runs, else it would never delete a run"
+
+
+def _without_encryption(store: Store) -> Store:
+    """The store inside of an encrypted one: finding and deleting runs needs no key, so a lost key is no obstacle."""
     inner: Store = getattr(store, "inner", store)
     return inner
 
 
+def _expired(head: RunHead, reason: str) -> Expired:
+    return Expired(head.run_id, head.graph, head.status, head.updated, reason)
+
+
 def _reason(head: RunHead, policy: Retention, now: float, number: int) -> str:
-    """Why a run goes, or an empty str. `number` is its place among the ended runs of its graph, from the newest."""
-    kept, age = policy.age(head.status), now - head.updated
+    """Why a run has expired; empty if it hasn't. `number` counts the ended runs of its graph, from the newest."""
+    kept = policy.age(head.status)
+    age = now - head.updated
     if kept is not None and age >= kept:
-        return f"{head.status}, and unchanged for {in_words(age)}; kept for {in_words(kept)}"
+        return f"{head.status}, and unchanged for {_in_units(age)}; kept for {_in_units(kept)}"
     if policy.newest is not None and head.status in ENDED and number > policy.newest:
         return f"not among the {policy.newest} newest ended runs of {head.graph!r}"
     return ""
 
 
-def in_words(seconds: float) -> str:
-    """So many seconds, in the largest unit that fits."""
+def _in_units(seconds: float) -> str:
+    """A time in the largest unit that fits, such as "1.5 h"."""
     unit = next((unit for unit in "dhm" if seconds >= _UNITS[unit]), "s")
     return f"{seconds / _UNITS[unit]:.1f}".removesuffix(".0") + f" {unit}"
 
@@ -134,10 +320,13 @@ def _seconds(status: str, given: object) -> float | None:
         seconds = given.total_seconds()
     elif isinstance(given, str) and (found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", given)):
         seconds = float(found[1]) * _UNITS[found[2]]
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not math.isfinite(seconds) or seconds < 0:  # type: ignore[arg-type, operator]  # it is one
-        raise UsageError(
-            f"Retention: {status} is a number of seconds from 0, a timedelta, a text such as '12h' or '7d', or None; "
-            f"not {given!r}"
-        )
-    return float(seconds)  # type: ignore[arg-type]  # it is a number
+    if _is_number(seconds) and seconds >= 0:
+        return float(seconds)
+    raise UsageError(
+        f"Retention: {status} is a number of seconds from 0, a timedelta, a text such as '12h' or '7d', or None; "
+        f"not {given!r}"
+    )
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

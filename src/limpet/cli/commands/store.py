@@ -13,7 +13,7 @@ from limpet.defaults import RETENTION_HOURS
 from limpet.errors import UsageError
 from limpet.journal.store import ENDED, STATUSES, RunFilter
 from limpet.stores.migrations import sql_of
-from limpet.stores.retention import Retention, expired, let_go
+from limpet.stores.retention import Retention, delete_expired, find_expired
 
 DEFAULT_AGE = f"{RETENTION_HOURS:g}h"
 
@@ -102,9 +102,9 @@ def prune(args: Namespace, output: Output) -> int:
         older = DEFAULT_AGE
     policy = Retention(**dict.fromkeys(statuses, older), newest=args.newest)
     store = find_store(args, must_exist=True)
-    going = expired(store, policy)
+    going = find_expired(store, policy)
     if not args.dry_run:
-        going = let_go(store, going)
+        going = delete_expired(store, going)
     if output.json:
         output.result({"deleted": not args.dry_run, "runs": [each._asdict() for each in going]})
         return OK

@@ -48,11 +48,11 @@ class BackgroundCleanup:
     def _delete_expired(self, client: LeaseClient) -> None:
         import logging
 
-        from limpet.stores.retention import expired, let_go
+        from limpet.stores.retention import delete_expired, find_expired
 
         log = logging.getLogger("limpet.upkeep")
         try:
-            deleted = let_go(client.store, expired(client.store, self.policy, self.graph))
+            deleted = delete_expired(client.store, find_expired(client.store, self.policy, self.graph))
             if deleted:
                 log.info("graph %s: deleted %d expired runs", self.graph, len(deleted))
         except Exception:

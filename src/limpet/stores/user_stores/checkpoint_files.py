@@ -11,7 +11,6 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,7 @@ from limpet.errors import (
     UsageError,
 )
 from limpet.journal.encoding.codec import decode, encode
-from limpet.journal.store import PAUSED
 from limpet.stores.atomic_files import explained, make_directory, put, put_new
-from limpet.stores.retention import Retention
 from limpet.stores.user_stores.checkpointer import KEY
 
 VERSION = "1.0"
@@ -46,7 +43,7 @@ class CheckpointFiles:
     takes_results = True
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        self.directory = None if directory is None else _directory(directory)
+        self.directory = None if directory is None else checkpoint_directory(directory)
 
     def __repr__(self) -> str:
         return f"CheckpointFiles({None if self.directory is None else str(self.directory)!r})"
@@ -84,45 +81,6 @@ class CheckpointFiles:
         found = read_checkpoint(ref)
         rest = {KEY: found[KEY]} if KEY in found else {}
         return {**found, "config": {**found["config"], **rest}}
-
-
-def clean_checkpoints(
-    directory: str | os.PathLike[str],
-    *,
-    older_than: float | timedelta | str | None = None,
-    newest: int | None = None,
-    dry_run: bool = False,
-) -> list[str]:
-    """Delete checkpoint files of a directory that are so old, or aren't among the newest; returns their paths.
-
-    Goes by the time in the name that a run gave the file: files that were named by somebody else stay. `older_than`
-    is in seconds, a timedelta, or a text such as "7d". With `dry_run`, nothing is deleted. Raises `UsageError`, and
-    `StoreUnavailable` where a file can't be deleted.
-    """
-    policy = Retention(paused=older_than, newest=newest)
-    place, gone = _directory(directory), []
-    now, age = time.time() * 1000, policy.age(PAUSED)
-    found = sorted(((_written(path), path) for path in place.glob("*.pkl")), reverse=True)
-    for number, (written, path) in enumerate(each for each in found if each[0] != NOT_OURS):
-        aged = age is not None and now - written[0] >= age * 1000
-        if not aged and (newest is None or number < newest):
-            continue
-        try:
-            if not dry_run:
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise explained(error, path) from error
-        gone.append(str(path))
-    return gone
-
-
-NOT_OURS = (-1, -1)
-
-
-def _written(path: Path) -> tuple[int, int]:
-    """When a run wrote this file, by its name: the millisecond, and the number within that."""
-    found = re.fullmatch(r".+_(\d{13})(?:_(\d+))?\.pkl", path.name)
-    return NOT_OURS if found is None else (int(found[1]), int(found[2] or 0))
 
 
 def write_checkpoint(
@@ -229,22 +187,34 @@ def _checked(place: str, found: Any) -> dict[str, Any]:
     return known
 
 
+def checkpoint_directory(given: str | os.PathLike[str]) -> Path:
+    """The absolute path of a directory for checkpoint files. Raises `StoreUnavailable` if it is a file."""
+    directory = Path(_path(given)).absolute()
+    try:
+        is_taken = directory.exists() and not directory.is_dir()
+    except OSError as error:
+        raise explained(error, directory) from error
+    if is_taken:
+        raise StoreUnavailable(f"{directory} can't be a checkpoint_dir: it is a file; use another path")
+    return directory
+
+
+def written_at(path: Path) -> tuple[int, int] | None:
+    """When a run wrote a checkpoint file, by its name: the millisecond, and the number within it.
+
+    None if the name wasn't given by a run.
+    """
+    found = re.fullmatch(r".+_(\d{13})(?:_(\d+))?\.pkl", path.name)
+    if found is None:
+        return None
+    return int(found[1]), int(found[2] or 0)
+
+
 def _path(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise UsageError(f"a checkpoint file is named by its path, not {path!r}")
     return text
-
-
-def _directory(given: str | os.PathLike[str]) -> Path:
-    directory = Path(_path(given)).absolute() if not isinstance(given, Path) else given.absolute()
-    try:
-        taken = directory.exists() and not directory.is_dir()
-    except OSError as error:
-        raise explained(error, directory) from error
-    if taken:
-        raise StoreUnavailable(f"{directory} can't be a checkpoint_dir: it is a file; use another path")
-    return directory
 
 
 def _safe(node: str) -> str:
