@@ -201,7 +201,7 @@ def _as_store(target: object) -> Store:
     if isinstance(target, Store):
         return target
     if _is_checkpoint_store(target):
-        from limpet.stores.user_stores.adapter import AdaptedStore
+        from limpet.stores.user_stores.checkpoint_store import AdaptedStore
 
         # One store for each object, so that its lock keeps all threads that use the object apart.
         return shared_store(("checkpoint store", id(target)), lambda: AdaptedStore(target))

@@ -418,7 +418,7 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(path: Path) -> 
     with pytest.raises(StoreUnavailable, match=r"something else in it \('notes.txt'\)"):
         FileStore(path)
     assert [file.name for file in path.iterdir()] == ["notes.txt"]
-    with pytest.raises(StoreUnavailable, match="a file and no directory"):
+    with pytest.raises(StoreUnavailable, match="a file, not a directory"):
         FileStore(path / "notes.txt")
 
 

@@ -46,8 +46,7 @@ from limpet import (
     register_type,
 )
 from limpet.stores import atomic_files as durable
-from limpet.stores.user_stores import checkpoint_files
-from limpet.stores.user_stores import safe_pickle as pickled
+from limpet.stores.user_stores import checkpoint_files, safe_pickle
 from support.graphs import chain
 
 NAMES = ("prepare", "review", "publish")
@@ -464,10 +463,10 @@ WHOLE = {"state": {"v": 1}, "node": "review", "config": {}, "timestamp": 1.0, "v
     ("content", "error", "words"),
     [
         (b"", DamagedCheckpoint, "ends before"),
-        (b"not a pickle at all", DamagedCheckpoint, "no whole pickle"),
+        (b"not a pickle at all", DamagedCheckpoint, "isn't a whole pickle"),
         (b"\x80", DamagedCheckpoint, "pickle"),
         (pickle.dumps([1]), DamagedCheckpoint, "holds a list"),
-        (pickle.dumps({"state": {}}), DamagedCheckpoint, "it has no node, config, version"),
+        (pickle.dumps({"state": {}}), DamagedCheckpoint, "node, config, version missing"),
         (pickle.dumps({**WHOLE, "version": "2.0"}), UnsupportedFormat, "'2.0'.*upgrade"),
         (pickle.dumps({**WHOLE, "version": 3}), UnsupportedFormat, "upgrade"),
         (pickle.dumps({**WHOLE, "state": [1]}), DamagedCheckpoint, "its state is"),
@@ -476,8 +475,8 @@ WHOLE = {"state": {"v": 1}, "node": "review", "config": {}, "timestamp": 1.0, "v
         (pickle.dumps({**WHOLE, "state": {"kind": datetime}}), CheckpointError, "state.kind"),
         (pickle.dumps(WHOLE) + b"more", DamagedCheckpoint, "something follows"),
         (pickle.dumps({**WHOLE, "__limpet__": "x"}), DamagedCheckpoint, "its end is missing"),
-        (pickled.dumps({**WHOLE, "__limpet__": "x"}), UsageError, "damaged under '__limpet__'"),
-        (b"\x80\x02cfractions\nFraction\nX\x03\0\0\x001e9\x85R.", DamagedCheckpoint, "no fraction"),
+        (safe_pickle.dumps({**WHOLE, "__limpet__": "x"}), UsageError, "damaged under '__limpet__'"),
+        (b"\x80\x02cfractions\nFraction\nX\x03\0\0\x001e9\x85R.", DamagedCheckpoint, "isn't a fraction"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said(
@@ -579,7 +578,7 @@ def test_what_the_system_forbids_is_explained(tmp_path: Path, monkeypatch: pytes
 def test_a_path_through_a_file_is_explained(tmp_path: Path) -> None:
     """F10."""
     (tmp_path / "file").touch()
-    with pytest.raises(StoreUnavailable, match="a file and no directory"):
+    with pytest.raises(StoreUnavailable, match="a file, not a directory"):
         StateGraph().save_checkpoint(tmp_path / "file" / "x.pkl", {}, "review")
     with pytest.raises(StoreUnavailable, match="it is a directory"):
         StateGraph().save_checkpoint(tmp_path, {}, "review")
@@ -670,10 +669,10 @@ def test_only_one_module_knows_pickle() -> None:
 
 def test_a_pickle_names_no_module_of_limpet() -> None:
     """F9: a module that moves never makes a file unreadable, for Limpet's reader and for `pickle.load` alike."""
-    data = pickled.dumps(Point(1, 2))
+    data = safe_pickle.dumps(Point(1, 2))
     named = {arg for opcode, arg, _ in pickletools.genops(data) if "UNICODE" in opcode.name}
-    assert pickled.NAME_IN_FILES in named
+    assert safe_pickle.NAME_IN_FILES in named
     assert not any(str(name).startswith("limpet.") for name in named)
-    assert not list(Path(limpet.__file__).parents[1].rglob(f"{pickled.NAME_IN_FILES}*"))
-    assert pickled.loads(data) == (Point(1, 2), True)
+    assert not list(Path(limpet.__file__).parents[1].rglob(f"{safe_pickle.NAME_IN_FILES}*"))
+    assert safe_pickle.loads(data) == (Point(1, 2), True)
     assert pickle.loads(data) == Point(1, 2)

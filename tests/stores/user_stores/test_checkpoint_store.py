@@ -33,7 +33,7 @@ from limpet import (
 )
 from limpet.journal.store import NewRun, RunFilter
 from limpet.stores import opening as registry
-from limpet.stores.user_stores.adapter import KEY, AdaptedStore
+from limpet.stores.user_stores.checkpoint_store import KEY, AdaptedStore
 from support.checkpoint_stores import InMemoryCheckpointStore, JsonCheckpointStore
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from limpet.journal.store import Store
-from limpet.stores.user_stores.adapter import AdaptedStore
+from limpet.stores.user_stores.checkpoint_store import AdaptedStore
 from limpet.testing.conformance import ManualClock, StoreConformance
 from support.checkpoint_stores import InMemoryCheckpointStore, JsonCheckpointStore
 
@@ -24,7 +24,7 @@ class TestAdaptedStore(StoreConformance):
 
     def reopen(self, store: AdaptedStore) -> Store:
         store.close()
-        return AdaptedStore(store.kept, store._clock)
+        return AdaptedStore(store.user_store, store._clock)
 
 
 class TestInOneProcess(TestAdaptedStore):

@@ -1,8 +1,8 @@
 """Checkpoint files: one paused run in one file that can be copied, mailed and read by other programs.
 
 A file is a pickle of a dict: `state`, `node`, `config`, `timestamp`, `version` and, at a fan-in,
-`parallel_results`. What else a run needs to go on exactly is under `__limpet__`, which other readers pass over; a
-file without it goes on by running its node.
+`parallel_results`. What else a run needs to resume exactly where it was is under `__limpet__`, which other readers
+ignore. A run from a file without it resumes by executing the file's node.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from limpet.stores.atomic_files import explained, make_directory, put, put_new
 from limpet.stores.user_stores.checkpointer import KEY
 
 VERSION = "1.0"
-NEEDED = ("state", "node", "config", "version")
-MOST_OF_A_NAME = 150
-"""Bytes of a node's name that a file's name begins with, at most."""
+REQUIRED_KEYS = ("state", "node", "config", "version")
+MAX_NAME_SIZE = 150
+"""How many bytes of a node's name a file's name begins with, at most."""
 
 
 class CheckpointFiles:
@@ -41,12 +41,17 @@ class CheckpointFiles:
     """
 
     takes_results = True
+    """That `save` takes the results of branches as well, which other checkpointers don't."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        self.directory = None if directory is None else checkpoint_directory(directory)
+        self.directory: Path | None = None
+        if directory is not None:
+            self.directory = checkpoint_directory(directory)
 
     def __repr__(self) -> str:
-        return f"CheckpointFiles({None if self.directory is None else str(self.directory)!r})"
+        if self.directory is None:
+            return "CheckpointFiles(None)"
+        return f"CheckpointFiles({str(self.directory)!r})"
 
     def save(
         self,
@@ -55,48 +60,54 @@ class CheckpointFiles:
         config: dict[str, Any],
         parallel_results: list[dict[str, Any]] | None = None,
     ) -> str:
-        """Write a new file, flushed and under a name that no other has; returns its path."""
+        """Write a new file, flushed and under a name that no other file has; returns its path."""
         if self.directory is None:
             raise UsageError("there is no directory to save checkpoints in: compile(checkpoint_dir=…)")
         now = time.time()
         data = _content(state, node, config, now, parallel_results)
-        stem = f"{_safe(node)}_{int(now * 1000)}"
+        stem = f"{_safe_name(node)}_{int(now * 1000)}"
+        name = stem
         number = 0
         while True:
-            path = self.directory / (f"{stem}_{number}.pkl" if number else f"{stem}.pkl")
+            path = self.directory / f"{name}.pkl"
             try:
                 make_directory(self.directory)
                 put_new(path, data)
             except FileExistsError as error:
-                if not path.exists():
+                if not path.exists():  # it is the directory's path that is taken, by a file
                     raise explained(error, path) from error
                 number += 1
+                name = f"{stem}_{number}"
             except OSError as error:
                 raise explained(error, path) from error
             else:
                 return str(path)
 
     def load(self, ref: str) -> dict[str, Any]:
-        """What is in the file at this path, with all that a run needs to go on under one key of its config."""
+        """The checkpoint in the file at this path. What a run needs to resume is under one key of its config."""
         found = read_checkpoint(ref)
-        rest = {KEY: found[KEY]} if KEY in found else {}
-        return {**found, "config": {**found["config"], **rest}}
+        config = found["config"]
+        if KEY in found:
+            config = {**config, KEY: found[KEY]}
+        return {**found, "config": config}
 
 
 def write_checkpoint(
     path: str | os.PathLike[str], state: Mapping[str, Any], node: str, config: Mapping[str, Any] | None
 ) -> str:
-    """Write a checkpoint file, in place of one that is there; directories are made. Returns the path.
+    """Write a checkpoint file, in place of an earlier one; missing directories are made. Returns the path.
 
-    Raises `UnstorableValue` for what couldn't be read again, `StoreUnavailable`, `UsageError`.
+    Raises `UnstorableValue` for a value that couldn't be read back, `StoreUnavailable`, `UsageError`.
     """
     if not isinstance(state, Mapping):
         raise UsageError(f"a checkpoint's state is a dict, not {type(state).__name__}")
     if not isinstance(node, str) or not node:
-        raise UsageError(f"a checkpoint's node is the name of one, not {node!r}")
+        raise UsageError(f"a checkpoint's node is the name of a node, not {node!r}")
     target = Path(_path(path))
-    copied = [decode(encode(dict(part), name)) for name, part in (("", state), ("config", config or {}))]
-    data = _content(copied[0], node, copied[1], time.time(), None)
+    # Through the codec and back: what it can't store is refused here, with its key path.
+    stored_state = decode(encode(dict(state), ""))
+    stored_config = decode(encode(dict(config or {}), "config"))
+    data = _content(stored_state, node, stored_config, time.time(), None)
     try:
         make_directory(target.parent)
         put(target, data)
@@ -106,18 +117,18 @@ def write_checkpoint(
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What is in a checkpoint file, whoever wrote it. Nothing that the file names is imported or run.
+    """What is in a checkpoint file, of any program. Nothing that the file names is imported or executed.
 
     Raises `CheckpointNotFound`, `DamagedCheckpoint`, `ForbiddenType`, `UnsupportedFormat`, `StoreUnavailable`.
     """
-    from limpet.stores.user_stores import safe_pickle as pickled
+    from limpet.stores.user_stores import safe_pickle
 
     place = _path(path)
     try:
-        found, sealed = pickled.loads(_bytes_of(place))
-    except pickled.Damaged as problem:
+        found, sealed = safe_pickle.loads(_bytes_of(place))
+    except safe_pickle.Damaged as problem:
         raise DamagedCheckpoint(place, f"{problem}; restore a copy of it, or use an earlier one") from problem
-    except pickled.Forbidden as problem:
+    except safe_pickle.Forbidden as problem:
         raise ForbiddenType(
             place,
             str(problem),
@@ -137,14 +148,15 @@ def _content(
     now: float,
     results: list[dict[str, Any]] | None,
 ) -> bytes:
-    from limpet.stores.user_stores import safe_pickle as pickled
+    from limpet.stores.user_stores import safe_pickle
 
-    given = dict(config)
-    rest = {KEY: given.pop(KEY)} if KEY in given else {}
-    checkpoint = {"state": state, "node": node, "config": given, "timestamp": now, "version": VERSION}
+    own_config = {name: value for name, value in config.items() if name != KEY}
+    checkpoint = {"state": state, "node": node, "config": own_config, "timestamp": now, "version": VERSION}
     if results is not None:
         checkpoint["parallel_results"] = results
-    return pickled.dumps({**checkpoint, **rest})
+    if KEY in config:
+        checkpoint[KEY] = config[KEY]
+    return safe_pickle.dumps(checkpoint)
 
 
 def _bytes_of(place: str) -> bytes:
@@ -153,7 +165,7 @@ def _bytes_of(place: str) -> bytes:
         return path.read_bytes()
     except FileNotFoundError as error:
         raise CheckpointNotFound(
-            place, f"there is none (looked in {path.absolute().parent}); check the path"
+            place, f"the file doesn't exist (looked in {path.absolute().parent}); check the path"
         ) from error
     except IsADirectoryError as error:
         raise CheckpointNotFound(place, "it is a directory; name a file in it") from error
@@ -162,13 +174,13 @@ def _bytes_of(place: str) -> bytes:
 
 
 def _checked(place: str, found: Any) -> dict[str, Any]:
-    """The checkpoint, as values that can be stored, if it is one that can be gone on from."""
+    """The checkpoint, as values that can be stored, if a run can be resumed from it."""
     if not isinstance(found, dict):
-        raise DamagedCheckpoint(place, f"it holds a {type(found).__name__} and no checkpoint")
-    missing = [key for key in NEEDED if key not in found]
+        raise DamagedCheckpoint(place, f"it holds a {type(found).__name__} instead of a checkpoint")
+    missing = [key for key in REQUIRED_KEYS if key not in found]
     if missing:
         raise DamagedCheckpoint(
-            place, f"it is no checkpoint: it has no {', '.join(missing)}; it needs {', '.join(NEEDED)}"
+            place, f"it isn't a checkpoint: {', '.join(missing)} missing; it needs {', '.join(REQUIRED_KEYS)}"
         )
     version = found["version"]
     if not isinstance(version, str) or version.partition(".")[0] != VERSION.partition(".")[0]:
@@ -178,8 +190,10 @@ def _checked(place: str, found: Any) -> dict[str, Any]:
         )
     try:
         known: dict[str, Any] = decode(encode({**found, "config": found["config"] or {}}))
-    except Exception as problem:  # a value may be of a good type and yet be made of nonsense
-        reason = problem if isinstance(problem, LimpetError) else f"{type(problem).__name__}: {problem}"
+    except Exception as problem:  # a value of an allowed type may still hold nonsense, and raise anything
+        reason = str(problem)
+        if not isinstance(problem, LimpetError):
+            reason = f"{type(problem).__name__}: {problem}"
         raise CheckpointError(place, f"not all of it can be used: {reason}") from problem
     for key, kind in (("state", dict), ("node", str), ("config", dict)):
         if not isinstance(known[key], kind) or (kind is str and not known[key]):
@@ -217,7 +231,7 @@ def _path(path: str | os.PathLike[str]) -> str:
     return text
 
 
-def _safe(node: str) -> str:
-    """A node's name as part of a file's name: readable, and nothing that a path or a shell could stumble over."""
+def _safe_name(node: str) -> str:
+    """A node's name as part of a file's name: readable, and without special characters of paths and shells."""
     readable = re.sub(r"[^\w.-]|^[.-]", "_", node)
-    return readable.encode()[:MOST_OF_A_NAME].decode(errors="ignore")
+    return readable.encode()[:MAX_NAME_SIZE].decode(errors="ignore")

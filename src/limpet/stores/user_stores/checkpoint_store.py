@@ -1,19 +1,62 @@
-"""The five methods that make any object a store: whole checkpoints, kept under their ids.
+"""The five methods that make any object a store of whole checkpoints, and the store of runs over such an object.
 
-Give such an object wherever a store is named: `Workflow(store=…)`, `compile(store=…)`, `open_store(…)`. It is
-written to by one thread at a time. What it can't do (share a run between processes, keep a journal that only grows)
-takes a `limpet.journal.store.Store`.
+Give an object with the methods of `CheckpointStore` wherever a store is named: `Workflow(store=…)`,
+`compile(store=…)`, `open_store(…)`. One thread at a time calls it. What it can't do (share a run between processes,
+keep a journal that only grows) takes a `limpet.journal.store.Store`.
+
+`AdaptedStore` makes a store of runs from it. A run is one checkpoint: head and journal are one text in its context,
+which each call reads and writes whole. A lock keeps the threads of this process apart. Nothing keeps two processes
+apart, since both may `load` before either `save`s. So the store declares that it has no leases and isn't shared.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import threading
+import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+from zlib import crc32
+
+from limpet.errors import (
+    Conflict,
+    DamagedRecord,
+    LimpetError,
+    RunExists,
+    RunNotFound,
+    StoreUnavailable,
+    UsageError,
+)
+from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.store import (
+    ENDED,
+    PAUSED,
+    RUNNING,
+    Abilities,
+    Commit,
+    Heads,
+    Lease,
+    NewRun,
+    RunFilter,
+    RunHead,
+    Tail,
+)
+from limpet.stores import heads
 
 METHODS = ("save", "load", "delete", "list", "cleanup_expired")
+LEVELS = ("disk", "process", "memory")
+
+KEY = "__limpet__"
+"""The key of a checkpoint's context under which the run itself is."""
+
+MARK = "LMC1:"
+"""How the text of a run begins: the format and its version."""
 
 
 def _now() -> datetime:
@@ -22,7 +65,7 @@ def _now() -> datetime:
 
 @dataclass
 class PauseMetadata:
-    """What a paused run waits for: the node or task that asks, and its question. A `response` is never kept."""
+    """What a paused run waits for: the node or task that asks, and its question. A `response` is never stored."""
 
     block_id: str
     prompt: str
@@ -31,12 +74,12 @@ class PauseMetadata:
 
 @dataclass
 class CheckpointState:
-    """All that there is of one run, as a store of five methods keeps it.
+    """Everything about one run, as a `CheckpointStore` keeps it.
 
-    `checkpoint_id` is the run's id, `workflow_name` the name of its workflow or graph, and `context` holds the run
-    itself, as text, beside its `status`, `node` and `step` for people to read: keep it as it is. `created_at` is when
-    this was saved, in UTC and without a time zone. What is known inside of the run alone (`workflow_inputs`,
-    `execution_waves`, `completed_waves`) stays empty: ask the workflow's `checkpoint(run_id)` for it.
+    `checkpoint_id` is the run's id, `workflow_name` the name of its workflow or graph. `context` holds the run itself
+    as text, and its `status`, `node` and `step` for people to read: store it unchanged. `created_at` is when this was
+    saved, in UTC and without a time zone. What only the run itself knows (`workflow_inputs`, `execution_waves`,
+    `completed_waves`) stays empty: ask the workflow's `checkpoint(run_id)` for it.
     """
 
     checkpoint_id: str
@@ -51,7 +94,7 @@ class CheckpointState:
 
 @runtime_checkable
 class CheckpointStore(Protocol):
-    """Keeps checkpoints whole. Derive from it or just have its methods.
+    """Keeps checkpoints whole. Derive from it, or have its methods.
 
     A `save` that returned has happened, and one that raised has changed nothing. An attribute `level` says what a
     save survives, "disk" or "process"; without it, "memory" is assumed.
@@ -59,7 +102,7 @@ class CheckpointStore(Protocol):
 
     @abstractmethod
     def save(self, state: CheckpointState) -> None:
-        """Keep a checkpoint, in place of the one that has its id."""
+        """Keep a checkpoint, in place of the one with the same id."""
         ...
 
     @abstractmethod
@@ -69,7 +112,7 @@ class CheckpointStore(Protocol):
 
     @abstractmethod
     def delete(self, checkpoint_id: str) -> None:
-        """Remove a checkpoint. That it isn't there is no error."""
+        """Remove a checkpoint. A missing one is not an error."""
         ...
 
     @abstractmethod
@@ -81,3 +124,288 @@ class CheckpointStore(Protocol):
     def cleanup_expired(self, max_age_hours: int = 24) -> int:
         """Remove checkpoints that are older, paused ones too; return how many. Limpet never calls it."""
         ...
+
+
+class AdaptedStore:
+    """Keeps runs in a user's object with the methods of a `CheckpointStore`. `open_store(object)` gives you one.
+
+    Raises `UsageError` for an object with async methods or an unknown `level`. Closing doesn't close the object.
+    """
+
+    def __init__(self, user_store: CheckpointStore, clock: Callable[[], float] = time.time) -> None:
+        self.user_store = user_store
+        self.closed = False
+        self.abilities = Abilities(_level_of(user_store), shared=False, leases=False, deltas=False)
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._granted: dict[str, tuple[int, int]] = {}
+        """The process and the fence of each lease that was granted here. After a fork, they are the parent's."""
+
+    def __repr__(self) -> str:
+        return f"<AdaptedStore of {_kind(self.user_store)}>"
+
+    def create(self, run: NewRun) -> Lease | None:
+        with self._locked() as user_store:
+            if user_store.load(run.run_id) is not None:
+                raise RunExists(run.run_id)
+            head, lease = heads.create(run, self._clock())
+            self._save(_Run(head, list(run.records)))
+            if lease is not None:
+                self._remember(lease)
+            return lease
+
+    def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        with self._locked():
+            return [self._apply(commit) for commit in commits]
+
+    def head(self, run_id: str) -> RunHead:
+        return self._run(run_id).head
+
+    def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
+        head, records = self._run(run_id)
+        dropped = head.sequence - len(records)
+        start, stop = heads.readable(head, dropped, first, last)
+        found = records[start - dropped - 1 : max(stop - dropped, 0)]
+        return Tail(head, start if found else head.sequence + 1, found)
+
+    def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
+        with self._locked():
+            run = self._run(run_id)
+            head, lease = heads.claim(run.head, holder, ttl, self._clock(), instead_of)
+            self._save(_Run(head, run.records))
+            self._remember(lease)
+            return lease
+
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+        with self._locked():
+            return [self._renew(lease, ttl) for lease in leases]
+
+    def release(self, lease: Lease) -> None:
+        with self._locked():
+            run = self._find(lease.run_id)
+            if run is None:
+                return
+            head = heads.release(run.head, lease)
+            if head is not None:
+                self._save(_Run(head, run.records))
+                self._granted.pop(lease.run_id, None)
+
+    def signal(self, run_id: str, signal: str) -> None:
+        with self._locked():
+            run = self._run(run_id)
+            now = self._clock()
+            held_here = self._granted.get(run_id) == (os.getpid(), run.head.fence)
+            if heads.is_held(run.head, now) and not held_here:
+                raise self._held_elsewhere(run.head, now)
+            self._save(_Run(heads.signal(run.head, signal), run.records))
+
+    def list(self, which: RunFilter) -> list[RunHead]:
+        now = self._clock()
+        found = [head for head in self._heads(which.graph) if heads.matches(head, which, now)]
+        return heads.newest_first(found, which)
+
+    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+        """Always empty, as without leases only the holder's own process knows that a run is held.
+
+        A test that sets `abilities.leases` gets the runs as from any store.
+        """
+        if not self.abilities.leases:
+            return []
+        now = self._clock()
+        found = [head for head in self._heads(None) if heads.is_ready(head, graphs, now)]
+        return heads.most_urgent_first(found)[:limit]
+
+    def prune(self, run_id: str, before: int) -> int:
+        with self._locked():
+            head, records = self._run(run_id)
+            count = heads.prunable(head, head.sequence - len(records), before)
+            if count:
+                self._save(_Run(head, records[count:]))
+            return count
+
+    def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
+        with self._locked() as user_store:
+            now = self._clock()
+            found = self._heads(None)
+            expired = [head.run_id for head in found if heads.is_expired(head, older_than, statuses, now)]
+            for run_id in expired:
+                user_store.delete(run_id)
+            return len(expired)
+
+    def delete(self, run_id: str) -> None:
+        with self._locked() as user_store:
+            heads.refuse_if_held(self._run(run_id).head, self._clock())
+            user_store.delete(run_id)
+            self._granted.pop(run_id, None)
+
+    def close(self) -> None:
+        with self._lock:
+            self.closed = True
+
+    @contextmanager
+    def _locked(self) -> Iterator[CheckpointStore]:
+        """The user's object, for one thread. Whatever it raises becomes a `StoreUnavailable`."""
+        with self._lock:
+            if self.closed:
+                raise StoreUnavailable(f"{self!r} was closed: open it again with open_store(…)")
+            try:
+                yield self.user_store
+            except LimpetError:
+                raise
+            except Exception as error:
+                raise StoreUnavailable(
+                    f"{_kind(self.user_store)} raised {type(error).__name__}: see what caused this"
+                ) from error
+
+    def _remember(self, lease: Lease) -> None:
+        self._granted[lease.run_id] = (os.getpid(), lease.fence)
+
+    def _held_elsewhere(self, head: RunHead, now: float) -> Conflict:
+        """The refusal of a write that might undo what the holder, in another process, has saved since the read."""
+        return Conflict(
+            head.run_id,
+            f"{heads.describe_lease(head, now)}, in another process, and {self!r} has no leases to keep two "
+            "processes apart: do it there, or use a store that is shared, such as SQLite",
+            head.holder,
+            head.lease_until,
+        )
+
+    def _find(self, run_id: str) -> _Run | None:
+        with self._locked() as user_store:
+            state = user_store.load(run_id)
+        if state is None or not _is_ours(state):
+            return None
+        return _run_of(run_id, state)
+
+    def _run(self, run_id: str) -> _Run:
+        run = self._find(run_id)
+        if run is None:
+            raise RunNotFound(run_id)
+        return run
+
+    def _save(self, run: _Run) -> None:
+        with self._locked() as user_store:
+            user_store.save(_checkpoint_of(run, self._clock()))
+
+    def _apply(self, commit: Commit) -> Exception | None:
+        try:
+            run = self._run(commit.run_id)
+            now = self._clock()
+            refused = heads.refusal(commit, run.head, now)
+            if refused is not None:
+                return refused
+            records = [] if commit.purge else [*run.records, *commit.records]
+            self._save(_Run(heads.apply(run.head, commit, now), records))
+        except LimpetError as error:
+            return error
+        if commit.status not in (None, RUNNING):
+            self._granted.pop(commit.run_id, None)
+        return None
+
+    def _renew(self, lease: Lease, ttl: float) -> str | None:
+        run = self._find(lease.run_id)
+        if run is None:
+            return None
+        head = heads.renew(run.head, lease, ttl, self._clock())
+        if head is None:
+            return None
+        self._save(_Run(head, run.records))
+        return head.signal or ""
+
+    def _heads(self, graph: str | None) -> Sequence[RunHead]:
+        with self._locked() as user_store:
+            if graph is None:
+                states = user_store.list()
+            else:
+                states = user_store.list(graph)
+            found = []
+            for state in filter(_is_ours, states):
+                try:
+                    found.append(_run_of(state.checkpoint_id, state).head)
+                except DamagedRecord as damage:
+                    logging.getLogger("limpet.stores").warning("%r leaves out of its list: %s", self, damage)
+            return found
+
+
+class _Run(NamedTuple):
+    """A head, and the newest records up to its sequence number."""
+
+    head: RunHead
+    records: list[bytes]
+
+
+def _checkpoint_of(run: _Run, now: float) -> CheckpointState:
+    head = run.head
+    data = encode([[*head[:10], list(head.tags), *head[11:]], [bytes(record) for record in run.records]])
+    blob = MARK + b64encode(crc32(data).to_bytes(4, "big") + data).decode()
+    note = _note_of(head)
+    shown = {"status": head.status, "node": note.get("node", ""), "step": note.get("step", 0)}
+    return CheckpointState(
+        checkpoint_id=head.run_id,
+        workflow_name=head.graph,
+        context={**shown, KEY: blob},
+        created_at=datetime.fromtimestamp(now, UTC).replace(tzinfo=None),
+        pause_metadata=_pause(note) if head.status == PAUSED else None,
+    )
+
+
+def _note_of(head: RunHead) -> dict[str, Any]:
+    """The summary of a run, for people who look at a checkpoint. No code depends on it."""
+    try:
+        note = decode(head.note) if head.note else {}
+    except Exception:
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def _pause(note: dict[str, Any]) -> PauseMetadata:
+    for question in note.get("questions") or ():
+        return PauseMetadata(question["node"], question["prompt"])
+    return PauseMetadata(note.get("node", ""), note.get("reason") or "")
+
+
+def _is_ours(state: CheckpointState) -> bool:
+    return KEY in state.context
+
+
+def _run_of(run_id: str, state: CheckpointState) -> _Run:
+    try:
+        blob = state.context[KEY]
+        if not blob.startswith(MARK):
+            raise ValueError("it isn't in a known format")
+        stored = b64decode(blob[len(MARK) :], validate=True)
+        if crc32(stored[4:]) != int.from_bytes(stored[:4], "big"):
+            raise ValueError("its checksum doesn't match")
+        data, records = decode(stored[4:])
+        head = _head_from(data)
+        if head.run_id != run_id:
+            raise ValueError(f"it is that of run {head.run_id!r}")
+    except Exception as error:
+        raise DamagedRecord(run_id, 0, f"its checkpoint isn't what was saved: {error}") from error
+    return _Run(head, records)
+
+
+def _head_from(data: list[Any]) -> RunHead:
+    """The head in a checkpoint. Those of older versions lack the last two fields, `due` and `priority`."""
+    if len(data) == len(RunHead._fields) - 2:
+        due = 0.0 if data[2] == RUNNING else None
+        data = [*data, due, 0]
+    return RunHead._make([*data[:10], tuple(data[10]), *data[11:]])
+
+
+def _level_of(user_store: CheckpointStore) -> Any:
+    from inspect import iscoroutinefunction
+
+    awaited = [name for name in METHODS if iscoroutinefunction(getattr(user_store, name))]
+    if awaited:
+        raise UsageError(
+            f"the methods of a store can't be async: {', '.join(awaited)} of {_kind(user_store)}"
+        )
+    level = getattr(user_store, "level", "memory")
+    if level not in LEVELS:
+        raise UsageError(f"the level of {_kind(user_store)} is one of {', '.join(LEVELS)}, not {level!r}")
+    return level
+
+
+def _kind(user_store: object) -> str:
+    return type(user_store).__qualname__

@@ -1,8 +1,8 @@
 """Checkpointers: the smallest thing that can keep a paused run. Two methods, whole states, no journal.
 
-Any object with them works in `compile(checkpointer=…)`. A run is handed to it whenever it stops, and goes on
-from what `load` gives back, in this process or another. What takes a journal (`resume` by run id in another
-process, history, recovery) takes a store.
+Any object with these methods works in `compile(checkpointer=…)`. Whenever a run stops, it is saved there, and it
+resumes from what `load` gives back, in this process or another. Features that need a journal (`resume` by run id in
+another process, history, recovery) need a store.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Protocol, runtime_checkable
 from limpet.errors import UsageError
 
 KEY = "__limpet__"
-"""Under this key of the config travels what a run needs, besides state, node and config, to go on exactly."""
+"""The key of the config for what a run needs, besides state, node and config, to resume exactly where it was."""
 
 
 @runtime_checkable
 class Checkpointer(Protocol):
-    """Keeps checkpoints under references of its own making."""
+    """Keeps checkpoints, each under a reference that `save` chooses."""
 
     def save(self, state: dict[str, Any], node: str, config: dict[str, Any]) -> str:
-        """Keep a checkpoint and return a reference to it. Raise if it can't be kept."""
+        """Keep a checkpoint and return a reference to it. Raise if it can't be saved."""
         ...
 
     def load(self, ref: str) -> Mapping[str, Any]:
@@ -31,10 +31,10 @@ class Checkpointer(Protocol):
 
 
 class MemoryCheckpointer:
-    """Keeps checkpoints in this process, for as long as it lives. For tests and short-lived graphs."""
+    """Keeps checkpoints in this process until it ends. For tests and short-lived graphs."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[str, Any]] = {}
+        self._checkpoints: dict[str, dict[str, Any]] = {}
         self._lock = Lock()
 
     def save(self, state: dict[str, Any], node: str, config: dict[str, Any]) -> str:
@@ -43,17 +43,17 @@ class MemoryCheckpointer:
 
         checkpoint = deepcopy({"state": dict(state), "node": node, "config": dict(config)})
         with self._lock:
-            ref = f"{node}_{len(self._kept) + 1}"
-            self._kept[ref] = checkpoint
+            ref = f"{node}_{len(self._checkpoints) + 1}"
+            self._checkpoints[ref] = checkpoint
         return ref
 
     def load(self, ref: str) -> dict[str, Any]:
-        """A copy of what was saved. Raises `UsageError` for a reference that isn't known."""
+        """A copy of what was saved. Raises `UsageError` for an unknown reference."""
         from copy import deepcopy
 
         with self._lock:
-            if ref not in self._kept:
+            if ref not in self._checkpoints:
                 raise UsageError(
-                    f"no checkpoint {ref!r} in this MemoryCheckpointer; it has {list(self._kept)}"
+                    f"no checkpoint {ref!r} in this MemoryCheckpointer; it has {list(self._checkpoints)}"
                 )
-            return deepcopy(self._kept[ref])
+            return deepcopy(self._checkpoints[ref])

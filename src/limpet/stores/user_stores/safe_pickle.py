@@ -1,13 +1,13 @@
-"""Checkpoints as pickles that others can read, and a reader that builds data and runs nothing.
+"""Checkpoints as pickles that other programs can read, and a reader that builds data and executes nothing.
 
 This is the only module that knows pickle. What it writes is a pickle of plain types, of standard ones, and of
-classes that were registered, each by the name and the parts it is stored with elsewhere too. After the pickle
-comes a trailer with a checksum; whoever reads with `pickle.load` never sees it.
+registered classes, each by the name and the parts that it is stored with in a journal too. After the pickle comes a
+trailer with a checksum; `pickle.load` never reads that far.
 
-What a pickle names is looked up in a table and never imported. A name gives no class and no function but an
-`_Allowed`, which only this reader knows what to do with: it can be called, or asked for a blank value to be filled
-once, and nothing else. So no opcode reaches an object that was there before the file was read. A file made to harm
-can still take time and memory.
+A name in a pickle is looked up in a table and never imported. What the reader finds there is not a class or function
+but an `_Allowed`, which only this reader knows how to use: it can be called, or asked for a blank value that is
+filled once, and nothing else. So no opcode reaches an object that existed before the file was read. A malicious file
+can still cost time and memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from limpet.errors import LimpetError
 from limpet.journal.encoding.user_types import TYPES
 
 PROTOCOL = 4
-"""What every Python from 3.4 on reads."""
+"""Every Python from 3.4 on reads this one."""
 
 
 class Forbidden(Exception):
@@ -34,20 +34,20 @@ class Forbidden(Exception):
 
 
 class Damaged(Exception):
-    """These bytes aren't what was written, or no pickle."""
+    """These bytes aren't a pickle, or not the one that was written."""
 
 
 def dumps(value: Any) -> bytes:
-    """The pickle of a value that can be stored, and its trailer. Raises whatever pickle does."""
+    """The pickle of a value that can be stored, and its trailer. Raises whatever pickle raises."""
     file = BytesIO()
     _Pickler(file, PROTOCOL).dump(value)
     body = file.getvalue()
-    return body + _TRAILER.pack(_MARK, len(body), crc32(body))
+    return body + _TRAILER.pack(_TRAILER_MARK, len(body), crc32(body))
 
 
 def loads(data: bytes) -> tuple[Any, bool]:
-    """The value in a pickle, and whether it had a trailer that fits. Raises `Forbidden` or `Damaged`."""
-    body, sealed = _unsealed(data)
+    """The value in a pickle, and whether it had a trailer. Raises `Forbidden` or `Damaged`."""
+    body, has_trailer = _without_trailer(data)
     file = BytesIO(body)
     try:
         value = _Unpickler(file).load()
@@ -55,11 +55,11 @@ def loads(data: bytes) -> tuple[Any, bool]:
         raise
     except EOFError as problem:
         raise Damaged("it ends before its pickle does") from problem
-    except Exception as problem:  # the bytes may say anything, and so may what they lead to
-        raise Damaged(f"it is no whole pickle ({type(problem).__name__}: {problem})") from problem
+    except Exception as problem:  # arbitrary bytes can make the reader raise anything
+        raise Damaged(f"it isn't a whole pickle ({type(problem).__name__}: {problem})") from problem
     if file.read(1):
         raise Damaged("something follows its pickle that isn't a trailer")
-    return value, sealed
+    return value, has_trailer
 
 
 def registered(name: str, parts: Any) -> Any:
@@ -82,12 +82,12 @@ def _provide_name_in_files() -> None:
     sys.modules[NAME_IN_FILES] = module
 
 
-def _unsealed(data: bytes) -> tuple[bytes, bool]:
-    """The pickle without its trailer, and whether there was one. Raises `Damaged` if it doesn't fit."""
+def _without_trailer(data: bytes) -> tuple[bytes, bool]:
+    """The pickle without its trailer, and whether it had one. Raises `Damaged` if the checksum doesn't match."""
     if len(data) < _TRAILER.size:
         return data, False
     mark, size, checksum = _TRAILER.unpack_from(data, len(data) - _TRAILER.size)
-    if mark != _MARK:
+    if mark != _TRAILER_MARK:
         return data, False
     body = data[: -_TRAILER.size]
     if len(body) != size or crc32(body) != checksum:
@@ -96,7 +96,8 @@ def _unsealed(data: bytes) -> tuple[bytes, bool]:
 
 
 _TRAILER = Struct(">8sQI")
-_MARK = b"limpet\0\0"
+_TRAILER_MARK = b"limpet\0\0"
+"""As long as its field: a shorter one would be padded, and never be equal to what was read."""
 
 
 class _Pickler(pickle.Pickler):
@@ -107,7 +108,9 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, type) or kind.__module__ == "collections":
             return NotImplemented
         stored = TYPES.of_class(kind)
-        return NotImplemented if stored is None else (registered, (stored.name, stored.to(value)))
+        if stored is None:
+            return NotImplemented
+        return registered, (stored.name, stored.to(value))
 
 
 class _Allowed:
@@ -126,25 +129,34 @@ class _Allowed:
         fill: Callable[[Any, Any], None] | None = None,
         kind: type | None = None,
     ) -> None:
-        self.name, self.call, self.new, self.fill, self.kind = name, call, new, fill, kind
+        self.name = name
+        self.call = call
+        self.new = new
+        self.fill = fill
+        self.kind = kind
 
     def __repr__(self) -> str:
         return f"<the class or function {self.name}>"
 
 
-_Plain: Any = pickle._Unpickler
+_PythonUnpickler: Any = pickle._Unpickler
+"""The one in Python: the C one doesn't let a subclass see what it does with the values it has made."""
 
 
-class _Unpickler(_Plain):  # type: ignore[misc]  # the stubs know little of it
-    """Reads a pickle. In Python, as what the C one does with a value it has made can't be looked at."""
+class _Unpickler(_PythonUnpickler):  # type: ignore[misc]  # the stubs know little of it
+    """Reads a pickle, with each opcode that calls, fills or extends a value replaced by one that checks it first."""
 
     def __init__(self, file: BytesIO) -> None:
         super().__init__(file, encoding="latin-1")
         self.blank: dict[int, tuple[Any, _Allowed]] = {}
+        """Values that may still be filled, by their ids. They are kept here, so no id is used twice."""
 
     def find_class(self, module: str, name: str) -> Any:
-        module, name = _MOVED.get(module, module), _RENAMED.get(name, name)
-        return ... if (module, name) == ("builtins", "Ellipsis") else allowed(module, name)
+        module = _MOVED.get(module, module)
+        name = _RENAMED.get(name, name)
+        if (module, name) == ("builtins", "Ellipsis"):
+            return ...
+        return allowed(module, name)
 
     def get_extension(self, code: int) -> None:
         raise Forbidden(f"the extension {code} of copyreg")
@@ -168,7 +180,7 @@ class _Unpickler(_Plain):  # type: ignore[misc]  # the stubs know little of it
             raise Forbidden(f"to make a blank of {_named(stand_in)}")
         value = stand_in.new(*args)
         if stand_in.fill is not None:
-            self.blank[id(value)] = value, stand_in
+            self.blank[id(value)] = (value, stand_in)
         return value
 
     def _newobj_ex(self) -> None:
@@ -183,23 +195,23 @@ class _Unpickler(_Plain):  # type: ignore[misc]  # the stubs know little of it
 
     def _append(self) -> None:
         self._checked(-2, _LISTS)
-        _Plain.load_append(self)
+        _PythonUnpickler.load_append(self)
 
     def _appends(self) -> None:
         self._checked_below_mark(_LISTS)
-        _Plain.load_appends(self)
+        _PythonUnpickler.load_appends(self)
 
     def _setitem(self) -> None:
         self._checked(-3, _DICTS)
-        _Plain.load_setitem(self)
+        _PythonUnpickler.load_setitem(self)
 
     def _setitems(self) -> None:
         self._checked_below_mark(_DICTS)
-        _Plain.load_setitems(self)
+        _PythonUnpickler.load_setitems(self)
 
     def _additems(self) -> None:
         self._checked_below_mark((set,))
-        _Plain.load_additems(self)
+        _PythonUnpickler.load_additems(self)
 
     def _checked(self, place: int, kinds: tuple[type, ...]) -> None:
         _check_kind(self.stack[place], kinds)
@@ -208,7 +220,7 @@ class _Unpickler(_Plain):  # type: ignore[misc]  # the stubs know little of it
         _check_kind(self.metastack[-1][-1], kinds)
 
     dispatch = {  # noqa: RUF012  # it is the parent's, and never changed
-        **_Plain.dispatch,
+        **_PythonUnpickler.dispatch,
         pickle.REDUCE[0]: _reduce,
         pickle.NEWOBJ[0]: _newobj,
         pickle.NEWOBJ_EX[0]: _newobj_ex,
@@ -233,15 +245,13 @@ def _check_kind(value: Any, kinds: tuple[type, ...]) -> None:
 
 
 def _named(value: Any) -> str:
-    return (
-        value.name
-        if isinstance(value, _Allowed)
-        else f"a value of {type(value).__module__}.{type(value).__qualname__}"
-    )
+    if isinstance(value, _Allowed):
+        return value.name
+    return f"a value of {type(value).__module__}.{type(value).__qualname__}"
 
 
 def allowed(module: str, name: str) -> _Allowed:
-    """What stands for a name. Raises `Forbidden` for one that isn't in the table, nor that of a registered class."""
+    """What stands for a name. Raises `Forbidden` unless it is in the table or that of a registered class."""
     found = _STANDARD.get((module, name)) or _of_registered(module, name)
     if found is None:
         raise Forbidden(f"{module}.{name}")
@@ -272,13 +282,14 @@ def _named_tuple(cls: Any, parts: tuple[Any, ...]) -> Any:
 
 
 def _fill_dataclass(value: Any, contents: Any) -> None:
-    """Give a blank dataclass its attributes, in whichever of pickle's ways they come; its own code doesn't run."""
+    """Give a blank dataclass its attributes, in any of the forms that pickle uses; its own code isn't executed."""
     from dataclasses import fields
 
     if isinstance(contents, list):  # frozen, with slots
         contents = dict(zip([field.name for field in fields(value)], contents, strict=True))
-    parts = contents if isinstance(contents, tuple) else (contents,)
-    for part in parts:
+    if not isinstance(contents, tuple):
+        contents = (contents,)
+    for part in contents:
         for name, each in (part or {}).items():
             object.__setattr__(value, name, each)
 
@@ -288,14 +299,14 @@ def _fill_uuid(value: Any, contents: dict[str, Any]) -> None:
 
     number = contents["int"]
     if type(number) is not int or not 0 <= number < 1 << 128:
-        raise ValueError(f"{number!r} is no UUID")
+        raise ValueError(f"{number!r} isn't the number of a UUID")
     safe = dict.get(contents, "is_safe", SafeUUID.unknown.value)
     object.__setattr__(value, "int", number)
     object.__setattr__(value, "is_safe", SafeUUID(safe))
 
 
-def _late(module: str, name: str) -> Callable[..., Any]:
-    """A standard class that is imported when a value of it is made."""
+def _imported_late(module: str, name: str) -> Callable[..., Any]:
+    """A standard class, imported when the first value of it is made."""
 
     def make(*args: Any) -> Any:
         from importlib import import_module
@@ -314,7 +325,9 @@ def _blank_uuid() -> Any:
 def _zone(key: Any, from_cache: Any) -> Any:
     from zoneinfo import ZoneInfo
 
-    return ZoneInfo(key) if from_cache else ZoneInfo.no_cache(key)
+    if from_cache:
+        return ZoneInfo(key)
+    return ZoneInfo.no_cache(key)
 
 
 def _attribute(owner: Any, name: Any) -> Any:
@@ -334,23 +347,27 @@ def _encoded(text: str, encoding: str) -> bytes:
 
 
 def _bytearray(content: Any = b"", encoding: str = "latin-1") -> bytearray:
-    return bytearray(content if type(content) is bytes else _encoded(content, encoding))
+    if type(content) is not bytes:
+        content = _encoded(content, encoding)
+    return bytearray(content)
 
 
 def _fraction(*parts: Any) -> Any:
     from fractions import Fraction
 
     if len(parts) == 1 and not re.fullmatch(r"-?\d+(/\d+)?", str(parts[0])):
-        raise ValueError(f"{parts[0]!r} is no fraction")
+        raise ValueError(f"{parts[0]!r} isn't a fraction")
     return Fraction(*parts)
 
 
 def _defaultdict(factory: Any = None, *more: Any) -> Any:
     from collections import defaultdict
 
-    if factory is not None and (not isinstance(factory, _Allowed) or factory.kind not in _FACTORIES):
+    if factory is None:
+        return defaultdict(None, *more)
+    if not isinstance(factory, _Allowed) or factory.kind not in _FACTORIES:
         raise Forbidden(f"a defaultdict of {_named(factory)}")
-    return defaultdict(None if factory is None else factory.kind, *more)
+    return defaultdict(factory.kind, *more)
 
 
 def _table() -> dict[tuple[str, str], _Allowed]:
@@ -364,7 +381,7 @@ def _table() -> dict[tuple[str, str], _Allowed]:
         "uuid": ("SafeUUID",),
     }
     table = {
-        (module, name): _Allowed(f"{module}.{name}", _late(module, name))
+        (module, name): _Allowed(f"{module}.{name}", _imported_late(module, name))
         for module, names in late.items()
         for name in names
     }
@@ -372,8 +389,9 @@ def _table() -> dict[tuple[str, str], _Allowed]:
         table["pathlib._local", name] = table["pathlib", name]
     for cls in _FACTORIES:
         name = cls.__name__
-        made = table["builtins", name].call if ("builtins", name) in table else None
-        table["builtins", name] = _Allowed(f"builtins.{name}", made, kind=cls)
+        known = table.get(("builtins", name))
+        call = None if known is None else known.call
+        table["builtins", name] = _Allowed(f"builtins.{name}", call, kind=cls)
     calls: dict[tuple[str, str], Callable[..., Any]] = {
         ("builtins", "bytearray"): _bytearray,
         ("builtins", "getattr"): _attribute,
@@ -396,7 +414,7 @@ def _containers() -> tuple[tuple[type, ...], tuple[type, ...]]:
 
 _FACTORIES: tuple[type, ...] = (list, dict, set, int, float, str, bool, tuple, bytes)
 _LISTS, _DICTS = _containers()
-_MOVED = {"__builtin__": "builtins"}  # what the oldest protocols write, for Python 2 to read
+_MOVED = {"__builtin__": "builtins"}  # the name that the oldest protocols write, for Python 2
 _RENAMED = {"xrange": "range"}
 _STANDARD = _table()
 _provide_name_in_files()
