@@ -1,7 +1,8 @@
-"""Files that are there whole or not at all, whatever happens while they are written.
+"""Files that exist whole or not at all, whatever happens while they are written.
 
-A file is written under a temporary name beside its place, flushed, and only then given its name; flushing the
-directory makes the name last. Errors of the system come out as `StoreUnavailable` that says what to mend.
+A file is written under a temporary name in the same directory, flushed, and only then renamed; flushing the directory
+makes the new name survive a power loss. `explain` turns errors of the system into a `StoreUnavailable` that says
+what to do.
 """
 
 from __future__ import annotations
@@ -13,51 +14,51 @@ from pathlib import Path
 
 from limpet.errors import StoreUnavailable
 
-TEMPORARY = ".tmp"
-"""How the names of files end that are being written, or were when their writer was killed."""
+TEMPORARY_SUFFIX = ".tmp"
+"""How the names of unfinished files end: of those being written, and of those whose writer was killed."""
 
 
-def put(path: Path, data: bytes, *, flush: bool = True) -> None:
-    """Make `data` the content of the file, in place of what was there."""
+def replace_file(path: Path, data: bytes, *, flush: bool = True) -> None:
+    """Make `data` the content of the file, in place of its earlier content."""
     temporary = _temporary(path)
     try:
         _write(temporary, data, flush)
         os.replace(temporary, path)
     except BaseException:
-        _forget(temporary)
+        _remove(temporary)
         raise
     if flush:
         flush_directory(path.parent)
 
 
-def put_new(path: Path, data: bytes, *, flush: bool = True) -> None:
-    """The same for a file that must not be there yet. Raises `FileExistsError` if it is."""
+def create_file(path: Path, data: bytes, *, flush: bool = True) -> None:
+    """Make a new file with this content. Raises `FileExistsError` if it exists already."""
     temporary = _temporary(path)
     try:
         _write(temporary, data, flush)
-        _name(temporary, path)
+        _rename_new(temporary, path)
     finally:
-        _forget(temporary)
+        _remove(temporary)
     if flush:
         flush_directory(path.parent)
 
 
 def flush_directory(directory: Path) -> None:
-    """Make names that were given or taken away in a directory last."""
-    if os.name == "nt":  # directories can't be opened there
+    """Make files that were created, renamed or removed in a directory stay so after a power loss."""
+    if os.name == "nt":  # Windows can't open directories
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems can't flush a directory
             raise
     finally:
         os.close(descriptor)
 
 
 def make_directory(directory: Path, *, flush: bool = True) -> None:
-    """Make a directory, and those above it, unless it is there."""
+    """Make a directory, and those above it, unless it exists."""
     if directory.is_dir():
         return
     make_directory(directory.parent, flush=flush)
@@ -66,16 +67,16 @@ def make_directory(directory: Path, *, flush: bool = True) -> None:
         flush_directory(directory.parent)
 
 
-def explained(error: OSError, path: Path, doing: str = "written to") -> StoreUnavailable:
-    """What an error of the system means for whoever wants to use the file."""
-    meaning = _MEANINGS.get(error.errno or 0, "{error}")
-    reason = meaning.format(error=error.strerror or error, directory=path.parent)
+def explain(error: OSError, path: Path, doing: str = "written to") -> StoreUnavailable:
+    """An error of the system as one that says what it means for the file, and what to do."""
+    advice = _ADVICE.get(error.errno or 0, "{error}")
+    reason = advice.format(error=error.strerror or error, directory=path.parent)
     return StoreUnavailable(f"{path} can't be {doing}: {reason}")
 
 
 def _temporary(path: Path) -> Path:
-    """Beside the file, so that it can be renamed; never longer than the file's name may be."""
-    return path.with_name(f".{os.urandom(8).hex()}{TEMPORARY}")
+    """In the same directory, since a rename can't cross file systems. Short, so that its name is always allowed."""
+    return path.with_name(f".{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
 
 
 def _write(path: Path, data: bytes, flush: bool) -> None:
@@ -89,15 +90,15 @@ def _write(path: Path, data: bytes, flush: bool) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of `data`; a system may take less at a time."""
+    """Write all of `data`; one call of the system may write less."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _name(temporary: Path, path: Path) -> None:
-    """Give the file its name if no other has it."""
-    if os.name == "nt":
+def _rename_new(temporary: Path, path: Path) -> None:
+    """Give a file its name unless another file has it: a link fails then, where a rename would replace the other."""
+    if os.name == "nt":  # a rename fails there too
         os.rename(temporary, path)
         return
     try:
@@ -107,12 +108,12 @@ def _name(temporary: Path, path: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # Without links, the name is taken first; whoever looks in between finds an empty file, not a wrong one.
+        # Without links, an empty file reserves the name first. A reader in between finds it empty, not wrong.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         os.replace(temporary, path)
 
 
-def _forget(path: Path) -> None:
+def _remove(path: Path) -> None:
     with suppress(OSError):
         path.unlink()
 
@@ -120,18 +121,18 @@ def _forget(path: Path) -> None:
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 _WRITABLE = "let this user read and write {directory} and what is in it"
-_MEANINGS = {
+_ADVICE = {
     errno.ENOSPC: "the disk is full; free some space. What was saved before is safe",
     errno.EDQUOT: "this user's share of the disk is used up; free some space. What was saved before is safe",
     errno.EFBIG: "it would be larger than a file may be here",
     errno.EACCES: _WRITABLE,
     errno.EPERM: _WRITABLE,
     errno.EROFS: "its file system is read-only; use a directory elsewhere",
-    errno.EIO: "its disk fails; check it. What was saved before may be read from a copy",
+    errno.EIO: "its disk fails; check it, and restore earlier data from a copy",
     errno.ENOTDIR: "a part of the path is a file, not a directory; use another path",
     errno.EEXIST: "a part of the path is a file, not a directory; use another path",
     errno.EISDIR: "it is a directory; name a file in it",
-    errno.ENOENT: "{directory} is gone; make it again",
+    errno.ENOENT: "{directory} doesn't exist any more; make it again",
     errno.ENAMETOOLONG: "its name is longer than the file system allows; use a shorter one",
     errno.EMFILE: "this process has too many files open; close some, or allow more (ulimit -n)",
     errno.ENFILE: "the system has too many files open; close some",

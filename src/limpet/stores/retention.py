@@ -139,7 +139,7 @@ def clean_checkpoints(
     seconds, a timedelta, or a text such as "7d". With `dry_run`, nothing is deleted. Raises `UsageError`, and
     `StoreUnavailable` where a file can't be deleted.
     """
-    from limpet.stores.atomic_files import explained
+    from limpet.stores.atomic_files import explain
     from limpet.stores.user_stores.checkpoint_files import checkpoint_directory, written_at
 
     max_age = Retention(paused=older_than, newest=newest).age(PAUSED)
@@ -156,7 +156,7 @@ def clean_checkpoints(
             if not dry_run:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            raise explained(error, path) from error
+            raise explain(error, path) from error
         deleted.append(str(path))
     return deleted
 

@@ -304,9 +304,9 @@ def test_without_links_names_are_taken_all_the_same(tmp_path: Path, monkeypatch:
         path = tmp_path / f"{expected or 'one'}.pkl"
         if expected is None:
             with pytest.raises(FileExistsError):
-                durable.put_new(path, b"no")
+                durable.create_file(path, b"no")
         else:
-            durable.put_new(path, b"%d" % number)
+            durable.create_file(path, b"%d" % number)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"one.pkl": b"0", "two.pkl": b"2"}
 
 

@@ -9,7 +9,7 @@ from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.start import check_id
 from limpet.journal.export import new_run_of, packed, parcel_of, unpacked
 from limpet.journal.store import RUNNING, Tail
-from limpet.stores.atomic_files import explained, put
+from limpet.stores.atomic_files import explain, replace_file
 
 
 def export_run(client: LeaseClient, run_id: str, path: str | os.PathLike[str]) -> None:
@@ -17,9 +17,9 @@ def export_run(client: LeaseClient, run_id: str, path: str | os.PathLike[str]) -
     target = Path(path)
     data = packed(parcel_of(_read_at_rest(client, run_id)))
     try:
-        put(target, data)
+        replace_file(target, data)
     except OSError as error:
-        raise explained(error, target) from error
+        raise explain(error, target) from error
 
 
 def import_run(client: LeaseClient, path: str | os.PathLike[str], run_id: str | None) -> str:
@@ -28,7 +28,7 @@ def import_run(client: LeaseClient, path: str | os.PathLike[str], run_id: str | 
     try:
         data = source.read_bytes()
     except OSError as error:
-        raise explained(error, source, "read") from error
+        raise explain(error, source, "read") from error
     exported = unpacked(data, str(source))
     new_id = check_id(exported.run_id if run_id is None else run_id)
     client.store.create(new_run_of(exported, new_id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limpet.journal.store import RunHead
-from limpet.stores.atomic_files import explained
+from limpet.stores.atomic_files import explain
 from limpet.stores.files.locks import Stripe
 from limpet.stores.files.run_files import RunFiles
 
@@ -62,7 +62,7 @@ class Batch:
             try:
                 run.purge(head)
             except OSError as error:
-                self.failed[number] = explained(error, run.head_path)
+                self.failed[number] = explain(error, run.head_path)
         self._purged.clear()
 
     def _undo(self) -> None:

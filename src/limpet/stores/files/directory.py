@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from limpet.errors import StoreUnavailable
-from limpet.stores.atomic_files import TEMPORARY, explained, make_directory, put_new
+from limpet.stores.atomic_files import TEMPORARY_SUFFIX, create_file, explain, make_directory
 
 FORMAT = b"limpet files 1\n"
 MARKER = "FORMAT"
@@ -26,7 +26,7 @@ def prepare(path: Path, flush: bool) -> None:
                 f"{path} has something else in it ({sorted(others)[0]!r}): give Limpet a directory of its own"
             )
         with suppress(FileExistsError):
-            put_new(marker, FORMAT, flush=flush)
+            create_file(marker, FORMAT, flush=flush)
     found = marker.read_bytes()
     if found != FORMAT:
         raise StoreUnavailable(
@@ -41,7 +41,7 @@ def sweep(runs: Path) -> None:
     """Remove temporary files that killed writers left long ago."""
     with suppress(OSError):
         for entry in os.scandir(runs):
-            if entry.name.endswith(TEMPORARY) and entry.stat().st_mtime < time.time() - 3600:
+            if entry.name.endswith(TEMPORARY_SUFFIX) and entry.stat().st_mtime < time.time() - 3600:
                 os.unlink(entry.path)
 
 
@@ -51,4 +51,4 @@ def explaining(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise explained(error, Path(error.filename) if error.filename else path, "used") from error
+        raise explain(error, Path(error.filename) if error.filename else path, "used") from error

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from limpet.errors import DamagedRecord, RunNotFound
 from limpet.journal.store import RunHead
-from limpet.stores.atomic_files import flush_directory, put, write_all
+from limpet.stores.atomic_files import flush_directory, replace_file, write_all
 from limpet.stores.files.frames import (
     HEADER,
     MIXED,
@@ -163,7 +163,7 @@ class RunFiles:
 
     def _put(self, head: RunHead, place: Place) -> None:
         content = head_file(head, place)
-        put(self.head_path, content, flush=self.flush)
+        replace_file(self.head_path, content, flush=self.flush)
         self.stored = content
         self._stand(head, place)
 
@@ -195,7 +195,7 @@ class RunFiles:
             made.append(frame(seed, number, [record], None))
             at += len(made[-1])
         path = self.directory / f"{self.told}.{place.token}{JOURNAL}"
-        put(path, b"".join(made), flush=self.flush)
+        replace_file(path, b"".join(made), flush=self.flush)
         self._move_to(self.head, place._replace(end=at, whole=whole))
 
     def _move_to(self, head: RunHead, place: Place) -> None:

@@ -25,7 +25,7 @@ from limpet.errors import (
     UsageError,
 )
 from limpet.journal.encoding.codec import decode, encode
-from limpet.stores.atomic_files import explained, make_directory, put, put_new
+from limpet.stores.atomic_files import create_file, explain, make_directory, replace_file
 from limpet.stores.user_stores.checkpointer import KEY
 
 VERSION = "1.0"
@@ -72,14 +72,14 @@ class CheckpointFiles:
             path = self.directory / f"{name}.pkl"
             try:
                 make_directory(self.directory)
-                put_new(path, data)
+                create_file(path, data)
             except FileExistsError as error:
                 if not path.exists():  # it is the directory's path that is taken, by a file
-                    raise explained(error, path) from error
+                    raise explain(error, path) from error
                 number += 1
                 name = f"{stem}_{number}"
             except OSError as error:
-                raise explained(error, path) from error
+                raise explain(error, path) from error
             else:
                 return str(path)
 
@@ -110,9 +110,9 @@ def write_checkpoint(
     data = _content(stored_state, node, stored_config, time.time(), None)
     try:
         make_directory(target.parent)
-        put(target, data)
+        replace_file(target, data)
     except OSError as error:
-        raise explained(error, target) from error
+        raise explain(error, target) from error
     return str(target)
 
 
@@ -170,7 +170,7 @@ def _bytes_of(place: str) -> bytes:
     except IsADirectoryError as error:
         raise CheckpointNotFound(place, "it is a directory; name a file in it") from error
     except OSError as error:
-        raise explained(error, path, "read") from error
+        raise explain(error, path, "read") from error
 
 
 def _checked(place: str, found: Any) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def checkpoint_directory(given: str | os.PathLike[str]) -> Path:
     try:
         is_taken = directory.exists() and not directory.is_dir()
     except OSError as error:
-        raise explained(error, directory) from error
+        raise explain(error, directory) from error
     if is_taken:
         raise StoreUnavailable(f"{directory} can't be a checkpoint_dir: it is a file; use another path")
     return directory

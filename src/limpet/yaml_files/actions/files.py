@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.errors import ActionFailed
-from limpet.stores.atomic_files import TEMPORARY, make_directory, put
+from limpet.stores.atomic_files import TEMPORARY_SUFFIX, make_directory, replace_file
 from limpet.stores.user_stores.checkpoint_files import read_checkpoint, write_checkpoint
 from limpet.stores.user_stores.checkpointer import KEY
 
@@ -40,7 +40,7 @@ def write(ctx: Any, path: str, content: Any, format: str = "text") -> str:
             )
         make_directory(target.absolute().parent)
         mode = _mode(target)
-        put(target, data)
+        replace_file(target, data)
         os.chmod(target, mode)
     except (OSError, ValueError, TypeError, RecursionError) as problem:
         raise ActionFailed(
@@ -64,7 +64,7 @@ def _mode(target: Path) -> int:
     """The rights that a file has; of a new one, those that this process gives its files."""
     with suppress(OSError):
         return target.stat().st_mode & 0o7777
-    probe = target.with_name(f".{os.urandom(8).hex()}{TEMPORARY}")
+    probe = target.with_name(f".{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
     descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         return os.fstat(descriptor).st_mode & 0o7777
