@@ -44,8 +44,8 @@ from limpet.engine.sessions import resume as sessions
 from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, Commit, Lease, NewRun
-from limpet.testing.conformance.tools import ManualClock
-from support.sections import fan
+from limpet.testing.conformance.store_calls import ManualClock
+from support.graphs import fan
 
 AN_HOUR = 3600.0
 Transition = tuple[str, str, str]
