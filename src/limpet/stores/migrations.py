@@ -1,7 +1,7 @@
-"""The numbered files that lead from nothing to the present schema of a database.
+"""The numbered SQL files that lead from an empty database to the present schema.
 
-They lie in `stores/<kind>/migrations`, one directory for each kind of database, and are applied in the order of their
-numbers, which begin at 1 and have no gap. A file that was released is never changed: the next change of the schema
+They are in `stores/<kind>/migrations`, one directory for each kind of database, and are applied in the order of their
+numbers, which start at 1 and have no gap. A file that was released is never changed: the next change of the schema
 is another file.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Migration(NamedTuple):
-    """One step of a schema: its number, the name of its file and the SQL in it."""
+    """One step to the present schema: its number, the name of its file and the SQL in it."""
 
     version: int
     name: str
@@ -28,5 +28,5 @@ def migrations_of(kind: str) -> tuple[Migration, ...]:
 
 
 def sql_of(kind: str) -> str:
-    """The text of all of them, each under a line with its name: what an administrator would review, or run."""
+    """The SQL of all migrations, each under a line with its name, for an administrator to review or run."""
     return "\n".join(f"-- {each.name}\n{each.sql}" for each in migrations_of(kind))

@@ -215,7 +215,7 @@ def test_another_programs_tables_are_left_alone(
 ) -> None:
     name = database.partition("?")[0].rpartition("/")[2]
     postgres.sql("CREATE SCHEMA limpet", "CREATE TABLE limpet.runs (theirs int)", database=name)
-    with pytest.raises(StoreUnavailable, match=r"something else.*\?schema="):
+    with pytest.raises(StoreUnavailable, match=r"another program.*\?schema="):
         open_store()
     assert postgres.sql("SELECT * FROM limpet.runs", database=name) == []
     assert postgres.sql("SELECT to_regclass('limpet.schema_migrations')", database=name) == [(None,)]

@@ -105,7 +105,7 @@ def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE runs (theirs)")
     before = path.read_bytes()
-    with pytest.raises(StoreUnavailable, match="something else"):
+    with pytest.raises(StoreUnavailable, match="another program"):
         SQLiteStore(path)
     assert path.read_bytes() == before
 

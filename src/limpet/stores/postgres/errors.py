@@ -68,7 +68,7 @@ _MEANINGS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...]
     ),
     (
         (errors.DuplicateTable, errors.DuplicateFunction, errors.DuplicateObject),
-        "has tables of something else in the schema: choose another one with ?schema=",
+        "has another program's tables in the schema: choose another one with ?schema=",
     ),
     (errors.ProgramLimitExceeded, "can't hold a record of this size"),
     (

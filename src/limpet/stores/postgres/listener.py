@@ -1,7 +1,7 @@
 """Hearing of changes in a PostgreSQL database: a connection that listens, opened when somebody first waits.
 
 The server notifies with the transaction that changes something; see
-`stores/postgres/migrations/0002_runs_that_want_a_holder.sql`. Of the threads that wait one listens for all, and
+`stores/postgres/migrations/0002_due_and_priority.sql`. Of the threads that wait one listens for all, and
 when it leaves another takes its place. While the connection was away anything may have happened, so a broken one
 counts as a change, and so does a new one. Where notifications don't come through at all (a pooler that gives each
 transaction another session) nobody hears of anything: those who wait must look for themselves now and then.

@@ -1,12 +1,12 @@
-"""The connections to one SQLite file: one that writes, and as many that read as threads read at once.
+"""The connections to one SQLite file: one that writes, and one that reads for each thread that reads at the moment.
 
-Everything about SQLite that the store above should not have to know is here: locks and how long to wait
-for them, transactions, forks, and what its errors mean to a person.
+Everything about SQLite that the store above should not have to know is here: locks and how long to wait for them,
+transactions, forks, and what its errors mean to a person.
 
-A fork is the delicate one. SQLite keeps what it knows of a file's locks in the memory of the process. A
-child that inherits an open connection believes in locks that only its parent has, even on connections
-of its own, and once the parent is gone others remove the write-ahead log under the child's feet: what it
-then writes is lost. So everything is closed before a fork, and opened again when next needed.
+A fork is the delicate one. SQLite keeps what it knows of a file's locks in the memory of the process. A child
+that inherits an open connection believes in locks that only its parent has, even on its own connections. Once the
+parent has closed the file, other processes remove the write-ahead log while the child still writes to it, and
+what the child writes is lost. So everything is closed before a fork, and opened again when it is next needed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from limpet.stores.sqlite.schema import is_current, migrate
 
 Outcome = TypeVar("Outcome")
 
-PAUSE = 0.001
+LOCK_RETRY_DELAY = 0.001
 """Seconds between two attempts to get a lock. SQLite itself would wait up to 100 times as long, and longer the longer
 it has waited: of several processes that write without a break, one then gets hardly a turn."""
 
-FORK_PATIENCE = 5.0
+MAX_FORK_DELAY = 5.0
 """Seconds that a fork waits for the calls of other threads to end."""
 
-IDLE_READERS = 8
+MAX_IDLE_READERS = 8
 
-NOW_AND_THEN = 0.01
-"""Seconds between two looks at whether the file is still there, where a save takes hardly longer than a look."""
+FILE_CHECK_INTERVAL = 0.01
+"""Seconds between two checks that the file still exists, where a save takes hardly longer than a check."""
 
 
 class Connections:
@@ -49,9 +49,10 @@ class Connections:
         self._timeout = timeout
         self._writer: sqlite3.Cursor | None = None
         self._idle: list[sqlite3.Cursor] = []
-        self._start_afresh()
-        self._writer = self._persist(self._create)
-        self._file, self._looked = self._identity(), time.monotonic()
+        self._reset()
+        self._writer = self._until_unlocked(self._create)
+        self._file = self._identity()
+        self._checked_at = time.monotonic()
         _all.add(self)
 
     def __del__(self) -> None:
@@ -59,10 +60,13 @@ class Connections:
             self._close_idle_and_writer()
 
     def execute(self, statement: str, parameters: Sequence[Any]) -> int:
-        """Carry out one statement that is a transaction of its own; return how many rows it changed."""
+        """Carry out one statement that is a transaction by itself; return how many rows it changed.
+
+        The first attempt is written out, without a closure or a deadline: every step waits for this.
+        """
         if self._pid != os.getpid():
             self._abandon()
-        self._look()
+        self._check_file_before_write()
         with self._writing:
             cursor = self._writer or self._reopen_writer()
             try:
@@ -70,33 +74,34 @@ class Connections:
             except _DRIVER_ERRORS as error:
                 if not _is_busy(error):
                     raise self._explained(error) from error
-            return self._persist(lambda: cursor.execute(statement, parameters).rowcount)
+            return self._until_unlocked(lambda: cursor.execute(statement, parameters).rowcount)
 
     def write(self, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
         """Run `work` in a transaction that has the write lock; keep all it does, or nothing if it raises."""
         if self._pid != os.getpid():
             self._abandon()
-        self._look()
+        self._check_file_before_write()
         with self._writing:
             cursor = self._writer or self._reopen_writer()
-            return self._persist(lambda: self._transact(cursor, work))
+            return self._until_unlocked(lambda: self._transact(cursor, work))
 
     def read(self, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
-        """Run `work`, which only reads, on one moment's state of the file; no writer waits for it."""
+        """Run `work`, which only reads, on the state of the file at one moment; no writer waits for it."""
         if self._pid != os.getpid():
             self._abandon()
-        idle = self._begin_reading()
-        cursor = idle
+        cursor = self._begin_reading()
         try:
-            cursor = reader = idle or self._open()
-            return self._persist(lambda: _look(reader, work))
+            reader = cursor or self._open()
+            cursor = reader
+            return self._until_unlocked(lambda: _read_at_one_moment(reader, work))
         finally:
             self._end_reading(cursor)
 
     def check_file(self) -> None:
-        """See whether the file is still the one that was opened. If not, it is opened anew when next needed.
+        """Check that the file is still the one that was opened. If not, close it; the next call opens it again.
 
-        A file that was removed goes on taking what is written to it, for nobody: better to fail.
+        The system keeps accepting writes to a file that was deleted, and no process will ever read them. So a call
+        that finds the file missing has to fail.
         """
         found = self._identity()
         if found != self._file:
@@ -104,11 +109,11 @@ class Connections:
                 self._close_idle_and_writer()
                 self._file = found
 
-    def _look(self) -> None:
-        """The same before something is written: always where it goes to the disk, else now and then."""
+    def _check_file_before_write(self) -> None:
+        """Check the file before every write that goes to the disk, else once in `FILE_CHECK_INTERVAL`."""
         now = time.monotonic()
-        if self._flush or now - self._looked > NOW_AND_THEN:
-            self._looked = now
+        if self._flush or now - self._checked_at > FILE_CHECK_INTERVAL:
+            self._checked_at = now
             self.check_file()
 
     def _identity(self) -> tuple[int, int] | None:
@@ -119,7 +124,7 @@ class Connections:
         return found.st_dev, found.st_ino
 
     def close(self) -> None:
-        """Close what is idle now and, as soon as it is given back, what is in use."""
+        """Close the idle connections now, and those in use as soon as their calls end."""
         if self._pid != os.getpid():
             self._abandon()
         self.closed = True
@@ -142,7 +147,7 @@ class Connections:
             self._reading.notify_all()
             if cursor is None:
                 return
-            if self.closed or self._forking or len(self._idle) >= IDLE_READERS:
+            if self.closed or self._forking or len(self._idle) >= MAX_IDLE_READERS:
                 cursor.connection.close()
             else:
                 self._idle.append(cursor)
@@ -151,14 +156,15 @@ class Connections:
         path = str(self.path)
         cursor = self._connect("rwc")
         try:
-            if not _look(
-                cursor, lambda cursor: is_current(cursor, path)
-            ):  # as of one moment: others create too
+            # At one moment: another process may be creating the file just now, and what it has done so far would
+            # look like another program's database.
+            if not _read_at_one_moment(cursor, lambda cursor: is_current(cursor, path)):
                 self._transact(cursor, lambda cursor: migrate(cursor, path))
+            # With a write-ahead log readers don't wait for the writer, and a commit needs one fsync instead of two.
             (mode,) = cursor.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
                 raise StoreUnavailable(
-                    f"{path} can't have a write-ahead log there (a network drive?): use a local disk"
+                    f"{path} can't have a write-ahead log (is it on a network drive?): use a local disk"
                 )
         except BaseException:
             cursor.connection.close()
@@ -168,9 +174,10 @@ class Connections:
     def _open(self) -> sqlite3.Cursor:
         if self.closed:
             raise StoreUnavailable(f"the store at {self.path} was closed; open it again")
-        return self._persist(lambda: self._connect("rw"))
+        return self._until_unlocked(lambda: self._connect("rw"))
 
     def _connect(self, mode: str) -> sqlite3.Cursor:
+        # No timeout and no isolation level: waiting for locks and transactions are done here, not by the driver.
         connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
             uri=True,
@@ -178,19 +185,24 @@ class Connections:
             isolation_level=None,
             check_same_thread=False,
         )
-        connection.text_factory = _text
+        connection.text_factory = _decoded_text
         try:
             cursor = connection.cursor()
-            cursor.execute(f"PRAGMA synchronous = {'FULL' if self._flush else 'NORMAL'}")
-            # macOS: fsync alone leaves the data in the drive's cache. Elsewhere this does nothing.
-            cursor.execute(f"PRAGMA fullfsync = {'ON' if self._flush else 'OFF'}")
+            if self._flush:
+                cursor.execute("PRAGMA synchronous = FULL")
+                # macOS: fsync alone leaves the data in the drive's cache. Elsewhere this does nothing.
+                cursor.execute("PRAGMA fullfsync = ON")
+            else:
+                # The log is not flushed with each commit, which survives a kill of the process all the same.
+                cursor.execute("PRAGMA synchronous = NORMAL")
+                cursor.execute("PRAGMA fullfsync = OFF")
         except BaseException:
             connection.close()
             raise
         return cursor
 
-    def _persist(self, attempt: Callable[[], Outcome]) -> Outcome:
-        """Try until the file is free."""
+    def _until_unlocked(self, attempt: Callable[[], Outcome]) -> Outcome:
+        """Try until no other process has the file locked, for `timeout` seconds at most."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -198,10 +210,12 @@ class Connections:
             except _DRIVER_ERRORS as error:
                 if not _is_busy(error) or time.monotonic() >= deadline:
                     raise self._explained(error) from error
-            time.sleep(PAUSE)
+            time.sleep(LOCK_RETRY_DELAY)
 
     def _transact(self, cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
         try:
+            # IMMEDIATE takes the write lock first. A transaction that reads before it has the lock can be refused
+            # it for good, if another process writes in between.
             cursor.execute("BEGIN IMMEDIATE")
             outcome = work(cursor)
             cursor.execute("COMMIT")
@@ -222,7 +236,7 @@ class Connections:
         if isinstance(error, UnicodeEncodeError):
             return UsageError(f"{error.object!r} isn't text that SQLite can keep: {error.reason}")
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if isinstance(error, UnicodeDecodeError):  # in SQLite's own words about a damaged schema
+        if isinstance(error, UnicodeDecodeError):  # SQLite's message quotes a damaged schema
             code = sqlite3.SQLITE_CORRUPT
         if code == sqlite3.SQLITE_IOERR and _is_full(self.path.parent):
             code = sqlite3.SQLITE_FULL
@@ -237,38 +251,48 @@ class Connections:
             self._writer = None
 
     def _before_fork(self) -> None:
-        self._unwritten = self._writing.acquire(timeout=FORK_PATIENCE)
+        """Wait for running calls, keep new ones out, and close everything. Locks stay held until `_after_fork`."""
+        self._holds_writing = self._writing.acquire(timeout=MAX_FORK_DELAY)
         self._reading.acquire()
         self._forking = True
-        unread = self._reading.wait_for(lambda: not self._busy_readers, FORK_PATIENCE)
-        self._nothing_open = unread and self._unwritten
+        no_readers = self._reading.wait_for(lambda: not self._busy_readers, MAX_FORK_DELAY)
+        self._nothing_open = no_readers and self._holds_writing
         if self._nothing_open:
             self._close_idle_and_writer()
 
     def _after_fork(self) -> None:
+        """Allow calls again, in the parent and in the child."""
         if self._nothing_open:
             self._pid = os.getpid()
         self._forking = False
         self._reading.notify_all()
         self._reading.release()
-        if self._unwritten:
+        if self._holds_writing:
             self._writing.release()
 
     def _abandon(self) -> None:
-        """In a child that inherited connections after all: leave them open and unused, and begin anew."""
-        _inherited.extend([*self._idle, *([self._writer] if self._writer else [])])
-        self._writer, self._idle = None, []
-        self._start_afresh()
+        """In a child that inherited connections after all: leave them open and unused, and start without any.
 
-    def _start_afresh(self) -> None:
+        To close them would have SQLite act on locks that only the parent holds.
+        """
+        _inherited.extend(self._idle)
+        if self._writer is not None:
+            _inherited.append(self._writer)
+        self._writer = None
+        self._idle = []
+        self._reset()
+
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._writing: threading.Lock = threading.Lock()
         self._reading: threading.Condition = threading.Condition(threading.Lock())
         self._busy_readers: int = 0
-        self._forking = self._unwritten = self._nothing_open = False
+        self._forking = False
+        self._holds_writing = False
+        self._nothing_open = False
 
 
-def _look(cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
+def _read_at_one_moment(cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
     try:
         cursor.execute("BEGIN")
         return work(cursor)
@@ -277,13 +301,13 @@ def _look(cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Outcome]) -> 
             cursor.execute("ROLLBACK")
 
 
-def _text(data: bytes) -> str:
-    """Text as it is stored; what isn't text any more is left to the checksums."""
+def _decoded_text(data: bytes) -> str:
+    """Text as it is stored. What damage has made unreadable is left for the checksums to report."""
     return data.decode("utf-8", "replace")
 
 
 def _is_full(directory: Path) -> bool:
-    """Whether there is too little room for SQLite's files: not all that fails for that is reported as such."""
+    """Whether the disk is full: SQLite reports some failures for want of space as other errors."""
     from shutil import disk_usage
 
     try:
@@ -303,27 +327,31 @@ _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 _MEANINGS = {
     **dict.fromkeys(
         _BUSY,
-        "was locked by another process for {timeout:g} s: end whatever holds it, or allow a longer timeout",
+        "was locked by another process for {timeout:g} s: end that process, or allow a longer timeout",
     ),
     sqlite3.SQLITE_FULL: "has no room to grow: free space on its disk; what was saved before is safe",
     sqlite3.SQLITE_IOERR: "can't be written to or read: check its disk; what was saved before is safe",
     sqlite3.SQLITE_READONLY: "can't be written to: let this user write the file and its directory",
-    sqlite3.SQLITE_CANTOPEN: "can't be opened: check that it exists, and let this user write the file "
-    "and its directory",
+    sqlite3.SQLITE_CANTOPEN: (
+        "can't be opened: check that it exists, and let this user write the file and its directory"
+    ),
     sqlite3.SQLITE_PERM: "can't be opened: let this user read and write the file and its directory",
     sqlite3.SQLITE_NOTADB: "is not a SQLite database: use another file, or move this one away",
-    sqlite3.SQLITE_CORRUPT: "is damaged: restore a copy, or save what is left with the .recover of sqlite3",
+    sqlite3.SQLITE_CORRUPT: (
+        "is damaged: restore a copy, or save what can be read with the .recover command of sqlite3"
+    ),
     sqlite3.SQLITE_TOOBIG: "can't hold a record of this size",
 }
 
 _all: WeakSet[Connections] = WeakSet()
 _paused: list[Connections] = []
-_one_fork = threading.Lock()
+_fork_lock = threading.Lock()
 _inherited: list[sqlite3.Cursor] = []
+"""Connections of the parent, kept so that they are never collected, and so never closed."""
 
 
 def _before_fork() -> None:
-    _one_fork.acquire()
+    _fork_lock.acquire()
     _paused.extend(_all)
     for connections in _paused:
         connections._before_fork()
@@ -333,11 +361,11 @@ def _after_fork() -> None:
     for connections in _paused:
         connections._after_fork()
     _paused.clear()
-    _one_fork.release()
+    _fork_lock.release()
 
 
 def _at_exit() -> None:
-    """Close what is open, so that SQLite folds the log into the file and takes it away."""
+    """Close all connections, so that SQLite moves the log into the file and deletes it."""
     for connections in list(_all):
         connections.close()
 

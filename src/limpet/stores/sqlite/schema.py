@@ -1,7 +1,7 @@
-"""What a SQLite file of Limpet looks like inside, and how one comes to be.
+"""The schema of a SQLite file, and bringing a file to it.
 
-The files in `stores/sqlite/migrations` lead from nothing to the present schema; see `stores/migrations.py`. A
-database carries the number of the newest that was applied as its `user_version`.
+The files in `stores/sqlite/migrations` lead from an empty file to the present schema; see `stores/migrations.py`. The
+`user_version` of a file is the number of the newest migration that was applied to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ APPLICATION_ID = 0x4C4D4A31
 """Marks a file as ours ("LMJ1"), so that another program's database is never written to."""
 
 VERSION = 3
-"""The number of the newest migration. Here as well, so that a file that has it is opened without reading them."""
+"""The number of the newest migration. Stated here too, so that a file that has it is opened without reading them."""
 
 
 def migrations() -> tuple[Migration, ...]:
@@ -37,7 +37,7 @@ def is_current(cursor: sqlite3.Cursor, path: str) -> bool:
         (tables,) = cursor.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if owner or version or tables:
             raise StoreUnavailable(
-                f"{path} is a SQLite database of something else: give Limpet a file of its own"
+                f"{path} is another program's SQLite database: give Limpet a file of its own"
             )
         return False
     if version > VERSION:
@@ -49,7 +49,7 @@ def is_current(cursor: sqlite3.Cursor, path: str) -> bool:
 
 
 def migrate(cursor: sqlite3.Cursor, path: str) -> None:
-    """Bring the file to the present schema, inside the caller's transaction, which has the write lock."""
+    """Bring the file to the present schema, inside the caller's transaction, which holds the write lock."""
     if is_current(cursor, path):
         return
     (version,) = cursor.execute("PRAGMA user_version").fetchone()
@@ -62,7 +62,7 @@ def migrate(cursor: sqlite3.Cursor, path: str) -> None:
 
 
 def _statements(sql: str) -> Iterator[str]:
-    """The statements of a file. (`executescript` would end the transaction that they are to be in.)"""
+    """The statements of a file, one by one: `executescript` would end the transaction that they belong to."""
     statement = ""
     for part in re.split("(?<=;)", sql):
         statement += part

@@ -1,9 +1,17 @@
 """Runs in one SQLite file: nothing to set up, shared by the processes of one machine.
 
-The journal only ever grows by `INSERT`, and the common commit (one record, nothing new for the head) is
-a single statement that checks the fence, the sequence number and the signal, inserts, and is its own
-transaction. The head is a row that such commits leave alone; its sequence number is that of the newest
-record, looked up when asked for.
+The journal only ever grows by `INSERT`, and the common commit (one record, nothing new for the head) is a single
+statement that checks the fence, the sequence number and the signal, inserts, and is its own transaction: see
+`APPEND` in `statements.sql`. It runs in the thread that calls `append`: waking a writer thread, and waiting for it,
+would take longer than the statement. When commits of several runs come in one call (group commit), they share one
+transaction, and so one fsync.
+
+The row of a run, its head, is written only when the head changes: when the run is created, claimed, renewed,
+released, signalled, or given a status, a note or a snapshot. Plain commits leave it alone, so they write one row
+instead of two; the head's sequence number is that of the newest record, looked up when it is asked for. Each
+change of the row renews its checksum.
+
+SQLite allows one writer at a time. The write-ahead log (WAL) lets readers continue meanwhile; see `connections.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +23,8 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +51,41 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores.heads import held_conflict, is_held, refusal
-from limpet.stores.sqlite import queries
 from limpet.stores.sqlite.connections import Connections
+from limpet.stores.sqlite.rows import (
+    MAX_RECORDS,
+    SEQUENCE,
+    changes_of,
+    checksum,
+    condition_of,
+    head_of,
+    placeholders,
+    record_id,
+    values_of,
+)
+from limpet.stores.statements import statements_of
 
-MOST_REMEMBERED = 10_000
-"""Runs whose row ids are kept in memory."""
+MAX_CACHED_ROW_IDS = 10_000
+"""Runs whose row ids are kept in memory. A row id is never used for another run, so it can't get stale."""
 
 LARGEST = 999_999_000
 """Bytes of the largest record: SQLite's limit for a row, less what the row's other columns may need."""
+
+COMMITS_PER_STATEMENT = 64
+"""Commits in one statement, of five values each: SQLite takes 999 values at least, and up to 500 rows."""
+
+SQL = statements_of("sqlite")
+
+APPEND = SQL["APPEND"]
 
 
 class SQLiteStore:
     """Keeps runs in the SQLite file at `path`, which is created if it is missing.
 
-    `level` is what an acknowledged save survives: "disk" a power loss (an fsync for each commit), "process"
-    a kill of the process. `timeout` is how many seconds to wait while other processes keep the file
-    locked. Threads may share a store, processes may share its file, and a fork may happen at any time.
-    Raises `StoreUnavailable` where the file can't be opened and written.
+    `level` is what an acknowledged save survives: "disk" a power failure (an fsync for each commit), "process" a
+    kill of the process. `timeout` is how many seconds to wait while other processes keep the file locked. Threads
+    may share a store, processes may share its file, and a fork may happen at any time. Raises `StoreUnavailable` if
+    the file can't be opened and written.
     """
 
     def __init__(
@@ -72,11 +100,11 @@ class SQLiteStore:
             raise UsageError(f'a SQLite store has the level "disk" or "process", not {level!r}')
         if not 0 <= timeout <= 1e9:
             raise UsageError(f"timeout is a number of seconds, not {timeout!r}")
-        self.path = _usable(path)
+        self.path = _checked(path)
         self.abilities = Abilities(level=level, shared=True)
         self.clock = clock
         self._connections = Connections(self.path, flush=level == "disk", timeout=timeout)
-        self._rows: dict[str, int] = {}
+        self._row_ids: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.path)!r}, level={self.abilities.level!r})"
@@ -89,22 +117,26 @@ class SQLiteStore:
     def create(self, run: NewRun) -> Lease | None:
         def work(cursor: sqlite3.Cursor) -> tuple[int, float | None]:
             now = self.clock()
-            until = None if run.holder is None else now + run.ttl
-            if cursor.execute(queries.CREATE, queries.row_of(run, now, until)).rowcount == 0:
+            lease_until = None
+            if run.holder is not None:
+                lease_until = now + run.ttl
+            if cursor.execute(SQL["CREATE"], values_of(run, now, lease_until)).rowcount == 0:
                 raise RunExists(run.run_id)
-            row = cursor.lastrowid or 0
-            queries.insert(cursor, row, 1, run.records)
-            queries.seal(cursor, row)
-            return row, until
+            row_id = cursor.lastrowid or 0
+            _insert(cursor, row_id, 1, run.records)
+            _set_checksum(cursor, row_id)
+            return row_id, lease_until
 
-        row, until = self._connections.write(work)
-        self._remember(run.run_id, row)
-        return None if until is None else Lease(run.run_id, 1, until)
+        row_id, lease_until = self._connections.write(work)
+        self._remember(run.run_id, row_id)
+        if lease_until is None:
+            return None
+        return Lease(run.run_id, 1, lease_until)
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         if len(commits) == 1:
-            alone = self._as_statement(commits[0])
-            if alone is not None and self._connections.execute(queries.APPEND, alone) == 1:
+            values = self._plain_values(commits[0])
+            if values is not None and self._connections.execute(APPEND, values) == 1:
                 return [None]
         elif not commits:
             return []
@@ -115,25 +147,28 @@ class SQLiteStore:
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         def work(cursor: sqlite3.Cursor) -> Tail:
-            row, head = self._find(cursor, run_id)
+            row_id, head = self._find(cursor, run_id)
             start = head.snapshot if first is None else max(first, 0)
             stop = head.sequence if last is None else max(last, 0)
-            bounds = min(start, head.sequence + 1), min(stop, head.sequence)
-            found = cursor.execute(queries.READ, [queries.record_id(row, each) for each in bounds]).fetchall()
+            lowest = record_id(row_id, min(start, head.sequence + 1))
+            highest = record_id(row_id, min(stop, head.sequence))
+            found = cursor.execute(SQL["READ"], (lowest, highest)).fetchall()
+            # What damage turned into text or a number is given as no bytes: opening the record then reports it.
             records = [data if type(data) is bytes else b"" for _, data in found]
-            return Tail(head, found[0][0] if found else head.sequence + 1, records)
+            first_found = found[0][0] if found else head.sequence + 1
+            return Tail(head, first_found, records)
 
         return self._connections.read(work)
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         def work(cursor: sqlite3.Cursor) -> Lease:
-            row, head = self._find(cursor, run_id)
+            row_id, head = self._find(cursor, run_id)
             now = self.clock()
             if is_held(head, now) and instead_of != head.fence:
                 raise held_conflict(head, now)
             lease = Lease(run_id, head.fence + 1, now + ttl, head.crashes + (head.holder is not None))
-            cursor.execute(queries.CLAIM, (lease.fence, lease.crashes, holder, lease.until, now, row))
-            queries.seal(cursor, row)
+            cursor.execute(SQL["CLAIM"], (lease.fence, lease.crashes, holder, lease.until, now, row_id))
+            _set_checksum(cursor, row_id)
             return lease
 
         return self._connections.write(work)
@@ -151,72 +186,75 @@ class SQLiteStore:
     def release(self, lease: Lease) -> None:
         def work(cursor: sqlite3.Cursor) -> None:
             with suppress(RunNotFound):
-                row, head = self._find(cursor, lease.run_id)
+                row_id, head = self._find(cursor, lease.run_id)
                 if head.fence == lease.fence:
-                    cursor.execute(queries.RELEASE, (row,))
-                    queries.seal(cursor, row)
+                    cursor.execute(SQL["RELEASE"], (row_id,))
+                    _set_checksum(cursor, row_id)
 
         self._connections.write(work)
 
     def signal(self, run_id: str, signal: str) -> None:
         def work(cursor: sqlite3.Cursor) -> None:
-            row, _ = self._find(cursor, run_id)
-            cursor.execute(queries.SIGNAL, (signal, row))
-            queries.seal(cursor, row)
+            row_id, _ = self._find(cursor, run_id)
+            cursor.execute(SQL["SIGNAL"], (signal, row_id))
+            _set_checksum(cursor, row_id)
 
         self._connections.write(work)
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         now = self.clock()
         values = (now, now, json.dumps(list(graphs)), limit)
-        rows = self._connections.read(lambda cursor: cursor.execute(queries.READY, values).fetchall())
-        return [head for head in map(self._sound, rows) if head is not None]
+        rows = self._connections.read(lambda cursor: cursor.execute(SQL["READY"], values).fetchall())
+        return self._undamaged(rows)
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        conditions, values = queries.where(which, self.clock())
-        query = f"{queries.HEAD} {conditions} ORDER BY created DESC, run_id DESC LIMIT ? OFFSET ?"
-        values += (-1 if which.limit is None else which.limit), which.offset
+        condition, values = condition_of(which, self.clock())
+        query = f"{SQL['HEAD']} {condition} ORDER BY created DESC, run_id DESC LIMIT ? OFFSET ?"
+        values.append(-1 if which.limit is None else which.limit)
+        values.append(which.offset)
         rows = self._connections.read(lambda cursor: cursor.execute(query, values).fetchall())
-        return [head for head in map(self._sound, rows) if head is not None]
+        return self._undamaged(rows)
 
     def prune(self, run_id: str, before: int) -> int:
         def work(cursor: sqlite3.Cursor) -> int:
-            row, head = self._find(cursor, run_id)
+            row_id, head = self._find(cursor, run_id)
             last = min(max(before, 0), head.snapshot) - 1
-            return self._drop(cursor, row, last)
+            return _delete_records(cursor, row_id, last)
 
         return self._connections.write(work)
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
         def work(cursor: sqlite3.Cursor) -> int:
             now = self.clock()
-            old = f"WHERE status IN ({queries.marks(statuses)}) AND updated <= ? AND {queries.FREE}"
+            condition = f"status IN ({placeholders(statuses)}) AND updated <= ? AND {SQL['UNHELD']}"
             values = (*statuses, now - older_than, now)
-            found = cursor.execute(f"{queries.HEAD} {old}", values).fetchall()
-            gone = [row[0] for row in found if self._sound(row) is not None]
-            for row in gone:
-                self._remove(cursor, row)
-            return len(gone)
+            rows = cursor.execute(f"{SQL['HEAD']} WHERE {condition}", values).fetchall()
+            count = 0
+            for row in rows:
+                if self._undamaged([row]):
+                    _delete_run(cursor, row[0])
+                    count += 1
+            return count
 
         return self._connections.write(work)
 
     def delete(self, run_id: str) -> None:
         def work(cursor: sqlite3.Cursor) -> None:
             try:
-                row, head = self._find(cursor, run_id)
+                row_id, head = self._find(cursor, run_id)
             except DamagedRecord:
-                (row,) = cursor.execute("SELECT id FROM runs WHERE run_id = ?", (run_id,)).fetchone()
-                return self._remove(cursor, row)
+                (row_id,) = cursor.execute("SELECT id FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+                return _delete_run(cursor, row_id)
             now = self.clock()
             if is_held(head, now):
                 raise held_conflict(head, now)
-            return self._remove(cursor, row)
+            return _delete_run(cursor, row_id)
 
         self._connections.write(work)
-        self._rows.pop(run_id, None)
+        self._row_ids.pop(run_id, None)
 
     def faults(self) -> Sequence[str]:
-        """What SQLite finds wrong with the file, as a whole: each page of it is read."""
+        """What SQLite finds wrong with the file as a whole: it reads every page."""
         try:
             found = self._connections.read(
                 lambda cursor: cursor.execute("PRAGMA integrity_check(20)").fetchall()
@@ -228,8 +266,8 @@ class SQLiteStore:
     def close(self) -> None:
         self._connections.close()
 
-    def _as_statement(self, commit: Commit) -> tuple[Any, ...] | None:
-        """The parameters of `APPEND`, if that is all there is to do for this commit."""
+    def _plain_values(self, commit: Commit) -> tuple[Any, ...] | None:
+        """The parameters of `APPEND`, if one more record is all that this commit changes."""
         records = commit.records
         if (
             len(records) != 1
@@ -239,97 +277,141 @@ class SQLiteStore:
             or commit.purge
             or commit.on_signal is OnSignal.CLEAR
             or len(records[0]) > LARGEST
-            or not 0 < commit.expected < queries.MOST_RECORDS
+            or not 0 < commit.expected < MAX_RECORDS
         ):
             return None
-        row = self._rows.get(commit.run_id)
-        if row is None:
+        row_id = self._row_ids.get(commit.run_id)
+        if row_id is None:
             return None
-        before = queries.record_id(row, commit.expected)
-        return before + 1, records[0], row, commit.fence, before
+        before = record_id(row_id, commit.expected)
+        return before + 1, records[0], row_id, commit.fence, before
 
     def _apply_all(
         self, cursor: sqlite3.Cursor, commits: Sequence[Commit]
     ) -> builtins.list[Exception | None]:
-        """Carry out what is plain by one statement, if all of it can be, and the rest one by one."""
-        plain = [self._as_statement(commit) for commit in commits]
-        together = [each for each in plain if each is not None]
-        if len({commit.run_id for commit in commits}) < len(commits):
-            together = []
-        if len(together) < 2 or not queries.append_all(cursor, together):
+        """Carry out the plain commits by one statement, if all of them can be, and the others one by one."""
+        values = [self._plain_values(commit) for commit in commits]
+        plain = [each for each in values if each is not None]
+        has_repeated_run = len({commit.run_id for commit in commits}) < len(commits)
+        if has_repeated_run or len(plain) < 2 or not _append_many(cursor, plain):
             return [self._apply(cursor, commit) for commit in commits]
-        pairs = zip(commits, plain, strict=True)
-        return [self._apply(cursor, commit) if alone is None else None for commit, alone in pairs]
+        outcomes: list[Exception | None] = []
+        for commit, plain_values in zip(commits, values, strict=True):
+            outcomes.append(self._apply(cursor, commit) if plain_values is None else None)
+        return outcomes
 
     def _apply(self, cursor: sqlite3.Cursor, commit: Commit) -> Exception | None:
-        alone = self._as_statement(commit)
-        if alone is not None and cursor.execute(queries.APPEND, alone).rowcount == 1:
+        """Carry out one commit inside the caller's transaction; return why it is refused, or None."""
+        values = self._plain_values(commit)
+        if values is not None and cursor.execute(APPEND, values).rowcount == 1:
             return None
         try:
-            row, head = self._find(cursor, commit.run_id)
+            row_id, head = self._find(cursor, commit.run_id)
         except StoreError as missing:
             return missing
         now = self.clock()
         refused = refusal(commit, head, now) or _too_large(commit)
-        if refused is None:
-            if commit.purge:
-                self._drop(cursor, row)
-            else:
-                queries.insert(cursor, row, commit.expected + 1, commit.records)
-            if queries.change_head(cursor, row, commit, now):
-                queries.seal(cursor, row)
-        return refused
+        if refused is not None:
+            return refused
+        if commit.purge:
+            _delete_records(cursor, row_id)
+        else:
+            _insert(cursor, row_id, commit.expected + 1, commit.records)
+        changes = changes_of(commit, now)
+        if changes:
+            columns = ", ".join(f"{column} = ?" for column in changes)
+            cursor.execute(f"UPDATE runs SET {columns} WHERE id = ?", (*changes.values(), row_id))
+            _set_checksum(cursor, row_id)
+        return None
 
     def _renew(self, cursor: sqlite3.Cursor, lease: Lease, now: float, until: float) -> str | None:
-        """Prolong one lease; return "", the waiting signal, or None if the lease is lost."""
+        """Renew one lease; return "", the waiting signal, or None if the lease is no longer valid."""
         try:
-            row, head = self._find(cursor, lease.run_id)
+            row_id, head = self._find(cursor, lease.run_id)
         except (RunNotFound, DamagedRecord):
             return None
         if head.fence != lease.fence or head.holder is None:
             return None
-        cursor.execute(queries.RENEW, (until, now, row))
-        queries.seal(cursor, row)
+        cursor.execute(SQL["RENEW"], (until, now, row_id))
+        _set_checksum(cursor, row_id)
         return head.signal or ""
 
     def _find(self, cursor: sqlite3.Cursor, run_id: str) -> tuple[int, RunHead]:
-        row = cursor.execute(queries.FIND, (run_id,)).fetchone()
+        """The row id and the head of a run. Raises `RunNotFound`, `DamagedRecord`."""
+        row = cursor.execute(SQL["FIND"], (run_id,)).fetchone()
         if row is None:
             raise RunNotFound(run_id)
         if row[1] != run_id:
-            raise DamagedRecord(run_id, 0, f"{self.path} leads to run {row[1]!r} in its place")
+            raise DamagedRecord(run_id, 0, f"the index of {self.path} leads to run {row[1]!r} instead")
         self._remember(run_id, row[0])
-        return row[0], queries.head_of(row)
+        return row[0], head_of(row)
 
-    def _remember(self, run_id: str, row: int) -> None:
-        if len(self._rows) >= MOST_REMEMBERED:
-            self._rows.clear()
-        self._rows[run_id] = row
+    def _remember(self, run_id: str, row_id: int) -> None:
+        if len(self._row_ids) >= MAX_CACHED_ROW_IDS:
+            self._row_ids.clear()
+        self._row_ids[run_id] = row_id
 
-    def _sound(self, row: Sequence[Any]) -> RunHead | None:
-        """The head in a row, or None, with a warning, if it is damaged."""
-        try:
-            return queries.head_of(row)
-        except DamagedRecord as damage:
-            from logging import getLogger
+    def _undamaged(self, rows: Iterable[Sequence[Any]]) -> builtins.list[RunHead]:
+        """The heads in these rows. Damaged ones are skipped, with a warning in the log."""
+        heads = []
+        for row in rows:
+            try:
+                heads.append(head_of(row))
+            except DamagedRecord as damage:
+                from logging import getLogger
 
-            getLogger("limpet.stores").warning("%s: a run is passed over: %s", self.path, damage)
-            return None
-
-    def _remove(self, cursor: sqlite3.Cursor, row: int) -> None:
-        self._drop(cursor, row)
-        cursor.execute("DELETE FROM runs WHERE id = ?", (row,))
-
-    def _drop(self, cursor: sqlite3.Cursor, row: int, last: int = queries.MOST_RECORDS) -> int:
-        """Remove the records of a run up to number `last`; returns how many there were."""
-        bounds = queries.record_id(row, 0), queries.record_id(row, last)
-        return cursor.execute(queries.DROP, bounds).rowcount
+                getLogger("limpet.stores").warning("%s: a damaged run is skipped: %s", self.path, damage)
+        return heads
 
 
-def _usable(path: str | os.PathLike[str]) -> Path:
+def _insert(cursor: sqlite3.Cursor, row_id: int, first: int, records: Sequence[bytes]) -> None:
+    """Add records to the run of this row id, numbered from `first`."""
+    cursor.executemany(SQL["INSERT_RECORD"], enumerate(records, record_id(row_id, first)))
+
+
+def _append_many(cursor: sqlite3.Cursor, plain: Sequence[tuple[Any, ...]]) -> bool:
+    """Carry out what would be an `APPEND` each, of different runs, if all of it can be; otherwise nothing.
+
+    The statements have a power of two of rows, so that there are few of them to prepare. The last commit, sent more
+    than once, fills the statement up; its number is taken by then, so that the repetitions are ignored.
+    """
+    for start in range(0, len(plain), COMMITS_PER_STATEMENT):
+        part = plain[start : start + COMMITS_PER_STATEMENT]
+        size = 1 << (len(part) - 1).bit_length()
+        values = [*chain.from_iterable(part), *part[-1] * (size - len(part))]
+        if cursor.execute(_append_statement(size), values).rowcount != len(part):
+            cursor.execute("ROLLBACK")
+            cursor.execute("BEGIN IMMEDIATE")
+            return False
+    return True
+
+
+@cache
+def _append_statement(size: int) -> str:
+    return SQL["APPEND_MANY"].replace("{rows}", ", ".join(["(?, ?, ?, ?, ?)"] * size))
+
+
+def _set_checksum(cursor: sqlite3.Cursor, row_id: int) -> None:
+    """Renew the checksum of a head. Follows every change of it, in the same transaction."""
+    row = cursor.execute(SQL["FIND_ROW"], (row_id,)).fetchone()
+    sequence = row[SEQUENCE]
+    cursor.execute(SQL["SET_CHECKSUM"], (sequence, checksum(row, sequence), row_id))
+
+
+def _delete_run(cursor: sqlite3.Cursor, row_id: int) -> None:
+    _delete_records(cursor, row_id)
+    cursor.execute(SQL["DELETE_RUN"], (row_id,))
+
+
+def _delete_records(cursor: sqlite3.Cursor, row_id: int, last: int = MAX_RECORDS) -> int:
+    """Delete the records of a run up to number `last`; returns how many there were."""
+    return cursor.execute(SQL["DELETE_RECORDS"], (record_id(row_id, 0), record_id(row_id, last))).rowcount
+
+
+def _checked(path: str | os.PathLike[str]) -> Path:
     text = os.fspath(path)
     if not text or Path(text).name == ":memory:":
-        raise UsageError(f'{text!r} is no file: for a store in memory use "memory" (or MemoryStore())')
+        raise UsageError(f'{text!r} is not a file: for a store in memory use "memory" (or MemoryStore())')
     found = Path(text).resolve()
     if not found.parent.is_dir():
         raise StoreUnavailable(f"can't open {found}: create the directory {found.parent} first")
@@ -342,8 +424,8 @@ def _too_large(commit: Commit) -> TooLarge | None:
     size = max(map(len, commit.records), default=0)
     if size > LARGEST:
         what = f"a record of {size:,} bytes is more than SQLite can hold ({LARGEST:,})"
-    elif commit.expected + len(commit.records) > queries.MOST_RECORDS:
-        what = f"its journal is as long as it can be here ({queries.MOST_RECORDS:,} records)"
+    elif commit.expected + len(commit.records) > MAX_RECORDS:
+        what = f"its journal has as many records as SQLite can hold ({MAX_RECORDS:,})"
     else:
         return None
     return TooLarge(f"run {commit.run_id!r}: {what}")

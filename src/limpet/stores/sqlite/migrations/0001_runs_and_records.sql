@@ -1,7 +1,7 @@
 -- Runs and their journals.
 
--- AUTOINCREMENT: a row id that was once of one run is never of another, so it can be remembered.
--- "sequence" is the newest record's number only where that record is gone (a purged journal).
+-- AUTOINCREMENT: a row id is never used again for another run, so a process can remember it.
+-- "sequence" is the number of the newest record only where that record was deleted (a purged journal).
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id TEXT NOT NULL UNIQUE,
@@ -24,6 +24,6 @@ CREATE INDEX runs_by_creation ON runs (created, run_id);
 CREATE INDEX runs_by_status ON runs (status, created, run_id);
 CREATE INDEX runs_by_parent ON runs (parent) WHERE parent IS NOT NULL;
 
--- The id of a record is the row id of its run and its own number, put together: one tree, no index, and the
--- records of a run lie side by side.
+-- The id of a record is the row id of its run, shifted by 32 bits, plus the record's number. So there is one tree and
+-- no index, and the records of a run are next to each other.
 CREATE TABLE records (id INTEGER PRIMARY KEY, data BLOB NOT NULL);

@@ -1,0 +1,81 @@
+-- The statements of the SQLite store. `stores/statements.py` reads them.
+--
+-- The id of a record is the row id of its run, shifted by 32 bits, plus the record's number.
+
+-- name: HEAD
+-- All that is known of a run. Most commits only add a record and leave the row of the run alone, so the number of
+-- the newest record is looked up; "sequence" of the row counts where the journal was purged.
+SELECT id, run_id, graph, status,
+    max(sequence, coalesce((
+        SELECT records.id & 0xFFFFFFFF FROM records
+        WHERE records.id BETWEEN runs.id << 32 AND (runs.id << 32) + 0xFFFFFFFF ORDER BY records.id DESC LIMIT 1
+    ), 0)),
+    snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note, crashes, due, priority,
+    sequence, sum
+FROM runs
+
+-- name: FIND
+{HEAD} WHERE run_id = ?
+
+-- name: FIND_ROW
+{HEAD} WHERE id = ?
+
+-- name: UNHELD
+(lease_until IS NULL OR lease_until <= ?)
+
+-- name: READY
+{HEAD} WHERE due <= ? AND {UNHELD} AND graph IN (SELECT value FROM json_each(?))
+ORDER BY priority DESC, due, created, run_id LIMIT ?
+
+-- name: READ
+SELECT id & 0xFFFFFFFF, data FROM records WHERE id BETWEEN ? AND ? ORDER BY id
+
+-- name: CREATE
+INSERT INTO runs
+    (run_id, graph, status, snapshot, fence, created, updated, holder, lease_until, tags, parent, note,
+    due, priority)
+VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING
+
+-- name: INSERT_RECORD
+INSERT INTO records (id, data) VALUES (?, ?)
+
+-- name: APPEND
+-- The commit that every step waits for: one statement that checks the fence, the signal and the sequence number
+-- (`stores/heads.py` has these rules), inserts the record and is its own transaction. If the run can't take the record,
+-- the data comes out NULL, which the table refuses and OR IGNORE turns into no row; so does a record whose number
+-- is taken. The record before must exist: that makes this number the next one, as only the oldest are ever pruned.
+-- (After a purge none exists, and the store takes the long way.) INSERT … SELECT would be plainer, but SQLite then
+-- copies the row through a temporary table, because the SELECT reads the table that is inserted into: a quarter slower.
+INSERT OR IGNORE INTO records (id, data) VALUES (?, (
+    SELECT ? FROM runs WHERE id = ? AND fence = ? AND signal IS NULL
+    AND EXISTS (SELECT 1 FROM records WHERE id = ?)
+))
+
+-- name: APPEND_MANY
+-- The same for commits of several runs, the rows of which replace {rows}. One statement releases Python's interpreter
+-- lock, and has to wait for it, only once.
+INSERT OR IGNORE INTO records (id, data) SELECT number, content
+FROM (SELECT 0 AS number, 0 AS content, 0 AS run, 0 AS by_fence, 0 AS before WHERE 0 UNION ALL VALUES {rows})
+WHERE EXISTS (SELECT 1 FROM runs WHERE id = run AND fence = by_fence AND signal IS NULL)
+AND EXISTS (SELECT 1 FROM records WHERE id = before)
+
+-- name: CLAIM
+UPDATE runs SET fence = ?, crashes = ?, holder = ?, lease_until = ?, updated = ? WHERE id = ?
+
+-- name: RENEW
+UPDATE runs SET lease_until = ?, updated = ? WHERE id = ?
+
+-- name: RELEASE
+UPDATE runs SET holder = NULL, lease_until = NULL WHERE id = ?
+
+-- name: SIGNAL
+UPDATE runs SET signal = ? WHERE id = ?
+
+-- name: SET_CHECKSUM
+UPDATE runs SET sequence = ?, sum = ? WHERE id = ?
+
+-- name: DELETE_RECORDS
+DELETE FROM records WHERE id BETWEEN ? AND ?
+
+-- name: DELETE_RUN
+DELETE FROM runs WHERE id = ?
