@@ -123,7 +123,7 @@ def test_in_postgresql(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> Non
             lease = store.claim("left", "bob", 10)
             as_before = f"'left', {lease.fence}, 3, '{{}}', 0, 'completed', '', false, true, 9, false"
             assert connection.execute(
-                f"SELECT accepted FROM append_fully({as_before})".encode()
+                f"SELECT accepted FROM apply_commit({as_before})".encode()
             ).fetchone() == (True,)
             assert (store.head("left").status, store.head("left").due) == (COMPLETED, None)
     postgres.sql(f"DROP SCHEMA {schema} CASCADE")

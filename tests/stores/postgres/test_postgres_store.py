@@ -75,13 +75,13 @@ def test_the_level_decides_whether_each_commit_is_flushed(open_store: OpenStore)
 
 def test_a_commit_is_one_statement(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """H2: one round trip for a step, and one for a step of each of many runs."""
-    from limpet.stores.postgres import statements as postgres_statements
+    from limpet.stores.postgres import append as postgres_append
 
     store = open_store()
     for number in range(50):
         store.create(NewRun(f"r{number}", "g", [b"1"]))
     sent: list[bytes] = []
-    execute = postgres_statements._execute
+    execute = postgres_append._execute
 
     def counting(cursor: Any, name: bytes, *more: Any) -> Any:
         sent.append(name)
@@ -90,40 +90,42 @@ def test_a_commit_is_one_statement(open_store: OpenStore, monkeypatch: pytest.Mo
     def refuse(*_: Any) -> None:
         raise AssertionError("another statement was sent")
 
-    monkeypatch.setattr(postgres_statements, "_execute", counting)
+    monkeypatch.setattr(postgres_append, "_execute", counting)
     monkeypatch.setattr("limpet.stores.postgres.connections.Cursor.execute", refuse)
     assert store.append([Commit("r0", 1, 1, [b"2"])]) == [None]
     assert store.append([Commit(f"r{number}", 1, 1, [b"2"]) for number in range(1, 50)]) == [None] * 49
-    assert sent == [b"limpet_append", b"limpet_append_all"]
+    assert sent == [b"limpet_append", b"limpet_append_many"]
 
 
 def test_a_statement_looks_up_the_runs_it_needs_and_no_others(open_store: OpenStore) -> None:
     """H2: the cost of a commit doesn't grow with the number of runs; the plan is made before there are many."""
-    from limpet.stores.postgres import queries
+    from limpet.stores.statements import statements_of
 
     store = open_store()
-    for statement, values in (
-        (queries.APPEND, (1, b"", "r", 1)),
-        (queries.APPEND_ALL, (["r"] * 9, [1] * 9, [1] * 9, [b""] * 9)),
-        (queries.RENEW, (["r"] * 9, [1] * 9, 10.0)),
-        (queries.READ, ("r", None, None)),
-        (queries.CLAIM, ("ann", 1.0, 1, "r", None)),
-        (queries.READY, (["g"], 10)),
+    sql = statements_of("postgres")
+    for name, values in (
+        ("APPEND", (1, b"", "r", 1)),
+        ("APPEND_MANY", (["r"] * 9, [1] * 9, [1] * 9, [b""] * 9)),
+        ("RENEW", (["r"] * 9, [1] * 9, 10.0)),
+        ("READ", ("r", None, None)),
+        ("CLAIM", ("ann", 1.0, 1, "r", None)),
+        ("READY", (["g"], 10)),
     ):
+        statement = sql[name]
         for number in range(1, 5):
             statement = statement.replace(f"${number}:", "%s:")
         plan = "\n".join(row[0] for row in query(store, "EXPLAIN " + statement, values))
         assert "Seq Scan" not in plan
         assert "runs_pkey on runs\n" not in plan.replace("runs_1", "")
-        assert ("runs_by_due" in plan) == (statement == queries.READY)
+        assert ("runs_by_due" in plan) == (name == "READY")
 
 
 def test_large_and_small_commits_of_one_call(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """P6: what can't go together goes one after the other; what is too large is refused alone."""
-    from limpet.stores.postgres import commits as postgres_commits
+    from limpet.stores.postgres import append as postgres_append
 
-    monkeypatch.setattr(postgres_commits, "LARGEST", 1000)
-    monkeypatch.setattr(postgres_commits, "LARGEST_TOGETHER", 1500)
+    monkeypatch.setattr(postgres_append, "LARGEST", 1000)
+    monkeypatch.setattr(postgres_append, "LARGEST_TOGETHER", 1500)
     store = open_store()
     for run_id in "abcd":
         store.create(NewRun(run_id, "g", [b"1"]))
@@ -308,7 +310,7 @@ def test_a_write_waits_for_a_purge_on_its_way_and_is_refused(open_store: OpenSto
     with connected(other) as connection, ThreadPoolExecutor(1) as pool:
         with connection.transaction():
             connection.execute(
-                "SELECT append_fully('r', 1, 1, ARRAY['2'::bytea], 0, NULL, NULL, true, true, 5, false)"
+                "SELECT apply_commit('r', 1, 1, ARRAY['2'::bytea], 0, NULL, NULL, true, true, 5, false)"
             )
             writing = pool.submit(store.append, [Commit("r", 1, 1, [b"late"])])
             wait_until_blocked(other)

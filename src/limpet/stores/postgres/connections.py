@@ -1,15 +1,15 @@
 """The connections to one PostgreSQL server: a few, opened when needed, replaced when they break.
 
-Everything about the driver that the store above should not have to know is here: how many connections,
-how long to wait for one and for a server that is away, and forks.
+Everything about the driver that the store above should not have to know is here: how many connections, how long
+to wait for one and for a server that is away, and forks.
 
-Between us and the server there may be a pooler (PgBouncer) that hands each transaction to another session. What is
-set or prepared in a session is then of no use, and may be in the way of others. So where a pooler answers, each piece
-of work is one transaction that begins with its settings, and nothing is prepared by name.
+Between the store and the server there may be a pooler (PgBouncer) that gives each transaction another session.
+What is set or prepared in a session then doesn't help, and may disturb other clients. So through a pooler each
+piece of work is one transaction that begins with its settings, and nothing is prepared by name.
 
-A server that goes away in the middle of a call leaves open whether the call has happened. So the work is
-done once more on another connection, and told that it is the second time (`again`): it then finds out
-whether the first one arrived. A call that has certainly changed nothing is simply repeated.
+When a server goes away in the middle of a call, it is unknown whether the call was carried out. So the work is
+done once more on another connection, with `again`: it then finds out whether the first attempt arrived. A call
+that has certainly changed nothing is simply repeated.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from psycopg.pq import Format, TransactionStatus
 
 from limpet.errors import StoreUnavailable
 from limpet.stores.postgres.address import Address
-from limpet.stores.postgres.errors import DRIVER_ERRORS, PASSING, explained, unreachable
+from limpet.stores.postgres.errors import DRIVER_ERRORS, TEMPORARY, explained, unreachable
 
 Outcome = TypeVar("Outcome")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+FIRST_RETRY_DELAY = 0.02
+MAX_RETRY_DELAY = 0.5
 """Seconds between two attempts to reach a server that is away."""
 
-_AS_IT_IS = nullcontext()
+_NO_TRANSACTION = nullcontext()
 
 
 class Cursor(psycopg.Cursor[tuple[Any, ...]]):
     """A connection as it is used here: through one cursor, with results in binary.
 
-    `prepared` names the statements that were prepared on it by name. `pooled` says that it leads to a pooler.
+    `prepared` are the names of the statements that were prepared on it. `pooled`: it leads to a pooler.
     """
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -54,7 +55,7 @@ class Cursor(psycopg.Cursor[tuple[Any, ...]]):
 class Connections:
     """Calls to the server at `address`, from any thread. Raises `StoreUnavailable`, never the driver's own.
 
-    Each connection gets `settings`, prepares its statements and commits by itself. At most `limit` are open
+    Each connection gets `settings`, prepares its statements and commits each of them. At most `limit` are open
     at a time. `timeout` is how many seconds to wait for one of them to be free, and for a server that is away
     to come back.
     """
@@ -66,45 +67,48 @@ class Connections:
         self._limit = limit
         self._timeout = timeout
         self._idle: list[Cursor] = []
-        self._start_afresh()
+        self._reset()
         _all.add(self)
 
     def __del__(self) -> None:
         if self._pid == os.getpid():
             self._close_idle()
 
-    def begin(self, work: Callable[[Cursor], None]) -> None:
-        """Run `work` on the first connection. A server that can't be reached is not waited for."""
-        self._enter(time.monotonic() + self._timeout)
+    def connect_first(self, work: Callable[[Cursor], None]) -> None:
+        """Run `work` on the first connection. Does not wait for a server that can't be reached."""
+        self._reserve(time.monotonic() + self._timeout)
         cursor = None
         try:
             cursor = self._connect(0.0)
-            with self._prepared(cursor):
+            with self._transaction(cursor):
                 work(cursor)
         except DRIVER_ERRORS as error:
             raise explained(error, str(self.address)) from error
         finally:
-            self._leave(cursor)
+            self._give_back(cursor)
 
     def use(self, work: Callable[[Cursor, bool], Outcome]) -> Outcome:
         """Run `work(cursor, again)`; when the connection breaks, on another one, now with `again`."""
-        again, deadline = False, 0.0
+        again = False
+        deadline = 0.0
         while True:
             cursor = self._take(deadline)
             try:
-                with self._prepared(cursor) if cursor.pooled else _AS_IT_IS:
+                # Every step comes through here: only a pooler pays for a transaction.
+                with self._transaction(cursor) if cursor.pooled else _NO_TRANSACTION:
                     return work(cursor, again)
             except DRIVER_ERRORS as error:
-                broken = cursor.connection.closed
+                is_broken = cursor.connection.closed
                 deadline = deadline or time.monotonic() + self._timeout
-                if not (broken or isinstance(error, PASSING)) or time.monotonic() >= deadline:
+                is_worth_repeating = is_broken or isinstance(error, TEMPORARY)
+                if not is_worth_repeating or time.monotonic() >= deadline:
                     raise explained(error, str(self.address)) from error
-                again = again or broken
+                again = again or is_broken
             finally:
-                self._leave(cursor)
+                self._give_back(cursor)
 
     def close(self) -> None:
-        """Close what is idle now and, as soon as it is given back, what is in use."""
+        """Close the idle connections now, and those in use as soon as they are given back."""
         self.closed = True
         if self._pid != os.getpid():
             self._abandon()
@@ -115,21 +119,24 @@ class Connections:
         """An idle connection, or a new one; waits until `deadline`, or for `timeout` if that is 0."""
         if self._pid != os.getpid():
             self._abandon()
-        cursor = self._enter(deadline)
+        cursor = self._reserve(deadline)
         if cursor is not None:
             return cursor
         try:
             cursor = self._connect(deadline or time.monotonic() + self._timeout)
         finally:
             if cursor is None:
-                self._leave(None)
+                self._give_back(None)
         return cursor
 
-    def _enter(self, deadline: float) -> Cursor | None:
+    def _reserve(self, deadline: float) -> Cursor | None:
+        """The right to one connection: an idle one, or None for one that is still to be opened."""
         with self._free:
             if self._busy >= self._limit:
-                patience = deadline - time.monotonic() if deadline else self._timeout
-                if not self._free.wait_for(lambda: self._busy < self._limit, max(patience, 0.0)):
+                patience = self._timeout
+                if deadline:
+                    patience = max(deadline - time.monotonic(), 0.0)
+                if not self._free.wait_for(lambda: self._busy < self._limit, patience):
                     raise StoreUnavailable(
                         f"all {self._limit} connections to {self.address} were busy for {self._timeout:g} s: "
                         "allow more with ?connections="
@@ -139,7 +146,7 @@ class Connections:
             self._busy += 1
             return self._idle.pop() if self._idle else None
 
-    def _leave(self, cursor: Cursor | None) -> None:
+    def _give_back(self, cursor: Cursor | None) -> None:
         if cursor is not None and cursor.connection.info.transaction_status != TransactionStatus.IDLE:
             with suppress(psycopg.Error):
                 cursor.connection.rollback()
@@ -149,52 +156,54 @@ class Connections:
             if cursor is None:
                 return
             if cursor.connection.closed:
-                self._close_idle()  # the others are of no use either, most likely
+                self._close_idle()  # most likely the server went away, and with it the others
             elif self.closed:
                 cursor.connection.close()
             else:
                 self._idle.append(cursor)
 
     def _connect(self, deadline: float) -> Cursor:
-        pause = FIRST_PAUSE
+        """A new connection; tries again until `deadline` if the server is away."""
+        delay = FIRST_RETRY_DELAY
         while True:
             try:
                 return self.open()
             except psycopg.Error as error:
-                meaning, passing = unreachable(error, self.address)
-            if not passing or time.monotonic() >= deadline:
-                raise meaning
-            time.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+                problem, is_temporary = unreachable(error, self.address)
+            if not is_temporary or time.monotonic() >= deadline:
+                raise problem
+            time.sleep(delay)
+            delay = min(delay * 2, MAX_RETRY_DELAY)
 
     def open(self) -> Cursor:
-        """A new connection, which is the caller's to close. Raises the driver's own errors."""
+        """A new connection, which the caller has to close. Raises the driver's errors."""
         connection = psycopg.connect(self.address.conninfo, autocommit=True, prepare_threshold=None)
         try:
             cursor = Cursor(connection)
+            # A pooler greets with a number that it made up; the session behind it has another.
             (session,) = cursor.execute(b"SELECT pg_backend_pid()").fetchone() or (0,)
             cursor.pooled = session != connection.info.backend_pid
             if not cursor.pooled:
                 connection.prepare_threshold = 0
-                self._set(cursor, lasting=True)
+                self._apply_settings(cursor, for_transaction=False)
         except BaseException:
             connection.close()
             raise
         return cursor
 
     @contextmanager
-    def _prepared(self, cursor: Cursor) -> Iterator[None]:
-        """Behind a pooler: one transaction, with the settings that a session would have."""
+    def _transaction(self, cursor: Cursor) -> Iterator[None]:
+        """Through a pooler: one transaction, with the settings that a session would have. Otherwise nothing."""
         if not cursor.pooled:
             yield
             return
         with cursor.connection.transaction():
-            self._set(cursor, lasting=False)
+            self._apply_settings(cursor, for_transaction=True)
             yield
 
-    def _set(self, cursor: Cursor, *, lasting: bool) -> None:
-        calls = ", ".join([f"set_config(%s, %s, {not lasting})"] * len(self._settings))
-        values = [each for pair in self._settings.items() for each in pair]
+    def _apply_settings(self, cursor: Cursor, *, for_transaction: bool) -> None:
+        calls = ", ".join([f"set_config(%s, %s, {for_transaction})"] * len(self._settings))
+        values = [value for setting in self._settings.items() for value in setting]
         cursor.execute(f"SELECT {calls}".encode(), values, prepare=False)
 
     def _close_idle(self) -> None:
@@ -202,12 +211,12 @@ class Connections:
             self._idle.pop().connection.close()
 
     def _abandon(self) -> None:
-        """In a child that inherited connections: leave them open and unused, for they are the parent's."""
+        """In a child that inherited connections: leave them open and unused, as they belong to the parent."""
         _inherited.extend(self._idle)
         self._idle = []
-        self._start_afresh()
+        self._reset()
 
-    def _start_afresh(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._free = threading.Condition(threading.Lock())
         self._busy = 0
@@ -215,6 +224,7 @@ class Connections:
 
 _all: WeakSet[Connections] = WeakSet()
 _inherited: list[Cursor] = []
+"""Connections of the parent, kept so that they are never collected, and so never closed."""
 
 
 def _after_fork_in_child() -> None:

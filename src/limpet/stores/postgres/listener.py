@@ -1,10 +1,10 @@
-"""Hearing of changes in a PostgreSQL database: a connection that listens, opened when somebody first waits.
+"""Waiting for changes in a PostgreSQL database: a connection that listens, opened when a thread first waits.
 
 The server notifies with the transaction that changes something; see
-`stores/postgres/migrations/0002_due_and_priority.sql`. Of the threads that wait one listens for all, and
-when it leaves another takes its place. While the connection was away anything may have happened, so a broken one
-counts as a change, and so does a new one. Where notifications don't come through at all (a pooler that gives each
-transaction another session) nobody hears of anything: those who wait must look for themselves now and then.
+`stores/postgres/migrations/0002_due_and_priority.sql`. Of the threads that wait, one listens for all, and when
+it leaves, another takes its place: so any number of them need one connection. While the connection was away
+anything may have happened, so a broken one counts as a change, and so does a new one. Where notifications don't
+arrive at all (a pooler that gives each transaction another session), threads that wait have to poll.
 """
 
 from __future__ import annotations
@@ -24,81 +24,86 @@ from limpet.stores.change_signal import ChangeSignal
 from limpet.stores.postgres.connections import Cursor
 from limpet.stores.postgres.errors import DRIVER_ERRORS
 
-A_MOMENT = 0.2
-"""Seconds after which whoever listens looks whether the store was closed."""
+CLOSE_CHECK_INTERVAL = 0.2
+"""Seconds after which the listening thread checks whether the store was closed."""
 
 
 class Listener:
-    """Waits for changes of the runs in the database that `open_connection` leads to; `place` is what to call it."""
+    """Waits for changes of the runs in one database, which is called `place` in messages."""
 
     def __init__(self, open_connection: Callable[[], Cursor], place: str) -> None:
-        self._open, self._place = open_connection, place
+        self._open = open_connection
+        self._place = place
         self._cursor: Cursor | None = None
         self._closed = False
-        self.begin()
+        self.reset()
         _all.add(self)
 
     def __del__(self) -> None:
         if self._pid == os.getpid():
-            self._hang_up()
+            self._disconnect()
 
-    def begin(self) -> None:
-        """Listen to nothing yet: at first, and in a child that was forked off, whose parent's connection it isn't."""
+    def reset(self) -> None:
+        """Start without a connection: at first, and in a forked child, where it belongs to the parent."""
         if self._cursor is not None:
             _inherited.append(self._cursor)
         self._pid = os.getpid()
         self._cursor = None
-        self._bell = ChangeSignal()
+        self._signal = ChangeSignal()
         self._listening = False
 
     def wait(self, timeout: float) -> bool:
-        """Whether something may have changed since this thread asked last, at the latest after so many seconds."""
+        """Whether something may have changed since this thread asked last; waits `timeout` seconds at most."""
         if self._pid != os.getpid():
-            self.begin()
-        bell, deadline = self._bell, monotonic() + timeout
+            self.reset()
+        signal = self._signal
+        deadline = monotonic() + timeout
         while True:
-            with bell.condition:
-                if bell.has_changed():
+            with signal.condition:
+                if signal.has_changed():
                     return True
                 if self._listening:
-                    if not bell.condition.wait(deadline - monotonic()):
-                        return bell.has_changed()
+                    if not signal.condition.wait(deadline - monotonic()):
+                        return signal.has_changed()
                     continue
                 self._listening = True
-            rang = False
+            is_changed = False
             try:
-                rang = self._listen(deadline)
+                is_changed = self._listen(deadline)
             finally:
                 self._listening = False
-                bell.notify() if rang else bell.wake()
-            if not rang:
+                if is_changed:
+                    signal.notify()
+                else:
+                    signal.wake()  # so that another thread listens now
+            if not is_changed:
                 return False
 
     def close(self) -> None:
-        """Listen no more. Whoever does just now closes the connection a moment later."""
+        """Stop listening. A thread that listens at the moment closes the connection at its next check."""
         self._closed = True
         if self._pid == os.getpid():
-            with self._bell.condition:
+            with self._signal.condition:
                 if not self._listening:
-                    self._hang_up()
+                    self._disconnect()
 
     def _listen(self, deadline: float) -> bool:
-        """Whether a notification came, or might have, until then."""
+        """Whether a notification arrived, or may have been missed, before `deadline`."""
         try:
             while not self._closed:
                 if self._cursor is None:
                     self._cursor = self._subscribed()
                     return True
-                rest = deadline - monotonic()
-                if _notified(self._cursor.connection, max(0.0, min(rest, A_MOMENT))):
+                remaining = deadline - monotonic()
+                if _notified(self._cursor.connection, max(0.0, min(remaining, CLOSE_CHECK_INTERVAL))):
                     return True
-                if rest <= 0:
+                if remaining <= 0:
                     return False
         except DRIVER_ERRORS:
-            self._hang_up()
-            sleep(max(0.0, min(deadline - monotonic(), A_MOMENT)))
+            self._disconnect()
+            sleep(max(0.0, min(deadline - monotonic(), CLOSE_CHECK_INTERVAL)))
             return True
-        self._hang_up()
+        self._disconnect()
         raise StoreUnavailable(f"the store at {self._place} was closed; open it again")
 
     def _subscribed(self) -> Cursor:
@@ -112,34 +117,36 @@ class Listener:
             raise
         return cursor
 
-    def _hang_up(self) -> None:
-        cursor, self._cursor = self._cursor, None
+    def _disconnect(self) -> None:
+        cursor = self._cursor
+        self._cursor = None
         if cursor is not None:
             with suppress(psycopg.Error):
                 cursor.connection.close()
 
 
 def _notified(connection: psycopg.Connection[tuple[object, ...]], timeout: float) -> bool:
-    """Wait for the server to say something; whether it did."""
+    """Whether a notification arrives within `timeout` seconds."""
     server = connection.pgconn
     with selectors.DefaultSelector() as selector:
         selector.register(server.socket, selectors.EVENT_READ)
         if not selector.select(timeout):
             return False
     server.consume_input()
-    rang = False
+    found = False
     while server.notifies() is not None:
-        rang = True
-    return rang
+        found = True
+    return found
 
 
 _all: WeakSet[Listener] = WeakSet()
 _inherited: list[Cursor] = []
+"""Connections of the parent, kept so that they are never collected, and so never closed."""
 
 
 def _after_fork_in_child() -> None:
     for listener in list(_all):
-        listener.begin()
+        listener.reset()
 
 
 def _at_exit() -> None:

@@ -1,7 +1,7 @@
-"""What a PostgreSQL database of Limpet looks like inside, and how it comes to be.
+"""The schema of a PostgreSQL database, and bringing a database to it.
 
-The files in `stores/postgres/migrations` lead from nothing to the present schema; see `stores/migrations.py`. What
-was applied is noted in the table `schema_migrations` beside the runs.
+The files in `stores/postgres/migrations` lead from an empty schema to the present one; see
+`stores/migrations.py`. The table `schema_migrations`, next to the runs, lists the migrations that were applied.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from limpet.stores.migrations import Migration, migrations_of
 if TYPE_CHECKING:
     from psycopg import Cursor
 
-LOCK = 0x4C494D50
-"""With the schema's hash, the number of the advisory lock that whoever migrates holds."""
+ADVISORY_LOCK = 0x4C494D50
+"""With the schema's hash, the number of the advisory lock under which one process at a time migrates."""
 
-LEDGER = """
+CREATE_MIGRATIONS_TABLE = """
 CREATE TABLE schema_migrations (
     version integer PRIMARY KEY, name text NOT NULL, applied timestamptz NOT NULL DEFAULT clock_timestamp()
 )
@@ -30,16 +30,16 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def version_of(cursor: Cursor[Any], place: str) -> int:
-    """The number of the newest migration that was applied; 0 where there is nothing yet.
+    """The number of the newest migration that was applied; 0 if none was.
 
     Raises `StoreUnavailable` if the database belongs to a newer Limpet.
     """
-    (ledger,) = _one(
+    (table,) = _one_row(
         cursor, "SELECT to_regclass(quote_ident(current_schema()) || '.schema_migrations')::text"
     )
-    if ledger is None:
+    if table is None:
         return 0
-    (version,) = _one(cursor, "SELECT coalesce(max(version), 0) FROM schema_migrations")
+    (version,) = _one_row(cursor, "SELECT coalesce(max(version), 0) FROM schema_migrations")
     known = migrations()[-1].version
     if version > known:
         raise StoreUnavailable(
@@ -54,20 +54,21 @@ def migrate(cursor: Cursor[Any], schema: str, place: str) -> None:
     if version_of(cursor, place) == migrations()[-1].version:
         return
     with cursor.connection.transaction():
-        cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (LOCK, schema))
-        (there,) = _one(cursor, "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL", (schema,))
-        if not there:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (ADVISORY_LOCK, schema))
+        (schema_exists,) = _one_row(cursor, "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL", (schema,))
+        if not schema_exists:
             cursor.execute("CREATE SCHEMA " + '"' + schema.replace('"', '""') + '"')
+        # Again, now that the lock is held: another process may have migrated meanwhile.
         version = version_of(cursor, place)
         if version == 0:
-            cursor.execute(LEDGER)
+            cursor.execute(CREATE_MIGRATIONS_TABLE)
         for migration in migrations():
             if migration.version > version:
                 cursor.connection.execute(migration.sql.encode(), prepare=False)
                 cursor.execute("INSERT INTO schema_migrations (version, name) VALUES (%s, %s)", migration[:2])
 
 
-def _one(cursor: Cursor[Any], query: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+def _one_row(cursor: Cursor[Any], query: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...]:
     row = cursor.execute(query.encode(), parameters).fetchone()
     assert row is not None
     return tuple(row)

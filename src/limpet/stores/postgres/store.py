@@ -1,13 +1,15 @@
 """Runs in a PostgreSQL database, shared by all processes and machines that can reach it.
 
-The common commit (one record, nothing new for the head) is a single prepared statement that checks the fence,
-the sequence number and the signal, inserts, and is its own transaction: one round trip. Such commits of many
-runs are one statement as well. Whatever else a commit may ask is done by a function in the database. Time is the
-server's.
+The common commit (one record, nothing new for the head) is a single prepared statement that checks the fence, the
+sequence number and the signal, inserts, and is its own transaction: one round trip. Such commits of many runs are one
+statement as well. Every other commit is carried out by a function in the database, in one round trip, too; see
+`append.py`. Leases expire by the server's clock.
 
-When the connection breaks in the middle of a commit, the store asks the server, as soon as there is one again,
-whether the commit has arrived; a record knows the fence under which it was written, and a head the commit that
-changed it last. So a commit is never carried out twice, and one that arrived isn't reported as refused.
+When the connection breaks in the middle of a commit, its outcome is unknown: it may have been carried out, or
+not. The store then sends it again, with `again`, as soon as it reaches the server. A record has the fence under
+which it was written, and a head the *mark* (a random number) of the commit that changed it last, so the server
+finds out whether this very commit has arrived. So no commit is carried out twice, and one that has arrived
+isn't reported as refused.
 """
 
 from __future__ import annotations
@@ -31,13 +33,19 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores.heads import held_conflict, is_held, refusal
-from limpet.stores.postgres import queries
 from limpet.stores.postgres.address import Address
-from limpet.stores.postgres.commits import Batch, is_plain, outcome, too_large
+from limpet.stores.postgres.append import Batch, append_one, is_plain, outcome_of, too_large
 from limpet.stores.postgres.connections import Connections, Cursor
 from limpet.stores.postgres.listener import Listener
+from limpet.stores.postgres.rows import (
+    SQL,
+    commit_values,
+    condition_of,
+    create_values,
+    head_of,
+    within_bigint,
+)
 from limpet.stores.postgres.schema import migrate
-from limpet.stores.postgres.statements import append_one
 
 PLANNER = {
     "plan_cache_mode": "force_generic_plan",
@@ -47,20 +55,22 @@ PLANNER = {
     "jit": "off",
     "max_parallel_workers_per_gather": "0",
 }
-"""Every statement here has its index; a plan made while a table was small is kept when it no longer is."""
+"""Every statement of the store has its index. A prepared statement keeps its plan, so one that was made while
+the tables
+were small, by scanning them, would be kept when they are large: the planner gets no choice."""
 
-
-Part = tuple[dict[str, int], Callable[[Cursor, bool], dict[int, Exception | None]]]
+Outcomes = dict[int, Exception | None]
+"""The outcome of commits, by their place in the call."""
 
 
 class PostgresStore:
     """Keeps runs in the database at `url`, in tables of its own `schema`, which it creates if it may.
 
-    `level` is what an acknowledged save survives: "disk" a power loss of the server (a flush for each commit),
-    "process" the end of this process, and of the server's if the machine goes on writing for a moment. At most
-    `connections` are open at a time, and one more while somebody waits for a change; `timeout` is how many seconds
-    to wait for one, and for a server that went away. Threads may share a store, and a fork may happen at any time.
-    Raises `StoreUnavailable` where the database can't be reached and written to.
+    `level` is what an acknowledged save survives: "disk" a power failure of the server (a flush for each commit),
+    "process" a kill of this process, and of the server's processes unless the last moment of their writes is lost. At
+    most `connections` are open at a time, and one more while a thread waits for a change; `timeout` is how many
+    seconds to wait for a connection, and for a server that is away. Threads may share a store, and a fork may happen
+    at any time. Raises `StoreUnavailable` if the database can't be reached and written to.
     """
 
     def __init__(
@@ -85,13 +95,14 @@ class PostgresStore:
         self._address = Address(url)
         settings = {
             "search_path": '"' + schema.replace('"', '""') + '"',
+            # "off": the server acknowledges before its log is on the disk, and writes it within a moment.
             "synchronous_commit": "on" if level == "disk" else "off",
             **PLANNER,
         }
         self._connections = Connections(self._address, settings, connections, timeout)
         self._listener = Listener(self._connections.open, str(self._address))
         self._random = SystemRandom()
-        self._connections.begin(self._prepare)
+        self._connections.connect_first(self._prepare)
 
     def __repr__(self) -> str:
         return (
@@ -104,50 +115,59 @@ class PostgresStore:
         return self._connections.closed
 
     def create(self, run: NewRun) -> Lease | None:
-        mark = self._mark()
-        row = queries.row_of(run, mark)
+        mark = self._new_mark()
+        values = create_values(run, mark)
 
         def work(cursor: Cursor, again: bool) -> float | None:
-            found = cursor.execute(queries.CREATE, row).fetchone()
+            found = cursor.execute(SQL["CREATE"], values).fetchone()
             if found is None and again:
-                found = cursor.execute(queries.CREATED, (run.run_id, mark)).fetchone()
+                found = cursor.execute(SQL["FIND_CREATED"], (run.run_id, mark)).fetchone()
             if found is None:
                 raise RunExists(run.run_id)
             return found[0]  # type: ignore[no-any-return]  # a column of the database
 
-        until = self._connections.use(work)
-        return None if until is None else Lease(run.run_id, 1, until)
+        lease_until = self._connections.use(work)
+        if lease_until is None:
+            return None
+        return Lease(run.run_id, 1, lease_until)
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
-        if len(commits) == 1 and is_plain(commits[0]):
-            return [self._append_plain(commits[0])]
-        if len(commits) == 1:
-            return [self._append_fully(commits[0])]
-        return self._append_together(commits) if commits else []
+        if not commits:
+            return []
+        if len(commits) > 1:
+            return self._append_together(commits)
+        commit = commits[0]
+        if is_plain(commit):
+            return [self._append_plain(commit)]
+        return [self._apply(commit)]
 
     def head(self, run_id: str) -> RunHead:
         return self._find(run_id)[1]
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
-        bounds = [None if each is None else queries.within(each) for each in (first, last)]
+        bounds = [None if bound is None else within_bigint(bound) for bound in (first, last)]
 
         def work(cursor: Cursor, again: bool) -> builtins.list[tuple[Any, ...]]:
-            return cursor.execute(queries.READ, (run_id, *bounds)).fetchall()
+            return cursor.execute(SQL["READ"], (run_id, *bounds)).fetchall()
 
         rows = self._connections.use(work)
         if not rows:
             raise RunNotFound(run_id)
-        head = next(queries.head_of(row[2:]) for row in rows if row[0] is None)
+        head = next(head_of(row[2:]) for row in rows if row[0] is None)
         found = sorted(row[:2] for row in rows if row[0] is not None)
-        return Tail(head, found[0][0] if found else head.sequence + 1, [data for _, data in found])
+        first_found = found[0][0] if found else head.sequence + 1
+        return Tail(head, first_found, [data for _, data in found])
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
-        mark = self._mark()
-        fence = None if instead_of is None else queries.within(instead_of)
+        mark = self._new_mark()
+        fence = None if instead_of is None else within_bigint(instead_of)
 
         def work(cursor: Cursor, again: bool) -> tuple[Any, ...] | None:
-            known = cursor.execute(queries.CLAIMED, (run_id, mark)).fetchone() if again else None
-            return known or cursor.execute(queries.CLAIM, (holder, ttl, mark, run_id, fence)).fetchone()
+            if again:
+                claimed = cursor.execute(SQL["FIND_CLAIMED"], (run_id, mark)).fetchone()
+                if claimed is not None:
+                    return claimed
+            return cursor.execute(SQL["CLAIM"], (holder, ttl, mark, run_id, fence)).fetchone()
 
         while True:
             row = self._connections.use(work)
@@ -156,68 +176,75 @@ class PostgresStore:
             now, head = self._find(run_id)
             if is_held(head, now):
                 raise held_conflict(head, now)
+            # The run was released, or its lease expired, between the two statements: try again.
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
         leases = list(leases)
+        answers: builtins.list[str | None] = [None] * len(leases)
+        if not leases:
+            return answers
         ordered = sorted(enumerate(leases), key=lambda each: each[1].run_id)
         ids = [lease.run_id for _, lease in ordered]
-        fences = [queries.within(lease.fence) for _, lease in ordered]
+        fences = [within_bigint(lease.fence) for _, lease in ordered]
 
         def work(cursor: Cursor, again: bool) -> builtins.list[tuple[Any, ...]]:
-            return cursor.execute(queries.RENEW, (ids, fences, ttl)).fetchall()
+            return cursor.execute(SQL["RENEW"], (ids, fences, ttl)).fetchall()
 
-        answers: builtins.list[str | None] = [None] * len(leases)
-        for number, signal in self._connections.use(work) if leases else []:
-            answers[ordered[number - 1][0]] = signal or ""
+        for number, signal in self._connections.use(work):
+            place = ordered[number - 1][0]
+            answers[place] = signal or ""
         return answers
 
     def release(self, lease: Lease) -> None:
-        values = (lease.run_id, queries.within(lease.fence))
-        self._connections.use(lambda cursor, _: cursor.execute(queries.RELEASE, values))
+        values = (lease.run_id, within_bigint(lease.fence))
+        self._connections.use(lambda cursor, _: cursor.execute(SQL["RELEASE"], values))
 
     def signal(self, run_id: str, signal: str) -> None:
         values = (signal, run_id)
-        if self._connections.use(lambda cursor, _: cursor.execute(queries.SIGNAL, values).rowcount) == 0:
+        changed = self._connections.use(lambda cursor, _: cursor.execute(SQL["SIGNAL"], values).rowcount)
+        if changed == 0:
             raise RunNotFound(run_id)
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        conditions, values = queries.where(which)
-        query = f"{queries.HEAD} {conditions} ORDER BY created DESC, run_id DESC LIMIT %s OFFSET %s"
+        condition, values = condition_of(which)
+        order = "ORDER BY created DESC, run_id DESC LIMIT %s OFFSET %s"
+        query = b" ".join((SQL["HEAD"], condition.encode(), order.encode()))
         values += (which.limit, which.offset)
-        rows = self._connections.use(lambda cursor, _: cursor.execute(query.encode(), values).fetchall())
-        return [queries.head_of(row) for row in rows]
+        rows = self._connections.use(lambda cursor, _: cursor.execute(query, values).fetchall())
+        return [head_of(row) for row in rows]
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         values = ([*graphs], limit)
-        rows = self._connections.use(lambda cursor, _: cursor.execute(queries.READY, values).fetchall())
-        return [queries.head_of(row) for row in rows]
+        rows = self._connections.use(lambda cursor, _: cursor.execute(SQL["READY"], values).fetchall())
+        return [head_of(row) for row in rows]
 
     def prune(self, run_id: str, before: int) -> int:
-        gone = self._value("SELECT prune(%s, %s)", run_id, queries.within(before))
-        if gone is None:
+        deleted = self._value("SELECT prune(%s, %s)", run_id, within_bigint(before))
+        if deleted is None:
             raise RunNotFound(run_id)
-        return int(gone)
+        return int(deleted)
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
         return int(self._value("SELECT expire(%s, %s::text[])", older_than, [*statuses]))
 
     def delete(self, run_id: str) -> None:
-        doubt = False
+        may_be_deleted = False
 
         def work(cursor: Cursor, again: bool) -> bool:
-            nonlocal doubt
-            doubt = again
-            return cursor.execute("SELECT remove(%s)", (run_id,)).fetchone() == (True,)
+            nonlocal may_be_deleted
+            may_be_deleted = again
+            return cursor.execute("SELECT delete_run(%s)", (run_id,)).fetchone() == (True,)
 
         while not self._connections.use(work):
             try:
                 now, head = self._find(run_id)
             except RunNotFound:
-                if doubt:
+                if may_be_deleted:
                     return
                 raise
             if is_held(head, now):
                 raise held_conflict(head, now)
+            # The run was released, or its lease expired, between the two statements: try again.
 
     def wait_for_change(self, timeout: float) -> bool:
         return self._listener.wait(timeout)
@@ -227,22 +254,25 @@ class PostgresStore:
         self._connections.close()
 
     def _prepare(self, cursor: Cursor) -> None:
-        """Bring the schema up to date. A pooler lends its sessions out to all: nobody can listen through it."""
+        """Bring the schema up to date. No notifications arrive through a pooler: its sessions serve many clients."""
         migrate(cursor, self.schema, str(self._address))
         self.abilities = self.abilities._replace(notifies=not cursor.pooled)
 
     def _append_plain(self, commit: Commit) -> Exception | None:
-        doubt = False
+        """Carry out a plain commit by one statement, or find out why it can't be."""
+        may_be_done = False
 
         def work(cursor: Cursor, again: bool) -> bool:
-            nonlocal doubt
-            doubt = again
+            nonlocal may_be_done
+            may_be_done = again
             return append_one(cursor, commit)
 
-        return None if self._connections.use(work) else self._append_fully(commit, doubt)
+        if self._connections.use(work):
+            return None
+        return self._apply(commit, may_be_done)
 
-    def _append_fully(self, commit: Commit, doubt: bool = False) -> Exception | None:
-        """Carry out one commit of any kind. With `doubt`, it may have been carried out already."""
+    def _apply(self, commit: Commit, may_be_done: bool = False) -> Exception | None:
+        """Carry out one commit of any kind. `may_be_done`: it was sent before, and its answer is missing."""
         refused = too_large(commit)
         if refused is not None:
             try:
@@ -250,59 +280,68 @@ class PostgresStore:
             except RunNotFound as missing:
                 return missing
             return refusal(commit, head, now) or refused
-        mark = self._mark()
+        mark = self._new_mark()
 
         def work(cursor: Cursor, again: bool) -> tuple[Any, ...] | None:
-            return cursor.execute(
-                queries.APPEND_FULLY, queries.fully(commit, mark, again or doubt)
-            ).fetchone()
+            values = commit_values(commit, mark, again or may_be_done)
+            return cursor.execute(SQL["APPLY_COMMIT"], values).fetchone()
 
-        return outcome(commit, self._connections.use(work))
+        return outcome_of(commit, self._connections.use(work))
 
     def _append_together(self, commits: Sequence[Commit]) -> builtins.list[Exception | None]:
-        """Carry out commits of different runs in as few transactions as may be.
+        """Carry out commits of different runs in as few transactions as possible.
 
-        Once one of them has been carried out, what stops the store is the others' refusal.
+        As soon as one of them was carried out, the call must not raise: what stops the store then is the outcome of
+        the others.
         """
-        batch = Batch(commits, [self._mark() for _ in commits])
-        outcomes: dict[int, Exception | None] = {}
-        doubts: set[int] = set()
-
-        for numbers, carry_out in (
-            (batch.plain, batch.carry_out_plain),
-            (batch.others, batch.carry_out_others),
-        ):
-
-            def work(cursor: Cursor, again: bool, part: Part = (numbers, carry_out)) -> None:
-                if again:
-                    doubts.update(part[0].values())
-                outcomes.update(part[1](cursor, again))
-
-            try:
-                if numbers:
-                    self._connections.use(work)
-            except StoreUnavailable as error:
-                if None not in outcomes.values():
-                    raise
-                outcomes.update(dict.fromkeys(numbers.values(), error))
-        for number, commit in enumerate(commits):
-            if number not in outcomes:
+        batch = Batch(commits, [self._new_mark() for _ in commits])
+        outcomes: Outcomes = {}
+        may_be_done: set[int] = set()
+        self._apply_part(batch.plain, batch.append_plain, outcomes, may_be_done)
+        self._apply_part(batch.others, batch.apply_others, outcomes, may_be_done)
+        for place, commit in enumerate(commits):
+            if place not in outcomes:
                 try:
-                    outcomes[number] = self._append_fully(commit, number in doubts)
+                    outcomes[place] = self._apply(commit, place in may_be_done)
                 except StoreUnavailable as error:
-                    outcomes[number] = error
-        return [outcomes[number] for number in range(len(commits))]
+                    outcomes[place] = error
+        return [outcomes[place] for place in range(len(commits))]
+
+    def _apply_part(
+        self,
+        places: dict[str, int],
+        apply: Callable[[Cursor, bool], Outcomes],
+        outcomes: Outcomes,
+        may_be_done: set[int],
+    ) -> None:
+        """Carry out the commits at these places by one statement, and note their outcomes."""
+        if not places:
+            return
+
+        def work(cursor: Cursor, again: bool) -> None:
+            if again:
+                may_be_done.update(places.values())
+            outcomes.update(apply(cursor, again))
+
+        try:
+            self._connections.use(work)
+        except StoreUnavailable as error:
+            if None not in outcomes.values():
+                raise
+            outcomes.update(dict.fromkeys(places.values(), error))
 
     def _find(self, run_id: str) -> tuple[float, RunHead]:
-        row = self._connections.use(lambda cursor, _: cursor.execute(queries.FIND, (run_id,)).fetchone())
+        """The server's time and the head of a run. Raises `RunNotFound`."""
+        row = self._connections.use(lambda cursor, _: cursor.execute(SQL["FIND"], (run_id,)).fetchone())
         if row is None:
             raise RunNotFound(run_id)
-        return row[0], queries.head_of(row[1:])
+        return row[0], head_of(row[1:])
 
     def _value(self, query: LiteralString, *values: object) -> Any:
+        """The first column of the first row, or None."""
         row = self._connections.use(lambda cursor, _: cursor.execute(query, values).fetchone())
         return None if row is None else row[0]
 
-    def _mark(self) -> int:
-        """A number that nobody else has: what is written with it is known again as one's own."""
+    def _new_mark(self) -> int:
+        """A number that no other call has: a change that was made with it is known to be this call's own."""
         return self._random.getrandbits(62)

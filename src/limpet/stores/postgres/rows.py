@@ -1,0 +1,114 @@
+"""The rows of a PostgreSQL database: heads from rows, and the parameters of statements from runs and commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from limpet.journal.store import Commit, NewRun, RunFilter, RunHead
+from limpet.stores.statements import statements_of
+
+SQL = {name: statement.encode() for name, statement in statements_of("postgres").items()}
+
+LARGEST_NUMBER = 2**62
+"""Fences and sequence numbers beyond this are never given out; a `bigint` holds them, and what is added to them."""
+
+_TAGS = RunHead._fields.index("tags")
+_UNHELD = statements_of("postgres")["UNHELD"]
+
+
+def head_of(row: Sequence[Any]) -> RunHead:
+    """The head in a row of `COLUMNS`, which are the fields of a head in their order."""
+    values = [*row]
+    values[_TAGS] = tuple(values[_TAGS])
+    return RunHead(*values)
+
+
+def create_values(run: NewRun, mark: int) -> tuple[Any, ...]:
+    """The parameters of `CREATE`."""
+    return (
+        run.run_id,
+        run.graph,
+        run.status,
+        1 if run.records else 0,
+        run.ttl,
+        list(run.tags),
+        run.parent,
+        run.note,
+        run.due,
+        run.priority,
+        mark,
+        run.holder,
+        list(run.records),
+    )
+
+
+def commit_values(commit: Commit, mark: int, again: bool) -> tuple[Any, ...]:
+    """The parameters of `APPLY_COMMIT`."""
+    return (
+        commit.run_id,
+        within_bigint(commit.fence),
+        within_bigint(commit.expected),
+        list(commit.records),
+        commit.snapshot,
+        commit.status,
+        commit.note,
+        commit.purge,
+        commit.on_signal.value,
+        mark,
+        again,
+        commit.due,
+    )
+
+
+def commits_values(commits: Sequence[Commit], marks: Sequence[int], again: bool) -> tuple[Any, ...]:
+    """The parameters of `APPLY_COMMITS`: a list for each column, then the records of all commits, and `again`."""
+    records: list[bytes] = []
+    rows: list[tuple[Any, ...]] = []
+    for commit, mark in zip(commits, marks, strict=True):
+        low = len(records) + 1
+        records += commit.records
+        rows.append(
+            (
+                commit.run_id,
+                within_bigint(commit.fence),
+                within_bigint(commit.expected),
+                low,
+                len(records),
+                commit.snapshot,
+                commit.status,
+                commit.note,
+                commit.purge,
+                commit.on_signal.value,
+                commit.due,
+                mark,
+            )
+        )
+    columns = map(list, zip(*rows, strict=True))
+    return (*columns, records, again)
+
+
+def condition_of(which: RunFilter) -> tuple[str, list[Any]]:
+    """The condition that keeps the runs that `which` asks for, and its parameters."""
+    conditions: list[str] = []
+    values: list[Any] = []
+    if which.statuses:
+        conditions.append("status = ANY (%s)")
+        values.append(list(which.statuses))
+    for column, value in (("graph", which.graph), ("parent", which.parent)):
+        if value is not None:
+            conditions.append(f"{column} = %s")
+            values.append(value)
+    if which.tag is not None:
+        conditions.append("%s = ANY (tags)")
+        values.append(which.tag)
+    if which.unclaimed:
+        conditions.append(_UNHELD)
+    if not conditions:
+        return "", values
+    return "WHERE " + " AND ".join(conditions), values
+
+
+def within_bigint(number: int) -> int:
+    """The number, or the nearest one that a column can hold."""
+    return max(-LARGEST_NUMBER, min(number, LARGEST_NUMBER))

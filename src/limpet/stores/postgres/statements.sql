@@ -1,0 +1,132 @@
+-- The statements of the PostgreSQL store. `stores/statements.py` reads them.
+--
+-- Wherever several runs are locked, it is in the order of their ids, so that no two transactions wait for each other.
+
+-- name: COLUMNS
+run_id, graph, status, sequence, snapshot, fence, created, updated,
+holder, lease_until, tags, parent, signal, note, crashes, due, priority
+
+-- name: HEAD
+SELECT {COLUMNS} FROM heads
+
+-- name: FIND
+SELECT clock(), {COLUMNS} FROM heads WHERE run_id = %s
+
+-- name: UNHELD
+(lease_until IS NULL OR lease_until <= (SELECT clock()))
+
+-- name: READY
+{HEAD} WHERE due <= (SELECT clock()) AND {UNHELD} AND graph = ANY (%s)
+ORDER BY priority DESC, due, created, run_id LIMIT %s
+
+-- name: READ
+-- The head and the records as of one moment. The row of the head has no sequence number of a record.
+WITH head AS (SELECT * FROM heads WHERE run_id = %s)
+SELECT NULL::bigint, NULL::bytea, {COLUMNS} FROM head
+UNION ALL
+SELECT records.sequence, records.data,
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM head JOIN records ON records.run = head.id
+WHERE records.sequence BETWEEN coalesce(%s::bigint, head.snapshot) AND coalesce(%s::bigint, head.sequence)
+
+-- name: CREATE
+WITH run AS (
+    INSERT INTO runs
+        (run_id, graph, status, snapshot, created, updated, holder, lease_until, tags, parent, note, due, priority,
+        mark)
+    SELECT %s, %s, %s, %s, server_time, server_time, holder,
+        CASE WHEN holder IS NULL THEN NULL ELSE server_time + %s END,
+        %s::text[], %s, %b, %s, %s, %s
+    FROM (SELECT clock() AS server_time, %s::text AS holder) AS now
+    ON CONFLICT (run_id) DO NOTHING RETURNING id, lease_until
+), journal AS (
+    INSERT INTO records (run, sequence, fence, data)
+    SELECT id, number, 1, data FROM run, unnest(%b::bytea[]) WITH ORDINALITY AS new (data, number)
+)
+SELECT lease_until FROM run
+
+-- name: FIND_CREATED
+-- Whether the run was created by the call with this mark, whose answer did not arrive.
+SELECT lease_until FROM runs WHERE run_id = %s AND mark = %s
+
+-- name: TAKES_RECORD
+-- The rules of stores/heads.py for a plain commit. The record before must exist: that makes this number the next one,
+-- and "snapshot" says that it isn't among those that were pruned; "floor" stands for the record after a purge.
+signal IS NULL AND floor <= expected AND snapshot <= expected
+AND (floor = expected OR EXISTS (SELECT 1 FROM records WHERE run = id AND sequence = expected))
+
+-- name: APPEND
+-- The commit that every step waits for: one statement that checks and inserts, and is its own transaction. If the number
+-- is taken, nothing is inserted. The row of the run is locked but not written: so the statement waits for a claim that
+-- is under way, and then checks the row (though not the records) again as the claim has left it.
+INSERT INTO records (run, sequence, fence, data)
+SELECT id, expected + 1, fence, data
+FROM runs, (SELECT $1::bigint AS expected, $2::bytea AS data) AS sent
+WHERE run_id = $3::text AND fence = $4::bigint AND {TAKES_RECORD}
+FOR SHARE OF runs
+ON CONFLICT DO NOTHING
+
+-- name: APPEND_MANY
+-- The same for commits of different runs, sent in the order of the run ids. LATERAL keeps the planner from locking the
+-- runs in another order.
+INSERT INTO records (run, sequence, fence, data)
+SELECT id, expected + 1, fence, data
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bytea[]) AS sent (to_run, by_fence, expected, data),
+LATERAL (SELECT id, fence FROM runs WHERE run_id = to_run AND fence = by_fence AND {TAKES_RECORD} FOR SHARE) AS run
+ON CONFLICT DO NOTHING
+RETURNING (SELECT run_id FROM runs WHERE id = run)
+
+-- name: ANSWER
+accepted, server_time, (head).run_id, (head).graph, (head).status, (head).sequence, (head).snapshot, (head).fence,
+(head).created, (head).updated, (head).holder, (head).lease_until, (head).tags, (head).parent, (head).signal,
+(head).note, (head).crashes, (head).due, (head).priority
+
+-- name: APPLY_COMMIT
+SELECT {ANSWER} FROM apply_commit(%s, %s, %s, %b::bytea[], %s, %s, %b, %s, %s, %s, %s, %s)
+
+-- name: APPLY_COMMITS
+-- The same for commits of different runs. The records of all of them come in one array, as PostgreSQL has no arrays of
+-- arrays of different lengths; "low" and "high" are the bounds of each commit's own.
+SELECT number, {ANSWER}
+FROM unnest(
+    %b::text[], %b::bigint[], %b::bigint[], %b::int[], %b::int[], %b::bigint[], %b::text[], %b::bytea[],
+    %b::bool[], %b::bool[], %b::float8[], %b::bigint[]
+) WITH ORDINALITY AS sent (
+    run_id, fence, expected, low, high, snapshot, status, note, purge, refuse_on_signal, due, mark, number
+),
+(SELECT %b::bytea[] AS records, %s::bool AS again) AS common,
+LATERAL apply_commit(
+    run_id, fence, expected, records[low:high], snapshot, status, note, purge, refuse_on_signal, mark, again, due
+)
+
+-- name: CLAIM
+-- `claim` of stores/heads.py.
+UPDATE runs SET fence = fence + 1, crashes = crashes + (holder IS NOT NULL)::int, holder = %s,
+    lease_until = server_time + %s, updated = server_time, mark = %s
+FROM (SELECT clock() AS server_time) AS now
+WHERE run_id = %s AND (lease_until IS NULL OR lease_until <= server_time OR fence = %s)
+RETURNING fence, lease_until, crashes
+
+-- name: FIND_CLAIMED
+-- The lease that the call with this mark got, if its answer did not arrive.
+SELECT fence, lease_until, crashes FROM runs WHERE run_id = %s AND mark = %s
+
+-- name: RENEW
+-- `renew` of stores/heads.py, for many leases in one round trip.
+WITH mine AS (
+    SELECT id, number FROM unnest(%b::text[], %b::bigint[]) WITH ORDINALITY AS sent (of_run, by_fence, number),
+    LATERAL (
+        SELECT id FROM runs WHERE run_id = of_run AND fence = by_fence AND holder IS NOT NULL FOR NO KEY UPDATE
+    ) AS run
+), renewed AS (
+    UPDATE runs SET lease_until = server_time + %s, updated = server_time FROM (SELECT clock() AS server_time) AS now
+    WHERE id IN (SELECT id FROM mine) RETURNING id, signal
+)
+SELECT mine.number, renewed.signal FROM mine JOIN renewed USING (id)
+
+-- name: RELEASE
+-- `release` of stores/heads.py.
+UPDATE runs SET holder = NULL, lease_until = NULL WHERE run_id = %s AND fence = %s
+
+-- name: SIGNAL
+UPDATE runs SET signal = %s WHERE run_id = %s
