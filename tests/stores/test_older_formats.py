@@ -1,6 +1,6 @@
-"""Whatever an earlier version wrote is read by this one, whole, and goes on: promises D10 and P10.
+"""What an earlier version wrote can be read whole by this one, and resumed: promises D10 and P10.
 
-The files in `tests/data` are of each version that a format has had; see `support/examples.py`.
+`tests/data` has files of each version of a format; see `support/examples.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def restored(dump: Path, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("dump", kept("sqlite"), ids=lambda dump: dump.stem)
-def test_a_sqlite_file_of_each_schema_is_read_and_goes_on(dump: Path, tmp_path: Path) -> None:
+def test_a_sqlite_file_of_each_schema_is_read_and_resumed(dump: Path, tmp_path: Path) -> None:
     """D10, P10: brought to the present schema when it is opened, without losing a run."""
     path = restored(dump, tmp_path / "runs.db")
     with closing(SQLiteStore(path)) as store:
@@ -51,7 +51,7 @@ def test_a_sqlite_file_of_each_schema_is_read_and_goes_on(dump: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("dump", kept("postgres"), ids=lambda dump: dump.stem)
-def test_a_postgresql_database_of_each_schema_is_read_and_goes_on(
+def test_a_postgresql_database_of_each_schema_is_read_and_resumed(
     dump: Path, postgres: Server, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D10, P10."""
@@ -68,7 +68,7 @@ def test_a_postgresql_database_of_each_schema_is_read_and_goes_on(
 
 
 @pytest.mark.parametrize("folder", kept("files"), ids=lambda folder: folder.stem)
-def test_a_directory_of_each_format_is_read_and_goes_on(folder: Path, tmp_path: Path) -> None:
+def test_a_directory_of_each_format_is_read_and_resumed(folder: Path, tmp_path: Path) -> None:
     """P10."""
     shutil.copytree(folder, tmp_path / "runs")
     with closing(FileStore(tmp_path / "runs")) as store:
@@ -76,15 +76,15 @@ def test_a_directory_of_each_format_is_read_and_goes_on(folder: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("file", kept("exported"), ids=lambda file: file.stem)
-def test_an_exported_run_of_each_format_is_imported_and_goes_on(file: Path) -> None:
+def test_an_exported_run_of_each_format_is_imported_and_resumed(file: Path) -> None:
     """P10."""
     graph = example(MemoryStore())
     assert graph.import_run(file) == "waits"
     assert exact(graph.resume("waits", "yes")) == exact(ENDED)
 
 
-def test_there_is_an_example_of_each_earlier_version() -> None:
-    """D10, P10: whoever adds a migration adds what the one before it wrote."""
+def test_each_earlier_version_has_an_example() -> None:
+    """D10, P10: a new migration comes with a file that the version before it wrote."""
     for kind in ("sqlite", "postgres"):
         numbers = [migration.version for migration in migrations_of(kind)]
         assert numbers == list(range(1, len(numbers) + 1))
@@ -106,10 +106,10 @@ def test_the_example_has_every_kind_of_record(tmp_path: Path) -> None:
     assert kinds == {*KINDS, BUNDLE}
 
 
-def test_a_sqlite_migration_is_applied_to_what_is_there(
+def test_a_sqlite_migration_is_applied_to_an_existing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D10: the next version's, once, with comments and triggers; and no run is lost."""
+    """D10: the next version's, once, with comments and triggers; and every run is kept."""
     path = tmp_path / "runs.db"
     with closing(SQLiteStore(path)) as store:
         begin_all(store)
@@ -150,13 +150,13 @@ def test_a_sqlite_migration_that_fails_leaves_nothing_behind(
 
 
 def test_the_version_of_a_sqlite_file_is_that_of_the_newest_migration() -> None:
-    """D10: the number that is in the code as well."""
+    """D10: the code states the number, too."""
     assert migrations_of("sqlite")[-1].version == sqlite_schema.VERSION
 
 
 @pytest.mark.parametrize("kind", ["postgres", "sqlite"])
-def test_the_sql_of_all_migrations_can_be_had(kind: str) -> None:
-    """D10: what an administrator would look through, each file under its name."""
+def test_the_sql_of_all_migrations_can_be_reviewed(kind: str) -> None:
+    """D10: by an administrator, each file under its name."""
     text = sql_of(kind)
     assert re.findall(r"^-- (\d{4}_\w+\.sql)$", text, re.M) == [each.name for each in migrations_of(kind)]
     assert "CREATE TABLE runs" in text

@@ -1,4 +1,4 @@
-"""Runs that were written before a run had a time to be taken up at: all of them are found, and go on as others do."""
+"""Runs from before runs had a due time: all of them are found, and can be claimed and changed like others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def fill(store: Store) -> None:
 
 
 def check(store: Store) -> None:
-    """Those that run want a holder, and only those; and each of them can be changed."""
+    """The running ones are due, and only those; and each of them can be changed."""
     heads = {head.run_id: head for head in store.list(RunFilter())}
     assert {run_id: (head.due, head.priority) for run_id, head in heads.items()} == {
         "left": (0.0, 0),
@@ -99,13 +99,14 @@ def test_in_sqlite(tmp_path: Path) -> None:
 
 
 def test_in_postgresql(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D10, H1: also what a process that hasn't noticed does from then on."""
+    """D10, H1: and a process that still runs the earlier version can continue."""
     import psycopg
 
     from limpet.stores.postgres import schema as postgres_schema
     from limpet.stores.postgres.store import PostgresStore
 
-    schema, known = new_schema(), postgres_schema.migrations()
+    schema = new_schema()
+    known = postgres_schema.migrations()
     with monkeypatch.context() as patch:
         patch.setattr(postgres_schema, "migrations", lambda: known[:1])
         PostgresStore(postgres.of("postgres"), schema=schema).close()
@@ -143,7 +144,7 @@ def test_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_in_redis(tmp_path: Path) -> None:
-    """D10, H1: and those that nobody has touched since are found, too."""
+    """D10, H1: those that no call has changed since are found, too."""
     with (
         redis_server(tmp_path) as server,
         closing(RedisStore(server.url)) as store,
@@ -175,7 +176,7 @@ def test_in_a_checkpoint_store() -> None:
 
 
 def test_in_an_exported_run() -> None:
-    """D10, P7: the priority comes along; where it arrives, nobody has asked for it to be run by itself."""
+    """D10, P7: the priority is kept, but not the due time: an imported run waits until it is resumed."""
     store = MemoryStore()
     store.create(NewRun("r", "g", [], due=0.0, priority=7))
     parcel = parcel_of(store.read("r"))

@@ -1,8 +1,8 @@
-"""Runs as an earlier Limpet left them: what they were made with, and what they have to come to.
+"""Runs of earlier versions of Limpet: the graph that made them, and the states that they must have.
 
-`tests/data` has them as each version of a format wrote them. Those files are never changed, and this graph and what
-is expected of it neither. When a format gets a new version, `python -m support.examples <directory>`, run with `src`
-and `tests` on the path, writes the files of it; they are added beside the old ones.
+`tests/data` has them as each version of a format wrote them. Those files are never changed, and neither are this
+graph and the states expected of it. When a format gets a new version, `python -m support.examples <directory>`, run
+with `src` and `tests` on the path, writes the files of it; they are added to the old ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENDED = {**BEGUN, "seen": ["input", "begin", "join"], "results": RESULTS}
 
 
 def example(store: Any, **settings: Any) -> StateGraph:
-    """A graph whose run has every kind of record: it asks in one branch while another is done."""
+    """A graph whose run has every kind of record: it asks a question in one branch while the other is done."""
 
     def ask(ctx: NodeContext) -> dict[str, Any]:
         fee = ctx.once("fee", lambda: 7)
@@ -55,7 +55,7 @@ def example(store: Any, **settings: Any) -> StateGraph:
 
 
 def begin_all(store: Any) -> None:
-    """Put three runs into a store: one that waits, one that is complete, and one whose journal is gone."""
+    """Put three runs into a store: one that waits, one that is complete, and one whose journal was purged."""
     for run_id, preserve in (("waits", True), ("complete", True), ("gone", False)):
         graph = example(store, preserve=preserve)
         try:
@@ -66,12 +66,14 @@ def begin_all(store: Any) -> None:
 
 
 def check_all(store: Any) -> None:
-    """All of it is there, as it was; and the run that waits goes on to its end."""
+    """Check that all runs are as they were, and that the one that waits can be resumed to its end."""
     graph = example(store, preserve=True)
     found = {run.run_id: run for run in graph.runs(tag="golden")}
     assert {run_id: run.status for run_id, run in found.items()} == {
-        "waits": "paused", "complete": "completed", "gone": "completed",
-    }  # fmt: skip
+        "waits": "paused",
+        "complete": "completed",
+        "gone": "completed",
+    }
     assert [question.prompt for question in found["waits"].questions] == ["Ship it?"]
     for run_id in found:
         verified = graph.verify(run_id)
@@ -89,7 +91,7 @@ def exact(state: Any) -> list[tuple[str, type, str]]:
 
 
 def write_examples(folder: Path) -> None:
-    """The present formats of all that keeps runs in files, and of a PostgreSQL database."""
+    """Write the runs in the present format of each store that keeps them in files."""
     from limpet.stores.files.store import FileStore
     from limpet.stores.sqlite.store import SQLiteStore
 

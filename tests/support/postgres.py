@@ -21,7 +21,7 @@ _numbers = count()
 
 
 def needed(module: str) -> Any:
-    """The module, or else a skip; where everything has to be there (CI), an error."""
+    """The module. Skips the test if it isn't installed; in CI, where everything must be, raises."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -31,7 +31,7 @@ def needed(module: str) -> Any:
 
 
 class Server:
-    """A server in a directory of its own, that can be killed and started again."""
+    """A server in a directory of its own, which can be killed and started again."""
 
     def __init__(self) -> None:
         embedded = needed("limpet.stores.postgres.embedded")
@@ -93,10 +93,8 @@ class Server:
         deadline = time.monotonic() + PATIENCE
         while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family):
             assert time.monotonic() < deadline, "the server doesn't die"
-        for lock in (
-            "postmaster.pid",
-            ".s.PGSQL.5432.lock",
-        ):  # they name a process that may not be buried yet
+        # These name a process that may be a zombie still, which the next server would take for a running one.
+        for lock in ("postmaster.pid", ".s.PGSQL.5432.lock"):
             (self.data / lock).unlink(missing_ok=True)
 
     def remove(self) -> None:
@@ -114,18 +112,20 @@ def serve() -> Iterator[Server]:
 
 
 class ServerClock:
-    """The clock of a store's schema, made to stand still until it is advanced."""
+    """The clock of a store's schema, which stands still until it is advanced."""
 
     def __init__(self, server: Server, schema: str, database: str = "postgres") -> None:
         self.now = 1_750_000_000.0
-        self._server, self._schema, self._database = server, schema, database
+        self._server = server
+        self._schema = schema
+        self._database = database
         self.advance(0)
 
     def __call__(self) -> float:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass, for the store."""
+        """Have the store see so many seconds pass."""
         self.now += seconds
         self._server.sql(
             f"CREATE OR REPLACE FUNCTION {self._schema}.clock() RETURNS double precision LANGUAGE sql VOLATILE "

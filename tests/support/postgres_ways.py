@@ -1,4 +1,4 @@
-"""Ways to a PostgreSQL server that are not straight: through TLS, and through a pooler."""
+"""Indirect connections to a PostgreSQL server: through TLS, and through a pooler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from support.postgres import PATIENCE, Server
-from support.redis_servers import _free_port
+from support.redis_servers import free_port
 
 
 def certificates(folder: Path, host: str) -> tuple[Path, Path]:
@@ -37,14 +37,19 @@ def certificates(folder: Path, host: str) -> tuple[Path, Path]:
     with suppress(ValueError):
         names = [x509.IPAddress(ip_address(host))]
     made = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=1))
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
-    )  # fmt: skip
-    certificate, private = folder / "server.crt", folder / "server.key"
+    )
+    certificate = folder / "server.crt"
+    private = folder / "server.key"
     certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     private.write_bytes(
         key.private_bytes(
@@ -56,7 +61,7 @@ def certificates(folder: Path, host: str) -> tuple[Path, Path]:
 
 @contextmanager
 def tls_in_front_of(server: Server, certificate: Path, key: Path) -> Iterator[int]:
-    """A port on which the server is reached through TLS, and only so: its own binary may lack it."""
+    """A port that leads to the server through TLS only, as its own binary may lack TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     there = f"{server._server.get_postmaster_info().socket_dir}/.s.PGSQL.5432"
@@ -76,7 +81,7 @@ def _accept(listener: socket.socket, context: ssl.SSLContext, there: str) -> Non
 
 def _serve(client: socket.socket, context: ssl.SSLContext, there: str) -> None:
     with suppress(OSError), client, socket.socket(socket.AF_UNIX) as server:
-        if client.recv(8)[4:] != b"\x04\xd2\x16\x2f":  # what asks for TLS
+        if client.recv(8)[4:] != b"\x04\xd2\x16\x2f":  # the request for TLS
             return
         client.sendall(b"S")
         with context.wrap_socket(client, server_side=True) as inside:
@@ -96,11 +101,12 @@ def _relay(source: Any, target: Any) -> None:
 
 @contextmanager
 def pgbouncer(server: Server, folder: Path) -> Iterator[int]:
-    """The port of a PgBouncer that hands each transaction to any of a few sessions."""
+    """The port of a PgBouncer that gives each transaction any of a few sessions."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:
         pytest.skip("no pgbouncer here: apt-get install pgbouncer")
-    port, owner = _free_port(), os.stat(server.data)
+    port = free_port()
+    owner = os.stat(server.data)
     folder.mkdir()
     (folder / "users.txt").write_text('"postgres" ""\n')
     (folder / "pgbouncer.ini").write_text(

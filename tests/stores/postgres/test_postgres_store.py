@@ -1,4 +1,4 @@
-"""The PostgreSQL store, held to the suite at both levels, and what is peculiar to it."""
+"""The PostgreSQL store: the conformance suite at both levels, and what only this store does."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_statement_looks_up_the_runs_it_needs_and_no_others(open_store: OpenSt
 
 
 def test_large_and_small_commits_of_one_call(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P6: what can't go together goes one after the other; what is too large is refused alone."""
+    """P6: commits that don't fit into one statement follow each other; one that is too large is refused alone."""
     from limpet.stores.postgres import append as postgres_append
 
     monkeypatch.setattr(postgres_append, "LARGEST", 1000)
@@ -136,7 +136,7 @@ def test_large_and_small_commits_of_one_call(open_store: OpenStore, monkeypatch:
     assert [store.head(run_id).sequence for run_id in "abcd"] == [2, 1, 2, 2]
     (outcome,) = store.append([Commit("b", 1, 7, [b"x" * 1001])])
     assert isinstance(outcome, Conflict)
-    (outcome,) = store.append([Commit("nobody", 1, 7, [b"x" * 1001])])
+    (outcome,) = store.append([Commit("missing", 1, 7, [b"x" * 1001])])
     assert isinstance(outcome, RunNotFound)
 
 
@@ -146,7 +146,8 @@ SIZES = (900, 1001, 900, 10)
 def test_several_commits_of_one_run_in_one_call_follow_each_other(open_store: OpenStore) -> None:
     store = open_store()
     store.create(NewRun("r", "g", [b"1"]))
-    first, second = Commit("r", 1, 1, [b"2"]), Commit("r", 1, 2, [b"3"])
+    first = Commit("r", 1, 1, [b"2"])
+    second = Commit("r", 1, 2, [b"3"])
     assert store.append([first, second]) == [None, None]
     outcomes = store.append([first, first])
     assert [type(outcome) for outcome in outcomes] == [Conflict, Conflict]
@@ -166,7 +167,7 @@ def test_schemas_are_apart(open_store: OpenStore) -> None:
 def test_migrating_keeps_every_run(
     open_store: OpenStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D10: the next version's migration is applied to what is there, once."""
+    """D10: the next version's migration is applied to an existing database, once."""
     from limpet.stores.postgres import schema as postgres_schema
 
     store = open_store()
@@ -234,7 +235,7 @@ def test_another_programs_tables_are_left_alone(
         {"schema": "pg_mine"},
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     needed("psycopg")
     from limpet.stores.postgres.store import PostgresStore
 
@@ -252,7 +253,7 @@ def test_text_that_postgresql_cannot_keep_is_refused(open_store: OpenStore) -> N
     assert store.list(RunFilter()) == []
 
 
-def test_what_is_gone_takes_no_room(open_store: OpenStore) -> None:
+def test_a_deleted_run_takes_no_space(open_store: OpenStore) -> None:
     """P7: a deleted, expired or purged run leaves no records behind."""
     store = open_store()
     for run_id in ("deleted", "expired", "purged", "kept"):
@@ -287,9 +288,10 @@ def test_no_number_is_too_large_to_be_refused(open_store: OpenStore) -> None:
         store.claim("r", "bob", 10, instead_of=2**70)
 
 
-def test_a_write_waits_for_a_claim_on_its_way_and_is_refused(open_store: OpenStore) -> None:
-    """P8: no moment in which a stale holder's write could slip in behind the new holder's back."""
-    store, other = open_store(), open_store()
+def test_a_write_waits_for_a_claim_under_way_and_is_refused(open_store: OpenStore) -> None:
+    """P8: a stale holder's write never gets in after the new holder's claim."""
+    store = open_store()
+    other = open_store()
     for run_id in ("a", "b"):
         store.create(NewRun(run_id, "g", [b"1"], holder="ann"))
     for commits in ([Commit("a", 1, 1, [b"2"])], [Commit(each, 1, 1, [b"2"]) for each in "ab"]):
@@ -303,9 +305,10 @@ def test_a_write_waits_for_a_claim_on_its_way_and_is_refused(open_store: OpenSto
     assert store.read("a").records == store.read("b").records == [b"1"]
 
 
-def test_a_write_waits_for_a_purge_on_its_way_and_is_refused(open_store: OpenStore) -> None:
-    """P8: the record before it was there when it set out."""
-    store, other = open_store(), open_store()
+def test_a_write_waits_for_a_purge_under_way_and_is_refused(open_store: OpenStore) -> None:
+    """P8: the record before it existed when it was sent."""
+    store = open_store()
+    other = open_store()
     store.create(NewRun("r", "g", [b"1"], holder="ann"))
     with connected(other) as connection, ThreadPoolExecutor(1) as pool:
         with connection.transaction():
@@ -320,8 +323,9 @@ def test_a_write_waits_for_a_purge_on_its_way_and_is_refused(open_store: OpenSto
     assert (tail.head.sequence, tail.records) == (2, [])
 
 
-def test_a_deadlock_is_resolved_and_nobody_hears_of_it(open_store: OpenStore) -> None:
-    store, other = open_store(), open_store()
+def test_a_deadlock_is_resolved_without_an_error(open_store: OpenStore) -> None:
+    store = open_store()
+    other = open_store()
     for run_id in "ab":
         store.create(NewRun(run_id, "g", [b"1"], holder="ann"))
     with connected(other) as connection, ThreadPoolExecutor(1) as pool:
@@ -363,7 +367,7 @@ def query(store: Any, statement: str, values: Any = None) -> Any:
 
 @contextmanager
 def connected(store: Any) -> Iterator[Any]:
-    """A connection like the store's, beside them."""
+    """A connection like the store's, in addition to them."""
     cursor = store._connections.open()
     with closing(cursor.connection):
         yield cursor.connection

@@ -1,4 +1,4 @@
-"""PostgreSQL through TLS, and behind a pooler that hands each transaction to another session."""
+"""PostgreSQL through TLS, and through a pooler that gives each transaction another session."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ def counting(store: Store) -> StateGraph:
 def test_a_server_is_reached_through_tls_that_is_verified(
     postgres: Server, database: str, tmp_path: Path
 ) -> None:
-    """P5: with a certificate for the host by an authority that is trusted; and no other."""
+    """P5: with a certificate for the host from a trusted authority, and with no other."""
     needed("cryptography")
     from limpet.stores.postgres.store import PostgresStore
 
     name = database.partition("?")[0].rpartition("/")[2]
-    right, wrong = certificates(tmp_path / "a", "127.0.0.1"), certificates(tmp_path / "b", "127.0.0.1")
+    right = certificates(tmp_path / "a", "127.0.0.1")
+    wrong = certificates(tmp_path / "b", "127.0.0.1")
     elsewhere = certificates(tmp_path / "c", "elsewhere.example")
 
     def url(port: int, trusted: Path) -> str:
@@ -58,7 +59,7 @@ def pooler(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 class TestBehindPgBouncer(StoreConformance):
-    """P5, P8: everything holds there, too."""
+    """P5, P8: the whole suite, through a pooler."""
 
     @pytest.fixture
     def store(self, postgres: Server, pooler: int) -> Iterator[Store]:
@@ -89,10 +90,11 @@ class TestBehindPgBouncer(StoreConformance):
 
 
 def test_stores_that_share_sessions_of_a_pooler_stay_apart(postgres: Server, pooler: int) -> None:
-    """P6: two schemas through the same few sessions, from many threads; and nothing of ours stays behind there."""
+    """P6: two schemas through the same few sessions, from many threads; no setting stays in a session."""
     from limpet.stores.postgres.store import PostgresStore
 
-    url, schemas = f"postgresql://postgres@127.0.0.1:{pooler}/postgres", [new_schema(), new_schema()]
+    url = f"postgresql://postgres@127.0.0.1:{pooler}/postgres"
+    schemas = [new_schema(), new_schema()]
     stores = [PostgresStore(url, schema=schema, connections=4) for schema in schemas]
 
     def work(number: int) -> None:

@@ -1,4 +1,4 @@
-"""What is peculiar to the Redis store: the server's settings, its failures, lost answers, damage, forks."""
+"""What only the Redis store does: the server's settings, its failures, missing answers, damage, forks."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def needs_redis() -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A server as it comes, without an append-only file."""
+    """A server with default settings: no append-only file."""
     with redis_server(tmp_path_factory.mktemp("redis")) as server:
         yield server
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server that only this test has, and may break. It flushes each write."""
+    """A server for this test alone, which may break it. It flushes each write."""
     with redis_server(tmp_path / "own", appendonly="yes", appendfsync="always") as server:
         yield server
 
@@ -73,7 +73,7 @@ def begin(store: RedisStore, run_id: str = "r", *records: bytes) -> Lease:
 
 
 class TestLevels:
-    """Invariant 1: what a save survives is what the server's settings say, and nothing more is promised."""
+    """Invariant 1: the server's settings decide what a save survives, and nothing more is promised."""
 
     @pytest.mark.parametrize(
         ("appendonly", "appendfsync", "level"),
@@ -104,7 +104,7 @@ class TestLevels:
                     wanted == "disk" and appendfsync != "always"
                 )
 
-    def test_a_server_that_skips_the_fsync_now_and_then_is_not_for_disk(self, own: RedisServer) -> None:
+    def test_a_server_that_skips_the_fsync_at_times_is_not_for_disk(self, own: RedisServer) -> None:
         with own.client() as client:
             client.config_set("no-appendfsync-on-rewrite", "yes")
         with closing(RedisStore(own.url)) as store:
@@ -112,15 +112,15 @@ class TestLevels:
         with pytest.raises(StoreUnavailable, match="set no-appendfsync-on-rewrite no on the server"):
             RedisStore(own.url, level="disk")
 
-    def test_dumps_are_no_level(self, own: RedisServer) -> None:
-        """An RDB dump is minutes old: what came since is lost with the server."""
+    def test_dumps_are_not_a_level(self, own: RedisServer) -> None:
+        """An RDB dump is minutes old: what was written since is lost with the server."""
         with own.client() as client:
             client.config_set("appendonly", "no")
             client.config_set("save", "60 1")
         with closing(RedisStore(own.url)) as store:
             assert store.abilities.level == "memory"
 
-    def test_where_the_server_does_not_tell_the_url_is_believed(self, own: RedisServer) -> None:
+    def test_where_the_server_does_not_report_its_settings_the_url_decides(self, own: RedisServer) -> None:
         with own.client() as client:
             client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-config")
         url = own.url.replace("redis://", "redis://app:pw@")
@@ -132,7 +132,7 @@ class TestLevels:
         with pytest.raises(StoreUnavailable, match="appendonly yes"):
             open_store(f"{url}?level=disk")
 
-    def test_a_server_that_forgets_when_full_is_refused(self, own: RedisServer) -> None:
+    def test_a_server_that_evicts_keys_is_refused(self, own: RedisServer) -> None:
         with own.client() as client:
             client.config_set("maxmemory", "100mb")
             client.config_set("maxmemory-policy", "allkeys-lru")
@@ -148,7 +148,7 @@ class TestLevels:
 class TestFailures:
     """Invariant 9: each failure says what to do, no password is shown, and nothing is half-written."""
 
-    def test_a_server_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_a_missing_server(self, tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailable, match="can't be reached: start it") as caught:
             open_store("redis://ann:s3cret@127.0.0.1:1/0")
         assert "s3cret" not in str(caught.value) + repr(caught.value.__cause__)
@@ -167,7 +167,7 @@ class TestFailures:
         with closing(open_store(own.url.replace("redis://", "redis://:s3cret-right@"))) as store:
             assert "s3cret" not in repr(store)
 
-    def test_a_password_is_never_part_of_a_complaint_about_the_url(self) -> None:
+    def test_no_error_about_a_url_shows_its_password(self) -> None:
         for rest in (
             ":pa/s3cret@host:1/0",
             ":pa?s3cret@host:1/0",
@@ -179,12 +179,12 @@ class TestFailures:
                 open_store(url)
             assert "s3cret" not in str(caught.value)
 
-    def test_a_database_that_is_not_there(self, server: RedisServer) -> None:
+    def test_a_missing_database(self, server: RedisServer) -> None:
         with pytest.raises(StoreUnavailable, match="no database of this number"):
             open_store(server.url.replace("/0", "/99"))
 
-    def test_a_database_that_is_no_number(self, server: RedisServer) -> None:
-        """P5: the driver would take the first one, where another program's keys may be."""
+    def test_a_database_that_is_not_a_number(self, server: RedisServer) -> None:
+        """P5: the driver would use database 0, where another program's keys may be."""
         for url in (server.url.replace("/0", "/runs"), server.url + "/runs"):
             with pytest.raises(UsageError, match="can't be read"):
                 open_store(url)
@@ -255,11 +255,12 @@ class TestFailures:
 
 
 class TestServerAway:
-    """P8: a server that goes away and comes back neither loses nor doubles what was acknowledged."""
+    """P8: a server that goes away and comes back neither loses nor repeats an acknowledged commit."""
 
     def test_killed_and_started_again_between_and_during_commits(self, own: RedisServer) -> None:
         with closing(RedisStore(own.url, timeout=30, level="disk")) as store:
-            lease, acknowledged = begin(store, "r"), threading.Event()
+            lease = begin(store, "r")
+            acknowledged = threading.Event()
             failures: list[object] = []
 
             def write() -> None:
@@ -282,11 +283,14 @@ class TestServerAway:
             assert failures == []
             assert store.read("r").records == [b"%d" % number for number in range(1, 302)]
 
-    def test_a_lost_answer_is_found_out(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whatever was carried out is not carried out again, and is reported as it was."""
+    def test_a_call_whose_answer_is_missing_is_repeated_safely(
+        self, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was carried out is not carried out again, and is reported as it was."""
         from redis.exceptions import ConnectionError
 
-        lose, reply = [False], store._connections._reply
+        lose = [False]
+        reply = store._connections._reply
 
         def losing(connection: Any) -> Any:
             answer = reply(connection)
@@ -347,7 +351,7 @@ class TestServerAway:
             assert store.read("r").records == [b"1"]
             assert store.append([Commit("r", lease.fence, 1, [b"2"])]) == [None]
 
-    def test_a_server_that_hangs_is_given_up(self, own: RedisServer) -> None:
+    def test_a_server_that_hangs_is_reported(self, own: RedisServer) -> None:
         with closing(RedisStore(own.url, timeout=0.2)) as store:
             begin(store)
             with own.client() as client:
@@ -357,7 +361,7 @@ class TestServerAway:
 
 
 class TestDamage:
-    """H5: what isn't what was written is named or left out, and never taken for data."""
+    """H5: damage is reported or skipped, and never read as data."""
 
     @pytest.mark.parametrize("field", [name for name in FIELDS if name != "last"])
     @pytest.mark.parametrize(
@@ -387,7 +391,7 @@ class TestDamage:
                     change()
         assert store.read("other").records == [b"1"]
 
-    def test_a_damaged_run_is_left_out_of_lists(
+    def test_a_damaged_run_is_skipped_in_lists(
         self, store: RedisStore, client: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         for run_id in ("a", "b", "c", "d"):
@@ -401,8 +405,8 @@ class TestDamage:
         assert store.expire(-1, (RUNNING,)) == 0
         store.release(Lease("d", 1, 0.0))
 
-    def test_a_damaged_run_keeps_no_other_from_being_taken_up(self, store: RedisStore, client: Any) -> None:
-        """H1, H5: however urgent it is; and one that is gone is forgotten."""
+    def test_a_damaged_run_keeps_no_other_from_being_claimed(self, store: RedisStore, client: Any) -> None:
+        """H1, H5: however urgent it is; and a deleted one is removed from the index."""
         for run_id in ("changed", "replaced", "cut", "odd", "gone", "sound"):
             store.create(NewRun(run_id, "g", [b"1"], due=0.0, priority=run_id != "sound"))
         client.hset("limpet:run:changed", "fence", "9")
@@ -414,7 +418,7 @@ class TestDamage:
         assert client.zcard("limpet:runs:due:g") == 5
 
     @pytest.mark.parametrize("change", ["delete", "pop", "push", "type", "rename"])
-    def test_a_journal_that_is_not_as_long_as_it_was(
+    def test_a_journal_of_another_length_is_noticed(
         self, store: RedisStore, client: Any, change: str
     ) -> None:
         """H5: evicted, cut, or written to by another program."""
@@ -465,7 +469,7 @@ class TestKeys:
             assert one.list(RunFilter()) == []
             assert {key.split(b":")[0] for key in client.scan_iter()} == {b"b"}
 
-    def test_what_is_gone_takes_no_room(self, store: RedisStore, client: Any) -> None:
+    def test_a_deleted_run_takes_no_space(self, store: RedisStore, client: Any) -> None:
         """P7."""
         for run_id in ("deleted", "expired"):
             store.create(NewRun(run_id, "g", [b"1", b"2"], due=0.0))
@@ -474,8 +478,8 @@ class TestKeys:
         assert store.expire(-1) == 1
         assert client.keys() == []
 
-    def test_ended_runs_let_go_of_themselves(self, server: RedisServer, client: Any) -> None:
-        """P7: by ttl, counted by the server; a run that goes on, or that somebody holds, stays."""
+    def test_ended_runs_expire_by_themselves(self, server: RedisServer, client: Any) -> None:
+        """P7: by ttl, counted by the server; a run that hasn't ended, or that a process holds, stays."""
         keys = ("limpet:run:r", "limpet:journal:r")
         with closing(open_store(f"{server.url}?ttl=3600")) as store:
             lease = store.create(NewRun("r", "g", [b"1"], holder="ann"))
@@ -513,7 +517,7 @@ class TestKeys:
 
 
 class TestPlaces:
-    def test_runs_that_want_no_holder_are_not_looked_at(self, store: RedisStore, client: Any) -> None:
+    def test_runs_that_are_not_ready_are_not_read(self, store: RedisStore, client: Any) -> None:
         """H1: neither those that are held, nor those that have ended or are due later, nor another graph's."""
         more: dict[str, Any]
         for number in range(200):
@@ -595,7 +599,8 @@ from limpet.stores.redis.store import RedisStore
 from limpet.stores.redis.head_fields import SEALED, checksum
 from limpet.journal.store import Commit
 store = RedisStore({server.url!r})
-won, at = 0, store.head("r").sequence
+won = 0
+at = store.head("r").sequence
 while at < 300:
     if store.append([Commit("r", 1, at, [b"child"])]) == [None]:
         won += 1
@@ -603,7 +608,8 @@ while at < 300:
 print(won)
 """
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    won, at = 0, 1
+    won = 0
+    at = 1
     while at < 300:
         won += store.append([Commit("r", 1, at, [b"parent"])]) == [None]
         at = store.head("r").sequence

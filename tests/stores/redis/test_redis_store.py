@@ -1,4 +1,4 @@
-"""The Redis store, held to the suite on real servers, by the server's clock and by one to turn."""
+"""The Redis store: the conformance suite on real servers, with the server's clock and with one that is set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def server(level: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Red
 
 
 class ServerClock:
-    """The server's own clock, which goes on by itself; `advance` sets it forward for one store."""
+    """The server's own clock, which runs; `advance` sets it forward for one store."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -67,8 +67,8 @@ class RedisClaims(StoreConformance):
         store.close()
 
 
-class TestByTheServersClock(RedisClaims):
-    """P5, P8: as it is used."""
+class TestWithTheServersClock(RedisClaims):
+    """P5, P8: as users have it."""
 
     @pytest.fixture
     def clock(self) -> ServerClock:  # type: ignore[override]
@@ -80,7 +80,7 @@ class TestByTheServersClock(RedisClaims):
 
 
 @pytest.mark.parametrize("level", ["memory"], indirect=True, scope="module")
-class TestByAClockToTurn(RedisClaims):
+class TestWithAClockThatIsSet(RedisClaims):
     """P5, P8: exact to the last digit."""
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""The SQLite store, held to the suite at both levels, and what is peculiar to it."""
+"""The SQLite store: the conformance suite at both levels, and what only this store does."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_database_in_memory_is_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"level": "memory"}, {"level": "best"}, {"timeout": -1}])
-def test_options_that_make_no_sense_are_refused(path: Path, options: dict[str, object]) -> None:
+def test_invalid_options_are_refused(path: Path, options: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         SQLiteStore(path, **options)
     assert not path.exists()
@@ -92,7 +92,7 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
         SQLiteStore(tmp_path)
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_alone(path: Path) -> None:
     for content in (b"not a database, but long enough for a header " * 20, b"short"):
         path.write_bytes(content)
         with pytest.raises(StoreUnavailable, match="not a SQLite database"):
@@ -131,7 +131,7 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
         assert _pragma(connection.cursor(), "application_id") == APPLICATION_ID
 
 
-def test_a_path_means_the_same_file_wherever_one_goes(
+def test_a_path_means_the_same_file_in_every_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -145,7 +145,7 @@ def test_a_path_means_the_same_file_wherever_one_goes(
 
 
 def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store waits while another program has the file, and nobody hears of it."""
+    """A store waits while another program has the file, and its caller notices nothing."""
     met: list[Exception] = []
 
     def free_it(error: Exception) -> bool:
@@ -164,7 +164,7 @@ def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_file_that_stays_locked_is_named(path: Path) -> None:
-    """Readers don't mind the lock; writers, after `timeout`, say what is in the way and change nothing."""
+    """Readers ignore the lock; writers, after `timeout`, report it and change nothing."""
     with closing(SQLiteStore(path, timeout=0.3)) as store:
         store.create(NewRun("r", "g", [b"1"], holder="ann"))
         with closing(_lock(path)):
@@ -207,7 +207,7 @@ def test_what_sqlite_itself_refuses_is_explained(path: Path) -> None:
         assert store.list(RunFilter()) == []
 
 
-def test_what_is_gone_takes_no_room(path: Path) -> None:
+def test_a_deleted_run_takes_no_space(path: Path) -> None:
     """P7: a deleted, expired or purged run leaves no records behind."""
     with closing(SQLiteStore(path)) as store:
         for run_id in ("deleted", "expired", "purged", "kept"):
@@ -221,7 +221,7 @@ def test_what_is_gone_takes_no_room(path: Path) -> None:
 
 
 def test_what_one_store_remembers_another_may_have_deleted(path: Path) -> None:
-    """P6: a run's place is never given to another run, so a late write can't land in the wrong journal."""
+    """P6: a row id is never used for another run, so a late write can't land in the wrong journal."""
     with closing(SQLiteStore(path)) as store, closing(SQLiteStore(path)) as other:
         store.create(NewRun("old", "g", [b"1"]))
         other.delete("old")
@@ -249,7 +249,7 @@ def test_what_one_store_remembers_another_may_have_pruned(path: Path) -> None:
 
 
 def test_a_write_that_failed_leaves_no_gap_to_step_over(path: Path) -> None:
-    """Invariant 5: what was rolled back doesn't count, not even for whoever thinks that it was written."""
+    """Invariant 5: what was rolled back doesn't count, not even for a process that takes it for written."""
     with closing(SQLiteStore(path)) as store:
         store.create(NewRun("r", "g", [b"1"]))
         writer = store._connections._writer
@@ -283,19 +283,19 @@ def test_no_number_leads_into_another_runs_journal(path: Path) -> None:
             assert store.read(run_id, 2**33).records == []
 
 
-def test_a_reader_that_outlasts_the_store_is_the_last_to_leave(path: Path) -> None:
+def test_a_reader_that_outlasts_the_store_closes_its_connection(path: Path) -> None:
     store = SQLiteStore(path)
     store._connections.read(lambda cursor: store.close())
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_a_store_nobody_refers_to_lets_go_of_its_file(path: Path) -> None:
+def test_a_store_that_is_collected_closes_its_file(path: Path) -> None:
     store = SQLiteStore(path)
     store.list(RunFilter())
-    gone = weakref.ref(store)
+    reference = weakref.ref(store)
     del store
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
@@ -324,8 +324,8 @@ def _lock(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def test_a_file_that_was_removed_takes_nothing_more_once_the_leases_are_renewed(path: Path) -> None:
-    """Invariant 1: what is written to a file that nobody can find isn't saved."""
+def test_a_deleted_file_accepts_nothing_once_the_leases_are_renewed(path: Path) -> None:
+    """Invariant 1: what is written to a deleted file isn't saved."""
     with closing(SQLiteStore(path)) as store:
         lease = store.create(NewRun("r", "g", [b"1"], holder="me"))
         assert lease is not None
