@@ -110,25 +110,17 @@ FORGET = _script("forget")
 ALL = (CREATE, APPEND, READ, CLAIM, RENEW, RELEASE, SIGNAL, PRUNE, DELETE, EXPIRE, READY, FORGET)
 
 
-class Call(NamedTuple):
-    """What goes with every change that must not happen twice.
+def create_arguments(run: NewRun, token: bytes, clock: bytes, keep_for: bytes) -> tuple[bytes, ...]:
+    """What `CREATE` takes.
 
     `token` is the name of this call alone. `clock` is "+0" for the server's time, or the time. `keep_for` is how many
     seconds the run is kept after it has ended, "" for ever.
     """
-
-    token: bytes
-    clock: bytes
-    keep_for: bytes
-
-
-def create_arguments(run: NewRun, call: Call) -> list[bytes]:
-    """What `CREATE` takes."""
-    return [
-        call.token,
-        call.clock,
+    return (
+        token,
+        clock,
         seconds(run.ttl),
-        call.keep_for,
+        keep_for,
         text(run.run_id),
         text(run.graph),
         text(run.status),
@@ -139,31 +131,31 @@ def create_arguments(run: NewRun, call: Call) -> list[bytes]:
         optional_time(run.due),
         b"%d" % run.priority,
         *run.records,
-    ]
+    )
 
 
-def append_arguments(commit: Commit, call: Call) -> list[bytes]:
+def append_arguments(commit: Commit, token: bytes, clock: bytes, keep_for: bytes) -> tuple[bytes, ...]:
     """What `APPEND` takes: the place of the commit, then "" or what changes in the head, then the records."""
-    place = [
-        call.token,
-        b"%d" % commit.fence,
-        b"%d" % commit.expected,
-        _ON_SIGNAL[commit.on_signal],
-        call.clock,
-    ]
+    on_signal = _ON_SIGNAL[commit.on_signal]
+    fence = b"%d" % commit.fence
+    expected = b"%d" % commit.expected
     if _only_adds_records(commit):
-        return [*place, b"", *commit.records]
-    return [
-        *place,
+        return (token, fence, expected, on_signal, clock, b"", *commit.records)
+    return (
+        token,
+        fence,
+        expected,
+        on_signal,
+        clock,
         b"head",
         b"%d" % commit.snapshot,
         optional_text(commit.status),
         b"" if commit.note is None else b"=" + commit.note,
         b"1" if commit.purge else b"0",
-        call.keep_for,
+        keep_for,
         optional_time(commit.due),
         *commit.records,
-    ]
+    )
 
 
 def text(value: str) -> bytes:

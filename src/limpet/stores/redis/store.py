@@ -30,7 +30,7 @@ from limpet.stores.heads import held_conflict, matches, refusal
 from limpet.stores.redis import scripts
 from limpet.stores.redis.connections import Connections
 from limpet.stores.redis.head_fields import head_of
-from limpet.stores.redis.scripts import Call, Script, number, seconds, text, texts
+from limpet.stores.redis.scripts import Script, number, seconds, text, texts
 from limpet.stores.redis.server import inspect_server, level_of
 
 LARGEST = 512 * 1024 * 1024
@@ -90,7 +90,8 @@ class RedisStore:
         too_large = _too_large(run.run_id, run.records)
         if too_large is not None:
             raise too_large
-        reply = self._run(scripts.CREATE, run.run_id, *scripts.create_arguments(run, self._new_call()))
+        arguments = scripts.create_arguments(run, next(self._tokens), self._clock(), self._keep_for)
+        reply = self._run(scripts.CREATE, run.run_id, *arguments)
         if reply == 0:
             raise RunExists(run.run_id)
         if run.holder is None:
@@ -182,11 +183,8 @@ class RedisStore:
             raise
         return level
 
-    def _new_call(self) -> Call:
-        return Call(next(self._tokens), self._clock(), self._keep_for)
-
     def _append_command(self, commit: Commit) -> tuple[Any, ...]:
-        arguments = scripts.append_arguments(commit, self._new_call())
+        arguments = scripts.append_arguments(commit, next(self._tokens), self._clock(), self._keep_for)
         return self._command(scripts.APPEND, commit.run_id, *arguments)
 
     def _command(self, script: Script, run_id: str, *arguments: bytes) -> tuple[Any, ...]:
