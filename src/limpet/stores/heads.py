@@ -13,10 +13,11 @@ process that was away while another one claimed the run carries an old fence, an
 time on a lease decides only whether the run *can be claimed*: a holder whose lease ran out may still commit, as long
 as no other process has claimed the run.
 
-These functions read no clock and change nothing: `now` is given, by the store's own clock, and the caller stores the
-head that it gets back. A store must do both under one lock or in one transaction. The stores in memory, in files
-and over checkpoints call these functions. PostgreSQL, Redis and SQLite state the same rules in SQL or Lua, under the
-same names, and `limpet.testing.conformance` holds all of them to one behaviour.
+These functions read no clock and change nothing: `now` is given, by the store's own clock, and the caller
+stores the head that it gets back. A store must do both under one lock or in one transaction. The stores in
+memory, in files, in SQLite and over checkpoints call these functions. PostgreSQL and Redis state the same rules
+in SQL or Lua, under the same names, and so does SQLite in the one statement of a plain commit.
+`limpet.testing.conformance` holds all of them to one behaviour.
 """
 
 from __future__ import annotations

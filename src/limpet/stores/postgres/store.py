@@ -32,7 +32,7 @@ from limpet.journal.store import (
     RunHead,
     Tail,
 )
-from limpet.stores.heads import held_conflict, is_held, refusal
+from limpet.stores.heads import refusal, refuse_if_held
 from limpet.stores.postgres.address import Address
 from limpet.stores.postgres.append import Batch, append_one, is_plain, outcome_of, too_large
 from limpet.stores.postgres.connections import Connections, Cursor
@@ -174,8 +174,7 @@ class PostgresStore:
             if row is not None:
                 return Lease(run_id, *row)
             now, head = self._find(run_id)
-            if is_held(head, now):
-                raise held_conflict(head, now)
+            refuse_if_held(head, now)
             # The run was released, or its lease expired, between the two statements: try again.
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
@@ -242,8 +241,7 @@ class PostgresStore:
                 if may_be_deleted:
                     return
                 raise
-            if is_held(head, now):
-                raise held_conflict(head, now)
+            refuse_if_held(head, now)
             # The run was released, or its lease expired, between the two statements: try again.
 
     def wait_for_change(self, timeout: float) -> bool:

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from limpet.errors import DamagedRecord
 from limpet.journal.encoding.codec import encode
-from limpet.journal.store import RUNNING, Commit, NewRun, OnSignal, RunFilter, RunHead
+from limpet.journal.store import RunFilter, RunHead
 from limpet.stores.statements import statements_of
 
 MAX_RECORDS = 0xFFFFFFFF
@@ -60,45 +60,30 @@ def checksum(row: Sequence[Any], sequence: int) -> int:
     return crc32(encode([*row[:SEQUENCE], sequence, *row[SEQUENCE + 1 : -2]]))
 
 
-def values_of(run: NewRun, now: float, lease_until: float | None) -> tuple[Any, ...]:
+def values_of(head: RunHead) -> tuple[Any, ...]:
     """The parameters of `CREATE`."""
     return (
-        run.run_id,
-        run.graph,
-        run.status,
-        1 if run.records else 0,
-        now,
-        now,
-        run.holder,
-        lease_until,
-        json.dumps(run.tags) if run.tags else "[]",
-        run.parent,
-        run.note,
-        run.due,
-        run.priority,
+        head.run_id,
+        head.graph,
+        head.status,
+        head.snapshot,
+        head.fence,
+        head.created,
+        head.updated,
+        head.holder,
+        head.lease_until,
+        json.dumps(head.tags) if head.tags else "[]",
+        head.parent,
+        head.note,
+        head.due,
+        head.priority,
     )
 
 
-def changes_of(commit: Commit, now: float) -> dict[str, Any]:
-    """The columns that a commit changes in the row of its run. `stores/heads.py` has the rules."""
-    changes: dict[str, Any] = {}
-    if commit.purge:
-        changes["sequence"] = commit.expected + len(commit.records)
-        changes["snapshot"] = 0
-    elif commit.snapshot:
-        changes["snapshot"] = commit.snapshot
-    if commit.status is not None:
-        changes["status"] = commit.status
-        changes["updated"] = now
-        changes["due"] = commit.due
-        if commit.status != RUNNING:
-            changes["holder"] = None
-            changes["lease_until"] = None
-    if commit.note is not None:
-        changes["note"] = commit.note
-    if commit.on_signal is OnSignal.CLEAR:
-        changes["signal"] = None
-    return changes
+def changes_of(before: RunHead, after: RunHead) -> dict[str, Any]:
+    """The columns to write for a head that changed. The sequence number is looked up, and so is not among them."""
+    fields = zip(RunHead._fields, before, after, strict=True)
+    return {name: new for name, old, new in fields if new is not old and name != "sequence"}
 
 
 def condition_of(which: RunFilter, now: float) -> tuple[str, list[Any]]:

@@ -34,14 +34,14 @@ SELECT id & 0xFFFFFFFF, data FROM records WHERE id BETWEEN ? AND ? ORDER BY id
 INSERT INTO runs
     (run_id, graph, status, snapshot, fence, created, updated, holder, lease_until, tags, parent, note,
     due, priority)
-VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING
 
 -- name: INSERT_RECORD
 INSERT INTO records (id, data) VALUES (?, ?)
 
 -- name: APPEND
 -- The commit that every step waits for: one statement that checks the fence, the signal and the sequence number
--- (`stores/heads.py` has these rules), inserts the record and is its own transaction. If the run can't take the record,
+-- (`refusal` of `stores/heads.py`), inserts the record and is its own transaction. If the run can't take the record,
 -- the data comes out NULL, which the table refuses and OR IGNORE turns into no row; so does a record whose number
 -- is taken. The record before must exist: that makes this number the next one, as only the oldest are ever pruned.
 -- (After a purge none exists, and the store takes the long way.) INSERT … SELECT would be plainer, but SQLite then
@@ -58,18 +58,6 @@ INSERT OR IGNORE INTO records (id, data) SELECT number, content
 FROM (SELECT 0 AS number, 0 AS content, 0 AS run, 0 AS by_fence, 0 AS before WHERE 0 UNION ALL VALUES {rows})
 WHERE EXISTS (SELECT 1 FROM runs WHERE id = run AND fence = by_fence AND signal IS NULL)
 AND EXISTS (SELECT 1 FROM records WHERE id = before)
-
--- name: CLAIM
-UPDATE runs SET fence = ?, crashes = ?, holder = ?, lease_until = ?, updated = ? WHERE id = ?
-
--- name: RENEW
-UPDATE runs SET lease_until = ?, updated = ? WHERE id = ?
-
--- name: RELEASE
-UPDATE runs SET holder = NULL, lease_until = NULL WHERE id = ?
-
--- name: SIGNAL
-UPDATE runs SET signal = ? WHERE id = ?
 
 -- name: SET_CHECKSUM
 UPDATE runs SET sequence = ?, sum = ? WHERE id = ?

@@ -50,7 +50,7 @@ from limpet.journal.store import (
     RunHead,
     Tail,
 )
-from limpet.stores.heads import held_conflict, is_held, refusal
+from limpet.stores import heads
 from limpet.stores.sqlite.connections import Connections
 from limpet.stores.sqlite.rows import (
     MAX_RECORDS,
@@ -115,23 +115,18 @@ class SQLiteStore:
         return self._connections.closed
 
     def create(self, run: NewRun) -> Lease | None:
-        def work(cursor: sqlite3.Cursor) -> tuple[int, float | None]:
-            now = self.clock()
-            lease_until = None
-            if run.holder is not None:
-                lease_until = now + run.ttl
-            if cursor.execute(SQL["CREATE"], values_of(run, now, lease_until)).rowcount == 0:
+        def work(cursor: sqlite3.Cursor) -> tuple[int, Lease | None]:
+            head, lease = heads.create(run, self.clock())
+            if cursor.execute(SQL["CREATE"], values_of(head)).rowcount == 0:
                 raise RunExists(run.run_id)
             row_id = cursor.lastrowid or 0
             _insert(cursor, row_id, 1, run.records)
             _set_checksum(cursor, row_id)
-            return row_id, lease_until
+            return row_id, lease
 
-        row_id, lease_until = self._connections.write(work)
+        row_id, lease = self._connections.write(work)
         self._remember(run.run_id, row_id)
-        if lease_until is None:
-            return None
-        return Lease(run.run_id, 1, lease_until)
+        return lease
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         if len(commits) == 1:
@@ -163,12 +158,8 @@ class SQLiteStore:
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         def work(cursor: sqlite3.Cursor) -> Lease:
             row_id, head = self._find(cursor, run_id)
-            now = self.clock()
-            if is_held(head, now) and instead_of != head.fence:
-                raise held_conflict(head, now)
-            lease = Lease(run_id, head.fence + 1, now + ttl, head.crashes + (head.holder is not None))
-            cursor.execute(SQL["CLAIM"], (lease.fence, lease.crashes, holder, lease.until, now, row_id))
-            _set_checksum(cursor, row_id)
+            claimed, lease = heads.claim(head, holder, ttl, self.clock(), instead_of)
+            _change_head(cursor, row_id, changes_of(head, claimed))
             return lease
 
         return self._connections.write(work)
@@ -179,7 +170,7 @@ class SQLiteStore:
 
         def work(cursor: sqlite3.Cursor) -> list[str | None]:
             now = self.clock()
-            return [self._renew(cursor, lease, now, now + ttl) for lease in leases]
+            return [self._renew(cursor, lease, ttl, now) for lease in leases]
 
         return self._connections.write(work)
 
@@ -187,17 +178,16 @@ class SQLiteStore:
         def work(cursor: sqlite3.Cursor) -> None:
             with suppress(RunNotFound):
                 row_id, head = self._find(cursor, lease.run_id)
-                if head.fence == lease.fence:
-                    cursor.execute(SQL["RELEASE"], (row_id,))
-                    _set_checksum(cursor, row_id)
+                released = heads.release(head, lease)
+                if released is not None:
+                    _change_head(cursor, row_id, changes_of(head, released))
 
         self._connections.write(work)
 
     def signal(self, run_id: str, signal: str) -> None:
         def work(cursor: sqlite3.Cursor) -> None:
-            row_id, _ = self._find(cursor, run_id)
-            cursor.execute(SQL["SIGNAL"], (signal, row_id))
-            _set_checksum(cursor, row_id)
+            row_id, head = self._find(cursor, run_id)
+            _change_head(cursor, row_id, changes_of(head, heads.signal(head, signal)))
 
         self._connections.write(work)
 
@@ -245,9 +235,7 @@ class SQLiteStore:
             except DamagedRecord:
                 (row_id,) = cursor.execute("SELECT id FROM runs WHERE run_id = ?", (run_id,)).fetchone()
                 return _delete_run(cursor, row_id)
-            now = self.clock()
-            if is_held(head, now):
-                raise held_conflict(head, now)
+            heads.refuse_if_held(head, self.clock())
             return _delete_run(cursor, row_id)
 
         self._connections.write(work)
@@ -310,30 +298,29 @@ class SQLiteStore:
         except StoreError as missing:
             return missing
         now = self.clock()
-        refused = refusal(commit, head, now) or _too_large(commit)
+        refused = heads.refusal(commit, head, now) or _too_large(commit)
         if refused is not None:
             return refused
+        applied = heads.apply(head, commit, now)
+        changes = changes_of(head, applied)
         if commit.purge:
             _delete_records(cursor, row_id)
+            changes["sequence"] = applied.sequence
         else:
             _insert(cursor, row_id, commit.expected + 1, commit.records)
-        changes = changes_of(commit, now)
-        if changes:
-            columns = ", ".join(f"{column} = ?" for column in changes)
-            cursor.execute(f"UPDATE runs SET {columns} WHERE id = ?", (*changes.values(), row_id))
-            _set_checksum(cursor, row_id)
+        _change_head(cursor, row_id, changes)
         return None
 
-    def _renew(self, cursor: sqlite3.Cursor, lease: Lease, now: float, until: float) -> str | None:
+    def _renew(self, cursor: sqlite3.Cursor, lease: Lease, ttl: float, now: float) -> str | None:
         """Renew one lease; return "", the waiting signal, or None if the lease is no longer valid."""
         try:
             row_id, head = self._find(cursor, lease.run_id)
         except (RunNotFound, DamagedRecord):
             return None
-        if head.fence != lease.fence or head.holder is None:
+        renewed = heads.renew(head, lease, ttl, now)
+        if renewed is None:
             return None
-        cursor.execute(SQL["RENEW"], (until, now, row_id))
-        _set_checksum(cursor, row_id)
+        _change_head(cursor, row_id, changes_of(head, renewed))
         return head.signal or ""
 
     def _find(self, cursor: sqlite3.Cursor, run_id: str) -> tuple[int, RunHead]:
@@ -353,15 +340,15 @@ class SQLiteStore:
 
     def _undamaged(self, rows: Iterable[Sequence[Any]]) -> builtins.list[RunHead]:
         """The heads in these rows. Damaged ones are skipped, with a warning in the log."""
-        heads = []
+        found = []
         for row in rows:
             try:
-                heads.append(head_of(row))
+                found.append(head_of(row))
             except DamagedRecord as damage:
                 from logging import getLogger
 
                 getLogger("limpet.stores").warning("%s: a damaged run is skipped: %s", self.path, damage)
-        return heads
+        return found
 
 
 def _insert(cursor: sqlite3.Cursor, row_id: int, first: int, records: Sequence[bytes]) -> None:
@@ -391,8 +378,19 @@ def _append_statement(size: int) -> str:
     return SQL["APPEND_MANY"].replace("{rows}", ", ".join(["(?, ?, ?, ?, ?)"] * size))
 
 
+def _change_head(cursor: sqlite3.Cursor, row_id: int, changes: dict[str, Any]) -> None:
+    """Write the columns that changed, if any did, and renew the checksum."""
+    if changes:
+        columns = ", ".join(f"{column} = ?" for column in changes)
+        cursor.execute(f"UPDATE runs SET {columns} WHERE id = ?", (*changes.values(), row_id))
+        _set_checksum(cursor, row_id)
+
+
 def _set_checksum(cursor: sqlite3.Cursor, row_id: int) -> None:
-    """Renew the checksum of a head. Follows every change of it, in the same transaction."""
+    """Renew the checksum of a head. Follows every change of it, in the same transaction.
+
+    The row is read back, because SQLite may store a value in another form than it was given (7 as 7.0).
+    """
     row = cursor.execute(SQL["FIND_ROW"], (row_id,)).fetchone()
     sequence = row[SEQUENCE]
     cursor.execute(SQL["SET_CHECKSUM"], (sequence, checksum(row, sequence), row_id))

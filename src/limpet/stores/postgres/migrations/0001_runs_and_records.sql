@@ -49,8 +49,8 @@ CREATE VIEW heads AS
         snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note, crashes, mark
     FROM runs;
 
--- Carry out one commit of any kind, in one round trip: lock the run, check the commit (the rules are those of `refusal` in
--- stores/heads.py), add its records and change the head. Returns nothing if the run doesn't exist, else whether the
+-- Carry out one commit of any kind, in one round trip: lock the run, check the commit, add its records and change the
+-- head (the rules are those of `refusal` and `apply` in stores/heads.py). Returns nothing if the run doesn't exist, else whether the
 -- commit was accepted and, if it wasn't, the head that it met, from which the store explains the refusal.
 --
 -- "again": the commit was sent before, and its answer did not arrive. If it was carried out then, the head has its mark, or

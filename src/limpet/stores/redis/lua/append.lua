@@ -1,4 +1,4 @@
--- Carry out one commit: `refusal` and the change of the head are those of `stores/heads.py`.
+-- Carry out one commit: `refusal` and `apply` of `stores/heads.py`.
 --
 -- Atomic because the fence, the sequence number and the signal have to be checked against the run that the records are
 -- added to. A commit that is repeated, because its answer did not arrive, finds its own token and is accepted

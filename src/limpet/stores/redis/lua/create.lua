@@ -1,4 +1,4 @@
--- Create a run with its first records and, if it has a holder, its first lease.
+-- Create a run with its first records and, if it has a holder, its first lease: `create` of `stores/heads.py`.
 --
 -- Atomic because the id must be free when the head is written: of two processes that create the same run one gets 0.
 -- A call that is repeated, because its answer did not arrive, finds its own token and gives the same answer again.

@@ -1,4 +1,5 @@
--- Delete the runs of some statuses that have not changed for a while and that no process holds.
+-- Delete the runs of some statuses that have not changed for a while and that no process holds: `is_expired` of
+-- `stores/heads.py`.
 --
 -- Atomic because no process may claim a run between the check and its deletion. KEYS[1] and KEYS[2] are here what the
 -- keys of all runs and journals begin with.

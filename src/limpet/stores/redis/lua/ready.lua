@@ -1,4 +1,5 @@
--- The runs of some graphs that a worker may claim now, the most urgent first. `stores/heads.py` states both rules.
+-- The runs of some graphs that a worker may claim now, the most urgent first: `is_ready` and `most_urgent_first` of
+-- `stores/heads.py`.
 --
 -- Atomic so that each head and the length of its journal are of one moment. KEYS[1] and KEYS[2] are here what the keys
 -- of all runs and journals begin with.
