@@ -1,6 +1,7 @@
 -- The statements of the PostgreSQL store. `stores/statements.py` reads them.
 --
--- Wherever several runs are locked, it is in the order of their ids, so that no two transactions wait for each other.
+-- Wherever several runs are locked, it is in the order of their ids, so that no two transactions wait for each
+-- other.
 
 -- name: COLUMNS
 run_id, graph, status, sequence, snapshot, fence, created, updated,
@@ -50,15 +51,17 @@ SELECT lease_until FROM run
 SELECT lease_until FROM runs WHERE run_id = %s AND mark = %s
 
 -- name: TAKES_RECORD
--- The rules of stores/heads.py for a plain commit. The record before must exist: that makes this number the next one,
--- and "snapshot" says that it isn't among those that were pruned; "floor" stands for the record after a purge.
+-- The rules of stores/heads.py for a plain commit. The record before must exist: that makes this number the
+-- next one, and "snapshot" says that it isn't among those that were pruned; "floor" stands for the record after
+-- a purge.
 signal IS NULL AND floor <= expected AND snapshot <= expected
 AND (floor = expected OR EXISTS (SELECT 1 FROM records WHERE run = id AND sequence = expected))
 
 -- name: APPEND
--- The commit that every step waits for: one statement that checks and inserts, and is its own transaction. If the number
--- is taken, nothing is inserted. The row of the run is locked but not written: so the statement waits for a claim that
--- is under way, and then checks the row (though not the records) again as the claim has left it.
+-- The commit that every step waits for: one statement that checks and inserts, and is its own transaction. If
+-- the number is taken, nothing is inserted. The row of the run is locked but not written: so the statement
+-- waits for a claim that is under way, and then checks the row (though not the records) again as the claim has
+-- left it.
 INSERT INTO records (run, sequence, fence, data)
 SELECT id, expected + 1, fence, data
 FROM runs, (SELECT $1::bigint AS expected, $2::bytea AS data) AS sent
@@ -67,8 +70,8 @@ FOR SHARE OF runs
 ON CONFLICT DO NOTHING
 
 -- name: APPEND_MANY
--- The same for commits of different runs, sent in the order of the run ids. LATERAL keeps the planner from locking the
--- runs in another order.
+-- The same for commits of different runs, sent in the order of the run ids. LATERAL keeps the planner from
+-- locking the runs in another order.
 INSERT INTO records (run, sequence, fence, data)
 SELECT id, expected + 1, fence, data
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bytea[]) AS sent (to_run, by_fence, expected, data),
@@ -85,8 +88,8 @@ accepted, server_time, (head).run_id, (head).graph, (head).status, (head).sequen
 SELECT {ANSWER} FROM apply_commit(%s, %s, %s, %b::bytea[], %s, %s, %b, %s, %s, %s, %s, %s)
 
 -- name: APPLY_COMMITS
--- The same for commits of different runs. The records of all of them come in one array, as PostgreSQL has no arrays of
--- arrays of different lengths; "low" and "high" are the bounds of each commit's own.
+-- The same for commits of different runs. The records of all of them come in one array, as PostgreSQL has no
+-- arrays of arrays of different lengths; "low" and "high" are the bounds of each commit's own.
 SELECT number, {ANSWER}
 FROM unnest(
     %b::text[], %b::bigint[], %b::bigint[], %b::int[], %b::int[], %b::bigint[], %b::text[], %b::bytea[],

@@ -41,19 +41,20 @@ INSERT INTO records (id, data) VALUES (?, ?)
 
 -- name: APPEND
 -- The commit that every step waits for: one statement that checks the fence, the signal and the sequence number
--- (`refusal` of `stores/heads.py`), inserts the record and is its own transaction. If the run can't take the record,
--- the data comes out NULL, which the table refuses and OR IGNORE turns into no row; so does a record whose number
--- is taken. The record before must exist: that makes this number the next one, as only the oldest are ever pruned.
--- (After a purge none exists, and the store takes the long way.) INSERT … SELECT would be plainer, but SQLite then
--- copies the row through a temporary table, because the SELECT reads the table that is inserted into: a quarter slower.
+-- (`refusal` of `stores/heads.py`), inserts the record and is its own transaction. If the run can't take the
+-- record, the data comes out NULL, which the table refuses and OR IGNORE turns into no row; so does a record
+-- whose number is taken. The record before must exist: that makes this number the next one, as only the oldest
+-- are ever pruned. (After a purge none exists, and the store takes the long way.) INSERT … SELECT would be
+-- plainer, but SQLite then copies the row through a temporary table, because the SELECT reads the table that is
+-- inserted into: a quarter slower.
 INSERT OR IGNORE INTO records (id, data) VALUES (?, (
     SELECT ? FROM runs WHERE id = ? AND fence = ? AND signal IS NULL
     AND EXISTS (SELECT 1 FROM records WHERE id = ?)
 ))
 
 -- name: APPEND_MANY
--- The same for commits of several runs, the rows of which replace {rows}. One statement releases Python's interpreter
--- lock, and has to wait for it, only once.
+-- The same for commits of several runs, the rows of which replace {rows}. One statement releases Python's
+-- interpreter lock, and has to wait for it, only once.
 INSERT OR IGNORE INTO records (id, data) SELECT number, content
 FROM (SELECT 0 AS number, 0 AS content, 0 AS run, 0 AS by_fence, 0 AS before WHERE 0 UNION ALL VALUES {rows})
 WHERE EXISTS (SELECT 1 FROM runs WHERE id = run AND fence = by_fence AND signal IS NULL)

@@ -1,12 +1,14 @@
 -- Runs and their journals, in the store's own schema, which is first in the search path.
 
--- The one clock of the store, in seconds: leases expire by the server's time, whatever the clocks of the machines say.
+-- The one clock of the store, in seconds: leases expire by the server's time, whatever the clocks of the
+-- machines say.
 CREATE FUNCTION clock() RETURNS double precision LANGUAGE sql VOLATILE
     AS $$ SELECT extract(epoch FROM clock_timestamp())::double precision $$;
 
--- "floor" is the number of the newest record at the last purge; later records are looked up in their table, so that a
--- commit that only adds a record leaves this row alone. "mark" is a random number from the process that changed the row
--- last: when its connection breaks before the answer arrives, the process finds its own change by it.
+-- "floor" is the number of the newest record at the last purge; later records are looked up in their table, so
+-- that a commit that only adds a record leaves this row alone. "mark" is a random number from the process that
+-- changed the row last: when its connection breaks before the answer arrives, the process finds its own change
+-- by it.
 -- fillfactor: leases are renewed in place, without touching the indexes.
 CREATE TABLE runs (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -49,12 +51,13 @@ CREATE VIEW heads AS
         snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note, crashes, mark
     FROM runs;
 
--- Carry out one commit of any kind, in one round trip: lock the run, check the commit, add its records and change the
--- head (the rules are those of `refusal` and `apply` in stores/heads.py). Returns nothing if the run doesn't exist, else whether the
--- commit was accepted and, if it wasn't, the head that it met, from which the store explains the refusal.
+-- Carry out one commit of any kind, in one round trip: lock the run, check the commit, add its records and
+-- change the head (the rules are those of `refusal` and `apply` in stores/heads.py). Returns nothing if the run
+-- doesn't exist, else whether the commit was accepted and, if it wasn't, the head that it met, from which the
+-- store explains the refusal.
 --
--- "again": the commit was sent before, and its answer did not arrive. If it was carried out then, the head has its mark, or
--- the records are there with its fence; it is accepted without being carried out a second time.
+-- "again": the commit was sent before, and its answer did not arrive. If it was carried out then, the head has
+-- its mark, or the records are there with its fence; it is accepted without being carried out a second time.
 -- "refuse_on_signal", where a signal waits: true refuses the commit, false clears the signal, NULL leaves it.
 CREATE FUNCTION apply_commit(
     target_run text, by_fence bigint, expected bigint, new_records bytea[], new_snapshot bigint, new_status text,
@@ -130,8 +133,8 @@ BEGIN
     RETURN deleted IS NOT NULL;
 END $$;
 
--- Delete the runs of these statuses that have not changed for so many seconds and that no process holds. They are locked
--- in the order of their ids, as everywhere, so that no two transactions wait for each other.
+-- Delete the runs of these statuses that have not changed for so many seconds and that no process holds. They
+-- are locked in the order of their ids, as everywhere, so that no two transactions wait for each other.
 CREATE FUNCTION expire(older_than double precision, statuses text[]) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     server_time double precision := clock();

@@ -1,5 +1,5 @@
--- From when on workers may claim a run that no process holds (NULL: never by themselves), and how urgent it is. Runs
--- that are running are due at once.
+-- From when on workers may claim a run that no process holds (NULL: never by themselves), and how urgent it is.
+-- Runs that are running are due at once.
 ALTER TABLE runs ADD COLUMN due double precision, ADD COLUMN priority bigint NOT NULL DEFAULT 0;
 UPDATE runs SET due = 0 WHERE status = 'running';
 CREATE INDEX runs_by_due ON runs (due) WHERE due IS NOT NULL;
@@ -65,8 +65,9 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- Notify the processes that wait for a change: a run becomes free, changes its status, is signalled or is deleted. The
--- steps of a run only add records, and notify nothing. The channel is named after this table of runs in this database.
+-- Notify the processes that wait for a change: a run becomes free, changes its status, is signalled or is
+-- deleted. The steps of a run only add records, and notify nothing. The channel is named after this table of
+-- runs in this database.
 CREATE FUNCTION notify_of_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_notify('limpet_' || TG_RELID, '');

@@ -24,6 +24,6 @@ CREATE INDEX runs_by_creation ON runs (created, run_id);
 CREATE INDEX runs_by_status ON runs (status, created, run_id);
 CREATE INDEX runs_by_parent ON runs (parent) WHERE parent IS NOT NULL;
 
--- The id of a record is the row id of its run, shifted by 32 bits, plus the record's number. So there is one tree and
--- no index, and the records of a run are next to each other.
+-- The id of a record is the row id of its run, shifted by 32 bits, plus the record's number. So there is one
+-- tree and no index, and the records of a run are next to each other.
 CREATE TABLE records (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
