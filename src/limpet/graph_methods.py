@@ -388,10 +388,10 @@ class GraphMethods(ABC, Generic[S]):
         compiled = self.compiled()
         kind = drawing.chosen_format(format, path)
         marks = None if run_id is None else _marks_of(compiled, run_id)
-        outline = drawing.outline_for(compiled.plan, marks)
-        picture = drawing.picture(outline, marks, kind, width=width, color=color, ascii=ascii)
+        outline = drawing.outline_for_run(compiled.plan, marks)
+        picture = drawing.render_picture(outline, marks, kind, width=width, color=color, ascii=ascii)
         if path is not None:
-            drawing.put_down(picture, path)
+            drawing.write_picture(picture, path)
         return picture
 
     def _repr_svg_(self) -> str | None:
@@ -451,11 +451,11 @@ def _new_run_id(given: str | None, input: Any) -> Any:
 
 def _marks_of(compiled: CompiledGraph, run_id: str) -> RunMarks:
     """How far a stored run of this graph has come, for a picture. Raises `UsageError` for another graph's run."""
-    from limpet.drawing.run_marks import standing_of
+    from limpet.drawing.run_marks import marks_of_stored_run
 
     tail = compiled.need_client("draw").store.read(run_id, first=1)
     if tail.head.graph != compiled.plan.name:
         raise UsageError(
             f"run {run_id!r} belongs to graph {tail.head.graph!r}, not to {compiled.plan.name!r}"
         )
-    return standing_of(compiled.plan, tail)
+    return marks_of_stored_run(compiled.plan, tail)

@@ -63,7 +63,7 @@ class OpenedRun(Generic[S]):
 
             session = self._slot.session
             if session is None:
-                return notebook.words_as_html(repr(self))
+                return notebook.text_as_html(repr(self))
             return notebook.run_as_html(session.compiled.plan, self._marks(session), self.questions)
         except Exception:
             return None  # a notebook then shows the repr
@@ -104,15 +104,15 @@ class OpenedRun(Generic[S]):
 
     def _marks(self, session: Session) -> RunMarks:
         """How far the run has come, for a picture: by its journal if it has one, else by what is known here."""
-        from limpet.drawing.run_marks import standing_of, standing_so_far
+        from limpet.drawing.run_marks import marks_of_progress, marks_of_stored_run
 
         plan = session.compiled.plan
         client = session.compiled.client
         if client is not None:
             tail = client.store.read(self.id, first=1)
             if tail.records:
-                return standing_of(plan, tail)._replace(status=self._status())
-        return standing_so_far(plan, session.progress, self._status())
+                return marks_of_stored_run(plan, tail)._replace(status=self._status())
+        return marks_of_progress(plan, session.progress, self._status())
 
 
 class Run(OpenedRun[S]):

@@ -24,14 +24,14 @@ from limpet import (
     Workflow,
     key_equals,
 )
-from limpet.drawing.draw import picture
+from limpet.drawing.draw import render_picture
 from limpet.drawing.mermaid import escaped, mermaid
 from limpet.drawing.outline import Line, Outline, Shape, outline_of_graph, outline_of_plan
 from limpet.drawing.palette import DARK, LIGHT, STYLE
 from limpet.drawing.run_marks import Mark, RunMarks
 from limpet.drawing.svg import svg
 from limpet.drawing.terminal import Style, text
-from limpet.drawing.text_width import cells, clean, shortened
+from limpet.drawing.text_width import cell_count, shortened, single_line
 from support.graphs import chain
 from support.pictures import IMAGES, article, nothing, pictures, research, stopped, unfinished, weather
 
@@ -191,7 +191,7 @@ def test_a_graph_that_is_not_finished_shows_what_is_there_and_its_mistakes() -> 
     assert any("circle" in each for each in drawn.mistakes)
     for made in (outline, drawn):
         for format in ("svg", "mermaid", "text"):
-            assert picture(made, None, format)
+            assert render_picture(made, None, format)
 
 
 def test_a_graph_that_contains_itself_is_drawn_once() -> None:
@@ -295,19 +295,19 @@ HOSTILE_RUN = RunMarks(
 )
 
 
-@pytest.mark.parametrize("standing", [None, HOSTILE_RUN])
-def test_hostile_names_stay_text(standing: RunMarks | None) -> None:
+@pytest.mark.parametrize("run_marks", [None, HOSTILE_RUN])
+def test_hostile_names_stay_text(run_marks: RunMarks | None) -> None:
     outline = hostile()
-    made = svg(outline, standing)
+    made = svg(outline, run_marks)
     root = ElementTree.fromstring(made.encode("utf-8"))
     assert root.find(f".//{SVG}script") is None
-    flat = mermaid(outline, standing)
+    flat = mermaid(outline, run_marks)
     for line in flat.splitlines()[1:]:
         assert re.fullmatch(MERMAID_LINE, line), line
-    drawn = text(outline, standing, Style(120))
+    drawn = text(outline, run_marks, Style(120))
     for each in (made, flat, drawn):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\u202e\u2066\ud800]", each)
-    assert max(cells(line) for line in drawn.splitlines()) <= 120
+    assert max(cell_count(line) for line in drawn.splitlines()) <= 120
 
 
 MERMAID_LINE = (
@@ -322,11 +322,11 @@ MERMAID_LINE = (
 @given(st.text(max_size=60))
 def test_any_text_fits_where_it_is_put(given_text: str) -> None:
     assert not set(escaped(given_text)) & set('"<>`{}|\n')
-    assert cells(shortened(given_text, 12)) <= 12
-    assert clean(clean(given_text)) == clean(given_text)
+    assert cell_count(shortened(given_text, 12)) <= 12
+    assert single_line(single_line(given_text)) == single_line(given_text)
     outline = Outline("g", (Shape("a", given_text, "node"),), (Line("a", "a", given_text),))
     ElementTree.fromstring(svg(outline).encode("utf-8"))
-    assert max(cells(line) for line in text(outline, None, Style(40)).splitlines()) <= 40
+    assert max(cell_count(line) for line in text(outline, None, Style(40)).splitlines()) <= 40
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -492,7 +492,7 @@ def test_text_is_never_wider_than_it_may_be_and_leaves_no_name_out(name: str, wi
     outline = outline_of_graph(GRAPHS[name]())
     for ascii_only in (False, True):
         made = text(outline, None, Style(width, ascii_only=ascii_only))
-        assert max(cells(line) for line in made.splitlines()) <= width
+        assert max(cell_count(line) for line in made.splitlines()) <= width
         assert made.isascii() or not ascii_only
         for shape in outline.shapes:
             assert shortened(shape.label, 8)[:7] in made, shape.label
@@ -506,9 +506,9 @@ def test_a_graph_too_large_to_be_followed_is_listed() -> None:
 
 
 def test_colours_are_there_when_they_are_asked_for_and_only_then() -> None:
-    standing = RunMarks("r", "paused", {"draft": Mark("done", 2), "review": Mark("paused", 0, "Publish?")})
+    run_marks = RunMarks("r", "paused", {"draft": Mark("done", 2), "review": Mark("paused", 0, "Publish?")})
     outline = outline_of_graph(article())
-    plain, coloured = text(outline, standing), text(outline, standing, Style(coloured=True))
+    plain, coloured = text(outline, run_marks), text(outline, run_marks, Style(coloured=True))
     assert "\x1b" not in plain
     assert "\x1b[32m" in coloured
     assert "\x1b[33;1m" in coloured

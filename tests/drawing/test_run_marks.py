@@ -21,35 +21,35 @@ from limpet import (
     Workflow,
     pause,
 )
-from limpet.drawing.draw import outline_for
+from limpet.drawing.draw import outline_for_run
 from limpet.drawing.figure import Figure, figure_of
 from limpet.drawing.notebook import runs_as_html
-from limpet.drawing.run_marks import RunMarks, standing_of, standing_so_far
+from limpet.drawing.run_marks import RunMarks, marks_of_progress, marks_of_stored_run
 from support.pictures import article, broken, nothing, research, stopped, weather
 
 SECRET = "swordfish"
 
 
-def standing(graph: Any, run_id: str = "r") -> RunMarks:
+def marks_of(graph: Any, run_id: str = "r") -> RunMarks:
     compiled = graph.compiled()
-    return standing_of(compiled.plan, compiled.need_client("a test").store.read(run_id, first=1))
+    return marks_of_stored_run(compiled.plan, compiled.need_client("a test").store.read(run_id, first=1))
 
 
 def words(graph: Any, run_id: str = "r") -> dict[str, str]:
     """What is said of each node that a run has come to; starts and ends left out."""
-    found = standing(graph, run_id)
+    found = marks_of(graph, run_id)
     return {place: mark.words for place, mark in found.marks.items() if not place.endswith("__")}
 
 
 def taken(graph: Any, run_id: str = "r") -> set[tuple[str, str]]:
     """The lines that are drawn as taken, at all depths."""
-    found = standing(graph, run_id)
+    found = marks_of(graph, run_id)
 
     def of(figure: Figure) -> set[tuple[str, str]]:
         lines = {(each.line.source, each.line.target) for each in figure.lines if each.taken}
         return lines.union(*(of(each.inside) for each in figure.shapes if each.inside is not None))
 
-    return of(figure_of(outline_for(graph.compiled().plan, found), found))
+    return of(figure_of(outline_for_run(graph.compiled().plan, found), found))
 
 
 def resumed(graph: Any, *answers: Any, run_id: str = "r") -> Any:
@@ -66,7 +66,7 @@ def test_a_paused_run_shows_what_is_done_and_what_is_asked(store: Any) -> None:
         graph.execute({}, run_id="r")
     assert words(graph) == {"draft": "done", "review": "paused: Publish it?"}
     assert taken(graph) == {("__start__", "draft"), ("draft", "review")}
-    assert standing(graph).status == "paused"
+    assert marks_of(graph).status == "paused"
 
 
 def test_visits_are_counted_and_only_the_lines_that_were_taken_are(store: Any) -> None:
@@ -148,7 +148,7 @@ def test_graphs_inside_graphs_are_marked_at_every_depth() -> None:
     resumed(graph, "no", "yes")
     assert words(graph)["work/edit/draft"] == "done ×2"
     assert words(graph)["work"] == "done"
-    assert standing(graph).marks["work/edit/__end__"].kind == "done"
+    assert marks_of(graph).marks["work/edit/__end__"].kind == "done"
 
 
 def test_interrupts_are_shown_as_pauses() -> None:
@@ -243,7 +243,7 @@ def test_a_completed_run_whose_journal_is_gone_says_so() -> None:
     with pytest.raises(RunPaused):
         graph.execute({}, run_id="r")
     resumed(graph, "yes")
-    found = standing(graph)
+    found = marks_of(graph)
     assert (found.status, found.marks.keys()) == ("completed", {"__end__"})
     assert "preserve=True keeps it" in graph.draw("text", "r")
 
@@ -258,7 +258,9 @@ def test_tasks_are_done_skipped_failed_asking_or_added(store: Any) -> None:
         "fetch": "done", "chart": "done", "radar": "done", "warning": "skipped", "text": "paused: Which tone?",
         "maybe": "failed: ValueError",
     }  # fmt: skip
-    added = {each.label for each in outline_for(flow.compiled().plan, standing(flow)).shapes if each.added}
+    added = {
+        each.label for each in outline_for_run(flow.compiled().plan, marks_of(flow)).shapes if each.added
+    }
     assert added == {"radar"}
     assert taken(flow) == {("fetch", name) for name in ("chart", "radar", "text", "maybe")}
     resumed(flow, "calm")
@@ -278,7 +280,7 @@ def test_what_stops_a_workflow_is_shown_in_a_task_or_between_layers() -> None:
     flow = Workflow("w", preserve=True).add_task("a", lambda: 1).add_task("b", fails, depends_on=["a"])
     stopped(flow, "r")
     assert words(flow) == {"a": "done", "b": "failed: KeyError"}
-    assert standing(flow).note == ""
+    assert marks_of(flow).note == ""
 
     def handler(layer: int) -> None:
         if layer == 0:
@@ -290,7 +292,7 @@ def test_what_stops_a_workflow_is_shown_in_a_task_or_between_layers() -> None:
     asking.after_layer(handler)
     stopped(asking, "r")
     assert words(asking) == {"a": "done"}
-    assert standing(asking).note == "paused: Go on?, between layers"
+    assert marks_of(asking).note == "paused: Go on?, between layers"
     outer = StateGraph(name="g").add_node("flow", run=asking).set_entry_point("flow").set_finish_point("flow")
     assert words(stopped(outer, "r")) == {"flow": "paused: Go on?", "flow/a": "done"}
 
@@ -377,7 +379,7 @@ def test_a_run_without_a_store_is_shown_by_what_is_known_of_it() -> None:
     done.wait()
     session = done._slot.session
     assert session is not None
-    found = standing_so_far(session.compiled.plan, session.progress, "completed")
+    found = marks_of_progress(session.compiled.plan, session.progress, "completed")
     assert {place for place, mark in found.marks.items() if mark.kind == "done"} >= {
         "plan", "papers", "read", "rate", "news", "combine", "combine//page", "quote", "write", "__end__",
     }  # fmt: skip

@@ -136,11 +136,11 @@ def _printable_character(character: str) -> str:
 
 def _width(text: str) -> int:
     """How many columns of a terminal a text takes up."""
-    from limpet.drawing.text_width import cells
+    from limpet.drawing.text_width import cell_count
 
     if text.isascii():
         return len(text)
-    return cells(text)
+    return cell_count(text)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

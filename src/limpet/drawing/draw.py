@@ -28,9 +28,9 @@ def chosen_format(format: str | None, path: str | os.PathLike[str] | None) -> st
     return format
 
 
-def picture(
+def render_picture(
     outline: Outline,
-    standing: RunMarks | None,
+    run_marks: RunMarks | None,
     format: str,
     *,
     width: int | None = None,
@@ -41,17 +41,17 @@ def picture(
     if format == "svg":
         from limpet.drawing.svg import svg
 
-        return svg(outline, standing)
+        return svg(outline, run_marks)
     if format == "mermaid":
         from limpet.drawing.mermaid import mermaid
 
-        return mermaid(outline, standing)
+        return mermaid(outline, run_marks)
     from limpet.drawing.terminal import WIDTH, Style, text
 
     wide = WIDTH if width is None else width
     if type(wide) is not int or wide < 20:
         raise UsageError(f"width is a whole number of columns from 20, not {width!r}")
-    return text(outline, standing, Style(wide, color, ascii))
+    return text(outline, run_marks, Style(wide, color, ascii))
 
 
 def graph_as_svg(graph: Any) -> str:
@@ -61,12 +61,12 @@ def graph_as_svg(graph: Any) -> str:
     return svg(outline_of_graph(graph))
 
 
-def outline_for(plan: Plan, standing: RunMarks | None) -> Outline:
+def outline_for_run(plan: Plan, run_marks: RunMarks | None) -> Outline:
     """The outline of a plan, with the tasks that a run has by now."""
-    return outline_of_plan(plan, standing.dag if standing is not None else None)
+    return outline_of_plan(plan, run_marks.dag if run_marks is not None else None)
 
 
-def put_down(text: str, path: str | os.PathLike[str]) -> None:
+def write_picture(text: str, path: str | os.PathLike[str]) -> None:
     """Write a picture into a file. Raises `UsageError` where that can't be."""
     try:
         Path(path).write_text(text, encoding="utf-8", newline="\n")

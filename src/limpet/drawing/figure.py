@@ -12,7 +12,7 @@ from limpet.drawing.layout.layout import Box, Link, Rect, Route, Spacing, Span, 
 from limpet.drawing.layout.ranked_graph import Tag
 from limpet.drawing.outline import Line, Outline, Shape
 from limpet.drawing.run_marks import Mark, RunMarks
-from limpet.drawing.text_width import shortened, width_of
+from limpet.drawing.text_width import estimated_width, shortened
 
 NAME, SMALL = 14.0, 11.5
 """The sizes of letters: of names, and of everything else."""
@@ -66,12 +66,12 @@ class Figure(NamedTuple):
         )
 
 
-def figure_of(outline: Outline, standing: RunMarks | None = None) -> Figure:
+def figure_of(outline: Outline, run_marks: RunMarks | None = None) -> Figure:
     """Find a place for everything in an outline, with how a run stands in it."""
-    drawn = [_drawn(shape, standing) for shape in outline.shapes]
+    drawn = [_drawn(shape, run_marks) for shape in outline.shapes]
     boxes = [Box(each.shape.id, each.rect.width, each.rect.height, each.shape.rank) for each in drawn]
     labels = [shortened(line.label, LONGEST_LABEL) for line in outline.lines]
-    tags = [Tag(width_of(label, SMALL) + 10, 18.0) if label else None for label in labels]
+    tags = [Tag(estimated_width(label, SMALL) + 10, 18.0) if label else None for label in labels]
     links = [Link(line.source, line.target, tag) for line, tag in zip(outline.lines, tags, strict=True)]
     if outline.flow:
         boxes = [box._replace(width=box.height, height=box.width) for box in boxes]
@@ -83,7 +83,7 @@ def figure_of(outline: Outline, standing: RunMarks | None = None) -> Figure:
         routes, size = [_turned(route) for route in routes], (made.height, made.width)
     shapes = tuple(_placed(each, rects[each.shape.id]) for each in drawn)
     lines = tuple(
-        Traced(line, route, label, _taken(line, standing))
+        Traced(line, route, label, _taken(line, run_marks))
         for line, route, label in zip(outline.lines, routes, labels, strict=True)
     )
     return Figure(shapes, lines, *size, outline.flow)
@@ -104,18 +104,21 @@ _DOWN = Spacing(apart=30, beside=18, lane=10, port=18, margin=16, loop=30, page=
 _SIDEWAYS = Spacing(apart=16, beside=10, lane=6, port=9, margin=6, loop=30, page=640, gap=_column_gap)
 
 
-def _drawn(shape: Shape, standing: RunMarks | None) -> Drawn:
+def _drawn(shape: Shape, run_marks: RunMarks | None) -> Drawn:
     """A shape with its text and its size, not yet in its place."""
-    mark = standing.mark(shape.id) if standing is not None else None
+    mark = run_marks.mark(shape.id) if run_marks is not None else None
     if shape.kind in ("start", "end"):
         return Drawn(shape, Rect(0, 0, DOT, DOT), "", (), mark)
     name = shortened(shape.label, LONGEST_NAME) or NAMELESS
     notes = [shortened(shape.note, LONGEST_NOTE)] if shape.note else []
     if mark is not None and mark.kind != "idle":
         notes.append(shortened(mark.words, LONGEST_NOTE))
-    inside = figure_of(shape.inside, standing) if shape.inside is not None else None
+    inside = figure_of(shape.inside, run_marks) if shape.inside is not None else None
     icon = ICON if mark is not None and mark.kind != "idle" else 0.0
-    width = max(width_of(name, NAME) + icon, *(width_of(note, SMALL) for note in notes), 40.0) + 2 * PAD
+    width = (
+        max(estimated_width(name, NAME) + icon, *(estimated_width(note, SMALL) for note in notes), 40.0)
+        + 2 * PAD
+    )
     height = 36.0 + 15.0 * len(notes)
     if inside is not None:
         width, height = max(width, inside.width + 2 * PAD), height + inside.height + PAD
@@ -139,10 +142,10 @@ def _turned(route: Route) -> Route:
     return route._replace(points=points, label=route.label and _flipped(route.label))
 
 
-def _taken(line: Line, standing: RunMarks | None) -> bool:
+def _taken(line: Line, run_marks: RunMarks | None) -> bool:
     """Whether a run took it. What it took before it was rolled back doesn't count."""
-    if standing is None or "idle" in (standing.mark(line.source).kind, standing.mark(line.target).kind):
+    if run_marks is None or "idle" in (run_marks.mark(line.source).kind, run_marks.mark(line.target).kind):
         return False
-    return (line.source, line.target) in standing.taken or (
-        line.kind == "parallel" and standing.mark(line.source).kind == "done"
+    return (line.source, line.target) in run_marks.taken or (
+        line.kind == "parallel" and run_marks.mark(line.source).kind == "done"
     )

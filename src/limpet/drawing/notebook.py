@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from limpet.drawing.draw import outline_for
+from limpet.drawing.draw import outline_for_run
 from limpet.drawing.run_marks import RunMarks
 from limpet.drawing.svg import svg
-from limpet.drawing.text_width import clean, shortened
+from limpet.drawing.text_width import shortened, single_line
 from limpet.graphs.plan import Plan
 from limpet.journal.waits import Question
 
@@ -19,19 +19,19 @@ SHOWN = 100
 _CELL = 'style="text-align:left;padding:2px 12px 2px 0;vertical-align:top"'
 
 
-def run_as_html(plan: Plan, standing: RunMarks, questions: Iterable[Question]) -> str:
+def run_as_html(plan: Plan, run_marks: RunMarks, questions: Iterable[Question]) -> str:
     """A run: its graph, coloured by how far it has come, and what it waits to be told."""
     asked = "".join(
         f"<li>{_said(each.prompt, 300)} <small>(<code>{_said(each.id, 80)}</code>)</small></li>"
         for each in questions
     )
     waiting = f"<p>It waits for an answer:</p><ul>{asked}</ul>" if asked else ""
-    return f"<div>{svg(outline_for(plan, standing), standing)}{waiting}</div>"
+    return f"<div>{svg(outline_for_run(plan, run_marks), run_marks)}{waiting}</div>"
 
 
-def words_as_html(text: str) -> str:
+def text_as_html(text: str) -> str:
     """Text as it is."""
-    return f"<pre>{escape(clean(text))}</pre>"
+    return f"<pre>{escape(single_line(text))}</pre>"
 
 
 def runs_as_html(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> str:
@@ -44,7 +44,7 @@ def runs_as_html(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def moment(seconds: float) -> str:
+def utc_time_text(seconds: float) -> str:
     """A time as people read it, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 

@@ -76,7 +76,7 @@ class RunMarks(NamedTuple):
 _IDLE = Mark("idle")
 
 
-def standing_of(plan: Plan, tail: Tail) -> RunMarks:
+def marks_of_stored_run(plan: Plan, tail: Tail) -> RunMarks:
     """How a stored run stands, by its journal. Raises `DamagedRecord` for one that isn't what was written."""
     head = tail.head
     if not tail.records:
@@ -98,7 +98,7 @@ def standing_of(plan: Plan, tail: Tail) -> RunMarks:
     return _Survey(plan, tally).of(progress, head.status)
 
 
-def standing_so_far(plan: Plan, progress: Progress, status: str) -> RunMarks:
+def marks_of_progress(plan: Plan, progress: Progress, status: str) -> RunMarks:
     """How a run stands by its progress alone, which doesn't know what was done in branches that are over."""
     tally = _Tally(plan)
     tally.go_back(progress)

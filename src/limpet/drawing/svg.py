@@ -10,7 +10,7 @@ from limpet.drawing.layout.layout import Point
 from limpet.drawing.outline import Outline
 from limpet.drawing.palette import ICONS, STYLE
 from limpet.drawing.run_marks import RunMarks
-from limpet.drawing.text_width import clean, shortened, width_of
+from limpet.drawing.text_width import estimated_width, shortened, single_line
 
 MARGIN, TITLE, LINE = 24.0, 22.0, 17.0
 ARROW = 7.0
@@ -18,13 +18,18 @@ MISTAKES = 8
 """How many mistakes are listed."""
 
 
-def svg(outline: Outline, standing: RunMarks | None = None) -> str:
+def svg(outline: Outline, run_marks: RunMarks | None = None) -> str:
     """The picture as a document of its own, which any browser shows and any page may contain."""
-    figure = figure_of(outline, standing)
+    figure = figure_of(outline, run_marks)
     mistakes = _mistakes(outline)
-    caption = shortened(_caption(outline, standing), 160)
+    caption = shortened(_caption(outline, run_marks), 160)
     wide = (
-        max(figure.width, width_of(caption, NAME), *(width_of(each, SMALL) for each in mistakes), 0)
+        max(
+            figure.width,
+            estimated_width(caption, NAME),
+            *(estimated_width(each, SMALL) for each in mistakes),
+            0,
+        )
         + 2 * MARGIN
     )
     top = MARGIN + TITLE + 10 + (LINE * len(mistakes) + 10 if mistakes else 0)
@@ -35,10 +40,10 @@ def svg(outline: Outline, standing: RunMarks | None = None) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" class="hf" role="img" {size} '
             f'viewBox="0 0 {_n(wide)} {_n(high)}" aria-label={quoteattr(caption)}>',
             f"<title>{_text(outline.name)}</title>",
-            f"<desc>{_text(_described(outline, standing))}</desc>",
+            f"<desc>{_text(_described(outline, run_marks))}</desc>",
             f"<style>{STYLE}</style>",
             f'<rect class="hf-page" {size} rx="10"/>',
-            *_heading(outline, standing),
+            *_heading(outline, run_marks),
             *(
                 f'<text class="hf-wrong" x="{_n(MARGIN)}" y="{_n(MARGIN + TITLE + LINE * row)}">{_text(each)}</text>'
                 for row, each in enumerate(mistakes, 1)
@@ -55,32 +60,34 @@ def _mistakes(outline: Outline) -> list[str]:
     return [*shown, f"• and {more} more"] if more > 0 else shown
 
 
-def _caption(outline: Outline, standing: RunMarks | None) -> str:
+def _caption(outline: Outline, run_marks: RunMarks | None) -> str:
     name = shortened(outline.name, 60)
-    return name if standing is None else f"{name} · run {shortened(standing.run_id, 40)}: {_status(standing)}"
+    return (
+        name if run_marks is None else f"{name} · run {shortened(run_marks.run_id, 40)}: {_status(run_marks)}"
+    )
 
 
-def _status(standing: RunMarks) -> str:
-    return f"{standing.status}, {standing.note}" if standing.note else standing.status
+def _status(run_marks: RunMarks) -> str:
+    return f"{run_marks.status}, {run_marks.note}" if run_marks.note else run_marks.status
 
 
-def _heading(outline: Outline, standing: RunMarks | None) -> Iterator[str]:
+def _heading(outline: Outline, run_marks: RunMarks | None) -> Iterator[str]:
     name = shortened(outline.name, 60)
     yield f'<text class="hf-title" x="{_n(MARGIN)}" y="{_n(MARGIN + 12)}">{_text(name)}'
-    if standing is not None:
-        run = f"· run {shortened(standing.run_id, 40)}: {_status(standing)}"
+    if run_marks is not None:
+        run = f"· run {shortened(run_marks.run_id, 40)}: {_status(run_marks)}"
         yield f'<tspan class="hf-run" dx="5">{_text(run)}</tspan>'
     yield "</text>"
 
 
-def _described(outline: Outline, standing: RunMarks | None) -> str:
+def _described(outline: Outline, run_marks: RunMarks | None) -> str:
     """The picture in words, for those who don't see it."""
     kind = "workflow" if outline.flow else "graph"
     parts = [f"The {kind} {outline.name}, {len(outline.shapes)} shapes."]
     for shape in outline.shapes[:200]:
         following = [f"{line.label}: {_last(line.target)}" if line.label else _last(line.target)
                      for line in outline.lines if line.source == shape.id]  # fmt: skip
-        stands = f" ({standing.mark(shape.id).words})" if standing is not None else ""
+        stands = f" ({run_marks.mark(shape.id).words})" if run_marks is not None else ""
         leads = f" leads to {', '.join(following)}" if following else ""
         parts.append(f"{shape.label}{stands}{leads}.")
     return " ".join(parts)
@@ -223,7 +230,7 @@ def _lettering(drawn: Drawn) -> Iterator[str]:
     y = rect.y + 23
     icon = ICON if mark is not None and mark.kind in ICONS else 0.0
     group = drawn.inside is not None
-    wide = width_of(drawn.name, NAME)
+    wide = estimated_width(drawn.name, NAME)
     x = rect.x + PAD if group else rect.middle - (wide + icon) / 2
     if mark is not None and icon:
         yield (
@@ -241,7 +248,7 @@ def _lettering(drawn: Drawn) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    return escape(clean(text))
+    return escape(single_line(text))
 
 
 def _p(point: Point) -> str:

@@ -13,7 +13,7 @@ from limpet.drawing.layout.ranked_graph import Tag
 from limpet.drawing.outline import Line, Outline, Shape
 from limpet.drawing.run_marks import Mark, RunMarks
 from limpet.drawing.terminal_canvas import DOWN, LEFT, RIGHT, UP, Canvas, plain
-from limpet.drawing.text_width import cells, clean, shortened
+from limpet.drawing.text_width import cell_count, shortened, single_line
 
 WIDTH = 100
 """How many columns there are, unless it is said otherwise."""
@@ -46,51 +46,51 @@ class Style(NamedTuple):
     ascii_only: bool = False
 
 
-def text(outline: Outline, standing: RunMarks | None = None, style: Style = Style()) -> str:  # noqa: B008  # frozen
+def text(outline: Outline, run_marks: RunMarks | None = None, style: Style = Style()) -> str:  # noqa: B008  # frozen
     """The picture as lines of text, none of which is wider than the style allows."""
-    head = [shortened(_title(outline, standing), style.width)]
-    body = _drawn(outline, standing, style) or _listed(outline, standing, style)
-    foot = _foot(standing, style) if standing is not None else []
+    head = [shortened(_title(outline, run_marks), style.width)]
+    body = _drawn(outline, run_marks, style) or _listed(outline, run_marks, style)
+    foot = _foot(run_marks, style) if run_marks is not None else []
     wrong = [shortened(f"! {each}", style.width) for each in outline.mistakes]
     if style.ascii_only:
         head, foot, wrong = ([plain(each) for each in lines] for lines in (head, foot, wrong))
     return "\n".join([*head, *wrong, "", *body, *(["", *foot] if foot else [])]).rstrip() + "\n"
 
 
-def _title(outline: Outline, standing: RunMarks | None) -> str:
-    if standing is None:
+def _title(outline: Outline, run_marks: RunMarks | None) -> str:
+    if run_marks is None:
         return outline.name
-    note = f", {standing.note}" if standing.note else ""
-    return f"{outline.name} · run {standing.run_id}: {standing.status}{note}"
+    note = f", {run_marks.note}" if run_marks.note else ""
+    return f"{outline.name} · run {run_marks.run_id}: {run_marks.status}{note}"
 
 
-def _foot(standing: RunMarks, style: Style) -> list[str]:
+def _foot(run_marks: RunMarks, style: Style) -> list[str]:
     """What the signs mean, and in full what there wasn't room for in a box: what is asked, and what failed."""
     signs = PLAIN_SIGNS if style.ascii_only else SIGNS
     said = [
-        f"{signs[mark.kind]} {place.replace('//', '/')}: {clean(mark.detail)}"
-        for place, mark in standing.marks.items()
+        f"{signs[mark.kind]} {place.replace('//', '/')}: {single_line(mark.detail)}"
+        for place, mark in run_marks.marks.items()
         if mark.detail and mark.kind in signs
     ]
     rows = [row for each in said[:ASKED] for row in _wrapped(each, "", style.width)]
-    return [*_legend(standing, style), *rows]
+    return [*_legend(run_marks, style), *rows]
 
 
-def _legend(standing: RunMarks, style: Style) -> list[str]:
-    kinds = {mark.kind for mark in standing.marks.values()}
+def _legend(run_marks: RunMarks, style: Style) -> list[str]:
+    kinds = {mark.kind for mark in run_marks.marks.values()}
     signs = PLAIN_SIGNS if style.ascii_only else SIGNS
     shown = [f"{sign} {kind}" for kind, sign in signs.items() if kind in kinds]
     return ["   ".join(shown)[: style.width]] if shown else []
 
 
-def _drawn(outline: Outline, standing: RunMarks | None, style: Style) -> list[str]:
+def _drawn(outline: Outline, run_marks: RunMarks | None, style: Style) -> list[str]:
     """Boxes and lines; nothing if they don't fit into the width, or are too many to be followed."""
     if len(outline.shapes) + len(outline.lines) > MOST:
         return []
-    tightest = _sheet(outline, standing, SHORTER[-1], style)
+    tightest = _sheet(outline, run_marks, SHORTER[-1], style)
     if tightest.layout.width > style.width:
         return []
-    tries = (_sheet(outline, standing, letters, style) for letters in SHORTER[:-1])
+    tries = (_sheet(outline, run_marks, letters, style) for letters in SHORTER[:-1])
     sheet = next((each for each in tries if each.layout.width <= style.width), tightest)
     canvas = Canvas(int(sheet.layout.width), int(sheet.layout.height))
     _paint(canvas, sheet, 0, 0)
@@ -109,7 +109,7 @@ class _Panel(NamedTuple):
     def size(self) -> tuple[int, int]:
         if self.shape.kind in ("start", "end"):
             return len(self.shape.label), 1
-        wide, high = max(map(cells, self.lines)) + 4, len(self.lines) + 2
+        wide, high = max(map(cell_count, self.lines)) + 4, len(self.lines) + 2
         if self.inside is not None:
             inner = self.inside.layout
             wide, high = max(wide, int(inner.width) + 4), high + int(inner.height)
@@ -125,8 +125,8 @@ class _Sheet(NamedTuple):
     layout: Layout
 
 
-def _sheet(outline: Outline, standing: RunMarks | None, letters: int, style: Style) -> _Sheet:
-    panels = tuple(_panel(shape, standing, letters, style) for shape in outline.shapes)
+def _sheet(outline: Outline, run_marks: RunMarks | None, letters: int, style: Style) -> _Sheet:
+    panels = tuple(_panel(shape, run_marks, letters, style) for shape in outline.shapes)
     labels = tuple(shortened(line.label, letters) for line in outline.lines)
     busy = Counter(line.source for line in outline.lines) | Counter(line.target for line in outline.lines)
     boxes = []
@@ -135,20 +135,20 @@ def _sheet(outline: Outline, standing: RunMarks | None, letters: int, style: Sty
         least = 2 * busy[each.shape.id] + 3 if high > 1 else 0  # so that its links don't share a column
         boxes.append(Box(each.shape.id, max(wide, least), high, each.shape.rank))
     links = [
-        Link(line.source, line.target, Tag((cells(label) + 2) | 1, 1) if label else None)
+        Link(line.source, line.target, Tag((cell_count(label) + 2) | 1, 1) if label else None)
         for line, label in zip(outline.lines, labels, strict=True)
     ]
     spacing = _GRID._replace(page=style.width)
     return _Sheet(panels, outline.lines, labels, lay_out(boxes, links, spacing))
 
 
-def _panel(shape: Shape, standing: RunMarks | None, letters: int, style: Style) -> _Panel:
-    mark = standing.mark(shape.id) if standing is not None else None
+def _panel(shape: Shape, run_marks: RunMarks | None, letters: int, style: Style) -> _Panel:
+    mark = run_marks.mark(shape.id) if run_marks is not None else None
     name = shortened(shape.label, letters) or "?"
     lines = [_signed(name, mark, style)]
     if shape.kind not in ("start", "end"):
         lines += [shortened(each, letters + 6) for each in (shape.note, _more(mark)) if each]
-    inside = None if shape.inside is None else _sheet(shape.inside, standing, letters, style)
+    inside = None if shape.inside is None else _sheet(shape.inside, run_marks, letters, style)
     return _Panel(shape, tuple(lines), "" if mark is None else COLOURS[mark.kind], inside)
 
 
@@ -208,7 +208,7 @@ def _paint(canvas: Canvas, sheet: _Sheet, x: int, y: int) -> None:
     for route, line, label in zip(routes, sheet.lines, sheet.labels, strict=True):
         _paint_ends(canvas, route, kinds[line.source] in ("start", "end"))
         if route.label is not None and label:
-            room = int(route.label.width) - cells(label)
+            room = int(route.label.width) - cell_count(label)
             blank = " " * (0 if route.loop else room // 2)
             canvas.write(int(route.label.x), int(route.label.y), blank + label + " " * (room - room // 2))
 
@@ -220,7 +220,7 @@ def _paint_panel(canvas: Canvas, panel: _Panel, rect: Rect) -> None:
         return
     canvas.box(left, top, width, height, panel.colour)
     for place, line in enumerate(panel.lines):
-        shift = 2 if panel.inside is not None else (width - cells(line)) // 2
+        shift = 2 if panel.inside is not None else (width - cell_count(line)) // 2
         canvas.write(left + shift, top + 1 + place, line, panel.colour)
     if panel.inside is not None:
         inner = panel.inside.layout
@@ -286,13 +286,13 @@ def _paint_loop(canvas: Canvas, route: Route) -> None:
     canvas.write(right, upper, "◀")
 
 
-def _listed(outline: Outline, standing: RunMarks | None, style: Style) -> list[str]:
+def _listed(outline: Outline, run_marks: RunMarks | None, style: Style) -> list[str]:
     """What follows what, a line for each shape."""
-    lines = list(_list_of(outline, standing, style, ""))
+    lines = list(_list_of(outline, run_marks, style, ""))
     return [plain(each) for each in lines] if style.ascii_only else lines
 
 
-def _list_of(outline: Outline, standing: RunMarks | None, style: Style, indent: str) -> Iterator[str]:
+def _list_of(outline: Outline, run_marks: RunMarks | None, style: Style, indent: str) -> Iterator[str]:
     by_layer = sorted(outline.shapes, key=lambda shape: shape.rank or 0) if outline.flow else outline.shapes
     layer = None
     for shape in by_layer:
@@ -301,9 +301,9 @@ def _list_of(outline: Outline, standing: RunMarks | None, style: Style, indent: 
             yield f"{indent}layer {(layer or 0) + 1}"
         inner = f"{indent}  " if outline.flow else indent
         if shape.kind != "end":
-            yield from _wrapped(_row(shape, outline, standing, style), inner, style.width)
+            yield from _wrapped(_row(shape, outline, run_marks, style), inner, style.width)
         if shape.inside is not None:
-            yield from _list_of(shape.inside, standing, style, f"{inner}  ")
+            yield from _list_of(shape.inside, run_marks, style, f"{inner}  ")
 
 
 def _wrapped(row: str, indent: str, width: int) -> Iterator[str]:
@@ -315,11 +315,11 @@ def _wrapped(row: str, indent: str, width: int) -> Iterator[str]:
         yield indent + line[:blank] + shortened(line, room - blank)
 
 
-def _row(shape: Shape, outline: Outline, standing: RunMarks | None, style: Style) -> str:
+def _row(shape: Shape, outline: Outline, run_marks: RunMarks | None, style: Style) -> str:
     """A shape, and what follows it; for a task, what it depends on."""
-    names = {each.id: clean(each.label) for each in outline.shapes}
-    mark = standing.mark(shape.id) if standing is not None else None
-    about = clean("; ".join(each for each in (shape.note, _more(mark)) if each))
+    names = {each.id: single_line(each.label) for each in outline.shapes}
+    mark = run_marks.mark(shape.id) if run_marks is not None else None
+    about = single_line("; ".join(each for each in (shape.note, _more(mark)) if each))
     said = _signed(names[shape.id], mark, style) + (f" ({about})" if about else "")
     if outline.flow:
         needs = [line for line in outline.lines if line.target == shape.id]

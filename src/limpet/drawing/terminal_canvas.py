@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from limpet.drawing.text_width import cells
+from limpet.drawing.text_width import cell_count
 
 UP, DOWN, LEFT, RIGHT = 1, 2, 4, 8
 
@@ -53,7 +53,7 @@ class Canvas:
     def write(self, x: int, y: int, text: str, colour: str = "") -> None:
         """Text over whatever is there."""
         for each in text:
-            taken = cells(each)
+            taken = cell_count(each)
             if not taken:
                 if (x - 1, y) in self._text:
                     self._text[x - 1, y] += each
@@ -95,4 +95,4 @@ class Canvas:
 
 def plain(text: str) -> str:
     """The text in ASCII, cell for cell as far as there is something like it, else with ?."""
-    return "".join(each if each.isascii() else _ARROWS.get(each, "?" * cells(each))[:1] for each in text)
+    return "".join(each if each.isascii() else _ARROWS.get(each, "?" * cell_count(each))[:1] for each in text)

@@ -7,7 +7,7 @@ from unicodedata import category, combining, east_asian_width
 _NARROW, _WIDE = frozenset("iljtfrI1.,:;'|!()[]{} -/\\`\""), frozenset("mwMW@%…→×—")
 
 
-def clean(text: str) -> str:
+def single_line(text: str) -> str:
     """The text on one line, without anything that isn't seen or that turns what follows round."""
     shown = "".join(" " if each.isspace() else each for each in text)
     kept = (
@@ -18,24 +18,24 @@ def clean(text: str) -> str:
 
 def shortened(text: str, most: int) -> str:
     """The text in at most so many cells of a terminal, with … where something was left out."""
-    text = clean(text)
-    if cells(text) <= most:
+    text = single_line(text)
+    if cell_count(text) <= most:
         return text
     kept, used = "", 0
     for each in text:
-        used += cells(each)
+        used += cell_count(each)
         if used > most - 1:
             break
         kept += each
     return f"{kept.rstrip()}…" if most > 0 else ""
 
 
-def cells(text: str) -> int:
+def cell_count(text: str) -> int:
     """How many cells of a terminal the text takes."""
     return sum(_cells(each) for each in text)
 
 
-def width_of(text: str, size: float) -> float:
+def estimated_width(text: str, size: float) -> float:
     """About how wide the text is in a usual typeface of this size; rather too wide than too narrow."""
     return sum(_ems(each) for each in text) * size
 

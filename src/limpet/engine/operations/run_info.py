@@ -91,7 +91,7 @@ def with_position(client: LeaseClient, info: RunInfo) -> RunInfo:
 
 
 def _table_row(info: RunInfo) -> tuple[str, ...]:
-    from limpet.drawing.notebook import moment
+    from limpet.drawing.notebook import utc_time_text
 
     prompts = " · ".join(question.prompt for question in info.questions)
     error_type = (info.error or {}).get("type", "")
@@ -101,7 +101,7 @@ def _table_row(info: RunInfo) -> tuple[str, ...]:
         info.status,
         info.node,
         str(info.step),
-        moment(info.updated),
+        utc_time_text(info.updated),
         prompts or error_type,
     )
 
