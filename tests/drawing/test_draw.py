@@ -27,7 +27,7 @@ from limpet import (
 from limpet.drawing.draw import render_picture
 from limpet.drawing.mermaid import escaped, mermaid
 from limpet.drawing.outline import Line, Outline, Shape, outline_of_graph, outline_of_plan
-from limpet.drawing.palette import DARK, LIGHT, STYLE
+from limpet.drawing.palette import DARK_MARKS, LIGHT_MARKS, STYLE
 from limpet.drawing.run_marks import Mark, RunMarks
 from limpet.drawing.svg import svg
 from limpet.drawing.terminal import Style, text
@@ -248,7 +248,7 @@ def test_all_that_is_drawn_lies_on_the_page(name: str) -> None:
 
 def test_an_svg_is_for_light_and_for_dark_pages_with_enough_contrast() -> None:
     assert "@media (prefers-color-scheme:dark)" in STYLE
-    for palette in (LIGHT, DARK):
+    for palette in (LIGHT_MARKS, DARK_MARKS):
         for kind, colours in palette.items():
             assert contrast(colours.text, colours.fill) >= 4.5, kind
             assert contrast("#ffffff", colours.badge) >= 3 or kind == "idle", kind

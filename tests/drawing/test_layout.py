@@ -9,24 +9,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.drawing.layout.crossings import crossings, untangle
+from limpet.drawing.layout.crossings import count_crossings, reduce_crossings
 from limpet.drawing.layout.layout import Box, Layout, Link, Rect, Spacing, lay_out
-from limpet.drawing.layout.ranked_graph import Lattice, Tag
-from limpet.drawing.layout.ranks import downwards, parts, ranks
+from limpet.drawing.layout.ranked_graph import LabelSize, RankedGraph
+from limpet.drawing.layout.ranks import acyclic_arcs, assign_ranks, connected_components
 
 PAGE = Spacing(
-    apart=30, beside=18, lane=10, port=18, margin=16, loop=30, page=640, gap=lambda spans, small: 40.0
+    box_gap=30,
+    lane_gap=18,
+    lane_width=10,
+    port_gap=18,
+    corner_margin=16,
+    loop_width=30,
+    page_width=640,
+    rank_gap=lambda spans, small: 40.0,
 )
 GRID = Spacing(
-    apart=3,
-    beside=2,
-    lane=1,
-    port=4,
-    margin=2,
-    loop=4,
-    page=80,
-    gap=lambda spans, small: len(spans) + 2,
-    grid=True,
+    box_gap=3,
+    lane_gap=2,
+    lane_width=1,
+    port_gap=4,
+    corner_margin=2,
+    loop_width=4,
+    page_width=80,
+    rank_gap=lambda spans, small: len(spans) + 2,
+    on_grid=True,
 )
 NEAR = 1e-6
 
@@ -37,7 +44,7 @@ def graphs(draw: st.DrawFn, most: int = 9) -> tuple[list[Box], list[Link]]:
     odd = st.integers(1, 40).map(lambda half: 2 * half + 3)
     boxes = [Box(f"b{each}", draw(odd), draw(st.integers(1, 60))) for each in range(count)]
     ends = st.integers(0, count - 1).map(lambda each: f"b{each}")
-    tags = st.none() | st.builds(Tag, odd, st.just(1))
+    tags = st.none() | st.builds(LabelSize, odd, st.just(1))
     return boxes, draw(st.lists(st.builds(Link, ends, ends, tags), max_size=2 * most))
 
 
@@ -48,14 +55,14 @@ def any_graph(count: int, links: int, seed: int = 7) -> tuple[list[Box], list[Li
         Link(
             f"b{chance.randrange(count)}",
             f"b{chance.randrange(count)}",
-            Tag(chance.randint(20, 80), 18) if chance.random() < 0.3 else None,
+            LabelSize(chance.randint(20, 80), 18) if chance.random() < 0.3 else None,
         )
         for _ in range(links)
     ]
     return boxes, made
 
 
-def apart(one: Rect, other: Rect) -> bool:
+def lie_apart(one: Rect, other: Rect) -> bool:
     return (
         one.right <= other.x + NEAR
         or other.right <= one.x + NEAR
@@ -72,7 +79,7 @@ def check(boxes: list[Box], links: list[Link], layout: Layout) -> None:
     labels = [route.label for route in layout.routes if route.label is not None]
     assert len(labels) == sum(link.label is not None for link in links)
     for one, other in combinations([*layout.boxes.values(), *labels], 2):
-        assert apart(one, other), (one, other)
+        assert lie_apart(one, other), (one, other)
     for rect in [*layout.boxes.values(), *labels]:
         assert rect.x >= -NEAR
         assert rect.y >= -NEAR
@@ -93,9 +100,9 @@ def check_route(link: Link, points: tuple[tuple[float, float], ...], layout: Lay
     for (x, y), (end, lower) in pairwise(points):
         low, high = sorted((y, lower))
         for name, rect in layout.boxes.items():
-            beside = max(x, end) <= rect.x + NEAR or min(x, end) >= rect.right - NEAR
+            is_beside = max(x, end) <= rect.x + NEAR or min(x, end) >= rect.right - NEAR
             above_or_below = high <= rect.y + NEAR or low >= rect.bottom - NEAR
-            assert beside or above_or_below, (link, name)
+            assert is_beside or above_or_below, (link, name)
 
 
 @settings(max_examples=60, deadline=None)
@@ -113,7 +120,7 @@ def test_on_a_grid_everything_is_in_whole_cells_and_nothing_overlaps(
     assert layout.boxes.keys() == {box.name for box in graph[0]}
     labels = [route.label for route in layout.routes if route.label is not None]
     for one, other in combinations([*layout.boxes.values(), *labels], 2):
-        assert apart(one, other), (one, other)
+        assert lie_apart(one, other), (one, other)
     numbers = [
         *(number for rect in [*layout.boxes.values(), *labels] for number in rect),
         *(number for route in layout.routes for point in route.points for number in point),
@@ -140,7 +147,7 @@ def test_nothing_at_all_has_a_layout_too() -> None:
 def test_a_chain_goes_straight_down() -> None:
     boxes = [Box(name, width, 30) for name, width in (("a", 40), ("b", 90), ("c", 60))]
     layout = lay_out(boxes, [Link("a", "b"), Link("b", "c")], PAGE)
-    assert len({rect.middle for rect in layout.boxes.values()}) == 1
+    assert len({rect.center_x for rect in layout.boxes.values()}) == 1
     assert layout.boxes["a"].y < layout.boxes["b"].y < layout.boxes["c"].y
     assert all(len({x for x, _ in route.points}) == 1 for route in layout.routes)
 
@@ -148,14 +155,14 @@ def test_a_chain_goes_straight_down() -> None:
 def test_a_link_back_is_drawn_upwards() -> None:
     boxes = [Box(name, 40, 30) for name in "abc"]
     layout = lay_out(boxes, [Link("a", "b"), Link("b", "c"), Link("c", "a")], PAGE)
-    assert [route.turned for route in layout.routes] == [False, False, True]
+    assert [route.is_reversed for route in layout.routes] == [False, False, True]
     assert layout.routes[2].points[0][1] > layout.routes[2].points[-1][1]
 
 
 def test_a_box_that_is_linked_to_itself_has_a_loop_beside_it() -> None:
-    layout = lay_out([Box("a", 40, 30)], [Link("a", "a", Tag(20, 10))], PAGE)
+    layout = lay_out([Box("a", 40, 30)], [Link("a", "a", LabelSize(20, 10))], PAGE)
     (route,) = layout.routes
-    assert route.loop
+    assert route.is_loop
     assert max(x for x, _ in route.points) > layout.boxes["a"].right
     assert route.label is not None
     assert route.label.x >= layout.boxes["a"].right
@@ -165,7 +172,7 @@ def test_parts_that_are_not_linked_stand_beside_each_other() -> None:
     layout = lay_out([Box(name, 40, 30) for name in "abcd"], [Link("a", "b"), Link("c", "d")], PAGE)
     assert layout.boxes["a"].y == layout.boxes["c"].y
     assert layout.boxes["c"].x > layout.boxes["b"].right
-    assert parts(4, [(0, 2)]) == [[0, 2], [1], [3]]
+    assert connected_components(4, [(0, 2)]) == [[0, 2], [1], [3]]
 
 
 def test_ranks_that_are_given_are_kept() -> None:
@@ -184,11 +191,11 @@ def test_ranks_go_downwards_and_leave_room_for_labels(graph: tuple[list[Box], li
         for link in links
         if link.source != link.target
     ]
-    arcs = downwards(len(boxes), pairs)
-    rank = ranks(len(boxes), arcs)
+    arcs = acyclic_arcs(len(boxes), pairs)
+    rank = assign_ranks(len(boxes), arcs)
     assert min(rank) == 0
     assert all(rank[arc.bottom] - rank[arc.top] >= arc.span for arc in arcs)
-    assert [(a.bottom, a.top) if a.turned else (a.top, a.bottom) for a in arcs] == [
+    assert [(a.bottom, a.top) if a.is_reversed else (a.top, a.bottom) for a in arcs] == [
         pair[:2] for pair in pairs
     ]
 
@@ -198,23 +205,23 @@ def test_ranks_go_downwards_and_leave_room_for_labels(graph: tuple[list[Box], li
 def test_ordering_never_adds_crossings_and_counts_them_right(chance: random.Random) -> None:
     count = 12
     pairs = sorted({(chance.randrange(0, 6), chance.randrange(6, 12), 1) for _ in range(14)})
-    lattice = Lattice(
-        [(1, 1)] * count, [0] * 6 + [1] * 6, downwards(count, pairs), [None] * len(pairs), lane=1
+    graph = RankedGraph(
+        [(1, 1)] * count, [0] * 6 + [1] * 6, acyclic_arcs(count, pairs), [None] * len(pairs), lane_width=1
     )
-    before = crossings(lattice)
+    before = count_crossings(graph)
     assert before == sum(
-        (lattice.layers[0].index(a) - lattice.layers[0].index(c))
-        * (lattice.layers[1].index(b) - lattice.layers[1].index(d))
+        (graph.layers[0].index(a) - graph.layers[0].index(c))
+        * (graph.layers[1].index(b) - graph.layers[1].index(d))
         < 0
         for (a, b, _), (c, d, _) in combinations(pairs, 2)
     )
-    untangle(lattice)
-    assert crossings(lattice) <= before
-    assert sorted(lattice.layers[0]) == list(range(6))
+    reduce_crossings(graph)
+    assert count_crossings(graph) <= before
+    assert sorted(graph.layers[0]) == list(range(6))
 
 
 def test_crossings_that_can_be_avoided_are() -> None:
     pairs = [(0, 5, 1), (1, 4, 1), (2, 3, 1)]
-    lattice = Lattice([(1, 1)] * 6, [0, 0, 0, 1, 1, 1], downwards(6, pairs), [None] * 3, lane=1)
-    untangle(lattice)
-    assert crossings(lattice) == 0
+    graph = RankedGraph([(1, 1)] * 6, [0, 0, 0, 1, 1, 1], acyclic_arcs(6, pairs), [None] * 3, lane_width=1)
+    reduce_crossings(graph)
+    assert count_crossings(graph) == 0

@@ -1,5 +1,6 @@
-"""Pictures of graphs: what is to be drawn, where it goes on the page, and the page itself.
+"""Pictures of graphs and runs.
 
-`outline` says what there is to draw, `run_marks` how far a run has come in it, `layout` where everything goes; `svg`,
-`mermaid` and `terminal` put it down. Nothing here reads a state's values, and nothing is fetched from anywhere.
+`outline` lists what a picture shows, `run_marks` how far a run has got in it, and `layout` where everything goes.
+`svg`, `mermaid` and `terminal` write the picture; `palette` has the colours. No picture shows a value of the state,
+and nothing is fetched from the network.
 """

@@ -1,4 +1,4 @@
-"""Drawing: from a graph, and a run of it if one is given, to a picture in one of the formats."""
+"""Drawing: from a graph, and optionally one of its runs, to a picture in one of the formats."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from limpet.graphs.plan import Plan
 Format = Literal["svg", "mermaid", "text"]
 
 FORMATS: Final = ("svg", "mermaid", "text")
-SUFFIXES: Final = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".txt": "text"}
+FORMAT_OF_SUFFIX: Final = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".txt": "text"}
+MIN_TEXT_WIDTH: Final = 20
 
 
 def chosen_format(format: str | None, path: str | os.PathLike[str] | None) -> str:
-    """The format that is meant: the one that was named, or that of the path, or SVG. Raises `UsageError`."""
+    """The format that is named, else that of the path's suffix, else SVG. Raises `UsageError` for an unknown one."""
     if format is None:
-        return SUFFIXES.get(Path(path).suffix.lower(), "svg") if path is not None else "svg"
+        suffix = Path(path).suffix.lower() if path is not None else ""
+        return FORMAT_OF_SUFFIX.get(suffix, "svg")
     if format not in FORMATS:
         raise UsageError(
             f"a picture's format is one of {', '.join(FORMATS)}, not {format!r}{did_you_mean(format, FORMATS)}"
@@ -37,7 +39,7 @@ def render_picture(
     color: bool = False,
     ascii: bool = False,
 ) -> str:
-    """An outline in one of the formats, coloured by how a run stands."""
+    """An outline in one of the formats, coloured by how far a run has got. Raises `UsageError` for a bad width."""
     if format == "svg":
         from limpet.drawing.svg import svg
 
@@ -46,28 +48,29 @@ def render_picture(
         from limpet.drawing.mermaid import mermaid
 
         return mermaid(outline, run_marks)
-    from limpet.drawing.terminal import WIDTH, Style, text
+    from limpet.drawing.terminal import DEFAULT_WIDTH, Style, text
 
-    wide = WIDTH if width is None else width
-    if type(wide) is not int or wide < 20:
-        raise UsageError(f"width is a whole number of columns from 20, not {width!r}")
-    return text(outline, run_marks, Style(wide, color, ascii))
+    columns = DEFAULT_WIDTH if width is None else width
+    if type(columns) is not int or columns < MIN_TEXT_WIDTH:
+        raise UsageError(f"width is a whole number of columns from {MIN_TEXT_WIDTH}, not {width!r}")
+    return text(outline, run_marks, Style(columns, color, ascii))
 
 
 def graph_as_svg(graph: Any) -> str:
-    """A graph as a notebook shows it: whatever is there of it, with what is wrong with it."""
+    """A graph as a notebook shows it, finished or not, with its mistakes."""
     from limpet.drawing.svg import svg
 
     return svg(outline_of_graph(graph))
 
 
 def outline_for_run(plan: Plan, run_marks: RunMarks | None) -> Outline:
-    """The outline of a plan, with the tasks that a run has by now."""
-    return outline_of_plan(plan, run_marks.dag if run_marks is not None else None)
+    """The outline of a plan. For a run of a workflow, it has the tasks that the run has by now."""
+    dag = run_marks.dag if run_marks is not None else None
+    return outline_of_plan(plan, dag)
 
 
 def write_picture(text: str, path: str | os.PathLike[str]) -> None:
-    """Write a picture into a file. Raises `UsageError` where that can't be."""
+    """Write a picture to a file. Raises `UsageError` if it can't be written."""
     try:
         Path(path).write_text(text, encoding="utf-8", newline="\n")
     except OSError as problem:

@@ -1,4 +1,4 @@
-"""A figure: every shape of an outline with its place on a page and what is written in it, at all depths.
+"""A figure: every shape of an outline with its place on the page and its texts, at all depths.
 
 A state graph goes from top to bottom, a workflow from left to right, one column for each layer.
 """
@@ -8,26 +8,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from limpet.drawing.layout.layout import Box, Link, Rect, Route, Spacing, Span, lay_out
-from limpet.drawing.layout.ranked_graph import Tag
+from limpet.drawing.layout.layout import Box, Layout, Link, Rect, Route, Spacing, Span, lay_out
+from limpet.drawing.layout.ranked_graph import LabelSize
 from limpet.drawing.outline import Line, Outline, Shape
 from limpet.drawing.run_marks import Mark, RunMarks
 from limpet.drawing.text_width import estimated_width, shortened
 
-NAME, SMALL = 14.0, 11.5
-"""The sizes of letters: of names, and of everything else."""
+NAME_FONT_SIZE = 14.0
+SMALL_FONT_SIZE = 11.5
 
-LONGEST_NAME, LONGEST_NOTE, LONGEST_LABEL = 34, 44, 30
-"""How many letters are shown of them."""
+MAX_NAME_LETTERS = 34
+MAX_NOTE_LETTERS = 44
+MAX_LABEL_LETTERS = 30
 
-NAMELESS = "?"
+NAME_IF_EMPTY = "?"
 
-PAD, ICON = 16.0, 20.0
-DOT = 16.0
+BOX_PADDING = 16.0
+ICON_WIDTH = 20.0
+MIN_TEXT_WIDTH = 40.0
+NAME_HEIGHT = 36.0
+NOTE_HEIGHT = 15.0
+LABEL_HEIGHT = 18.0
+LABEL_PADDING = 10.0
+DOT_SIZE = 16.0
+"""The size of the dots that stand for the start and the end."""
 
 
-class Drawn(NamedTuple):
-    """A shape in its place, with the lines of text that are in it. `inside` is relative to the page."""
+class PlacedShape(NamedTuple):
+    """A shape in its place, with its texts. Places inside it are relative to the page."""
 
     shape: Shape
     rect: Rect
@@ -37,8 +45,8 @@ class Drawn(NamedTuple):
     inside: Figure | None = None
 
 
-class Traced(NamedTuple):
-    """A line with its way over the page."""
+class PlacedLine(NamedTuple):
+    """A line with its route over the page, and whether the run took it."""
 
     line: Line
     route: Route
@@ -47,105 +55,147 @@ class Traced(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """All that is on a page, or inside of a shape."""
+    """Everything on a page, or inside a shape."""
 
-    shapes: tuple[Drawn, ...]
-    lines: tuple[Traced, ...]
+    shapes: tuple[PlacedShape, ...]
+    lines: tuple[PlacedLine, ...]
     width: float
     height: float
     sideways: bool
 
     def moved(self, x: float, y: float) -> Figure:
-        """The same elsewhere."""
+        """The same figure, moved."""
         shapes = tuple(
             each._replace(rect=each.rect.moved(x, y), inside=each.inside and each.inside.moved(x, y))
             for each in self.shapes
         )
-        return self._replace(
-            shapes=shapes, lines=tuple(each._replace(route=each.route.moved(x, y)) for each in self.lines)
-        )
+        lines = tuple(each._replace(route=each.route.moved(x, y)) for each in self.lines)
+        return self._replace(shapes=shapes, lines=lines)
 
 
 def figure_of(outline: Outline, run_marks: RunMarks | None = None) -> Figure:
-    """Find a place for everything in an outline, with how a run stands in it."""
-    drawn = [_drawn(shape, run_marks) for shape in outline.shapes]
-    boxes = [Box(each.shape.id, each.rect.width, each.rect.height, each.shape.rank) for each in drawn]
-    labels = [shortened(line.label, LONGEST_LABEL) for line in outline.lines]
-    tags = [Tag(estimated_width(label, SMALL) + 10, 18.0) if label else None for label in labels]
-    links = [Link(line.source, line.target, tag) for line, tag in zip(outline.lines, tags, strict=True)]
-    if outline.flow:
-        boxes = [box._replace(width=box.height, height=box.width) for box in boxes]
-        links = [link._replace(label=link.label and Tag(*reversed(link.label))) for link in links]
-    made = lay_out(boxes, links, _SIDEWAYS if outline.flow else _DOWN)
-    rects, routes, size = made.boxes, list(made.routes), (made.width, made.height)
-    if outline.flow:
-        rects = {name: _flipped(rect) for name, rect in rects.items()}
-        routes, size = [_turned(route) for route in routes], (made.height, made.width)
-    shapes = tuple(_placed(each, rects[each.shape.id]) for each in drawn)
+    """Place everything of an outline, with the marks of a run."""
+    sized = [_sized(shape, run_marks) for shape in outline.shapes]
+    boxes = [Box(each.shape.id, each.rect.width, each.rect.height, each.shape.rank) for each in sized]
+    labels = [shortened(line.label, MAX_LABEL_LETTERS) for line in outline.lines]
+    links = [
+        Link(line.source, line.target, _label_size(label))
+        for line, label in zip(outline.lines, labels, strict=True)
+    ]
+    layout = _sideways_layout(boxes, links) if outline.flow else lay_out(boxes, links, _DOWN)
+    shapes = tuple(_placed(each, layout.boxes[each.shape.id]) for each in sized)
     lines = tuple(
-        Traced(line, route, label, _taken(line, run_marks))
-        for line, route, label in zip(outline.lines, routes, labels, strict=True)
+        PlacedLine(line, route, label, _is_taken(line, run_marks))
+        for line, route, label in zip(outline.lines, layout.routes, labels, strict=True)
     )
-    return Figure(shapes, lines, *size, outline.flow)
+    return Figure(shapes, lines, layout.width, layout.height, outline.flow)
 
 
-def _gap(spans: Sequence[Span], small: bool) -> float:
-    """Links that go far to the side get more height, so that they don't lie flat."""
-    widest = max((abs(span.end - span.start) for span in spans), default=0.0)
-    return (18.0 if small else 40.0) + min(widest * 0.05, 46.0)
-
-
-def _column_gap(spans: Sequence[Span], small: bool) -> float:
-    widest = max((abs(span.end - span.start) for span in spans), default=0.0)
-    return 48.0 + min(widest * 0.08, 60.0)
-
-
-_DOWN = Spacing(apart=30, beside=18, lane=10, port=18, margin=16, loop=30, page=640, gap=_gap)
-_SIDEWAYS = Spacing(apart=16, beside=10, lane=6, port=9, margin=6, loop=30, page=640, gap=_column_gap)
-
-
-def _drawn(shape: Shape, run_marks: RunMarks | None) -> Drawn:
-    """A shape with its text and its size, not yet in its place."""
+def _sized(shape: Shape, run_marks: RunMarks | None) -> PlacedShape:
+    """A shape with its texts and its size, not yet in its place."""
     mark = run_marks.mark(shape.id) if run_marks is not None else None
     if shape.kind in ("start", "end"):
-        return Drawn(shape, Rect(0, 0, DOT, DOT), "", (), mark)
-    name = shortened(shape.label, LONGEST_NAME) or NAMELESS
-    notes = [shortened(shape.note, LONGEST_NOTE)] if shape.note else []
+        return PlacedShape(shape, Rect(0, 0, DOT_SIZE, DOT_SIZE), "", (), mark)
+    name = shortened(shape.label, MAX_NAME_LETTERS) or NAME_IF_EMPTY
+    notes = []
+    name_width = estimated_width(name, NAME_FONT_SIZE)
+    if shape.note:
+        notes.append(shortened(shape.note, MAX_NOTE_LETTERS))
     if mark is not None and mark.kind != "idle":
-        notes.append(shortened(mark.words, LONGEST_NOTE))
-    inside = figure_of(shape.inside, run_marks) if shape.inside is not None else None
-    icon = ICON if mark is not None and mark.kind != "idle" else 0.0
-    width = (
-        max(estimated_width(name, NAME) + icon, *(estimated_width(note, SMALL) for note in notes), 40.0)
-        + 2 * PAD
+        notes.append(shortened(mark.words, MAX_NOTE_LETTERS))
+        name_width += ICON_WIDTH
+    note_widths = (estimated_width(note, SMALL_FONT_SIZE) for note in notes)
+    width = max(name_width, *note_widths, MIN_TEXT_WIDTH) + 2 * BOX_PADDING
+    height = NAME_HEIGHT + NOTE_HEIGHT * len(notes)
+    inside = None
+    if shape.inside is not None:
+        inside = figure_of(shape.inside, run_marks)
+        width = max(width, inside.width + 2 * BOX_PADDING)
+        height += inside.height + BOX_PADDING
+    rect = Rect(0, 0, round(width), round(height))
+    return PlacedShape(shape, rect, name, tuple(notes), mark, inside)
+
+
+def _label_size(label: str) -> LabelSize | None:
+    if not label:
+        return None
+    return LabelSize(estimated_width(label, SMALL_FONT_SIZE) + LABEL_PADDING, LABEL_HEIGHT)
+
+
+def _sideways_layout(boxes: list[Box], links: list[Link]) -> Layout:
+    """A layout from left to right: one from top to bottom, with x and y exchanged before and after."""
+    turned_boxes = [box._replace(width=box.height, height=box.width) for box in boxes]
+    turned_links = [link._replace(label=link.label and LabelSize(*reversed(link.label))) for link in links]
+    layout = lay_out(turned_boxes, turned_links, _SIDEWAYS)
+    return Layout(
+        {name: _turned_rect(rect) for name, rect in layout.boxes.items()},
+        tuple(_turned_route(route) for route in layout.routes),
+        layout.height,
+        layout.width,
     )
-    height = 36.0 + 15.0 * len(notes)
-    if inside is not None:
-        width, height = max(width, inside.width + 2 * PAD), height + inside.height + PAD
-    return Drawn(shape, Rect(0, 0, round(width), round(height)), name, tuple(notes), mark, inside)
 
 
-def _placed(drawn: Drawn, rect: Rect) -> Drawn:
-    inside = drawn.inside
-    if inside is not None:
-        left = rect.x + (rect.width - inside.width) / 2
-        inside = inside.moved(left, rect.bottom - PAD - inside.height)
-    return drawn._replace(rect=rect, inside=inside)
-
-
-def _flipped(rect: Rect) -> Rect:
+def _turned_rect(rect: Rect) -> Rect:
     return Rect(rect.y, rect.x, rect.height, rect.width)
 
 
-def _turned(route: Route) -> Route:
+def _turned_route(route: Route) -> Route:
     points = tuple((y, x) for x, y in route.points)
-    return route._replace(points=points, label=route.label and _flipped(route.label))
+    return route._replace(points=points, label=route.label and _turned_rect(route.label))
 
 
-def _taken(line: Line, run_marks: RunMarks | None) -> bool:
-    """Whether a run took it. What it took before it was rolled back doesn't count."""
-    if run_marks is None or "idle" in (run_marks.mark(line.source).kind, run_marks.mark(line.target).kind):
+def _row_gap(spans: Sequence[Span], is_small: bool) -> float:
+    """The height between two rows. Links that go far to the side get more, so that they don't lie flat."""
+    return (18.0 if is_small else 40.0) + min(_widest(spans) * 0.05, 46.0)
+
+
+def _column_gap(spans: Sequence[Span], is_small: bool) -> float:
+    """The width between two columns of a workflow."""
+    return 48.0 + min(_widest(spans) * 0.08, 60.0)
+
+
+def _widest(spans: Sequence[Span]) -> float:
+    return max((abs(span.end - span.start) for span in spans), default=0.0)
+
+
+_DOWN = Spacing(
+    box_gap=30,
+    lane_gap=18,
+    lane_width=10,
+    port_gap=18,
+    corner_margin=16,
+    loop_width=30,
+    page_width=640,
+    rank_gap=_row_gap,
+)
+_SIDEWAYS = Spacing(
+    box_gap=16,
+    lane_gap=10,
+    lane_width=6,
+    port_gap=9,
+    corner_margin=6,
+    loop_width=30,
+    page_width=640,
+    rank_gap=_column_gap,
+)
+
+
+def _placed(sized: PlacedShape, rect: Rect) -> PlacedShape:
+    inside = sized.inside
+    if inside is not None:
+        left = rect.x + (rect.width - inside.width) / 2
+        inside = inside.moved(left, rect.bottom - BOX_PADDING - inside.height)
+    return sized._replace(rect=rect, inside=inside)
+
+
+def _is_taken(line: Line, run_marks: RunMarks | None) -> bool:
+    """Whether the run took a line. A line that it took before a rollback doesn't count."""
+    if run_marks is None:
         return False
-    return (line.source, line.target) in run_marks.taken or (
-        line.kind == "parallel" and run_marks.mark(line.source).kind == "done"
-    )
+    source = run_marks.mark(line.source)
+    target = run_marks.mark(line.target)
+    if source.kind == "idle" or target.kind == "idle":
+        return False
+    if (line.source, line.target) in run_marks.taken:
+        return True
+    return line.kind == "parallel" and source.kind == "done"

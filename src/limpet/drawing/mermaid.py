@@ -1,4 +1,4 @@
-"""A graph as Mermaid's text, for pages that draw it themselves: `flowchart` with a subgraph for each graph inside."""
+"""A graph as a Mermaid `flowchart`, for pages that draw it themselves, with a subgraph for each graph inside."""
 
 from __future__ import annotations
 
@@ -6,83 +6,93 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from limpet.drawing.outline import Line, Outline, Shape
-from limpet.drawing.palette import LIGHT
+from limpet.drawing.palette import LIGHT_MARKS
 from limpet.drawing.run_marks import RunMarks
 from limpet.drawing.text_width import single_line
 
-_SHAPES: Final[Mapping[str, tuple[str, str]]] = {
-    "start": ("((", "))"), "end": ("(((", ")))"), "node": ("(", ")"), "fan_in": ("(", ")"), "map": ("[[", "]]"),
-    "task": ("[", "]"), "missing": ("[", "]"),
-}  # fmt: skip
-_SAFE: Final = frozenset(" _-.,:/+=*!?'()[]")
+_BRACKETS: Final[Mapping[str, tuple[str, str]]] = {
+    "start": ("((", "))"),
+    "end": ("(((", ")))"),
+    "node": ("(", ")"),
+    "fan_in": ("(", ")"),
+    "map": ("[[", "]]"),
+    "task": ("[", "]"),
+    "missing": ("[", "]"),
+}
+_ARROWS: Final[Mapping[str, str]] = {"optional": "-.->", "parallel": "==>"}
+_SAFE_CHARACTERS: Final = frozenset(" _-.,:/+=*!?'()[]")
 
 
 def mermaid(outline: Outline, run_marks: RunMarks | None = None) -> str:
-    """The picture as the text of a Mermaid flowchart. What isn't a letter or harmless is written as an entity."""
-    numbers: dict[str, str] = {}
+    """The picture as the text of a Mermaid flowchart. Characters that Mermaid may interpret become entities."""
+    names: dict[str, str] = {}
     lines = [f"flowchart {_direction(outline)}"]
     lines += [f"    %% {_comment(each)}" for each in outline.mistakes]
-    lines += _body(outline, run_marks, numbers, "    ")
-    return "\n".join([*lines, *_classes(outline, run_marks, numbers)]) + "\n"
+    lines += _body(outline, run_marks, names, "    ")
+    lines += _classes(run_marks, names)
+    return "\n".join(lines) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text as it can stand between quotes, whatever it contains."""
+    return "".join(_escaped_character(each) for each in single_line(text)) or "#160;"
 
 
 def _direction(outline: Outline) -> str:
     return "LR" if outline.flow else "TB"
 
 
-def _body(
-    outline: Outline, run_marks: RunMarks | None, numbers: dict[str, str], indent: str
-) -> Iterator[str]:
+def _body(outline: Outline, run_marks: RunMarks | None, names: dict[str, str], indent: str) -> Iterator[str]:
     for shape in outline.shapes:
-        numbers[shape.id] = f"n{len(numbers)}"
-        yield from _shape(shape, run_marks, numbers, indent)
+        names[shape.id] = f"n{len(names)}"
+        yield from _shape(shape, run_marks, names, indent)
     for line in outline.lines:
-        yield indent + _line(line, numbers)
+        yield indent + _line(line, names)
 
 
-def _shape(shape: Shape, run_marks: RunMarks | None, numbers: dict[str, str], indent: str) -> Iterator[str]:
-    name, said = numbers[shape.id], _said(shape, run_marks)
+def _shape(shape: Shape, run_marks: RunMarks | None, names: dict[str, str], indent: str) -> Iterator[str]:
+    name = names[shape.id]
+    text = _shape_text(shape, run_marks)
     if shape.inside is None:
-        left, right = _SHAPES[shape.kind]
-        yield f'{indent}{name}{left}"{said}"{right}'
+        left, right = _BRACKETS[shape.kind]
+        yield f'{indent}{name}{left}"{text}"{right}'
         return
-    yield f'{indent}subgraph {name} ["{said}"]'
+    yield f'{indent}subgraph {name} ["{text}"]'
     yield f"{indent}    direction {_direction(shape.inside)}"
-    yield from _body(shape.inside, run_marks, numbers, f"{indent}    ")
+    yield from _body(shape.inside, run_marks, names, f"{indent}    ")
     yield f"{indent}end"
 
 
-def _said(shape: Shape, run_marks: RunMarks | None) -> str:
-    mark = run_marks.mark(shape.id) if run_marks is not None else None
+def _shape_text(shape: Shape, run_marks: RunMarks | None) -> str:
     parts = [shape.label, shape.note]
-    if mark is not None and mark.kind != "idle" and shape.kind not in ("start", "end"):
-        parts.append(mark.words)
+    if run_marks is not None and shape.kind not in ("start", "end"):
+        mark = run_marks.mark(shape.id)
+        if mark.kind != "idle":
+            parts.append(mark.words)
     return "<br/>".join(escaped(each) for each in parts if each)
 
 
-def _line(line: Line, numbers: Mapping[str, str]) -> str:
-    arrow = {"optional": "-.->", "parallel": "==>"}.get(line.kind, "-->")
+def _line(line: Line, names: Mapping[str, str]) -> str:
+    arrow = _ARROWS.get(line.kind, "-->")
     label = f'|"{escaped(line.label)}"|' if line.label else ""
-    return f"{numbers[line.source]} {arrow}{label} {numbers[line.target]}"
+    return f"{names[line.source]} {arrow}{label} {names[line.target]}"
 
 
-def _classes(outline: Outline, run_marks: RunMarks | None, numbers: Mapping[str, str]) -> Iterator[str]:
-    """The colours of marks: of each kind that there is, a class and those that belong to it."""
+def _classes(run_marks: RunMarks | None, names: Mapping[str, str]) -> Iterator[str]:
+    """The colours of marks: a class for each kind that occurs, and the shapes in it."""
     if run_marks is None:
         return
-    for kind, colours in LIGHT.items():
-        members = [name for place, name in numbers.items() if run_marks.mark(place).kind == kind]
+    for kind, colours in LIGHT_MARKS.items():
+        members = [name for shape_id, name in names.items() if run_marks.mark(shape_id).kind == kind]
         if members:
-            yield f"    classDef {kind} fill:{colours.fill},stroke:{colours.edge},color:{colours.text}"
+            yield f"    classDef {kind} fill:{colours.fill},stroke:{colours.outline},color:{colours.text}"
             yield f"    class {','.join(members)} {kind}"
 
 
-def escaped(text: str) -> str:
-    """Text as it can stand between quotes, whatever is in it."""
-    return (
-        "".join(each if each.isalnum() or each in _SAFE else f"#{ord(each)};" for each in single_line(text))
-        or "#160;"
-    )
+def _escaped_character(character: str) -> str:
+    if character.isalnum() or character in _SAFE_CHARACTERS:
+        return character
+    return f"#{ord(character)};"
 
 
 def _comment(text: str) -> str:

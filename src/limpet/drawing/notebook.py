@@ -1,4 +1,4 @@
-"""What notebooks show of runs: pieces of HTML that need nothing else, and that say nothing of a state's values."""
+"""What notebooks show of runs: self-contained pieces of HTML, without any value of the state."""
 
 from __future__ import annotations
 
@@ -13,34 +13,32 @@ from limpet.drawing.text_width import shortened, single_line
 from limpet.graphs.plan import Plan
 from limpet.journal.waits import Question
 
-SHOWN = 100
-"""How many runs a table has."""
+MAX_ROWS = 100
+"""How many runs a table shows."""
 
-_CELL = 'style="text-align:left;padding:2px 12px 2px 0;vertical-align:top"'
+_CELL_STYLE = 'style="text-align:left;padding:2px 12px 2px 0;vertical-align:top"'
 
 
 def run_as_html(plan: Plan, run_marks: RunMarks, questions: Iterable[Question]) -> str:
-    """A run: its graph, coloured by how far it has come, and what it waits to be told."""
-    asked = "".join(
-        f"<li>{_said(each.prompt, 300)} <small>(<code>{_said(each.id, 80)}</code>)</small></li>"
+    """A run: its graph, coloured by how far the run has got, and its open questions."""
+    items = "".join(
+        f"<li>{_text(each.prompt, 300)} <small>(<code>{_text(each.id, 80)}</code>)</small></li>"
         for each in questions
     )
-    waiting = f"<p>It waits for an answer:</p><ul>{asked}</ul>" if asked else ""
+    waiting = f"<p>It waits for an answer:</p><ul>{items}</ul>" if items else ""
     return f"<div>{svg(outline_for_run(plan, run_marks), run_marks)}{waiting}</div>"
 
 
 def text_as_html(text: str) -> str:
-    """Text as it is."""
+    """Plain text as preformatted HTML."""
     return f"<pre>{escape(single_line(text))}</pre>"
 
 
 def runs_as_html(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> str:
-    """A table of runs, the first of them."""
-    head = "".join(f"<th {_CELL}>{escape(each)}</th>" for each in headings)
-    body = "".join(
-        f"<tr>{''.join(f'<td {_CELL}>{_said(each, 200)}</td>' for each in row)}</tr>" for row in rows[:SHOWN]
-    )
-    more = f"<p>… and {len(rows) - SHOWN} more</p>" if len(rows) > SHOWN else ""
+    """A table of the first runs in a list."""
+    head = "".join(f"<th {_CELL_STYLE}>{escape(each)}</th>" for each in headings)
+    body = "".join(f"<tr>{_row(row)}</tr>" for row in rows[:MAX_ROWS])
+    more = f"<p>… and {len(rows) - MAX_ROWS} more</p>" if len(rows) > MAX_ROWS else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
@@ -49,5 +47,9 @@ def utc_time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _said(text: str, most: int) -> str:
-    return escape(shortened(text, most))
+def _row(row: Sequence[str]) -> str:
+    return "".join(f"<td {_CELL_STYLE}>{_text(each, 200)}</td>" for each in row)
+
+
+def _text(text: str, max_cells: int) -> str:
+    return escape(shortened(text, max_cells))

@@ -1,14 +1,14 @@
-"""What there is to draw of a graph: shapes, the lines between them, and outlines inside of shapes.
+"""What a picture of a graph shows: shapes, the lines between them, and outlines inside shapes.
 
-An outline is made of a plan, or of a graph that is still being written and may be wrong; it is plain data. A workflow
-is drawn by its tasks: the planner between its layers isn't shown.
+An outline is plain data, made from a plan, or from a graph that is still being written and may contain mistakes. A
+workflow is drawn by its tasks; the planner between its layers isn't shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from limpet.errors import DefinitionError
 from limpet.graphs.parallel import Section
@@ -19,16 +19,19 @@ from limpet.graphs.workflow.dag import Dag, layers_of
 ShapeKind = Literal["start", "end", "node", "fan_in", "map", "task", "missing"]
 LineKind = Literal["plain", "conditional", "parallel", "optional"]
 
-UNNAMED = "if …"
+UNNAMED_CONDITION: Final = "if …"
 """The label of an edge whose predicate has no name."""
+
+MISSING_NOTE: Final = "not there"
+"""The note of a shape for a name that the graph uses and doesn't have."""
 
 
 class Shape(NamedTuple):
-    """A box of the picture: its id, which is the way to it, and what is written in it.
+    """A box of the picture. Its id is the path to it, such as `outer/inner`.
 
-    A `map` stands for one branch an item, `missing` for what a graph that isn't finished names and doesn't have.
-    `note` is a small line below the name. `rank` is the layer of a task. `inside` is the graph that it runs. `added`
-    says that it is a task which was added while the run was under way, `forks` that branches begin after it.
+    A `map` stands for one branch per item, `missing` for a name that an unfinished graph uses and doesn't have.
+    `note` is a small line below the name. `rank` is the layer of a task. `inside` is the graph that the node or task runs.
+    `added` marks a task that was added while the run was under way, and `forks` a node after which branches begin.
     """
 
     id: str
@@ -51,7 +54,7 @@ class Line(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """A graph as it is drawn. `flow` says that it is a workflow. `mistakes` are what is wrong with it, in words."""
+    """A graph as it is drawn. `flow` marks a workflow. `mistakes` lists what is wrong with the graph."""
 
     name: str
     shapes: tuple[Shape, ...]
@@ -61,209 +64,225 @@ class Outline(NamedTuple):
 
 
 def outline_of_plan(plan: Plan, dag: Dag | None = None, prefix: str = "") -> Outline:
-    """The outline of a plan; `dag` has the tasks of a workflow as a run of it has them by now."""
+    """The outline of a plan. `dag` has the tasks of a workflow as a run has them by now."""
     if plan.layers is not None:
-        codes = {name: code.sub.plan for name, code in plan.layers.codes.items() if code.sub is not None}
-        conditions = {
-            name: code.condition.call
-            for name, code in plan.layers.codes.items()
-            if code.condition is not None
-        }
-        return _of_tasks(plan.name, plan.layers.dag if dag is None else dag, codes, conditions, prefix)
-    sketch = _Sketch(plan.name, prefix)
+        return _outline_of_workflow_plan(plan, dag, prefix)
+    builder = _OutlineBuilder(plan.name, prefix)
     for name, node in plan.nodes.items():
-        inside = None if node.sub is None else outline_of_plan(node.sub.plan, None, f"{prefix}{name}/")
-        sketch.add(name, inside, _stops(name, plan.interrupt_before, plan.interrupt_after))
+        inside = None
+        if node.sub is not None:
+            inside = outline_of_plan(node.sub.plan, None, f"{prefix}{name}/")
+        builder.add_node(name, inside, _interrupt_note(name, plan.interrupt_before, plan.interrupt_after))
     for node in plan.nodes.values():
         for way in node.ways:
-            inner = way.sub.plan if isinstance(way, Section) and way.sub is not None else None
-            place = prefix + map_id(way) + "/" if isinstance(way, Section) else ""
-            sketch.follow(way, None if inner is None else outline_of_plan(inner, None, place))
-    return sketch.outline([plan.entry], [name for name, node in plan.nodes.items() if node.exit])
+            inside = None
+            if isinstance(way, Section) and way.sub is not None:
+                inside = outline_of_plan(way.sub.plan, None, f"{prefix}{map_id(way)}/")
+            builder.add_way(way, inside)
+    return builder.outline([plan.entry], [name for name, node in plan.nodes.items() if node.exit])
 
 
-def outline_of_graph(graph: Any, prefix: str = "", above: tuple[Any, ...] = ()) -> Outline:
-    """The outline of a graph as it was written down, finished or not, with what is wrong with it.
+def outline_of_graph(graph: Any, prefix: str = "", outer_graphs: tuple[Any, ...] = ()) -> Outline:
+    """The outline of a graph as it is written, finished or not, with its mistakes.
 
-    `above` are the graphs that it is inside of: one that contains itself isn't drawn again.
+    A graph that contains itself is drawn once: `outer_graphs` are those that this one is inside.
     """
-    mistakes = () if above else _mistakes(graph)
+    mistakes = () if outer_graphs else _mistakes(graph)
+    around = (*outer_graphs, graph)
     if hasattr(graph, "_specs"):
-        dag = {name: spec.to_data() for name, spec in graph._specs.items()}
-        conditions = {
-            name: code.condition.call for name, code in graph._codes.items() if code.condition is not None
-        }
-        made = _of_tasks(graph.name, dag, graph._graphs, conditions, prefix, (*above, graph))
-        return made._replace(mistakes=mistakes)
-    draft, sketch = graph._draft, _Sketch(graph.name, prefix)
+        tasks = _Tasks(
+            {name: spec.to_data() for name, spec in graph._specs.items()},
+            graph._graphs,
+            _conditions(graph._codes),
+        )
+        return _outline_of_tasks(graph.name, tasks, prefix, around)._replace(mistakes=mistakes)
 
-    def drawn(sub: Any, place: str) -> Outline | None:
-        if sub is None or any(sub.graph is each for each in (*above, graph)):
+    def outline_inside(sub: Any, name: str) -> Outline | None:
+        if sub is None or any(sub.graph is each for each in around):
             return None
-        return outline_of_graph(sub.graph, f"{prefix}{place}/", (*above, graph))
+        return outline_of_graph(sub.graph, f"{prefix}{name}/", around)
 
+    draft = graph._draft
+    builder = _OutlineBuilder(graph.name, prefix)
     for name, spec in draft.nodes.items():
-        sketch.add(name, drawn(spec.sub, name), "")
+        builder.add_node(name, outline_inside(spec.sub, name), "")
     for number, way in enumerate(draft.ways):
-        sub = draft.maps.get(number)
-        sketch.follow(way, drawn(sub, map_id(way)) if sub is not None else None)
-    return sketch.outline(draft.entries, draft.exits)._replace(mistakes=mistakes)
+        inside = None
+        if number in draft.maps:
+            inside = outline_inside(draft.maps[number], map_id(way))
+        builder.add_way(way, inside)
+    return builder.outline(draft.entries, draft.exits)._replace(mistakes=mistakes)
 
 
 def map_id(section: Section) -> str:
-    """The id of the shape for the items of a map over a graph. No node has it, for its name would have a '/'."""
+    """The id of the shape for a map over a graph. No node has this id, because no node's name contains a '/'."""
     return f"{section.source}//{section.each}"
 
 
-def asked(function: Function) -> str:
-    """What a predicate or a choice is called: what it says of itself, or the name of the function."""
-    described = getattr(function.call, "description", None)
-    name = getattr(function.call, "__name__", type(function.call).__name__)
-    if isinstance(described, str) and described:
-        return described
-    return "" if name == "<lambda>" else str(name)
-
-
-class _Sketch:
-    """The outline of a state graph, while it is drawn up."""
+class _OutlineBuilder:
+    """Collects the nodes and ways of a state graph, then makes their outline."""
 
     def __init__(self, name: str, prefix: str) -> None:
-        self.name, self.prefix = name, prefix
+        self.name = name
+        self.prefix = prefix
         self.shapes: dict[str, Shape] = {}
         self.lines: dict[tuple[str, str, LineKind], list[str]] = {}
         self.ways: list[Way] = []
 
-    def add(self, name: str, inside: Outline | None, note: str) -> None:
+    def add_node(self, name: str, inside: Outline | None, note: str) -> None:
         self.shapes[name] = Shape(self.prefix + name, name, "node", note, inside=inside)
 
-    def follow(self, way: Way, inside: Outline | None) -> None:
-        """Note a way out of a node; `inside` is the graph that a map runs."""
+    def add_way(self, way: Way, inside: Outline | None) -> None:
+        """Add a way out of a node; `inside` is the graph that a map runs."""
         self.ways.append(way)
         if isinstance(way, Section) and way.own:
             name = map_id(way)
-            self.shapes[name] = Shape(self.prefix + name, str(way.each), "map", _items(way), inside=inside)
+            self.shapes[name] = Shape(
+                self.prefix + name, str(way.each), "map", _items_note(way), inside=inside
+            )
 
     def outline(self, entries: Iterable[str], exits: Iterable[str]) -> Outline:
-        self._finish_shapes()
+        for way in self.ways:
+            self._complete_shapes(way)
         entries = list(entries)
         ends = self._ends(entries)
         for entry in entries:
-            self._line(START, entry)
-        for source, ways in self._by_source().items():
-            self._lines_of(source, ways, ends.get(source, [END]))
+            self._add_line(START, entry)
+        for source, ways in self._ways_by_source().items():
+            self._add_lines_of(source, ways, ends.get(source, [END]))
         for name in exits:
-            ways = [way for way in self.ways if way.source == name]
+            has_ways = any(way.source == name for way in self.ways)
             for end in ends.get(name, [END]):
-                self._line(name, end, "else" if ways else "", "conditional" if ways else "plain")
-        self._dead_ends(ends)
-        return self._made()
+                if has_ways:
+                    self._add_line(name, end, "else", "conditional")
+                else:
+                    self._add_line(name, end)
+        self._add_branch_ends(ends)
+        return self._finished_outline()
 
-    def _finish_shapes(self) -> None:
-        """Fan-ins, the nodes of maps, and names that nobody has added are told apart."""
-        for way in self.ways:
-            for name in (way.source, *way.targets):
-                if name not in self.shapes and name != END:
-                    self.shapes[name] = Shape(self.prefix + name, name, "missing", "not there")
-            if isinstance(way, Section):
-                self.shapes[way.source] = self.shapes[way.source]._replace(forks=True)
-                fan_in = self.shapes[way.fan_in]
-                if fan_in.kind == "node":
-                    self.shapes[way.fan_in] = fan_in._replace(kind="fan_in")
-                if way.each is not None and not way.own and self.shapes[way.each].kind == "node":
-                    self.shapes[way.each] = self.shapes[way.each]._replace(kind="map", note=_items(way))
-            if isinstance(way, Choice) and way.outcomes is None:
-                chooser = self.shapes[way.source]
-                said = f"{asked(way.choose) or 'a function'} picks any node"
-                self.shapes[way.source] = chooser._replace(note=chooser.note or said)
+    def _complete_shapes(self, way: Way) -> None:
+        """Add shapes for missing names, and mark fan-ins, forks, the nodes of maps, and choices without outcomes."""
+        for name in (way.source, *way.targets):
+            if name not in self.shapes and name != END:
+                self._add_missing(name)
+        if isinstance(way, Section):
+            self._change(way.source, forks=True)
+            if self.shapes[way.fan_in].kind == "node":
+                self._change(way.fan_in, kind="fan_in")
+            if way.each is not None and not way.own and self.shapes[way.each].kind == "node":
+                self._change(way.each, kind="map", note=_items_note(way))
+        if isinstance(way, Choice) and way.outcomes is None and not self.shapes[way.source].note:
+            chooser = function_label(way.choose) or "a function"
+            self._change(way.source, note=f"{chooser} picks any node")
+
+    def _add_missing(self, name: str) -> None:
+        self.shapes[name] = Shape(self.prefix + name, name, "missing", MISSING_NOTE)
+
+    def _change(self, name: str, **changes: Any) -> None:
+        self.shapes[name] = self.shapes[name]._replace(**changes)
 
     def _ends(self, entries: list[str]) -> dict[str, list[str]]:
-        """For the nodes of branches: where a run is when it leaves the branch, which is the fan-in, not the end."""
+        """For each node of a branch, where a run is after it leaves the branch: the fan-in instead of the end."""
         ends: dict[str, list[str]] = {}
-        main = self._reached(entries, None)
+        outside_branches = self._reachable(entries, None)
         for section in (way for way in self.ways if isinstance(way, Section)):
-            for name in self._reached(list(section.entries), section.fan_in):
-                known = ends.setdefault(name, [END] if name in main else [])
+            for name in self._reachable(list(section.entries), section.fan_in):
+                known = ends.setdefault(name, [END] if name in outside_branches else [])
                 if section.fan_in not in known:
                     known.append(section.fan_in)
         return ends
 
-    def _reached(self, starts: list[str], within: str | None) -> set[str]:
-        reached, ahead = set(starts), list(starts)
-        sources = self._by_source()
-        while ahead:
-            for way in sources.get(ahead.pop(), ()):
+    def _reachable(self, starts: list[str], fan_in: str | None) -> set[str]:
+        """The nodes that can be reached from some nodes without passing the fan-in."""
+        reached = set(starts)
+        pending = list(starts)
+        ways_by_source = self._ways_by_source()
+        while pending:
+            for way in ways_by_source.get(pending.pop(), ()):
                 targets = (way.fan_in,) if isinstance(way, Section) else way.targets
-                fresh = [each for each in targets if each not in reached and each not in (within, END)]
-                reached.update(fresh)
-                ahead += fresh
+                new = [each for each in targets if each not in reached and each not in (fan_in, END)]
+                reached.update(new)
+                pending += new
         return reached
 
-    def _by_source(self) -> dict[str, list[Way]]:
+    def _ways_by_source(self) -> dict[str, list[Way]]:
         found: dict[str, list[Way]] = {}
         for way in self.ways:
             found.setdefault(way.source, []).append(way)
         return found
 
-    def _lines_of(self, source: str, ways: list[Way], ends: list[str]) -> None:
+    def _add_lines_of(self, source: str, ways: list[Way], ends: list[str]) -> None:
         for place, way in enumerate(ways):
             if isinstance(way, Section):
-                self._branches(way)
+                self._add_branch_lines(way)
                 continue
-            for label, chosen in _routes(way, first=place == 0):
-                kind: LineKind = "plain" if place == 0 and way.asks is None else "conditional"
-                said = ", ".join(each for each in (label, _later(way.delay)) if each)
+            is_first = place == 0
+            kind: LineKind = "plain" if is_first and way.asks is None else "conditional"
+            for route_label, chosen in _routes(way, is_first):
+                label = ", ".join(each for each in (route_label, _delay_text(way.delay)) if each)
                 for target in ends if chosen == END else [chosen]:
-                    self._line(source, target, said, kind)
+                    self._add_line(source, target, label, kind)
 
-    def _branches(self, section: Section) -> None:
+    def _add_branch_lines(self, section: Section) -> None:
         if section.own:
-            self._line(section.source, map_id(section), "", "parallel")
-            self._line(map_id(section), section.fan_in)
+            self._add_line(section.source, map_id(section), "", "parallel")
+            self._add_line(map_id(section), section.fan_in)
         for entry in section.entries:
-            self._line(section.source, entry, "", "parallel")
+            self._add_line(section.source, entry, "", "parallel")
 
-    def _dead_ends(self, ends: Mapping[str, list[str]]) -> None:
-        """A branch that leads nowhere ends at the fan-in."""
+    def _add_branch_ends(self, ends: Mapping[str, list[str]]) -> None:
+        """Connect the last node of each branch with the fan-in."""
         sources = {source for source, _, _ in self.lines}
-        for name, there in ends.items():
+        for name, targets in ends.items():
             if name not in sources:
-                for end in there:
-                    self._line(name, end)
+                for target in targets:
+                    self._add_line(name, target)
 
-    def _line(self, source: str, target: str, label: str = "", kind: LineKind = "plain") -> None:
+    def _add_line(self, source: str, target: str, label: str = "", kind: LineKind = "plain") -> None:
         labels = self.lines.setdefault((source, target, kind), [])
         if label and label not in labels:
             labels.append(label)
 
-    def _made(self) -> Outline:
+    def _finished_outline(self) -> Outline:
         used = dict.fromkeys(name for source, target, _ in self.lines for name in (source, target))
         for name in used:
             if name not in self.shapes and name not in (START, END):
-                self.shapes[name] = Shape(self.prefix + name, name, "missing", "not there")
-        start = [Shape(self.prefix + START, "start", "start")] if START in used else []
-        end = [Shape(self.prefix + END, "end", "end")] if END in used else []
+                self._add_missing(name)
+        shapes = list(self.shapes.values())
+        if START in used:
+            shapes.insert(0, Shape(self.prefix + START, "start", "start"))
+        if END in used:
+            shapes.append(Shape(self.prefix + END, "end", "end"))
         order = {name: place for place, name in enumerate([START, *self.shapes, END])}
-        lines = [
+        ordered_lines = sorted(self.lines.items(), key=lambda item: order[item[0][0]])
+        lines = tuple(
             Line(self.prefix + source, self.prefix + target, " or ".join(labels), kind)
-            for (source, target, kind), labels in sorted(
-                self.lines.items(), key=lambda item: order[item[0][0]]
-            )
-        ]
-        return Outline(self.name, (*start, *self.shapes.values(), *end), tuple(lines))
+            for (source, target, kind), labels in ordered_lines
+        )
+        return Outline(self.name, tuple(shapes), lines)
 
 
-def _routes(way: Edge | Choice, first: bool) -> list[tuple[str, str]]:
-    """Where a way may lead, each with what is written at the line to it."""
+def _routes(way: Edge | Choice, is_first: bool) -> list[tuple[str, str]]:
+    """Where a way may lead, each with the label of the line to it."""
     if isinstance(way, Choice):
         outcomes = (way.outcomes or {}).items()
         return [("" if result == chosen else str(result), chosen) for result, chosen in outcomes]
     if way.predicate is None:
-        return [("" if first else "else", way.target)]
-    return [(asked(way.predicate) or UNNAMED, way.target)]
+        return [("" if is_first else "else", way.target)]
+    return [(function_label(way.predicate) or UNNAMED_CONDITION, way.target)]
 
 
-def _later(seconds: float) -> str:
-    """How long a way takes, in words; empty if it takes no time."""
+def function_label(function: Function) -> str:
+    """The name of a predicate or choice: its own description, or the name of the function; empty for a lambda."""
+    description = getattr(function.call, "description", None)
+    if isinstance(description, str) and description:
+        return description
+    name = getattr(function.call, "__name__", type(function.call).__name__)
+    return "" if name == "<lambda>" else str(name)
+
+
+def _delay_text(seconds: float) -> str:
+    """The delay of a way in words; empty if it has none."""
     if not seconds:
         return ""
     for unit, size in (("days", 86_400), ("hours", 3600), ("min", 60)):
@@ -272,41 +291,92 @@ def _later(seconds: float) -> str:
     return f"after {seconds:.4g} s"
 
 
-def _of_tasks(
-    name: str,
-    dag: Dag,
-    graphs: Mapping[str, Any],
-    conditions: Mapping[str, Any],
-    prefix: str,
-    above: tuple[Any, ...] = (),
-) -> Outline:
+def _items_note(section: Section) -> str:
+    if isinstance(section.over, str):
+        return f"for each of {section.over}"
+    name = function_label(section.over) if section.over is not None else ""
+    return f"for each of {name}()" if name else "for each item"
+
+
+def _interrupt_note(name: str, before: frozenset[str], after: frozenset[str]) -> str:
+    when = []
+    if name in before:
+        when.append("before")
+    if name in after:
+        when.append("after")
+    return f"stops {' and '.join(when)}" if when else ""
+
+
+class _Tasks(NamedTuple):
+    """The tasks of a workflow, and by the name of their code, the graphs that they run and their conditions."""
+
+    dag: Dag
+    graphs: Mapping[str, Any]
+    conditions: Mapping[str, Any]
+
+
+def _outline_of_workflow_plan(plan: Plan, dag: Dag | None, prefix: str) -> Outline:
+    assert plan.layers is not None
+    codes = plan.layers.codes
+    graphs = {name: code.sub.plan for name, code in codes.items() if code.sub is not None}
+    tasks = _Tasks(plan.layers.dag if dag is None else dag, graphs, _conditions(codes))
+    return _outline_of_tasks(plan.name, tasks, prefix)
+
+
+def _conditions(codes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: code.condition.call for name, code in codes.items() if code.condition is not None}
+
+
+def _outline_of_tasks(name: str, tasks: _Tasks, prefix: str, outer_graphs: tuple[Any, ...] = ()) -> Outline:
     """The outline of a workflow: its tasks in layers, and what each depends on."""
-    rank = _ranks(dag)
-    shapes, lines = [], []
-    for task, data in dag.items():
+    ranks = _task_ranks(tasks.dag)
+    shapes: list[Shape] = []
+    lines: list[Line] = []
+    for task, data in tasks.dag.items():
         code = data.get("run") or task
-        inside, drawn = graphs.get(code), None
-        if isinstance(inside, Plan):
-            drawn = outline_of_plan(inside, None, f"{prefix}{task}/")
-        elif inside is not None and not any(inside is each for each in above):
-            drawn = outline_of_graph(inside, f"{prefix}{task}/", above)
-        condition = conditions.get(code)
-        called = "" if condition is None else str(getattr(condition, "__name__", ""))
-        note = "" if condition is None else UNNAMED if called in ("", "<lambda>") else f"if {called}"
-        added = data.get("added_by") is not None
-        shapes.append(Shape(prefix + task, task, "task", note, rank.get(task), drawn, added))
-        for kind, needs in (("plain", data.get("depends_on", ())), ("optional", data.get("optional", ()))):
-            line: LineKind = "plain" if kind == "plain" else "optional"
-            lines += [Line(prefix + needed, prefix + task, "", line) for needed in needs]
+        shapes.append(
+            Shape(
+                prefix + task,
+                task,
+                "task",
+                _condition_note(tasks.conditions.get(code)),
+                ranks.get(task),
+                _outline_inside_task(tasks.graphs.get(code), f"{prefix}{task}/", outer_graphs),
+                added=data.get("added_by") is not None,
+            )
+        )
+        lines += [Line(prefix + needed, prefix + task) for needed in data.get("depends_on", ())]
+        lines += [
+            Line(prefix + needed, prefix + task, kind="optional") for needed in data.get("optional", ())
+        ]
     known = {shape.id for shape in shapes}
     missing = dict.fromkeys(line.source for line in lines if line.source not in known)
-    shapes += [Shape(each, each.removeprefix(prefix), "missing", "not there") for each in missing]
     if missing:
+        shapes += [Shape(each, each.removeprefix(prefix), "missing", MISSING_NOTE) for each in missing]
+        # A missing task has no layer, so the layout has to find the ranks of all.
         shapes = [shape._replace(rank=None) for shape in shapes]
     return Outline(name, tuple(shapes), tuple(lines), flow=True)
 
 
-def _ranks(dag: Dag) -> dict[str, int]:
+def _outline_inside_task(graph: Any, prefix: str, outer_graphs: tuple[Any, ...]) -> Outline | None:
+    if isinstance(graph, Plan):
+        return outline_of_plan(graph, None, prefix)
+    if graph is None or any(graph is each for each in outer_graphs):
+        return None
+    return outline_of_graph(graph, prefix, outer_graphs)
+
+
+def _condition_note(condition: Any) -> str:
+    if condition is None:
+        return ""
+    name = str(getattr(condition, "__name__", ""))
+    if name in ("", "<lambda>"):
+        return UNNAMED_CONDITION
+    return f"if {name}"
+
+
+def _task_ranks(dag: Dag) -> dict[str, int]:
+    """The layer of each task; empty if tasks depend on each other in a circle."""
     known = {
         task: {
             kind: [each for each in data.get(kind, ()) if each in dag] for kind in ("depends_on", "optional")
@@ -317,18 +387,6 @@ def _ranks(dag: Dag) -> dict[str, int]:
         return {task: rank for rank, layer in enumerate(layers_of(known)) for task in layer}
     except CycleError:
         return {}
-
-
-def _items(section: Section) -> str:
-    if isinstance(section.over, str):
-        return f"for each of {section.over}"
-    named = asked(section.over) if section.over is not None else ""
-    return f"for each of {named}()" if named else "for each item"
-
-
-def _stops(name: str, before: frozenset[str], after: frozenset[str]) -> str:
-    when = [word for word, names in (("before", before), ("after", after)) if name in names]
-    return f"stops {' and '.join(when)}" if when else ""
 
 
 def _mistakes(graph: Any) -> tuple[str, ...]:

@@ -1,4 +1,8 @@
-"""The colours of pictures, for light and for dark pages. Text has a contrast of 4.5 at least to what it is on."""
+"""The colours and the style sheet of SVG pictures, for light and for dark pages.
+
+To change a colour, edit `LIGHT_PAGE`, `DARK_PAGE`, `LIGHT_MARKS` or `DARK_MARKS`. A test holds every text to a
+contrast of at least 4.5 with its background. The colours of terminals are in `terminal`.
+"""
 
 from __future__ import annotations
 
@@ -13,82 +17,127 @@ ICONS: Final[Mapping[str, str]] = {
     "failed": "M-2.8 -2.8L2.8 2.8M2.8 -2.8L-2.8 2.8",
     "skipped": "M-3.4 0L3.4 0",
 }
-"""A small sign for each kind of mark, around the middle of a circle of 15: colour alone isn't for everybody."""
+"""A small sign for each kind of mark, centered in a circle of diameter 15: not all readers can tell colours apart."""
 
 
-class Colours(NamedTuple):
-    """One kind of mark: what is filled, drawn around it and written in it, and the badge."""
+class MarkColours(NamedTuple):
+    """The colours of one kind of mark: the fill of a box, its outline, its text, and the badge with the icon."""
 
     fill: str
-    edge: str
+    outline: str
     text: str
     badge: str
 
 
-LIGHT: Final[Mapping[str, Colours]] = {
-    "done": Colours("#e9f7ef", "#2f9e60", "#17633a", "#2b8a57"),
-    "running": Colours("#e5f0ff", "#2f74d8", "#174ea0", "#2f6fd0"),
-    "next": Colours("#eef4ff", "#7aa2dc", "#2a5796", "#527fbd"),
-    "paused": Colours("#fff4d6", "#c98a05", "#7a4f00", "#a86f00"),
-    "failed": Colours("#fdeaea", "#d23b3b", "#a01f1f", "#c93434"),
-    "skipped": Colours("#f3f4f6", "#a5abb6", "#59606c", "#6f7784"),
-    "idle": Colours("#fbfbfc", "#cdd2da", "#646c79", "#8b93a0"),
+class PageColours(NamedTuple):
+    """The colours of a page, and of shapes and lines that no run has marked."""
+
+    background: str
+    border: str
+    text: str
+    small_text: str
+    line: str
+    taken_line: str
+    box: str
+    box_outline: str
+    group: str
+    missing_outline: str
+    mistake_text: str
+
+
+LIGHT_PAGE: Final = PageColours(
+    background="#ffffff",
+    border="#e4e7ec",
+    text="#1d2430",
+    small_text="#566070",
+    line="#8a94a3",
+    taken_line="#4d6a8f",
+    box="#f4f7fb",
+    box_outline="#8fa3bf",
+    group="#fafbfd",
+    missing_outline="#d23b3b",
+    mistake_text="#a01f1f",
+)
+DARK_PAGE: Final = PageColours(
+    background="#14171c",
+    border="#2b313a",
+    text="#e8ebf0",
+    small_text="#a3adbb",
+    line="#6f7a8a",
+    taken_line="#8fb0d8",
+    box="#202731",
+    box_outline="#5d6f88",
+    group="#191e25",
+    missing_outline="#e46a6a",
+    mistake_text="#ffb3b3",
+)
+LIGHT_MARKS: Final[Mapping[str, MarkColours]] = {
+    "done": MarkColours("#e9f7ef", "#2f9e60", "#17633a", "#2b8a57"),
+    "running": MarkColours("#e5f0ff", "#2f74d8", "#174ea0", "#2f6fd0"),
+    "next": MarkColours("#eef4ff", "#7aa2dc", "#2a5796", "#527fbd"),
+    "paused": MarkColours("#fff4d6", "#c98a05", "#7a4f00", "#a86f00"),
+    "failed": MarkColours("#fdeaea", "#d23b3b", "#a01f1f", "#c93434"),
+    "skipped": MarkColours("#f3f4f6", "#a5abb6", "#59606c", "#6f7784"),
+    "idle": MarkColours("#fbfbfc", "#cdd2da", "#646c79", "#8b93a0"),
 }
-DARK: Final[Mapping[str, Colours]] = {
-    "done": Colours("#12301f", "#3fae72", "#8fe0b3", "#2b8a57"),
-    "running": Colours("#10294d", "#5b9bf5", "#a9ccff", "#2f6fd0"),
-    "next": Colours("#17263d", "#5679ab", "#a9c4ea", "#4a74ae"),
-    "paused": Colours("#3a2a05", "#d9a02b", "#ffd98a", "#a86f00"),
-    "failed": Colours("#3d1618", "#e46a6a", "#ffb3b3", "#c93434"),
-    "skipped": Colours("#23272e", "#5b6370", "#a4abb6", "#6f7784"),
-    "idle": Colours("#1a1e25", "#3d4450", "#969eab", "#5b6370"),
+DARK_MARKS: Final[Mapping[str, MarkColours]] = {
+    "done": MarkColours("#12301f", "#3fae72", "#8fe0b3", "#2b8a57"),
+    "running": MarkColours("#10294d", "#5b9bf5", "#a9ccff", "#2f6fd0"),
+    "next": MarkColours("#17263d", "#5679ab", "#a9c4ea", "#4a74ae"),
+    "paused": MarkColours("#3a2a05", "#d9a02b", "#ffd98a", "#a86f00"),
+    "failed": MarkColours("#3d1618", "#e46a6a", "#ffb3b3", "#c93434"),
+    "skipped": MarkColours("#23272e", "#5b6370", "#a4abb6", "#6f7784"),
+    "idle": MarkColours("#1a1e25", "#3d4450", "#969eab", "#5b6370"),
 }
 
 
-def _marks(colours: Mapping[str, Colours]) -> str:
+def _page_rules(page: PageColours) -> str:
+    return (
+        f".lp-page{{fill:{page.background};stroke:{page.border}}}"
+        f".lp-title,.lp-name{{fill:{page.text}}}.lp-run,.lp-note,.lp-label{{fill:{page.small_text}}}"
+        f".lp-line{{stroke:{page.line}}}.lp-arrow{{fill:{page.line}}}"
+        f".lp-line.lp-taken{{stroke:{page.taken_line}}}.lp-arrow.lp-taken{{fill:{page.taken_line}}}"
+        f".lp-box{{fill:{page.box};stroke:{page.box_outline}}}"
+        f".lp-group{{fill:{page.group};stroke:{page.box_outline}}}"
+        f".lp-dot{{fill:{page.text}}}.lp-ring{{stroke:{page.text}}}.lp-bar{{stroke:{page.box_outline}}}"
+        f".lp-tag{{fill:{page.background};stroke:{page.border}}}"
+        f".lp-missing{{stroke:{page.missing_outline}}}.lp-mistake{{fill:{page.mistake_text}}}"
+    )
+
+
+def _mark_rules(marks: Mapping[str, MarkColours]) -> str:
     rules = []
-    for kind, each in colours.items():
+    for kind, colours in marks.items():
         rules += [
-            f".hf-{kind}>.hf-box{{fill:{each.fill};stroke:{each.edge}}}",
-            f".hf-{kind}>.hf-group,.hf-{kind}>.hf-bar{{stroke:{each.edge}}}",
-            f".hf-{kind}>.hf-name,.hf-{kind}>.hf-said{{fill:{each.text}}}",
-            f".hf-{kind}>g>.hf-badge{{fill:{each.badge}}}",
-            f".hf-{kind}>.hf-dot{{fill:{each.edge}}}.hf-{kind}>.hf-ring{{stroke:{each.edge}}}",
+            f".lp-{kind}>.lp-box{{fill:{colours.fill};stroke:{colours.outline}}}",
+            f".lp-{kind}>.lp-group,.lp-{kind}>.lp-bar{{stroke:{colours.outline}}}",
+            f".lp-{kind}>.lp-name,.lp-{kind}>.lp-mark{{fill:{colours.text}}}",
+            f".lp-{kind}>g>.lp-badge{{fill:{colours.badge}}}",
+            f".lp-{kind}>.lp-dot{{fill:{colours.outline}}}.lp-{kind}>.lp-ring{{stroke:{colours.outline}}}",
         ]
     return "".join(rules)
 
 
-def _page(
-    page: str, edge: str, ink: str, soft: str, line: str, taken: str, box: str, rim: str, group: str
-) -> str:
-    return (
-        f".hf-page{{fill:{page};stroke:{edge}}}"
-        f".hf-title,.hf-name{{fill:{ink}}}.hf-run,.hf-note,.hf-label{{fill:{soft}}}"
-        f".hf-line{{stroke:{line}}}.hf-arrow{{fill:{line}}}"
-        f".hf-line.hf-taken{{stroke:{taken}}}.hf-arrow.hf-taken{{fill:{taken}}}"
-        f".hf-box{{fill:{box};stroke:{rim}}}.hf-group{{fill:{group};stroke:{rim}}}"
-        f".hf-dot{{fill:{ink}}}.hf-ring{{stroke:{ink}}}.hf-bar{{stroke:{rim}}}"
-        f".hf-tag{{fill:{page};stroke:{edge}}}"
-    )
-
+_SHAPE_RULES: Final = (
+    ".lp text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif}"
+    ".lp-title{font-size:14px;font-weight:600}.lp-run{font-weight:400}"
+    ".lp-name{font-size:14px;font-weight:500;text-anchor:middle}"
+    ".lp-note,.lp-mark,.lp-label,.lp-mistake{font-size:11.5px}"
+    ".lp-note,.lp-mark,.lp-label{text-anchor:middle}.lp text.lp-left{text-anchor:start}"
+    ".lp-line,.lp-ring,.lp-bar,.lp-sign{fill:none}.lp-line{stroke-width:1.4}.lp-line.lp-taken{stroke-width:1.8}"
+    ".lp-parallel{stroke-width:2.2}.lp-optional{stroke-dasharray:5 4}"
+    ".lp-box,.lp-group{stroke-width:1.4}.lp-ring{stroke-width:1.6}.lp-bar{stroke-width:4;stroke-linecap:round}"
+    ".lp-dashed{stroke-dasharray:5 4}.lp-behind{opacity:.75}"
+    ".lp-sign{stroke:#fff;stroke-width:1.7;stroke-linecap:round;stroke-linejoin:round}"
+)
 
 STYLE: Final = (
-    ".hf text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif}"
-    ".hf-title{font-size:14px;font-weight:600}.hf-run{font-weight:400}"
-    ".hf-name{font-size:14px;font-weight:500;text-anchor:middle}"
-    ".hf-note,.hf-said,.hf-label,.hf-wrong{font-size:11.5px}"
-    ".hf-note,.hf-said,.hf-label{text-anchor:middle}.hf text.hf-left{text-anchor:start}"
-    ".hf-line,.hf-ring,.hf-bar,.hf-sign{fill:none}.hf-line{stroke-width:1.4}.hf-line.hf-taken{stroke-width:1.8}"
-    ".hf-parallel{stroke-width:2.2}.hf-optional{stroke-dasharray:5 4}"
-    ".hf-box,.hf-group{stroke-width:1.4}.hf-ring{stroke-width:1.6}.hf-bar{stroke-width:4;stroke-linecap:round}"
-    ".hf-dashed{stroke-dasharray:5 4}.hf-behind{opacity:.75}"
-    ".hf-sign{stroke:#fff;stroke-width:1.7;stroke-linecap:round;stroke-linejoin:round}"
-    + _page("#ffffff", "#e4e7ec", "#1d2430", "#566070", "#8a94a3", "#4d6a8f", "#f4f7fb", "#8fa3bf", "#fafbfd")
-    + ".hf-missing{stroke:#d23b3b}.hf-wrong{fill:#a01f1f}"
-    + _marks(LIGHT)
+    _SHAPE_RULES
+    + _page_rules(LIGHT_PAGE)
+    + _mark_rules(LIGHT_MARKS)
     + "@media (prefers-color-scheme:dark){"
-    + _page("#14171c", "#2b313a", "#e8ebf0", "#a3adbb", "#6f7a8a", "#8fb0d8", "#202731", "#5d6f88", "#191e25")
-    + ".hf-missing{stroke:#e46a6a}.hf-wrong{fill:#ffb3b3}"
-    + _marks(DARK)
+    + _page_rules(DARK_PAGE)
+    + _mark_rules(DARK_MARKS)
     + "}"
 )
+"""The style sheet of an SVG picture."""

@@ -1,127 +1,148 @@
-"""A figure as one SVG: no script, no font, no address; light and dark by what the reader prefers."""
+"""A figure as one SVG document: no script, no font, no link; light or dark as the reader prefers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from xml.sax.saxutils import escape, quoteattr
 
-from limpet.drawing.figure import ICON, NAME, PAD, SMALL, Drawn, Figure, Traced, figure_of
+from limpet.drawing.figure import (
+    BOX_PADDING,
+    ICON_WIDTH,
+    NAME_FONT_SIZE,
+    SMALL_FONT_SIZE,
+    Figure,
+    PlacedLine,
+    PlacedShape,
+    figure_of,
+)
 from limpet.drawing.layout.layout import Point
 from limpet.drawing.outline import Outline
 from limpet.drawing.palette import ICONS, STYLE
 from limpet.drawing.run_marks import RunMarks
 from limpet.drawing.text_width import estimated_width, shortened, single_line
 
-MARGIN, TITLE, LINE = 24.0, 22.0, 17.0
-ARROW = 7.0
-MISTAKES = 8
-"""How many mistakes are listed."""
+PAGE_MARGIN = 24.0
+TITLE_HEIGHT = 22.0
+MISTAKE_HEIGHT = 17.0
+BLOCK_GAP = 10.0
+"""The space below the title, and below the mistakes."""
+
+ARROW_LENGTH = 7.0
+MAX_MISTAKES = 8
+MAX_DESCRIBED_SHAPES = 200
 
 
 def svg(outline: Outline, run_marks: RunMarks | None = None) -> str:
-    """The picture as a document of its own, which any browser shows and any page may contain."""
+    """The picture as a standalone document, which browsers show and pages can embed."""
     figure = figure_of(outline, run_marks)
     mistakes = _mistakes(outline)
     caption = shortened(_caption(outline, run_marks), 160)
-    wide = (
-        max(
-            figure.width,
-            estimated_width(caption, NAME),
-            *(estimated_width(each, SMALL) for each in mistakes),
-            0,
-        )
-        + 2 * MARGIN
-    )
-    top = MARGIN + TITLE + 10 + (LINE * len(mistakes) + 10 if mistakes else 0)
-    high = top + figure.height + MARGIN
-    size = f'width="{_n(wide)}" height="{_n(high)}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="hf" role="img" {size} '
-            f'viewBox="0 0 {_n(wide)} {_n(high)}" aria-label={quoteattr(caption)}>',
-            f"<title>{_text(outline.name)}</title>",
-            f"<desc>{_text(_described(outline, run_marks))}</desc>",
-            f"<style>{STYLE}</style>",
-            f'<rect class="hf-page" {size} rx="10"/>',
-            *_heading(outline, run_marks),
-            *(
-                f'<text class="hf-wrong" x="{_n(MARGIN)}" y="{_n(MARGIN + TITLE + LINE * row)}">{_text(each)}</text>'
-                for row, each in enumerate(mistakes, 1)
-            ),
-            *_figure(figure.moved((wide - figure.width) / 2, top)),
-            "</svg>\n",
-        ]
-    )
+    mistake_widths = (estimated_width(each, SMALL_FONT_SIZE) for each in mistakes)
+    content_width = max(figure.width, estimated_width(caption, NAME_FONT_SIZE), *mistake_widths, 0)
+    width = content_width + 2 * PAGE_MARGIN
+    top = PAGE_MARGIN + TITLE_HEIGHT + BLOCK_GAP
+    if mistakes:
+        top += MISTAKE_HEIGHT * len(mistakes) + BLOCK_GAP
+    height = top + figure.height + PAGE_MARGIN
+    size = f'width="{_number(width)}" height="{_number(height)}"'
+    view_box = f'viewBox="0 0 {_number(width)} {_number(height)}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="lp" role="img" {size} '
+        f"{view_box} aria-label={quoteattr(caption)}>",
+        f"<title>{_text(outline.name)}</title>",
+        f"<desc>{_text(_description(outline, run_marks))}</desc>",
+        f"<style>{STYLE}</style>",
+        f'<rect class="lp-page" {size} rx="10"/>',
+        *_heading(outline, run_marks),
+        *_mistake_lines(mistakes),
+        *_figure(figure.moved((width - figure.width) / 2, top)),
+        "</svg>\n",
+    ]
+    return "\n".join(parts)
 
 
 def _mistakes(outline: Outline) -> list[str]:
-    shown = [shortened(f"• {each}", 110) for each in outline.mistakes[:MISTAKES]]
-    more = len(outline.mistakes) - MISTAKES
-    return [*shown, f"• and {more} more"] if more > 0 else shown
+    shown = [shortened(f"• {each}", 110) for each in outline.mistakes[:MAX_MISTAKES]]
+    more = len(outline.mistakes) - MAX_MISTAKES
+    if more > 0:
+        shown.append(f"• and {more} more")
+    return shown
 
 
 def _caption(outline: Outline, run_marks: RunMarks | None) -> str:
     name = shortened(outline.name, 60)
-    return (
-        name if run_marks is None else f"{name} · run {shortened(run_marks.run_id, 40)}: {_status(run_marks)}"
-    )
+    if run_marks is None:
+        return name
+    return f"{name} {_run_title(run_marks)}"
 
 
-def _status(run_marks: RunMarks) -> str:
-    return f"{run_marks.status}, {run_marks.note}" if run_marks.note else run_marks.status
+def _run_title(run_marks: RunMarks) -> str:
+    note = f", {run_marks.note}" if run_marks.note else ""
+    return f"· run {shortened(run_marks.run_id, 40)}: {run_marks.status}{note}"
+
+
+def _description(outline: Outline, run_marks: RunMarks | None) -> str:
+    """The picture in words, for screen readers."""
+    kind = "workflow" if outline.flow else "graph"
+    parts = [f"The {kind} {outline.name}, {len(outline.shapes)} shapes."]
+    for shape in outline.shapes[:MAX_DESCRIBED_SHAPES]:
+        targets = []
+        for line in outline.lines:
+            if line.source == shape.id:
+                label = f"{line.label}: " if line.label else ""
+                targets.append(label + _last_name(line.target))
+        mark = f" ({run_marks.mark(shape.id).words})" if run_marks is not None else ""
+        leads_to = f" leads to {', '.join(targets)}" if targets else ""
+        parts.append(f"{shape.label}{mark}{leads_to}.")
+    return " ".join(parts)
+
+
+def _last_name(shape_id: str) -> str:
+    return shape_id.rpartition("/")[2].strip("_")
 
 
 def _heading(outline: Outline, run_marks: RunMarks | None) -> Iterator[str]:
     name = shortened(outline.name, 60)
-    yield f'<text class="hf-title" x="{_n(MARGIN)}" y="{_n(MARGIN + 12)}">{_text(name)}'
+    yield f'<text class="lp-title" x="{_number(PAGE_MARGIN)}" y="{_number(PAGE_MARGIN + 12)}">{_text(name)}'
     if run_marks is not None:
-        run = f"· run {shortened(run_marks.run_id, 40)}: {_status(run_marks)}"
-        yield f'<tspan class="hf-run" dx="5">{_text(run)}</tspan>'
+        yield f'<tspan class="lp-run" dx="5">{_text(_run_title(run_marks))}</tspan>'
     yield "</text>"
 
 
-def _described(outline: Outline, run_marks: RunMarks | None) -> str:
-    """The picture in words, for those who don't see it."""
-    kind = "workflow" if outline.flow else "graph"
-    parts = [f"The {kind} {outline.name}, {len(outline.shapes)} shapes."]
-    for shape in outline.shapes[:200]:
-        following = [f"{line.label}: {_last(line.target)}" if line.label else _last(line.target)
-                     for line in outline.lines if line.source == shape.id]  # fmt: skip
-        stands = f" ({run_marks.mark(shape.id).words})" if run_marks is not None else ""
-        leads = f" leads to {', '.join(following)}" if following else ""
-        parts.append(f"{shape.label}{stands}{leads}.")
-    return " ".join(parts)
-
-
-def _last(place: str) -> str:
-    return place.rpartition("/")[2].strip("_")
+def _mistake_lines(mistakes: list[str]) -> Iterator[str]:
+    for row, mistake in enumerate(mistakes, 1):
+        y = PAGE_MARGIN + TITLE_HEIGHT + MISTAKE_HEIGHT * row
+        yield f'<text class="lp-mistake" x="{_number(PAGE_MARGIN)}" y="{_number(y)}">{_text(mistake)}</text>'
 
 
 def _figure(figure: Figure) -> Iterator[str]:
-    for traced in figure.lines:
-        yield from _line(traced, figure.sideways)
-    for drawn in figure.shapes:
-        yield from _shape(drawn)
-    for traced in figure.lines:
-        yield from _label(traced)
+    for line in figure.lines:
+        yield from _line(line, figure.sideways)
+    for shape in figure.shapes:
+        yield from _shape(shape)
+    # Labels come last, so that no line and no shape covers them.
+    for line in figure.lines:
+        yield from _label(line)
 
 
-def _line(traced: Traced, sideways: bool) -> Iterator[str]:
-    points = traced.route.points
-    classes = f"hf-line hf-{traced.line.kind}{' hf-taken' if traced.taken else ''}"
-    if traced.route.loop:
-        yield f'<path class="{classes}" d="{_looped(points)}"/>'
-        yield _arrow(points[-1], (-1, 0), traced.taken)
+def _line(placed: PlacedLine, sideways: bool) -> Iterator[str]:
+    points = placed.route.points
+    classes = f"lp-line lp-{placed.line.kind}"
+    if placed.taken:
+        classes += " lp-taken"
+    if placed.route.is_loop:
+        yield f'<path class="{classes}" d="{_loop_path(points)}"/>'
+        yield _arrow(points[-1], (-1, 0), placed.taken)
         return
-    points = _straightened(points)
-    ahead = _direction(points, sideways)
-    end = (points[-1][0] - ahead[0] * ARROW, points[-1][1] - ahead[1] * ARROW)
-    yield f'<path class="{classes}" d="{_curved((*points[:-1], end), sideways)}"/>'
-    yield _arrow(points[-1], ahead, traced.taken)
+    points = _without_passed_points(points)
+    direction = _direction(points, sideways)
+    end = (points[-1][0] - direction[0] * ARROW_LENGTH, points[-1][1] - direction[1] * ARROW_LENGTH)
+    yield f'<path class="{classes}" d="{_curved_path((*points[:-1], end), sideways)}"/>'
+    yield _arrow(points[-1], direction, placed.taken)
 
 
-def _straightened(points: tuple[Point, ...]) -> tuple[Point, ...]:
-    """Without the points that a straight piece passes."""
+def _without_passed_points(points: tuple[Point, ...]) -> tuple[Point, ...]:
+    """The points without those that lie on a straight piece."""
     kept: list[Point] = []
     for point in points:
         if kept and point == kept[-1]:
@@ -138,123 +159,149 @@ def _direction(points: tuple[Point, ...], sideways: bool) -> tuple[int, int]:
     return (forward, 0) if sideways else (0, forward)
 
 
-def _curved(points: tuple[Point, ...], sideways: bool) -> str:
-    """Straight along a rank, and smooth across a gap."""
-    parts = [f"M{_p(points[0])}"]
-    here = points[0]
-    for point in points[1:]:
-        aside = abs(point[1] - here[1]) if sideways else abs(point[0] - here[0])
-        if point == here:
+def _curved_path(points: tuple[Point, ...], sideways: bool) -> str:
+    """A path that is straight along a rank and curved across a gap."""
+    parts = [f"M{_point(points[0])}"]
+    start = points[0]
+    for end in points[1:]:
+        if end == start:
             continue
-        if aside < 0.01:
-            parts.append(f"L{_p(point)}")
+        offset = abs(end[1] - start[1]) if sideways else abs(end[0] - start[0])
+        if offset < 0.01:
+            parts.append(f"L{_point(end)}")
         else:
-            half = ((here[0] + point[0]) / 2, (here[1] + point[1]) / 2)
-            first = (half[0], here[1]) if sideways else (here[0], half[1])
-            second = (half[0], point[1]) if sideways else (point[0], half[1])
-            parts.append(f"C{_p(first)} {_p(second)} {_p(point)}")
-        here = point
+            middle_x = (start[0] + end[0]) / 2
+            middle_y = (start[1] + end[1]) / 2
+            first = (middle_x, start[1]) if sideways else (start[0], middle_y)
+            second = (middle_x, end[1]) if sideways else (end[0], middle_y)
+            parts.append(f"C{_point(first)} {_point(second)} {_point(end)}")
+        start = end
     return "".join(parts)
 
 
-def _looped(points: tuple[Point, ...]) -> str:
+def _loop_path(points: tuple[Point, ...]) -> str:
     start, out, back, end = points
     far = out[0] + (out[0] - start[0]) / 3
-    return f"M{_p(start)}C{_p((far, start[1]))} {_p((far, back[1]))} {_p((end[0] + ARROW, end[1]))}"
+    first = (far, start[1])
+    second = (far, back[1])
+    return f"M{_point(start)}C{_point(first)} {_point(second)} {_point((end[0] + ARROW_LENGTH, end[1]))}"
 
 
-def _arrow(tip: Point, ahead: tuple[int, int], taken: bool) -> str:
+def _arrow(tip: Point, direction: tuple[int, int], taken: bool) -> str:
     x, y = tip
-    dx, dy = ahead
-    half = ARROW * 0.58
-    left = (x - dx * (ARROW + 1) - dy * half, y - dy * (ARROW + 1) - dx * half)
-    right = (x - dx * (ARROW + 1) + dy * half, y - dy * (ARROW + 1) + dx * half)
-    return f'<path class="hf-arrow{" hf-taken" if taken else ""}" d="M{_p(tip)}L{_p(left)}L{_p(right)}Z"/>'
+    dx, dy = direction
+    length = ARROW_LENGTH + 1  # the line ends inside of the arrow, so that no gap shows
+    half = ARROW_LENGTH * 0.58
+    left = (x - dx * length - dy * half, y - dy * length - dx * half)
+    right = (x - dx * length + dy * half, y - dy * length + dx * half)
+    classes = "lp-arrow lp-taken" if taken else "lp-arrow"
+    return f'<path class="{classes}" d="M{_point(tip)}L{_point(left)}L{_point(right)}Z"/>'
 
 
-def _label(traced: Traced) -> Iterator[str]:
-    rect = traced.route.label
-    if rect is None or not traced.label:
+def _label(placed: PlacedLine) -> Iterator[str]:
+    rect = placed.route.label
+    if rect is None or not placed.label:
         return
     yield (
-        f'<g><title>{_text(traced.line.label)}</title><rect class="hf-tag" x="{_n(rect.x)}" y="{_n(rect.y)}" '
-        f'width="{_n(rect.width)}" height="{_n(rect.height)}" rx="9"/>'
-        f'<text class="hf-label" x="{_n(rect.middle)}" y="{_n(rect.y + rect.height / 2 + 4)}">'
-        f"{_text(traced.label)}</text></g>"
+        f"<g><title>{_text(placed.line.label)}</title>"
+        f'<rect class="lp-tag" x="{_number(rect.x)}" y="{_number(rect.y)}" '
+        f'width="{_number(rect.width)}" height="{_number(rect.height)}" rx="9"/>'
+        f'<text class="lp-label" x="{_number(rect.center_x)}" y="{_number(rect.y + rect.height / 2 + 4)}">'
+        f"{_text(placed.label)}</text></g>"
     )
 
 
-def _shape(drawn: Drawn) -> Iterator[str]:
-    mark = drawn.mark
-    kind = f"hf-{mark.kind}" if mark is not None else "hf-plain-node"
-    title = drawn.shape.label if mark is None else f"{drawn.shape.label}: {mark.words}"
-    yield f'<g class="{kind}"><title>{_text(title)}</title>'
-    if drawn.shape.kind in ("start", "end"):
-        yield from _dot(drawn)
+def _shape(placed: PlacedShape) -> Iterator[str]:
+    css_class = "lp-unmarked"
+    title = placed.shape.label
+    if placed.mark is not None:
+        css_class = f"lp-{placed.mark.kind}"
+        title = f"{placed.shape.label}: {placed.mark.words}"
+    yield f'<g class="{css_class}"><title>{_text(title)}</title>'
+    if placed.shape.kind in ("start", "end"):
+        yield from _dot(placed)
     else:
-        yield from _box(drawn)
-        yield from _lettering(drawn)
-    if drawn.inside is not None:
-        yield from _figure(drawn.inside)
+        yield from _box(placed)
+        yield from _box_texts(placed)
+    if placed.inside is not None:
+        yield from _figure(placed.inside)
     yield "</g>"
 
 
-def _dot(drawn: Drawn) -> Iterator[str]:
-    rect = drawn.rect
-    x, y, radius = rect.middle, rect.y + rect.height / 2, rect.width / 2
-    if drawn.shape.kind == "end":
-        yield f'<circle class="hf-ring" cx="{_n(x)}" cy="{_n(y)}" r="{_n(radius - 1)}"/>'
+def _dot(placed: PlacedShape) -> Iterator[str]:
+    rect = placed.rect
+    x = _number(rect.center_x)
+    y = _number(rect.y + rect.height / 2)
+    radius = rect.width / 2
+    if placed.shape.kind == "end":
+        yield f'<circle class="lp-ring" cx="{x}" cy="{y}" r="{_number(radius - 1)}"/>'
         radius -= 3.5
-    yield f'<circle class="hf-dot" cx="{_n(x)}" cy="{_n(y)}" r="{_n(radius - 0.5)}"/>'
+    yield f'<circle class="lp-dot" cx="{x}" cy="{y}" r="{_number(radius - 0.5)}"/>'
 
 
-def _box(drawn: Drawn) -> Iterator[str]:
-    rect, shape = drawn.rect, drawn.shape
-    classes = ["hf-group" if drawn.inside is not None else "hf-box"]
+def _box(placed: PlacedShape) -> Iterator[str]:
+    rect = placed.rect
+    shape = placed.shape
+    classes = ["lp-group" if placed.inside is not None else "lp-box"]
     if shape.kind == "missing" or shape.added:
-        classes.append("hf-dashed")
+        classes.append("lp-dashed")
     if shape.kind == "missing":
-        classes.append("hf-missing")
-    size = f'width="{_n(rect.width)}" height="{_n(rect.height)}" rx="8"'
+        classes.append("lp-missing")
+    size = f'width="{_number(rect.width)}" height="{_number(rect.height)}" rx="8"'
     if shape.kind == "map":
         for shift in (6, 3):
-            yield f'<rect class="hf-box hf-behind" x="{_n(rect.x + shift)}" y="{_n(rect.y + shift)}" {size}/>'
-    yield f'<rect class="{" ".join(classes)}" x="{_n(rect.x)}" y="{_n(rect.y)}" {size}/>'
-    for wanted, y in ((shape.kind == "fan_in", rect.y), (shape.forks, rect.bottom)):
-        if wanted:
-            yield f'<path class="hf-bar" d="M{_p((rect.x + 10, y))}L{_p((rect.right - 10, y))}"/>'
+            place = f'x="{_number(rect.x + shift)}" y="{_number(rect.y + shift)}"'
+            yield f'<rect class="lp-box lp-behind" {place} {size}/>'
+    yield f'<rect class="{" ".join(classes)}" x="{_number(rect.x)}" y="{_number(rect.y)}" {size}/>'
+    if shape.kind == "fan_in":
+        yield _bar(rect.x, rect.right, rect.y)
+    if shape.forks:
+        yield _bar(rect.x, rect.right, rect.bottom)
 
 
-def _lettering(drawn: Drawn) -> Iterator[str]:
-    rect, mark = drawn.rect, drawn.mark
+def _bar(left: float, right: float, y: float) -> str:
+    """The thick line where branches begin or end."""
+    return f'<path class="lp-bar" d="M{_point((left + 10, y))}L{_point((right - 10, y))}"/>'
+
+
+def _box_texts(placed: PlacedShape) -> Iterator[str]:
+    rect = placed.rect
+    mark = placed.mark
     y = rect.y + 23
-    icon = ICON if mark is not None and mark.kind in ICONS else 0.0
-    group = drawn.inside is not None
-    wide = estimated_width(drawn.name, NAME)
-    x = rect.x + PAD if group else rect.middle - (wide + icon) / 2
-    if mark is not None and icon:
+    icon_width = ICON_WIDTH if mark is not None and mark.kind in ICONS else 0.0
+    if placed.inside is not None:
+        # The texts of a group are on the left: lines enter its inside from above, in the middle.
+        anchor = " lp-left"
+        icon_x = rect.x + BOX_PADDING
+        name_x = icon_x + icon_width
+        note_x = icon_x
+    else:
+        anchor = ""
+        icon_x = rect.center_x - (estimated_width(placed.name, NAME_FONT_SIZE) + icon_width) / 2
+        name_x = rect.center_x + icon_width / 2
+        note_x = rect.center_x
+    if mark is not None and icon_width:
         yield (
-            f'<g transform="translate({_n(x + 7)} {_n(y - 5)})"><circle class="hf-badge" r="7.5"/>'
-            f'<path class="hf-sign" d="{ICONS[mark.kind]}"/></g>'
+            f'<g transform="translate({_number(icon_x + 7)} {_number(y - 5)})"><circle class="lp-badge" r="7.5"/>'
+            f'<path class="lp-sign" d="{ICONS[mark.kind]}"/></g>'
         )
-    anchor, at = ("hf-left", x + icon) if group else ("", rect.middle + icon / 2)
-    name = f"hf-name {anchor}".rstrip()
-    yield f'<text class="{name}" x="{_n(at)}" y="{_n(y)}">{_text(drawn.name)}</text>'
-    at = x if group else rect.middle
-    for place, note in enumerate(drawn.notes):
-        says = mark is not None and place == len(drawn.notes) - 1 and mark.kind != "idle"
-        classes = " ".join(each for each in ("hf-said" if says else "hf-note", anchor) if each)
-        yield f'<text class="{classes}" x="{_n(at)}" y="{_n(y + 15.5 * (place + 1))}">{_text(note)}</text>'
+    yield f'<text class="lp-name{anchor}" x="{_number(name_x)}" y="{_number(y)}">{_text(placed.name)}</text>'
+    for place, note in enumerate(placed.notes):
+        is_last = place == len(placed.notes) - 1
+        is_mark = mark is not None and mark.kind != "idle" and is_last
+        css_class = "lp-mark" if is_mark else "lp-note"
+        note_y = y + 15.5 * (place + 1)
+        yield f'<text class="{css_class}{anchor}" x="{_number(note_x)}" y="{_number(note_y)}">{_text(note)}</text>'
 
 
 def _text(text: str) -> str:
     return escape(single_line(text))
 
 
-def _p(point: Point) -> str:
-    return f"{_n(point[0])} {_n(point[1])}"
+def _point(point: Point) -> str:
+    return f"{_number(point[0])} {_number(point[1])}"
 
 
-def _n(number: float) -> str:
+def _number(number: float) -> str:
     text = f"{number:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text

@@ -1,4 +1,4 @@
-"""A graph as text for a terminal: boxes and lines where they fit into its width, else a list of what follows what."""
+"""A graph as text for a terminal: boxes and lines where they fit its width, else a list of what follows what."""
 
 from __future__ import annotations
 
@@ -8,53 +8,82 @@ from itertools import pairwise
 from textwrap import wrap
 from typing import Final, NamedTuple
 
-from limpet.drawing.layout.layout import Box, Layout, Link, Point, Rect, Route, Spacing, Span, lay_out
-from limpet.drawing.layout.ranked_graph import Tag
+from limpet.drawing.layout.layout import Box, Layout, Link, Rect, Route, Spacing, Span, lay_out
+from limpet.drawing.layout.ranked_graph import LabelSize
 from limpet.drawing.outline import Line, Outline, Shape
 from limpet.drawing.run_marks import Mark, RunMarks
-from limpet.drawing.terminal_canvas import DOWN, LEFT, RIGHT, UP, Canvas, plain
+from limpet.drawing.terminal_canvas import DOWN, LEFT, RIGHT, UP, Canvas, in_ascii
 from limpet.drawing.text_width import cell_count, shortened, single_line
 
-WIDTH = 100
-"""How many columns there are, unless it is said otherwise."""
+DEFAULT_WIDTH = 100
+"""How many columns a picture may have if the caller gives no width."""
 
-SHORTER: Final = (36, 26, 18, 12)
-"""How many letters of a name are shown: as many as let the whole fit."""
+NAME_LENGTHS: Final = (36, 26, 18, 12)
+"""How many letters of a name are shown: the largest number that lets the whole picture fit."""
 
-MOST = 400
-"""How many boxes and lines are drawn; a graph of more is listed."""
+MAX_DRAWN = 400
+"""How many shapes and lines are drawn; a larger graph is listed."""
 
-ASKED = 20
-"""How many questions and errors are listed below."""
+MAX_DETAILS = 20
+"""How many questions and errors are listed below the picture."""
 
 SIGNS: Final[Mapping[str, str]] = {
-    "done": "✓", "running": "▶", "next": "»", "paused": "‖", "failed": "✗", "skipped": "–",
-}  # fmt: skip
-PLAIN_SIGNS: Final[Mapping[str, str]] = {
-    "done": "*", "running": ">", "next": ">", "paused": "=", "failed": "!", "skipped": "-",
-}  # fmt: skip
-COLOURS: Final[Mapping[str, str]] = {
-    "done": "32", "running": "34;1", "next": "34", "paused": "33;1", "failed": "31;1", "skipped": "90", "idle": "90",
-}  # fmt: skip
+    "done": "✓",
+    "running": "▶",
+    "next": "»",
+    "paused": "‖",
+    "failed": "✗",
+    "skipped": "–",
+}
+ASCII_SIGNS: Final[Mapping[str, str]] = {
+    "done": "*",
+    "running": ">",
+    "next": ">",
+    "paused": "=",
+    "failed": "!",
+    "skipped": "-",
+}
+COLOUR_CODES: Final[Mapping[str, str]] = {
+    "done": "32",
+    "running": "34;1",
+    "next": "34",
+    "paused": "33;1",
+    "failed": "31;1",
+    "skipped": "90",
+    "idle": "90",
+}
 
 
 class Style(NamedTuple):
-    """How it is written down: in so many columns, with colours or without, in ASCII alone or with lines."""
+    """How the picture is written: in how many columns, with or without colours, in ASCII only or with lines."""
 
-    width: int = WIDTH
+    width: int = DEFAULT_WIDTH
     coloured: bool = False
     ascii_only: bool = False
 
+    @property
+    def signs(self) -> Mapping[str, str]:
+        return ASCII_SIGNS if self.ascii_only else SIGNS
 
-def text(outline: Outline, run_marks: RunMarks | None = None, style: Style = Style()) -> str:  # noqa: B008  # frozen
+
+_DEFAULT_STYLE: Final = Style()
+
+
+def text(outline: Outline, run_marks: RunMarks | None = None, style: Style = _DEFAULT_STYLE) -> str:
     """The picture as lines of text, none of which is wider than the style allows."""
     head = [shortened(_title(outline, run_marks), style.width)]
-    body = _drawn(outline, run_marks, style) or _listed(outline, run_marks, style)
-    foot = _foot(run_marks, style) if run_marks is not None else []
-    wrong = [shortened(f"! {each}", style.width) for each in outline.mistakes]
+    head += [shortened(f"! {each}", style.width) for each in outline.mistakes]
+    body = _drawn_rows(outline, run_marks, style) or _listed_rows(outline, run_marks, style)
+    foot = []
+    if run_marks is not None:
+        foot = [*_legend(run_marks, style), *_details(run_marks, style)]
     if style.ascii_only:
-        head, foot, wrong = ([plain(each) for each in lines] for lines in (head, foot, wrong))
-    return "\n".join([*head, *wrong, "", *body, *(["", *foot] if foot else [])]).rstrip() + "\n"
+        head = [in_ascii(each) for each in head]
+        foot = [in_ascii(each) for each in foot]
+    rows = [*head, "", *body]
+    if foot:
+        rows += ["", *foot]
+    return "\n".join(rows).rstrip() + "\n"
 
 
 def _title(outline: Outline, run_marks: RunMarks | None) -> str:
@@ -64,60 +93,68 @@ def _title(outline: Outline, run_marks: RunMarks | None) -> str:
     return f"{outline.name} · run {run_marks.run_id}: {run_marks.status}{note}"
 
 
-def _foot(run_marks: RunMarks, style: Style) -> list[str]:
-    """What the signs mean, and in full what there wasn't room for in a box: what is asked, and what failed."""
-    signs = PLAIN_SIGNS if style.ascii_only else SIGNS
-    said = [
-        f"{signs[mark.kind]} {place.replace('//', '/')}: {single_line(mark.detail)}"
-        for place, mark in run_marks.marks.items()
-        if mark.detail and mark.kind in signs
-    ]
-    rows = [row for each in said[:ASKED] for row in _wrapped(each, "", style.width)]
-    return [*_legend(run_marks, style), *rows]
-
-
 def _legend(run_marks: RunMarks, style: Style) -> list[str]:
+    """What the signs mean."""
     kinds = {mark.kind for mark in run_marks.marks.values()}
-    signs = PLAIN_SIGNS if style.ascii_only else SIGNS
-    shown = [f"{sign} {kind}" for kind, sign in signs.items() if kind in kinds]
+    shown = [f"{sign} {kind}" for kind, sign in style.signs.items() if kind in kinds]
     return ["   ".join(shown)[: style.width]] if shown else []
 
 
-def _drawn(outline: Outline, run_marks: RunMarks | None, style: Style) -> list[str]:
-    """Boxes and lines; nothing if they don't fit into the width, or are too many to be followed."""
-    if len(outline.shapes) + len(outline.lines) > MOST:
+def _details(run_marks: RunMarks, style: Style) -> list[str]:
+    """Open questions and errors in full, which a box may have to shorten."""
+    details = [
+        f"{style.signs[mark.kind]} {shape_id.replace('//', '/')}: {single_line(mark.detail)}"
+        for shape_id, mark in run_marks.marks.items()
+        if mark.detail and mark.kind in style.signs
+    ]
+    return [row for each in details[:MAX_DETAILS] for row in _wrapped(each, "", style.width)]
+
+
+def _drawn_rows(outline: Outline, run_marks: RunMarks | None, style: Style) -> list[str]:
+    """Boxes and lines; nothing if they don't fit the width, or are too many to follow."""
+    if len(outline.shapes) + len(outline.lines) > MAX_DRAWN:
         return []
-    tightest = _sheet(outline, run_marks, SHORTER[-1], style)
-    if tightest.layout.width > style.width:
+    # The tightest sheet first: if even that is too wide, the others needn't be laid out.
+    sheet = _sheet(outline, run_marks, NAME_LENGTHS[-1], style)
+    if sheet.layout.width > style.width:
         return []
-    tries = (_sheet(outline, run_marks, letters, style) for letters in SHORTER[:-1])
-    sheet = next((each for each in tries if each.layout.width <= style.width), tightest)
+    for letters in NAME_LENGTHS[:-1]:
+        larger = _sheet(outline, run_marks, letters, style)
+        if larger.layout.width <= style.width:
+            sheet = larger
+            break
     canvas = Canvas(int(sheet.layout.width), int(sheet.layout.height))
-    _paint(canvas, sheet, 0, 0)
+    _paint_sheet(canvas, sheet, 0, 0)
     return canvas.render(ascii_only=style.ascii_only, coloured=style.coloured).split("\n")
 
 
 class _Panel(NamedTuple):
-    """A shape with the lines of text in it, and the sheet inside of it."""
+    """A shape with its rows of text, and the sheet inside it."""
 
     shape: Shape
-    lines: tuple[str, ...]
+    rows: tuple[str, ...]
     colour: str
     inside: _Sheet | None
 
     @property
+    def is_bare(self) -> bool:
+        """Whether it is a word without a box: the start or the end."""
+        return self.shape.kind in ("start", "end")
+
+    @property
     def size(self) -> tuple[int, int]:
-        if self.shape.kind in ("start", "end"):
+        if self.is_bare:
             return len(self.shape.label), 1
-        wide, high = max(map(cell_count, self.lines)) + 4, len(self.lines) + 2
+        width = max(map(cell_count, self.rows)) + 4
+        height = len(self.rows) + 2
         if self.inside is not None:
-            inner = self.inside.layout
-            wide, high = max(wide, int(inner.width) + 4), high + int(inner.height)
-        return wide | 1, high  # an odd width has a middle, so that lines between boxes can be straight
+            width = max(width, int(self.inside.layout.width) + 4)
+            height += int(self.inside.layout.height)
+        return width | 1, height  # an odd width has a middle, so that lines between boxes can be straight
 
 
 class _Sheet(NamedTuple):
-    """An outline with its layout on the grid."""
+    """An outline with its layout on the grid of cells."""
 
     panels: tuple[_Panel, ...]
     lines: tuple[Line, ...]
@@ -128,203 +165,257 @@ class _Sheet(NamedTuple):
 def _sheet(outline: Outline, run_marks: RunMarks | None, letters: int, style: Style) -> _Sheet:
     panels = tuple(_panel(shape, run_marks, letters, style) for shape in outline.shapes)
     labels = tuple(shortened(line.label, letters) for line in outline.lines)
-    busy = Counter(line.source for line in outline.lines) | Counter(line.target for line in outline.lines)
+    leaving = Counter(line.source for line in outline.lines)
+    arriving = Counter(line.target for line in outline.lines)
+    most_links = leaving | arriving  # the larger of both counts
     boxes = []
-    for each in panels:
-        wide, high = each.size
-        least = 2 * busy[each.shape.id] + 3 if high > 1 else 0  # so that its links don't share a column
-        boxes.append(Box(each.shape.id, max(wide, least), high, each.shape.rank))
+    for panel in panels:
+        width, height = panel.size
+        if not panel.is_bare:
+            width = max(width, 2 * most_links[panel.shape.id] + 3)  # so that its links don't share a column
+        boxes.append(Box(panel.shape.id, width, height, panel.shape.rank))
     links = [
-        Link(line.source, line.target, Tag((cell_count(label) + 2) | 1, 1) if label else None)
+        Link(line.source, line.target, _label_size(label))
         for line, label in zip(outline.lines, labels, strict=True)
     ]
-    spacing = _GRID._replace(page=style.width)
-    return _Sheet(panels, outline.lines, labels, lay_out(boxes, links, spacing))
+    layout = lay_out(boxes, links, _GRID._replace(page_width=style.width))
+    return _Sheet(panels, outline.lines, labels, layout)
+
+
+def _label_size(label: str) -> LabelSize | None:
+    if not label:
+        return None
+    return LabelSize((cell_count(label) + 2) | 1, 1)
 
 
 def _panel(shape: Shape, run_marks: RunMarks | None, letters: int, style: Style) -> _Panel:
     mark = run_marks.mark(shape.id) if run_marks is not None else None
     name = shortened(shape.label, letters) or "?"
-    lines = [_signed(name, mark, style)]
+    rows = [_with_sign(name, mark, style)]
     if shape.kind not in ("start", "end"):
-        lines += [shortened(each, letters + 6) for each in (shape.note, _more(mark)) if each]
+        rows += [shortened(each, letters + 6) for each in (shape.note, _mark_detail(mark)) if each]
+    colour = "" if mark is None else COLOUR_CODES[mark.kind]
     inside = None if shape.inside is None else _sheet(shape.inside, run_marks, letters, style)
-    return _Panel(shape, tuple(lines), "" if mark is None else COLOURS[mark.kind], inside)
+    return _Panel(shape, tuple(rows), colour, inside)
 
 
-def _signed(name: str, mark: Mark | None, style: Style) -> str:
+def _with_sign(name: str, mark: Mark | None, style: Style) -> str:
     if mark is None or mark.kind == "idle":
         return name
-    sign = (PLAIN_SIGNS if style.ascii_only else SIGNS)[mark.kind]
-    return f"{sign} {name} ×{mark.visits}" if mark.visits > 1 and not mark.of else f"{sign} {name}"
+    visits = f" ×{mark.visits}" if mark.visits > 1 and not mark.of else ""
+    return f"{style.signs[mark.kind]} {name}{visits}"
 
 
-def _more(mark: Mark | None) -> str:
+def _mark_detail(mark: Mark | None) -> str:
     if mark is None:
         return ""
-    return f"{mark.visits} of {mark.of} done" if mark.of else mark.detail
+    if mark.of:
+        return f"{mark.visits} of {mark.of} done"
+    return mark.detail
 
 
 def _tracks(spans: Sequence[Span]) -> tuple[list[int], int]:
-    """The row in a gap in which each link goes sideways, -1 for none, and how many rows there are.
+    """The row of a gap in which each link goes sideways, -1 for a straight one, and how many rows there are.
 
-    No two share a piece of a row. Of those that go the same way, the one that starts further ahead is above.
+    No two links share a cell of a row. Of those that go the same way, the one that starts further ahead is above.
     """
-    right = sorted((n for n, s in enumerate(spans) if s.end > s.start), key=lambda n: (-spans[n].start, n))
-    left = sorted((n for n, s in enumerate(spans) if s.end < s.start), key=lambda n: (spans[n].start, n))
-    found = [-1] * len(spans)
-    for group in (right, left):
+    rightwards = [number for number, span in enumerate(spans) if span.end > span.start]
+    leftwards = [number for number, span in enumerate(spans) if span.end < span.start]
+    rightwards.sort(key=lambda number: (-spans[number].start, number))
+    leftwards.sort(key=lambda number: (spans[number].start, number))
+    rows = [-1] * len(spans)
+    for group in (rightwards, leftwards):
         for number in group:
-            found[number] = _row_for(number, spans, found, group)
-    return found, max(found, default=-1) + 1
+            rows[number] = _free_row(number, spans, rows, group)
+    return rows, max(rows, default=-1) + 1
 
 
-def _row_for(number: int, spans: Sequence[Span], found: list[int], group: list[int]) -> int:
-    def meets(other: int) -> bool:
-        (low, high), (first, last) = sorted(spans[number]), sorted(spans[other])
-        return low <= last and first <= high
-
-    placed = [other for other, row in enumerate(found) if row >= 0 and meets(other)]
-    above = [found[other] for other in placed if other in group or spans[other].start == spans[number].end]
-    row, taken = max(above, default=-1) + 1, {found[other] for other in placed}
-    while row in taken:
+def _free_row(number: int, spans: Sequence[Span], rows: list[int], group: list[int]) -> int:
+    low, high = sorted(spans[number])
+    overlapping = []
+    for other, row in enumerate(rows):
+        other_low, other_high = sorted(spans[other])
+        if row >= 0 and low <= other_high and other_low <= high:
+            overlapping.append(other)
+    # Below the links that go the same way, and below one that starts where this one ends: else their columns cross.
+    above = [
+        rows[other] for other in overlapping if other in group or spans[other].start == spans[number].end
+    ]
+    used = {rows[other] for other in overlapping}
+    row = max(above, default=-1) + 1
+    while row in used:
         row += 1
     return row
 
 
-def _gap(spans: Sequence[Span], small: bool) -> float:
-    return _tracks(spans)[1] + (1 if small else 2)
+def _row_gap(spans: Sequence[Span], is_small: bool) -> float:
+    _, row_count = _tracks(spans)
+    return row_count + (1 if is_small else 2)
 
 
-_GRID = Spacing(apart=3, beside=1, lane=1, port=4, margin=2, loop=4, page=WIDTH, gap=_gap, grid=True)
+_GRID = Spacing(
+    box_gap=3,
+    lane_gap=1,
+    lane_width=1,
+    port_gap=4,
+    corner_margin=2,
+    loop_width=4,
+    page_width=DEFAULT_WIDTH,
+    rank_gap=_row_gap,
+    on_grid=True,
+)
 
 
-def _paint(canvas: Canvas, sheet: _Sheet, x: int, y: int) -> None:
+def _paint_sheet(canvas: Canvas, sheet: _Sheet, x: int, y: int) -> None:
     routes = [route.moved(x, y) for route in sheet.layout.routes]
     for panel in sheet.panels:
         _paint_panel(canvas, panel, sheet.layout.boxes[panel.shape.id].moved(x, y))
     _paint_routes(canvas, routes)
-    kinds = {panel.shape.id: panel.shape.kind for panel in sheet.panels}
+    bare_shapes = {panel.shape.id for panel in sheet.panels if panel.is_bare}
     for route, line, label in zip(routes, sheet.lines, sheet.labels, strict=True):
-        _paint_ends(canvas, route, kinds[line.source] in ("start", "end"))
+        if route.is_loop:
+            _paint_loop(canvas, route)
+        else:
+            _paint_ends(canvas, route, line.source in bare_shapes)
         if route.label is not None and label:
-            room = int(route.label.width) - cell_count(label)
-            blank = " " * (0 if route.loop else room // 2)
-            canvas.write(int(route.label.x), int(route.label.y), blank + label + " " * (room - room // 2))
+            _paint_label(canvas, route.label, label, is_centered=not route.is_loop)
 
 
 def _paint_panel(canvas: Canvas, panel: _Panel, rect: Rect) -> None:
     left, top, width, height = (int(each) for each in rect)
-    if panel.shape.kind in ("start", "end"):
+    if panel.is_bare:
         canvas.write(left, top, panel.shape.label, panel.colour)
         return
-    canvas.box(left, top, width, height, panel.colour)
-    for place, line in enumerate(panel.lines):
-        shift = 2 if panel.inside is not None else (width - cell_count(line)) // 2
-        canvas.write(left + shift, top + 1 + place, line, panel.colour)
+    canvas.draw_box(left, top, width, height, panel.colour)
+    for place, row in enumerate(panel.rows):
+        shift = 2 if panel.inside is not None else (width - cell_count(row)) // 2
+        canvas.write(left + shift, top + 1 + place, row, panel.colour)
     if panel.inside is not None:
-        inner = panel.inside.layout
-        shift = (width - int(inner.width)) // 2
-        _paint(canvas, panel.inside, left + shift, top + 1 + len(panel.lines))
+        shift = (width - int(panel.inside.layout.width)) // 2
+        _paint_sheet(canvas, panel.inside, left + shift, top + 1 + len(panel.rows))
 
 
 def _paint_routes(canvas: Canvas, routes: list[Route]) -> None:
-    """Links along the ranks that they pass, and then, gap by gap, those that cross it."""
+    """Paint links along the ranks that they pass, and then, gap by gap, those that cross it."""
     gaps: dict[tuple[int, int], list[tuple[Span, bool]]] = {}
     for route in routes:
-        points = route.points[::-1] if route.turned else route.points
-        for place, ((x, top), (end, bottom)) in enumerate(pairwise(points) if not route.loop else ()):
-            if place % 2:
-                gaps.setdefault((int(top), int(bottom)), []).append((Span(x, end), place == 1))
+        if route.is_loop:
+            continue
+        points = route.points[::-1] if route.is_reversed else route.points
+        for place, ((x, top), (end, bottom)) in enumerate(pairwise(points)):
+            is_gap = place % 2 == 1
+            if is_gap:
+                begins_here = place == 1
+                gaps.setdefault((int(top), int(bottom)), []).append((Span(x, end), begins_here))
             elif bottom > top:
-                _cross(canvas, Span(x, x), int(top), int(bottom), -1)
-    for (upper, lower), found in gaps.items():
-        rows, _ = _tracks([span for span, _ in found])
-        first = 1 if any(begins for _, begins in found) else 0
-        for (span, _), row in zip(found, rows, strict=True):
-            _cross(canvas, span, upper, lower, upper + first + row if row >= 0 else -1)
+                _paint_crossing(canvas, Span(x, x), int(top), int(bottom), None)
+    for (upper, lower), crossings in gaps.items():
+        tracks, _ = _tracks([span for span, _ in crossings])
+        # A box above needs one row for the ends of its links before the first of them may go sideways.
+        first_row = upper + 1 if any(begins_here for _, begins_here in crossings) else upper
+        for (span, _), track in zip(crossings, tracks, strict=True):
+            row = first_row + track if track >= 0 else None
+            _paint_crossing(canvas, span, upper, lower, row)
 
 
-def _cross(canvas: Canvas, span: Span, top: int, bottom: int, track: int) -> None:
-    """A link through the gap of rows `top` to `bottom`, which goes sideways in the row `track`."""
-    start, end = int(span.start), int(span.end)
-    if track < 0:
-        canvas.down(start, top, bottom - 1)
+def _paint_crossing(canvas: Canvas, span: Span, top: int, bottom: int, row: int | None) -> None:
+    """Paint a link through the gap of rows `top` to `bottom`, which goes sideways in `row` or is straight."""
+    start = int(span.start)
+    end = int(span.end)
+    if row is None:
+        canvas.draw_down(start, top, bottom - 1)
     else:
-        canvas.down(start, top, track)
-        canvas.across(track, min(start, end), max(start, end))
-        canvas.down(end, track, bottom - 1)
-    canvas.stub(start, top, UP)
-    canvas.stub(end, bottom - 1, DOWN)
+        canvas.draw_down(start, top, row)
+        canvas.draw_across(row, min(start, end), max(start, end))
+        canvas.draw_down(end, row, bottom - 1)
+    canvas.draw_half(start, top, UP)
+    canvas.draw_half(end, bottom - 1, DOWN)
 
 
-def _paint_ends(canvas: Canvas, route: Route, bare: bool) -> None:
-    """The arrow of a link, and where it leaves its box."""
-    if route.loop:
-        _paint_loop(canvas, route)
-        return
-    (x, y), (tip_x, tip_y) = route.points[0], route.points[-1]
-    if route.turned:
-        canvas.write(int(tip_x), int(tip_y), "▲")
-        if not bare:
-            canvas.stub(int(x), int(y), UP)
+def _paint_ends(canvas: Canvas, route: Route, starts_at_word: bool) -> None:
+    """Paint the arrow of a link, and the place where it leaves its box; a word has no frame to leave."""
+    x, y = (int(each) for each in route.points[0])
+    tip_x, tip_y = (int(each) for each in route.points[-1])
+    if route.is_reversed:
+        canvas.write(tip_x, tip_y, "▲")
+        if not starts_at_word:
+            canvas.draw_half(x, y, UP)
     else:
-        canvas.write(int(tip_x), int(tip_y) - 1, "▼")
-        if not bare:
-            canvas.stub(int(x), int(y) - 1, DOWN)
+        canvas.write(tip_x, tip_y - 1, "▼")
+        if not starts_at_word:
+            canvas.draw_half(x, y - 1, DOWN)
 
 
 def _paint_loop(canvas: Canvas, route: Route) -> None:
-    corners: list[Point] = list(route.points)
-    right, far = int(corners[0][0]), int(corners[1][0])
-    lower, upper = int(corners[0][1]), int(corners[2][1])
-    canvas.across(lower, right, far)
-    canvas.across(upper, right, far)
-    canvas.down(far, upper, lower)
-    canvas.stub(right - 1, lower, RIGHT)
-    canvas.stub(right, lower, LEFT)
+    right = int(route.points[0][0])
+    far = int(route.points[1][0])
+    lower = int(route.points[0][1])
+    upper = int(route.points[2][1])
+    canvas.draw_across(lower, right, far)
+    canvas.draw_across(upper, right, far)
+    canvas.draw_down(far, upper, lower)
+    canvas.draw_half(right - 1, lower, RIGHT)
+    canvas.draw_half(right, lower, LEFT)
     canvas.write(right, upper, "◀")
 
 
-def _listed(outline: Outline, run_marks: RunMarks | None, style: Style) -> list[str]:
-    """What follows what, a line for each shape."""
-    lines = list(_list_of(outline, run_marks, style, ""))
-    return [plain(each) for each in lines] if style.ascii_only else lines
+def _paint_label(canvas: Canvas, rect: Rect, label: str, is_centered: bool) -> None:
+    room = int(rect.width) - cell_count(label)
+    before = room // 2 if is_centered else 0
+    after = room - room // 2
+    canvas.write(int(rect.x), int(rect.y), " " * before + label + " " * after)
 
 
-def _list_of(outline: Outline, run_marks: RunMarks | None, style: Style, indent: str) -> Iterator[str]:
-    by_layer = sorted(outline.shapes, key=lambda shape: shape.rank or 0) if outline.flow else outline.shapes
+def _listed_rows(outline: Outline, run_marks: RunMarks | None, style: Style) -> list[str]:
+    """What follows what, one row for each shape."""
+    rows = list(_rows_of(outline, run_marks, style, ""))
+    return [in_ascii(each) for each in rows] if style.ascii_only else rows
+
+
+def _rows_of(outline: Outline, run_marks: RunMarks | None, style: Style, indent: str) -> Iterator[str]:
+    shapes: Sequence[Shape] = outline.shapes
+    shape_indent = indent
+    if outline.flow:
+        shapes = sorted(shapes, key=lambda shape: shape.rank or 0)
+        shape_indent = f"{indent}  "
     layer = None
-    for shape in by_layer:
+    for shape in shapes:
         if outline.flow and shape.rank != layer:
             layer = shape.rank
             yield f"{indent}layer {(layer or 0) + 1}"
-        inner = f"{indent}  " if outline.flow else indent
         if shape.kind != "end":
-            yield from _wrapped(_row(shape, outline, run_marks, style), inner, style.width)
+            yield from _wrapped(_row(shape, outline, run_marks, style), shape_indent, style.width)
         if shape.inside is not None:
-            yield from _list_of(shape.inside, run_marks, style, f"{inner}  ")
-
-
-def _wrapped(row: str, indent: str, width: int) -> Iterator[str]:
-    """A row in as many lines as it takes; what is too long even so is shortened."""
-    indent = indent[: max(width - 16, 0)]
-    room = width - len(indent)
-    for line in wrap(row, room, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False):
-        blank = len(line) - len(line.lstrip())
-        yield indent + line[:blank] + shortened(line, room - blank)
+            yield from _rows_of(shape.inside, run_marks, style, f"{shape_indent}  ")
 
 
 def _row(shape: Shape, outline: Outline, run_marks: RunMarks | None, style: Style) -> str:
-    """A shape, and what follows it; for a task, what it depends on."""
+    """A shape and what follows it; for a task, what it depends on."""
     names = {each.id: single_line(each.label) for each in outline.shapes}
     mark = run_marks.mark(shape.id) if run_marks is not None else None
-    about = single_line("; ".join(each for each in (shape.note, _more(mark)) if each))
-    said = _signed(names[shape.id], mark, style) + (f" ({about})" if about else "")
-    if outline.flow:
-        needs = [line for line in outline.lines if line.target == shape.id]
-        listed = [names[line.source] + (" if there" if line.kind == "optional" else "") for line in needs]
-        return f"{said} {'<-' if style.ascii_only else '←'} {', '.join(listed)}" if listed else said
-    ways = [line for line in outline.lines if line.source == shape.id]
-    listed = [names[line.target] + (f" [{line.label}]" if line.label else "") for line in ways]
-    return f"{said} {'->' if style.ascii_only else '→'} {', '.join(listed)}" if listed else said
+    about = single_line("; ".join(each for each in (shape.note, _mark_detail(mark)) if each))
+    row = _with_sign(names[shape.id], mark, style)
+    if about:
+        row += f" ({about})"
+    listed = []
+    for line in outline.lines:
+        if outline.flow and line.target == shape.id:
+            listed.append(names[line.source] + (" if there" if line.kind == "optional" else ""))
+        elif not outline.flow and line.source == shape.id:
+            listed.append(names[line.target] + (f" [{line.label}]" if line.label else ""))
+    if not listed:
+        return row
+    if style.ascii_only:
+        arrow = "<-" if outline.flow else "->"
+    else:
+        arrow = "←" if outline.flow else "→"
+    return f"{row} {arrow} {', '.join(listed)}"
+
+
+def _wrapped(row: str, indent: str, width: int) -> Iterator[str]:
+    """A row in as many lines as it takes; a word that is too long even for a line of its own is shortened."""
+    indent = indent[: max(width - 16, 0)]
+    room = width - len(indent)
+    for line in wrap(row, room, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False):
+        blanks = len(line) - len(line.lstrip())
+        yield indent + line[:blanks] + shortened(line, room - blanks)

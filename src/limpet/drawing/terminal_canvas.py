@@ -1,4 +1,4 @@
-"""A page of character cells: lines that join where they meet, text over them, and colours for terminals."""
+"""A page of character cells: lines that join where they meet, text on top of them, and terminal colours."""
 
 from __future__ import annotations
 
@@ -6,62 +6,67 @@ from collections.abc import Iterator
 
 from limpet.drawing.text_width import cell_count
 
-UP, DOWN, LEFT, RIGHT = 1, 2, 4, 8
+UP = 1
+DOWN = 2
+LEFT = 4
+RIGHT = 8
 
+# Indexed by the sum of the directions in which lines leave a cell.
 _JOINTS = " ╵╷│╴┘┐┤╶└┌├─┴┬┼"
-_PLAIN = " |||-+++-+++-+++"
-_ARROWS = {"▼": "v", "▲": "^", "◀": "<", "▶": ">", "…": ".", "×": "x", "·": "-", "–": "-", "‖": "="}
+_ASCII_JOINTS = " |||-+++-+++-+++"
+_ASCII_SIGNS = {"▼": "v", "▲": "^", "◀": "<", "▶": ">", "…": ".", "×": "x", "·": "-", "–": "-", "‖": "="}
 
 
 class Canvas:
-    """Cells by row and column. What is put down later lies on top, but lines join lines."""
+    """Cells by column and row. Text covers what was drawn before it; lines join lines."""
 
     def __init__(self, width: int, height: int) -> None:
-        self.width, self.height = width, height
+        self.width = width
+        self.height = height
         self._lines: dict[tuple[int, int], int] = {}
         self._text: dict[tuple[int, int], str] = {}
         self._colour: dict[tuple[int, int], str] = {}
 
-    def down(self, x: int, top: int, bottom: int) -> None:
-        """A line from row `top` to row `bottom`, to the middle of both."""
+    def draw_down(self, x: int, top: int, bottom: int, colour: str = "") -> None:
+        """Draw a line from row `top` to row `bottom`, from the middle of one cell to that of the other."""
         for y in range(top, bottom + 1):
-            self._join(x, y, (UP if y > top else 0) | (DOWN if y < bottom else 0))
+            self._join(x, y, (UP if y > top else 0) | (DOWN if y < bottom else 0), colour)
 
-    def across(self, y: int, left: int, right: int, colour: str = "") -> None:
-        """A line from one column to another, to the middle of both."""
+    def draw_across(self, y: int, left: int, right: int, colour: str = "") -> None:
+        """Draw a line from column `left` to column `right`, from the middle of one cell to that of the other."""
         for x in range(left, right + 1):
             self._join(x, y, (LEFT if x > left else 0) | (RIGHT if x < right else 0), colour)
 
-    def stub(self, x: int, y: int, direction: int) -> None:
-        """Half a line, from the middle of a cell."""
+    def draw_half(self, x: int, y: int, direction: int) -> None:
+        """Draw half a line, from the middle of a cell."""
         self._join(x, y, direction)
 
-    def box(self, x: int, y: int, width: int, height: int, colour: str = "") -> None:
-        """A frame, with nothing inside of it."""
+    def draw_box(self, x: int, y: int, width: int, height: int, colour: str = "") -> None:
+        """Draw an empty frame."""
+        right = x + width - 1
+        bottom = y + height - 1
         for row in range(y, y + height):
             for column in range(x, x + width):
                 self._lines.pop((column, row), None)
                 self._text.pop((column, row), None)
-        self.across(y, x, x + width - 1, colour)
-        self.across(y + height - 1, x, x + width - 1, colour)
-        for column in (x, x + width - 1):
-            for row in range(y, y + height):
-                self._join(
-                    column, row, (UP if row > y else 0) | (DOWN if row < y + height - 1 else 0), colour
-                )
+        self.draw_across(y, x, right, colour)
+        self.draw_across(bottom, x, right, colour)
+        self.draw_down(x, y, bottom, colour)
+        self.draw_down(right, y, bottom, colour)
 
     def write(self, x: int, y: int, text: str, colour: str = "") -> None:
-        """Text over whatever is there."""
-        for each in text:
-            taken = cell_count(each)
-            if not taken:
+        """Write text over whatever the cells show."""
+        for character in text:
+            width = cell_count(character)
+            if not width:
+                # An accent or a joiner takes no cell: it belongs to the character before it.
                 if (x - 1, y) in self._text:
-                    self._text[x - 1, y] += each
+                    self._text[x - 1, y] += character
                 continue
-            for more in range(taken):
-                self._text[x + more, y] = "" if more else each
-                self._colour[x + more, y] = colour
-            x += taken
+            for offset in range(width):
+                self._text[x + offset, y] = "" if offset else character
+                self._colour[x + offset, y] = colour
+            x += width
 
     def render(self, *, ascii_only: bool = False, coloured: bool = False) -> str:
         """The page, line by line, without blanks at the ends."""
@@ -73,26 +78,38 @@ class Canvas:
             self._colour[x, y] = colour
 
     def _row(self, y: int, ascii_only: bool, coloured: bool) -> str:
-        parts, last = [], ""
+        parts = []
+        current_colour = ""
         for x, shown in self._cells(y, ascii_only):
-            colour = self._colour.get((x, y), "") if coloured and shown.strip() else ""
-            if coloured and shown.strip() and colour != last:
-                parts.append(f"\x1b[{colour}m" if colour else "\x1b[0m")
-                last = colour
+            if coloured and shown.strip():
+                colour = self._colour.get((x, y), "")
+                if colour != current_colour:
+                    parts.append(f"\x1b[{colour}m" if colour else "\x1b[0m")
+                    current_colour = colour
             parts.append(shown)
         row = "".join(parts).rstrip()
-        return f"{row}\x1b[0m" if last else row
+        return f"{row}\x1b[0m" if current_colour else row
 
     def _cells(self, y: int, ascii_only: bool) -> Iterator[tuple[int, str]]:
+        joints = _ASCII_JOINTS if ascii_only else _JOINTS
         for x in range(self.width):
             text = self._text.get((x, y))
             if text is None:
-                joint = self._lines.get((x, y), 0)
-                yield x, (_PLAIN if ascii_only else _JOINTS)[joint]
+                yield x, joints[self._lines.get((x, y), 0)]
+            elif ascii_only:
+                yield x, in_ascii(text)
             else:
-                yield x, plain(text) if ascii_only else text
+                yield x, text
 
 
-def plain(text: str) -> str:
-    """The text in ASCII, cell for cell as far as there is something like it, else with ?."""
-    return "".join(each if each.isascii() else _ARROWS.get(each, "?" * cell_count(each))[:1] for each in text)
+def in_ascii(text: str) -> str:
+    """The text in ASCII, with a similar character where one exists, else with ?."""
+    return "".join(_ascii_character(each) for each in text)
+
+
+def _ascii_character(character: str) -> str:
+    if character.isascii():
+        return character
+    if character in _ASCII_SIGNS:
+        return _ASCII_SIGNS[character]
+    return "?" if cell_count(character) else ""

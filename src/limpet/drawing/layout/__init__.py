@@ -1,1 +1,1 @@
-"""Where boxes and the lines between them go on a page."""
+"""The layout of a picture: where boxes, links and labels go on the page."""

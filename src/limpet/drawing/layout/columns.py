@@ -1,7 +1,8 @@
-"""Where each knot of a lattice is from left to right, so that links are straight where they can be.
+"""The horizontal place of each vertex, chosen so that links are straight where they can be.
 
-This is the method of Brandes and Köpf: knots are aligned with the middle of their neighbours, from above and from
-below, leaning left and leaning right; each of the four is packed close, and the middle of the four is taken.
+The method is that of Brandes and Köpf. Each vertex is aligned with the median of its neighbours, from above and from
+below, leaning left and leaning right. Each of these four alignments is packed close, and a vertex is placed at the
+average of its two middle positions.
 """
 
 from __future__ import annotations
@@ -9,115 +10,144 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from limpet.drawing.layout.ranked_graph import Lattice
+from limpet.drawing.layout.ranked_graph import RankedGraph
 
-Gap = Callable[[int, int], float]
-"""How far apart the middles of two neighbours are at least."""
+MinDistance = Callable[[int, int], float]
+"""The least distance between the centers of two neighbouring vertices."""
 
 
-def middles(lattice: Lattice, gap: Gap) -> list[float]:
-    """The middle of each knot. Neighbours in a rank are at least `gap` apart, in the order of the rank."""
-    if not lattice.layers:
+def center_positions(graph: RankedGraph, min_distance: MinDistance) -> list[float]:
+    """The x of each vertex's center. Neighbours in a rank keep their order and their least distance."""
+    if not graph.layers:
         return []
-    forbidden = _conflicts(lattice)
-    found = []
-    for upwards in (False, True):
-        layers = lattice.layers[::-1] if upwards else lattice.layers
-        sides = lattice.down if upwards else lattice.up
-        for leftwards in (False, True):
-            turned = [layer[::-1] for layer in layers] if leftwards else layers
-            at = _packed(turned, *_aligned(turned, sides, forbidden), gap)
-            found.append([-each for each in at] if leftwards else at)
-    return _balanced(lattice, found)
+    conflicts = _conflicts(graph)
+    alignments = []
+    for from_below in (False, True):
+        layers = graph.layers[::-1] if from_below else graph.layers
+        neighbours = graph.down if from_below else graph.up
+        for from_right in (False, True):
+            ordered = [layer[::-1] for layer in layers] if from_right else layers
+            positions = _pack(ordered, _block_roots(ordered, neighbours, conflicts), min_distance)
+            if from_right:
+                positions = [-each for each in positions]
+            alignments.append(positions)
+    return _balance(graph, alignments)
 
 
-def _conflicts(lattice: Lattice) -> set[tuple[int, int]]:
-    """Threads that cross the inside of a long link. They give way, so that long links stay straight."""
+def _conflicts(graph: RankedGraph) -> set[tuple[int, int]]:
+    """Edges that cross the inside of a long link. They give way, so that long links stay straight."""
     found = set()
-    for upper, lower in pairwise(lattice.layers):
-        place = {knot: number for number, knot in enumerate(upper)}
-        left, done = 0, 0
-        for number, knot in enumerate(lower):
-            inside = (
-                next((up for up in lattice.up[knot] if lattice.inner(up)), None)
-                if lattice.inner(knot)
-                else None
-            )
-            if inside is None and number < len(lower) - 1:
+    for upper, lower in pairwise(graph.layers):
+        place = {vertex: number for number, vertex in enumerate(upper)}
+        left = 0
+        done = 0
+        for number, vertex in enumerate(lower):
+            inner_above = _dummy_above(graph, vertex)
+            if inner_above is None and number < len(lower) - 1:
                 continue
-            right = len(upper) if inside is None else place[inside]
+            right = len(upper) if inner_above is None else place[inner_above]
             for each in lower[done : number + 1]:
-                for up in lattice.up[each]:
-                    outside = place[up] < left or place[up] > right
-                    if outside and not (lattice.inner(each) and lattice.inner(up)):
-                        found.add((up, each))
-            done, left = number + 1, right
+                for above in graph.up[each]:
+                    is_outside = place[above] < left or place[above] > right
+                    if is_outside and not (graph.is_dummy(each) and graph.is_dummy(above)):
+                        found.add((above, each))
+            done = number + 1
+            left = right
     return found
 
 
-def _aligned(
-    layers: list[list[int]], sides: list[list[int]], forbidden: set[tuple[int, int]]
-) -> tuple[list[int], list[int]]:
-    """The blocks of knots that stand on one line: the root of each knot's block, and the next one in it."""
-    root, following = list(range(len(sides))), list(range(len(sides)))
-    place = {knot: number for layer in layers for number, knot in enumerate(layer)}
+def _dummy_above(graph: RankedGraph, vertex: int) -> int | None:
+    """The dummy vertex above a dummy vertex, where both belong to the inside of a long link."""
+    if not graph.is_dummy(vertex):
+        return None
+    return next((above for above in graph.up[vertex] if graph.is_dummy(above)), None)
+
+
+def _block_roots(
+    layers: list[list[int]], neighbours: list[list[int]], conflicts: set[tuple[int, int]]
+) -> list[int]:
+    """Group vertices into blocks that share one x; gives the first vertex of each vertex's block."""
+    root = list(range(len(neighbours)))
+    place = {vertex: number for layer in layers for number, vertex in enumerate(layer)}
     for layer in layers:
-        taken = -1
-        for knot in layer:
-            near = sorted(sides[knot], key=place.__getitem__)
-            for middle in dict.fromkeys(((len(near) - 1) // 2, len(near) // 2)) if near else ():
-                other = near[middle]
-                allowed = (other, knot) not in forbidden and (knot, other) not in forbidden
-                if following[knot] == knot and taken < place[other] and allowed:
-                    following[other] = knot
-                    following[knot] = root[knot] = root[other]
-                    taken = place[other]
-    return root, following
+        last_place = -1
+        for vertex in layer:
+            near = sorted(neighbours[vertex], key=place.__getitem__)
+            for median in _medians(near):
+                has_conflict = (median, vertex) in conflicts or (vertex, median) in conflicts
+                # Two blocks must not cross, so a vertex only joins what lies right of the last one joined.
+                if last_place < place[median] and not has_conflict:
+                    root[vertex] = root[median]
+                    last_place = place[median]
+                    break
+    return root
 
 
-def _packed(layers: list[list[int]], root: list[int], following: list[int], gap: Gap) -> list[float]:
-    """Where the blocks are when they are pushed to the left, and then back to what holds them from the right."""
+def _medians(ordered: list[int]) -> list[int]:
+    """The middle item, or both of them where there is an even number."""
+    if not ordered:
+        return []
+    lower = (len(ordered) - 1) // 2
+    upper = len(ordered) // 2
+    if lower == upper:
+        return [ordered[lower]]
+    return [ordered[lower], ordered[upper]]
+
+
+def _pack(layers: list[list[int]], root: list[int], min_distance: MinDistance) -> list[float]:
+    """Push each block to the left, then back to the right as far as its right neighbours allow."""
     after: dict[int, dict[int, float]] = {}
     before: dict[int, dict[int, float]] = {}
     for layer in layers:
         for left, right in pairwise(layer):
-            one, other, least = root[left], root[right], gap(left, right)
-            least = max(least, after.setdefault(one, {}).get(other, 0.0))
-            after[one][other] = least
-            before.setdefault(other, {})[one] = least
-    blocks = dict.fromkeys(root[knot] for layer in layers for knot in layer)
-    missing = {block: len(before.get(block, ())) for block in blocks}
-    order = [block for block in blocks if not missing[block]]
+            left_block = root[left]
+            right_block = root[right]
+            known = after.setdefault(left_block, {}).get(right_block, 0.0)
+            distance = max(min_distance(left, right), known)
+            after[left_block][right_block] = distance
+            before.setdefault(right_block, {})[left_block] = distance
+    blocks = dict.fromkeys(root[vertex] for layer in layers for vertex in layer)
+    order = _from_left_to_right(blocks, before, after)
+    x: dict[int, float] = {}
     for block in order:
-        for other in after.get(block, ()):
-            missing[other] -= 1
-            if not missing[other]:
-                order.append(other)
-    at: dict[int, float] = {}
-    for block in order:
-        at[block] = max((at[each] + least for each, least in before.get(block, {}).items()), default=0.0)
+        x[block] = max((x[each] + distance for each, distance in before.get(block, {}).items()), default=0.0)
     for block in reversed(order):
-        held = min((at[each] - least for each, least in after.get(block, {}).items()), default=at[block])
-        at[block] = max(at[block], held)
-    return [at[root[knot]] for knot in range(len(root))]
+        limit = min((x[each] - distance for each, distance in after.get(block, {}).items()), default=x[block])
+        x[block] = max(x[block], limit)
+    return [x[root[vertex]] for vertex in range(len(root))]
 
 
-def _balanced(lattice: Lattice, found: list[list[float]]) -> list[float]:
-    """All four side by side with the narrowest, and then the middle of the two middle ones."""
+def _from_left_to_right(
+    blocks: dict[int, None], before: dict[int, dict[int, float]], after: dict[int, dict[int, float]]
+) -> list[int]:
+    """The blocks in an order in which each comes after all blocks that are left of it."""
+    unmet = {block: len(before.get(block, ())) for block in blocks}
+    order = [block for block in blocks if not unmet[block]]
+    for block in order:  # the list grows while the loop reads it
+        for other in after.get(block, ()):
+            unmet[other] -= 1
+            if not unmet[other]:
+                order.append(other)
+    return order
 
-    def edges(at: list[float]) -> tuple[float, float]:
-        half = [width / 2 for width in lattice.width]
-        return min(x - h for x, h in zip(at, half, strict=True)), max(
-            x + h for x, h in zip(at, half, strict=True)
-        )
 
-    sides = [edges(at) for at in found]
-    low, high = min(sides, key=lambda side: side[1] - side[0])
-    for number, (at, side) in enumerate(zip(found, sides, strict=True)):
-        shift = low - side[0] if number % 2 == 0 else high - side[1]
-        found[number] = [x + shift for x in at]
+def _balance(graph: RankedGraph, alignments: list[list[float]]) -> list[float]:
+    """Move all four alignments to the narrowest one, then take the average of the two middle positions."""
+    extents = [_extent(graph, positions) for positions in alignments]
+    left, right = min(extents, key=lambda extent: extent[1] - extent[0])
+    for number, (positions, extent) in enumerate(zip(alignments, extents, strict=True)):
+        leans_left = number % 2 == 0
+        shift = left - extent[0] if leans_left else right - extent[1]
+        alignments[number] = [x + shift for x in positions]
     balanced = []
-    for four in zip(*found, strict=True):
+    for four in zip(*alignments, strict=True):
         ordered = sorted(four)
         balanced.append((ordered[1] + ordered[2]) / 2)
     return balanced
+
+
+def _extent(graph: RankedGraph, positions: list[float]) -> tuple[float, float]:
+    half_widths = [width / 2 for width in graph.width]
+    left = min(x - half for x, half in zip(positions, half_widths, strict=True))
+    right = max(x + half for x, half in zip(positions, half_widths, strict=True))
+    return left, right

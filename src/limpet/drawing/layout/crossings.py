@@ -1,86 +1,120 @@
-"""The order of the knots in each rank, such that few links cross each other."""
+"""The order of the vertices in each rank, chosen so that few links cross."""
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
 from itertools import pairwise
 
-from limpet.drawing.layout.ranked_graph import Lattice
+from limpet.drawing.layout.ranked_graph import RankedGraph
 
-SWEEPS, PATIENCE, EFFORT = 24, 6, 40_000
-"""How often it goes up or down at most, for how long without getting better, and over how many knots in all."""
+MAX_SWEEPS = 24
+"""How often the ranks are reordered, at most."""
 
-WORTH_SWITCHING = 900
-"""Up to so many knots, neighbours are switched one by one as well: slow, and better."""
+MIN_SWEEPS = 6
+"""How often they are reordered at most, however large the graph is."""
+
+MAX_IDLE_SWEEPS = 6
+"""How many sweeps in a row may bring no improvement."""
+
+MAX_ORDERED_VERTICES = 40_000
+"""How many vertices all sweeps together may order: a large graph gets fewer sweeps."""
+
+MAX_SWITCHED_VERTICES = 900
+"""Up to this size, neighbours are also switched pair by pair, which is slow and gives a better order."""
+
+MAX_SWITCH_ROUNDS = 4
 
 
-def untangle(lattice: Lattice) -> None:
-    """Order each rank of the lattice. Goes down and up through the ranks, and keeps the best order it has seen."""
-    best, fewest = [list(layer) for layer in lattice.layers], crossings(lattice)
-    switching = len(lattice.rank) <= WORTH_SWITCHING
-    since = 0
-    for sweep in range(min(SWEEPS, max(EFFORT // max(len(lattice.rank), 1), 6))):
-        if not fewest or since >= PATIENCE:
+def reduce_crossings(graph: RankedGraph) -> None:
+    """Order each rank of the graph: sweep down and up through the ranks, and keep the best order seen."""
+    best = _copy_of(graph.layers)
+    fewest = count_crossings(graph)
+    idle_sweeps = 0
+    for sweep in range(_sweep_limit(graph)):
+        if not fewest or idle_sweeps >= MAX_IDLE_SWEEPS:
             break
-        _sweep(lattice, downwards=sweep % 2 == 0, late=sweep % 4 >= 2)
-        if switching:
-            _switch(lattice)
-        found = crossings(lattice)
-        since += 1
+        _sweep(graph, downwards=sweep % 2 == 0, reverse_ties=sweep % 4 >= 2)
+        if len(graph.rank) <= MAX_SWITCHED_VERTICES:
+            _switch_neighbours(graph)
+        found = count_crossings(graph)
+        idle_sweeps += 1
         if found < fewest:
-            best, fewest, since = [list(layer) for layer in lattice.layers], found, 0
-    lattice.layers = best
+            best = _copy_of(graph.layers)
+            fewest = found
+            idle_sweeps = 0
+    graph.layers = best
 
 
-def crossings(lattice: Lattice) -> int:
-    """How many pairs of links between neighbouring ranks cross."""
+def count_crossings(graph: RankedGraph) -> int:
+    """How many pairs of edges between neighbouring ranks cross."""
     total = 0
-    for upper, lower in pairwise(lattice.layers):
-        place = {knot: number for number, knot in enumerate(lower)}
+    for upper, lower in pairwise(graph.layers):
+        place = {vertex: number for number, vertex in enumerate(lower)}
         ends: list[int] = []
-        for knot in upper:
-            mine = sorted(place[each] for each in lattice.down[knot])
-            total += sum(len(ends) - bisect_right(ends, end) for end in mine)
-            for end in mine:
+        for vertex in upper:
+            own_ends = sorted(place[each] for each in graph.down[vertex])
+            total += sum(len(ends) - bisect_right(ends, end) for end in own_ends)
+            for end in own_ends:
                 insort(ends, end)
     return total
 
 
-def _sweep(lattice: Lattice, downwards: bool, late: bool) -> None:
-    """Order each rank by where its neighbours in the one before are, on average. `late` turns ties round."""
-    layers = lattice.layers if downwards else lattice.layers[::-1]
-    sides = lattice.up if downwards else lattice.down
+def _copy_of(layers: list[list[int]]) -> list[list[int]]:
+    return [list(layer) for layer in layers]
+
+
+def _sweep_limit(graph: RankedGraph) -> int:
+    affordable = MAX_ORDERED_VERTICES // max(len(graph.rank), 1)
+    return min(MAX_SWEEPS, max(affordable, MIN_SWEEPS))
+
+
+def _sweep(graph: RankedGraph, downwards: bool, reverse_ties: bool) -> None:
+    """Order each rank by the average place of its vertices' neighbours in the rank before."""
+    layers = graph.layers
+    neighbours = graph.up
+    if not downwards:
+        layers = layers[::-1]
+        neighbours = graph.down
     for before, layer in pairwise(layers):
-        place = {knot: number for number, knot in enumerate(before)}
-        keys: dict[int, float] = {}
-        for number, knot in enumerate(layer):
-            near = sides[knot]
-            keys[knot] = sum(place[each] for each in near) / len(near) if near else float(number)
-        layer[:] = sorted(layer[::-1] if late else layer, key=keys.__getitem__)
+        place = {vertex: number for number, vertex in enumerate(before)}
+        average: dict[int, float] = {}
+        for number, vertex in enumerate(layer):
+            near = neighbours[vertex]
+            if near:
+                average[vertex] = sum(place[each] for each in near) / len(near)
+            else:
+                average[vertex] = float(number)
+        # Sorting is stable, so the order before it decides between equal averages.
+        start_order = layer[::-1] if reverse_ties else layer
+        layer[:] = sorted(start_order, key=average.__getitem__)
 
 
-def _switch(lattice: Lattice) -> None:
-    """Switch neighbours in a rank wherever that takes crossings away, until it doesn't."""
-    place = {knot: number for layer in lattice.layers for number, knot in enumerate(layer)}
-    for _ in range(4):
-        better = False
-        for layer in lattice.layers:
+def _switch_neighbours(graph: RankedGraph) -> None:
+    """Switch neighbours in a rank wherever that removes crossings, until it no longer does."""
+    place = {vertex: number for layer in graph.layers for number, vertex in enumerate(layer)}
+    for _ in range(MAX_SWITCH_ROUNDS):
+        has_improved = False
+        for layer in graph.layers:
             for number in range(len(layer) - 1):
-                one, other = layer[number], layer[number + 1]
-                if _gain(lattice, place, one, other) > 0:
-                    layer[number], layer[number + 1] = other, one
-                    place[one], place[other] = number + 1, number
-                    better = True
-        if not better:
+                left = layer[number]
+                right = layer[number + 1]
+                if _crossings_removed(graph, place, left, right) > 0:
+                    layer[number] = right
+                    layer[number + 1] = left
+                    place[left] = number + 1
+                    place[right] = number
+                    has_improved = True
+        if not has_improved:
             return
 
 
-def _gain(lattice: Lattice, place: dict[int, int], left: int, right: int) -> int:
-    """How many crossings fewer there are if `left` and `right` change places."""
-    gain = 0
-    for side in (lattice.up, lattice.down):
-        lefts, rights = [place[each] for each in side[left]], [place[each] for each in side[right]]
-        for one in lefts:
-            for other in rights:
-                gain += (one > other) - (one < other)
-    return gain
+def _crossings_removed(graph: RankedGraph, place: dict[int, int], left: int, right: int) -> int:
+    """How many fewer crossings there are if `left` and `right` change places."""
+    removed = 0
+    for neighbours in (graph.up, graph.down):
+        left_ends = [place[each] for each in neighbours[left]]
+        right_ends = [place[each] for each in neighbours[right]]
+        for left_end in left_ends:
+            for right_end in right_ends:
+                removed += (left_end > right_end) - (left_end < right_end)
+    return removed

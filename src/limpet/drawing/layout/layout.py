@@ -1,7 +1,10 @@
 """Where boxes and the links between them go on a page: in ranks from top to bottom, with few crossings.
 
-All of it is a pure function of what is given, in the order in which it is given; so the same graph always looks the
-same. A label takes part as if it were a small box that its link runs through, so nothing ever lies on it.
+The steps are those of a layered layout: break cycles, assign ranks (`ranks`), order each rank (`crossings`), find the
+horizontal places (`columns`), and route the links, here.
+
+The layout is a pure function of its input and of the order of that input, so the same graph always looks the same. A
+label takes part as if it were a small box that its link passes through, so nothing ever covers it.
 """
 
 from __future__ import annotations
@@ -10,16 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from math import floor, sqrt
 from typing import NamedTuple
 
-from limpet.drawing.layout.columns import middles
-from limpet.drawing.layout.crossings import untangle
-from limpet.drawing.layout.ranked_graph import Lattice, Tag
-from limpet.drawing.layout.ranks import Arc, downwards, parts, ranks
+from limpet.drawing.layout.columns import center_positions
+from limpet.drawing.layout.crossings import reduce_crossings
+from limpet.drawing.layout.ranked_graph import LabelSize, RankedGraph
+from limpet.drawing.layout.ranks import Arc, acyclic_arcs, assign_ranks, connected_components, directed_arc
 
 Point = tuple[float, float]
 
+PAGE_PROPORTION = 2.2
+"""How much wider than high a page of unconnected components is, about."""
+
 
 class Box(NamedTuple):
-    """Something that has a place: its name, its size, and the rank it must be in, if it must."""
+    """A box to place: its name, its size, and its rank where that is given."""
 
     name: str
     width: float
@@ -28,11 +34,11 @@ class Box(NamedTuple):
 
 
 class Link(NamedTuple):
-    """What joins two boxes, with the size of its label."""
+    """A connection of two boxes, by their names, with the size of its label."""
 
     source: str
     target: str
-    label: Tag | None = None
+    label: LabelSize | None = None
 
 
 class Span(NamedTuple):
@@ -45,22 +51,26 @@ class Span(NamedTuple):
 class Spacing(NamedTuple):
     """The measures of a page.
 
-    `apart` is the space between boxes of a rank, `lane` how wide a passing link is, `beside` the space next to one.
-    `gap` is how high the gap between two ranks is: a function of the spans in it, and of whether one of the two has
-    nothing but labels. `port` is how far apart links are at a box, `margin` how far they stay away from its corners.
-    `loop` is the space that a link from a box to itself takes beside it. Parts that aren't linked go side by side
-    up to the width of a `page`, at least. On a `grid`, everything is a whole number.
+    `box_gap` is the space between boxes of a rank, `lane_width` the width of a passing link, and `lane_gap` the space
+    next to one. `port_gap` is the distance of links at a box, and `corner_margin` their distance from its corners.
+    `loop_width` is the space beside a box for a link to itself. Unconnected components go side by side up to at least
+    `page_width`. `rank_gap` gives the height of the gap between two ranks: a function of the spans in it, and of
+    whether one of the two ranks has nothing but labels. `on_grid` makes every number a whole one.
     """
 
-    apart: float
-    beside: float
-    lane: float
-    port: float
-    margin: float
-    loop: float
-    page: float
-    gap: Callable[[Sequence[Span], bool], float]
-    grid: bool = False
+    box_gap: float
+    lane_gap: float
+    lane_width: float
+    port_gap: float
+    corner_margin: float
+    loop_width: float
+    page_width: float
+    rank_gap: Callable[[Sequence[Span], bool], float]
+    on_grid: bool = False
+
+    def snap(self, number: float) -> float:
+        """The number itself, or on a grid the whole number below it."""
+        return floor(number) if self.on_grid else number
 
 
 class Rect(NamedTuple):
@@ -72,7 +82,7 @@ class Rect(NamedTuple):
     height: float
 
     @property
-    def middle(self) -> float:
+    def center_x(self) -> float:
         return self.x + self.width / 2
 
     @property
@@ -88,22 +98,24 @@ class Rect(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The way of a link: points from its source to its target, which run straight along a rank and then across a gap,
-    by turns. `loop` says that it goes from the right side of a box back to it. `label` is where its label is.
+    """The way of a link from its source to its target, and the place of its label.
+
+    The pieces between the points alternate: straight along a rank, then across a gap. A loop leads from the right
+    side of a box back to it. A reversed route leads upwards.
     """
 
     points: tuple[Point, ...]
     label: Rect | None = None
-    loop: bool = False
-    turned: bool = False
+    is_loop: bool = False
+    is_reversed: bool = False
 
     def moved(self, x: float, y: float) -> Route:
-        shifted = tuple((px + x, py + y) for px, py in self.points)
-        return self._replace(points=shifted, label=self.label and self.label.moved(x, y))
+        points = tuple((point_x + x, point_y + y) for point_x, point_y in self.points)
+        return self._replace(points=points, label=self.label and self.label.moved(x, y))
 
 
 class Layout(NamedTuple):
-    """Where everything is: boxes by name, routes in the order of the links, and the size of the whole."""
+    """The place of each box by its name, the route of each link in the order given, and the size of the whole."""
 
     boxes: Mapping[str, Rect]
     routes: tuple[Route, ...]
@@ -112,220 +124,264 @@ class Layout(NamedTuple):
 
 
 def lay_out(boxes: Sequence[Box], links: Sequence[Link], spacing: Spacing) -> Layout:
-    """Find a place for all boxes and links. Parts that aren't linked are put side by side.
+    """Place all boxes and links. Unconnected components go side by side.
 
-    Raises `KeyError` for a link to a box that isn't there.
+    Raises `KeyError` for a link to a box that doesn't exist.
     """
-    number = {box.name: place for place, box in enumerate(boxes)}
-    pairs = [(number[link.source], number[link.target]) for link in links]
-    fixed = any(box.rank is not None for box in boxes)
-    groups = [list(range(len(boxes)))] if fixed and boxes else parts(len(boxes), pairs)
-    group_of = {box: place for place, group in enumerate(groups) for box in group}
-    inside: list[list[int]] = [[] for _ in groups]
-    for place, (source, _) in enumerate(pairs):
-        inside[group_of[source]].append(place)
-    made = [
-        _Part([boxes[each] for each in group], [links[each] for each in mine], spacing).layout()
-        for group, mine in zip(groups, inside, strict=True)
+    number_of = {box.name: number for number, box in enumerate(boxes)}
+    ends = [(number_of[link.source], number_of[link.target]) for link in links]
+    has_given_ranks = any(box.rank is not None for box in boxes)
+    if has_given_ranks and boxes:
+        groups = [list(range(len(boxes)))]
+    else:
+        groups = connected_components(len(boxes), ends)
+    group_of = {box: number for number, group in enumerate(groups) for box in group}
+    links_of_group: list[list[int]] = [[] for _ in groups]
+    for number, (source, _) in enumerate(ends):
+        links_of_group[group_of[source]].append(number)
+    layouts = [
+        _ComponentLayout(
+            [boxes[each] for each in group], [links[each] for each in own_links], spacing
+        ).layout()
+        for group, own_links in zip(groups, links_of_group, strict=True)
     ]
-    return _side_by_side(made, inside, len(links), spacing)
+    return _side_by_side(layouts, links_of_group, len(links), spacing)
 
 
-def _side_by_side(made: list[Layout], inside: list[list[int]], links: int, spacing: Spacing) -> Layout:
-    """Parts in rows, such that the whole is about as wide as a page."""
-    room = max(
-        spacing.page,
-        sqrt(2.2 * sum(each.width * each.height for each in made)),
-        *(each.width for each in made),
+def _side_by_side(
+    layouts: list[Layout], links_of_group: list[list[int]], link_count: int, spacing: Spacing
+) -> Layout:
+    """Components in rows, such that the whole is about as wide as a page."""
+    area = sum(each.width * each.height for each in layouts)
+    page_width = max(
+        spacing.page_width,
+        sqrt(PAGE_PROPORTION * area),
+        *(each.width for each in layouts),
     )
     boxes: dict[str, Rect] = {}
-    routes: list[Route] = [Route(())] * links
-    x = y = height = width = 0.0
-    between = spacing.apart * 2
-    for each, mine in zip(made, inside, strict=True):
-        if x and x + each.width > room:
-            x, y, height = 0.0, y + height + between, 0.0
-        boxes |= {name: rect.moved(x, y) for name, rect in each.boxes.items()}
-        for place, route in zip(mine, each.routes, strict=True):
-            routes[place] = route.moved(x, y)
-        width, height = max(width, x + each.width), max(height, each.height)
-        x += each.width + between
-    return Layout(boxes, tuple(routes), width, y + height)
+    routes: list[Route] = [Route(())] * link_count
+    x = 0.0
+    y = 0.0
+    row_height = 0.0
+    total_width = 0.0
+    gap = spacing.box_gap * 2
+    for layout, own_links in zip(layouts, links_of_group, strict=True):
+        if x and x + layout.width > page_width:
+            x = 0.0
+            y += row_height + gap
+            row_height = 0.0
+        boxes |= {name: rect.moved(x, y) for name, rect in layout.boxes.items()}
+        for link, route in zip(own_links, layout.routes, strict=True):
+            routes[link] = route.moved(x, y)
+        total_width = max(total_width, x + layout.width)
+        row_height = max(row_height, layout.height)
+        x += layout.width + gap
+    return Layout(boxes, tuple(routes), total_width, y + row_height)
 
 
-class _Part:
-    """Boxes that are linked with each other, and how they are laid out, from one step to the next."""
+class _Rows(NamedTuple):
+    """Where each rank begins from above, and how high it is."""
+
+    tops: list[float]
+    heights: list[float]
+
+
+class _ComponentLayout:
+    """The layout of boxes that links connect. Links of a box to itself are placed last, beside the box."""
 
     def __init__(self, boxes: list[Box], links: list[Link], spacing: Spacing) -> None:
-        self.boxes, self.links, self.spacing = boxes, links, spacing
-        self.number = {box.name: place for place, box in enumerate(boxes)}
-        self.plain = [place for place, link in enumerate(links) if link.source != link.target]
-        self.loops = [place for place, link in enumerate(links) if link.source == link.target]
-        self.arcs, rank = self._ranked()
-        tags = [links[place].label for place in self.plain]
-        self.lattice = Lattice(self._sizes(), rank, self.arcs, tags, spacing.lane)
-        untangle(self.lattice)
-        self.x = middles(self.lattice, self._least)
-        if spacing.grid:
-            width = self.lattice.width
-            self.x = [floor(x - width[knot] / 2) + width[knot] / 2 for knot, x in enumerate(self.x)]
+        self.boxes = boxes
+        self.links = links
+        self.spacing = spacing
+        self.number_of = {box.name: number for number, box in enumerate(boxes)}
+        self.plain_links = [number for number, link in enumerate(links) if link.source != link.target]
+        self.loop_links = [number for number, link in enumerate(links) if link.source == link.target]
+        self.arcs, ranks = self._arcs_and_ranks()
+        labels = [links[number].label for number in self.plain_links]
+        self.graph = RankedGraph(self._box_sizes(), ranks, self.arcs, labels, spacing.lane_width)
+        reduce_crossings(self.graph)
+        self.x = center_positions(self.graph, self._min_distance)
+        if spacing.on_grid:
+            # The left edge is what lies on a cell; the center of an even width lies between two.
+            width = self.graph.width
+            self.x = [floor(x - width[vertex] / 2) + width[vertex] / 2 for vertex, x in enumerate(self.x)]
+        self.ports = self._ports()
 
     def layout(self) -> Layout:
-        tops, heights = self._rows()
-        rects = {
-            box.name: Rect(
-                self.x[place] - box.width / 2, self._top(place, box, tops, heights), box.width, box.height
-            )
-            for place, box in enumerate(self.boxes)
-        }
+        rows = self._rows()
+        rects = {box.name: self._rect(number, box, rows) for number, box in enumerate(self.boxes)}
         routes = [Route(())] * len(self.links)
-        for arc, place in enumerate(self.plain):
-            routes[place] = self._route(arc, rects, tops, heights)
-        used: dict[str, float] = {}
-        for place in self.loops:
-            link = self.links[place]
-            routes[place] = self._loop(link, rects[link.source], used.get(link.source, 0.0))
-            used[link.source] = used.get(link.source, 0.0) + self._loop_room(link)
-        return self._from_corner(rects, routes)
+        for arc, link in enumerate(self.plain_links):
+            routes[link] = self._route(arc, rects, rows)
+        used_width: dict[str, float] = {}
+        for number in self.loop_links:
+            link_to_self = self.links[number]
+            name = link_to_self.source
+            used = used_width.get(name, 0.0)
+            routes[number] = self._loop_route(link_to_self, rects[name], used)
+            used_width[name] = used + self._loop_space(link_to_self)
+        return _moved_to_corner(rects, routes)
 
-    def _ranked(self) -> tuple[list[Arc], list[int]]:
+    def _arcs_and_ranks(self) -> tuple[list[Arc], list[int]]:
+        ends = [self._ends(self.links[number]) for number in self.plain_links]
         if any(box.rank is not None for box in self.boxes):
-            rank = [box.rank or 0 for box in self.boxes]
-            arcs = []
-            for place in self.plain:
-                source, target = (self.number[each] for each in self.links[place][:2])
-                turned = rank[source] > rank[target]
-                arcs.append(Arc(target, source, 1, True) if turned else Arc(source, target, 1, False))
-            return arcs, rank
-        pairs = [
-            (self.number[link.source], self.number[link.target], 1 if link.label is None else 2)
-            for link in (self.links[place] for place in self.plain)
-        ]
-        arcs = downwards(len(self.boxes), pairs)
-        return arcs, ranks(len(self.boxes), arcs)
+            ranks = [box.rank or 0 for box in self.boxes]
+            arcs = [directed_arc(source, target, 1, ranks[source] > ranks[target]) for source, target in ends]
+            return arcs, ranks
+        spans = [1 if self.links[number].label is None else 2 for number in self.plain_links]
+        links = [(source, target, span) for (source, target), span in zip(ends, spans, strict=True)]
+        arcs = acyclic_arcs(len(self.boxes), links)
+        return arcs, assign_ranks(len(self.boxes), arcs)
 
-    def _sizes(self) -> list[tuple[float, float]]:
-        room = dict.fromkeys((link.source for link in (self.links[place] for place in self.loops)), 0.0)
-        for place in self.loops:
-            link = self.links[place]
-            room[link.source] += self._loop_room(link)
-        return [(box.width + 2 * room.get(box.name, 0.0), box.height) for box in self.boxes]
+    def _ends(self, link: Link) -> tuple[int, int]:
+        return self.number_of[link.source], self.number_of[link.target]
 
-    def _least(self, left: int, right: int) -> float:
-        inner = self.lattice.inner(left) or self.lattice.inner(right)
-        between = self.spacing.beside if inner else self.spacing.apart
-        return (self.lattice.width[left] + self.lattice.width[right]) / 2 + between
+    def _box_sizes(self) -> list[tuple[float, float]]:
+        """The sizes of boxes with the space for their loops, which is added on both sides to keep boxes centered."""
+        loop_space: dict[str, float] = {}
+        for number in self.loop_links:
+            link = self.links[number]
+            loop_space[link.source] = loop_space.get(link.source, 0.0) + self._loop_space(link)
+        return [(box.width + 2 * loop_space.get(box.name, 0.0), box.height) for box in self.boxes]
 
-    def _rows(self) -> tuple[list[float], list[float]]:
-        """Where each rank begins from above, and how high it is."""
-        lattice = self.lattice
-        heights = [max((lattice.height[knot] for knot in layer), default=0.0) for layer in lattice.layers]
-        self.ports = self._ports()
-        tops, y = [], 0.0
-        small = [all(lattice.inner(knot) for knot in layer) for layer in lattice.layers]
+    def _min_distance(self, left: int, right: int) -> float:
+        graph = self.graph
+        has_lane = graph.is_dummy(left) or graph.is_dummy(right)
+        gap = self.spacing.lane_gap if has_lane else self.spacing.box_gap
+        return (graph.width[left] + graph.width[right]) / 2 + gap
+
+    def _rows(self) -> _Rows:
+        graph = self.graph
+        heights = [max((graph.height[vertex] for vertex in layer), default=0.0) for layer in graph.layers]
+        has_labels_only = [all(graph.is_dummy(vertex) for vertex in layer) for layer in graph.layers]
+        tops = []
+        y = 0.0
         for rank, height in enumerate(heights):
             tops.append(y)
             if rank + 1 < len(heights):
-                y += height + self.spacing.gap(self._spans(rank), small[rank] or small[rank + 1])
-        return tops, heights
+                is_small = has_labels_only[rank] or has_labels_only[rank + 1]
+                y += height + self.spacing.rank_gap(self._spans(rank), is_small)
+        return _Rows(tops, heights)
 
     def _ports(self) -> dict[tuple[int, bool, int], float]:
-        """Where a link (by arc, and whether that is its upper end) meets a box, from left to right."""
-        at_box: dict[tuple[int, bool], list[int]] = {}
-        for number, chain in enumerate(self.lattice.chains):
-            at_box.setdefault((chain[0], True), []).append(number)
-            at_box.setdefault((chain[-1], False), []).append(number)
+        """The x at which a link meets a box, by the box, whether the box is the link's upper end, and the arc."""
+        chains = self.graph.chains
+        arcs_at_box: dict[tuple[int, bool], list[int]] = {}
+        for arc, chain in enumerate(chains):
+            arcs_at_box.setdefault((chain[0], True), []).append(arc)
+            arcs_at_box.setdefault((chain[-1], False), []).append(arc)
         ports = {}
-        for (box, upper), arcs in at_box.items():
-            chains = self.lattice.chains
-            towards = {arc: self.x[chains[arc][1] if upper else chains[arc][-2]] for arc in arcs}
-            arcs.sort(key=lambda arc: (towards[arc], self.arcs[arc].turned))
-            for arc, offset in zip(arcs, self._offsets(box, len(arcs)), strict=True):
-                ports[box, upper, arc] = self.x[box] + offset
+        for (box, is_upper), arcs in arcs_at_box.items():
+            next_place = 1 if is_upper else -2
+            # Links leave a box in the order of where they lead, so that they don't cross right below it.
+            arcs.sort(
+                key=lambda arc: (self.x[chains[arc][next_place]], self.arcs[arc].is_reversed)
+            )  # used at once
+            for arc, offset in zip(arcs, self._port_offsets(box, len(arcs)), strict=True):
+                ports[box, is_upper, arc] = self.x[box] + offset
         return ports
 
-    def _offsets(self, box: int, count: int) -> list[float]:
-        room = max(self.boxes[box].width - 2 * self.spacing.margin, 0.0)
-        step = min(self.spacing.port, room / (count - 1)) if count > 1 else 0.0
-        step = floor(step) if self.spacing.grid and step >= 1 else step
+    def _port_offsets(self, box: int, count: int) -> list[float]:
+        """How far from the box's center its links meet it."""
+        width = self.boxes[box].width
+        room = max(width - 2 * self.spacing.corner_margin, 0.0)
+        step = min(self.spacing.port_gap, room / (count - 1)) if count > 1 else 0.0
+        if self.spacing.on_grid and step >= 1:
+            step = floor(step)
         offsets = [step * (place - (count - 1) / 2) for place in range(count)]
-        if not self.spacing.grid:
+        if not self.spacing.on_grid:
             return offsets
-        half, last = self.boxes[box].width / 2, int(self.boxes[box].width) - 1
-        return [min(max(floor(half + each), min(1, last)), max(last - 1, 0)) - half for each in offsets]
+        half = width / 2
+        last = int(width) - 1
+        first_column = min(1, last)
+        last_column = max(last - 1, 0)
+        return [min(max(floor(half + each), first_column), last_column) - half for each in offsets]
 
     def _spans(self, rank: int) -> list[Span]:
+        """The spans of all links that cross the gap below a rank."""
         spans = []
-        for arc, chain in enumerate(self.lattice.chains):
-            place = rank - self.lattice.rank[chain[0]]
+        for arc, chain in enumerate(self.graph.chains):
+            place = rank - self.graph.rank[chain[0]]
             if 0 <= place < len(chain) - 1:
                 spans.append(Span(self._x_of(arc, place), self._x_of(arc, place + 1)))
         return spans
 
     def _x_of(self, arc: int, place: int) -> float:
-        """Where an arc is in the rank of the knot at a place of its chain."""
-        chain = self.lattice.chains[arc]
-        if place in (0, len(chain) - 1):
-            return self.ports[chain[place], place == 0, arc]
-        x = self.x[chain[place]]
-        return floor(x) if self.spacing.grid else x
+        """Where an arc is in the rank of the vertex at this place of its chain."""
+        chain = self.graph.chains[arc]
+        is_upper_end = place == 0
+        if is_upper_end or place == len(chain) - 1:
+            return self.ports[chain[place], is_upper_end, arc]
+        return self.spacing.snap(self.x[chain[place]])
 
-    def _top(self, place: int, box: Box, tops: list[float], heights: list[float]) -> float:
-        rank = self.lattice.rank[place]
-        rest = (heights[rank] - box.height) / 2
-        return tops[rank] + (floor(rest) if self.spacing.grid else rest)
+    def _rect(self, number: int, box: Box, rows: _Rows) -> Rect:
+        rank = self.graph.rank[number]
+        top = rows.tops[rank] + self.spacing.snap((rows.heights[rank] - box.height) / 2)
+        return Rect(self.x[number] - box.width / 2, top, box.width, box.height)
 
-    def _route(self, arc: int, rects: Mapping[str, Rect], tops: list[float], heights: list[float]) -> Route:
-        chain = self.lattice.chains[arc]
+    def _route(self, arc: int, rects: Mapping[str, Rect], rows: _Rows) -> Route:
+        chain = self.graph.chains[arc]
         points: list[Point] = []
-        for place, knot in enumerate(chain):
-            x, rank = self._x_of(arc, place), self.lattice.rank[knot]
-            upper, lower = tops[rank], tops[rank] + heights[rank]
+        for place, vertex in enumerate(chain):
+            x = self._x_of(arc, place)
+            rank = self.graph.rank[vertex]
+            upper = rows.tops[rank]
+            lower = rows.tops[rank] + rows.heights[rank]
             if place == 0:
-                upper = rects[self.boxes[knot].name].bottom
+                upper = rects[self.boxes[vertex].name].bottom
             elif place == len(chain) - 1:
-                lower = rects[self.boxes[knot].name].y
+                lower = rects[self.boxes[vertex].name].y
             points += [(x, upper), (x, lower)]
-        turned = self.arcs[arc].turned
-        label, tagged = None, self.lattice.tagged[arc]
-        if tagged is not None:
-            width, height = self.lattice.width[tagged], self.lattice.height[tagged]
-            rank = self.lattice.rank[tagged]
-            y = tops[rank] + (heights[rank] - height) / 2
-            label = Rect(self.x[tagged] - width / 2, floor(y) if self.spacing.grid else y, width, height)
-        return Route(tuple(reversed(points)) if turned else tuple(points), label, turned=turned)
+        is_reversed = self.arcs[arc].is_reversed
+        if is_reversed:
+            points.reverse()
+        return Route(tuple(points), self._label_rect(arc, rows), is_reversed=is_reversed)
 
-    def _loop_room(self, link: Link) -> float:
-        return self.spacing.loop + (link.label.width if link.label is not None else 0.0)
+    def _label_rect(self, arc: int, rows: _Rows) -> Rect | None:
+        vertex = self.graph.label_vertex[arc]
+        if vertex is None:
+            return None
+        width = self.graph.width[vertex]
+        height = self.graph.height[vertex]
+        rank = self.graph.rank[vertex]
+        y = self.spacing.snap(rows.tops[rank] + (rows.heights[rank] - height) / 2)
+        return Rect(self.x[vertex] - width / 2, y, width, height)
 
-    def _loop(self, link: Link, rect: Rect, used: float) -> Route:
-        """A link from a box to itself, around what others have used of the space beside it."""
-        loop = self.spacing.loop
-        quarter = rect.height / 4
-        upper, lower = (rect.y + quarter, rect.bottom - quarter)
-        if self.spacing.grid:
-            upper, lower = rect.y, rect.bottom - 1
-        far = rect.right + used + (loop - 2 if self.spacing.grid else loop * 0.75)
+    def _loop_space(self, link: Link) -> float:
+        label_width = link.label.width if link.label is not None else 0.0
+        return self.spacing.loop_width + label_width
+
+    def _loop_route(self, link: Link, rect: Rect, used_width: float) -> Route:
+        """A link from a box to itself, outside of the space that other loops use beside the box."""
+        loop_width = self.spacing.loop_width
+        if self.spacing.on_grid:
+            upper = rect.y
+            lower = rect.bottom - 1
+            far = rect.right + used_width + (loop_width - 2)
+        else:
+            quarter = rect.height / 4
+            upper = rect.y + quarter
+            lower = rect.bottom - quarter
+            far = rect.right + used_width + loop_width * 0.75
         points = ((rect.right, lower), (far, lower), (far, upper), (rect.right, upper))
         label = None
         if link.label is not None:
-            y = rect.y + (rect.height - link.label.height) / 2
-            left = rect.right + used + loop
-            label = Rect(left, floor(y) if self.spacing.grid else y, link.label.width, link.label.height)
-        return Route(points, label, loop=True)
+            y = self.spacing.snap(rect.y + (rect.height - link.label.height) / 2)
+            label = Rect(rect.right + used_width + loop_width, y, link.label.width, link.label.height)
+        return Route(points, label, is_loop=True)
 
-    def _from_corner(self, rects: dict[str, Rect], routes: list[Route]) -> Layout:
-        """Everything moved so that it begins in the upper left corner."""
-        labels = [route.label for route in routes if route.label is not None]
-        xs = [x for route in routes for x, _ in route.points]
-        left = min([*(rect.x for rect in rects.values()), *(rect.x for rect in labels), *xs], default=0.0)
-        right = max(
-            [*(rect.right for rect in rects.values()), *(rect.right for rect in labels), *xs], default=0.0
-        )
-        bottom = max((rect.bottom for rect in rects.values()), default=0.0)
-        return Layout(
-            {name: rect.moved(-left, 0) for name, rect in rects.items()},
-            tuple(route.moved(-left, 0) for route in routes),
-            right - left,
-            bottom,
-        )
+
+def _moved_to_corner(rects: dict[str, Rect], routes: list[Route]) -> Layout:
+    """The layout with everything moved so that it begins in the upper left corner."""
+    labels = [route.label for route in routes if route.label is not None]
+    placed = [*rects.values(), *labels]
+    point_xs = [x for route in routes for x, _ in route.points]
+    left = min([*(rect.x for rect in placed), *point_xs], default=0.0)
+    right = max([*(rect.right for rect in placed), *point_xs], default=0.0)
+    bottom = max((rect.bottom for rect in rects.values()), default=0.0)
+    return Layout(
+        {name: rect.moved(-left, 0) for name, rect in rects.items()},
+        tuple(route.moved(-left, 0) for route in routes),
+        right - left,
+        bottom,
+    )

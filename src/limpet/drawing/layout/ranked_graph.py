@@ -1,4 +1,4 @@
-"""Boxes in ranks, with a knot in each rank that a long link passes, so that threads join neighbouring ranks."""
+"""Boxes in ranks, with a dummy vertex in each rank that a long link passes: every edge joins neighbouring ranks."""
 
 from __future__ import annotations
 
@@ -9,76 +9,82 @@ from typing import NamedTuple
 from limpet.drawing.layout.ranks import Arc
 
 
-class Tag(NamedTuple):
-    """How large the label of a link is; a link without one has none."""
+class LabelSize(NamedTuple):
+    """The size of a link's label."""
 
     width: float
     height: float
 
 
-class Lattice:
-    """What is ordered and placed: knots by number. The first are the boxes, the others are where links pass a rank.
+class RankedGraph:
+    """The graph that the layout orders and places. Vertices are numbers: first the boxes, then the dummy vertices.
 
-    `chains` has the knots of each arc from top to bottom; `tagged` is the knot that has the arc's label, if it has
-    one: the first after its source, where a reader decides which way to go.
+    A dummy vertex is where a link passes a rank. `chains` has the vertices of each arc from top to bottom.
+    `label_vertex` is the dummy vertex that holds an arc's label, or None: the one next to the link's source, where a
+    reader decides which link to follow.
     """
 
     def __init__(
         self,
-        sizes: Sequence[tuple[float, float]],
-        rank: Sequence[int],
+        box_sizes: Sequence[tuple[float, float]],
+        ranks: Sequence[int],
         arcs: Sequence[Arc],
-        tags: Sequence[Tag | None],
-        lane: float,
+        labels: Sequence[LabelSize | None],
+        lane_width: float,
     ) -> None:
-        self.boxes = len(sizes)
-        self.width = [width for width, _ in sizes]
-        self.height = [height for _, height in sizes]
-        self.rank = list(rank)
-        self.up: list[list[int]] = [[] for _ in sizes]
-        self.down: list[list[int]] = [[] for _ in sizes]
+        self.box_count = len(box_sizes)
+        self.width = [width for width, _ in box_sizes]
+        self.height = [height for _, height in box_sizes]
+        self.rank = list(ranks)
+        self.up: list[list[int]] = [[] for _ in box_sizes]
+        self.down: list[list[int]] = [[] for _ in box_sizes]
         self.chains: list[list[int]] = []
-        self.tagged: list[int | None] = []
-        for arc, tag in zip(arcs, tags, strict=True):
-            self._add(arc, tag, lane)
+        self.label_vertex: list[int | None] = []
+        for arc, label in zip(arcs, labels, strict=True):
+            self._add_chain(arc, label, lane_width)
         self.layers: list[list[int]] = [[] for _ in range(max(self.rank, default=-1) + 1)]
-        for knot in self._in_order():
-            self.layers[self.rank[knot]].append(knot)
+        for vertex in self._depth_first_order():
+            self.layers[self.rank[vertex]].append(vertex)
 
-    def inner(self, knot: int) -> bool:
-        """Whether it is only where a link passes."""
-        return knot >= self.boxes
+    def is_dummy(self, vertex: int) -> bool:
+        """Whether a link passes here, as opposed to a box."""
+        return vertex >= self.box_count
 
-    def _add(self, arc: Arc, tag: Tag | None, lane: float) -> None:
+    def _add_chain(self, arc: Arc, label: LabelSize | None, lane_width: float) -> None:
         chain = [arc.top]
-        between = range(self.rank[arc.top] + 1, self.rank[arc.bottom])
-        near = between[-1 if arc.turned else 0] if between and tag is not None else None
-        self.tagged.append(None)
-        for rank in between:
-            knot = len(self.rank)
+        passed_ranks = range(self.rank[arc.top] + 1, self.rank[arc.bottom])
+        label_rank = None
+        if passed_ranks and label is not None:
+            label_rank = passed_ranks[-1 if arc.is_reversed else 0]
+        self.label_vertex.append(None)
+        for rank in passed_ranks:
+            vertex = len(self.rank)
             self.rank.append(rank)
             self.up.append([])
             self.down.append([])
-            self.width.append(tag.width if tag is not None and rank == near else lane)
-            self.height.append(tag.height if tag is not None and rank == near else 0.0)
-            if rank == near:
-                self.tagged[-1] = knot
-            chain.append(knot)
+            if label is not None and rank == label_rank:
+                self.width.append(label.width)
+                self.height.append(label.height)
+                self.label_vertex[-1] = vertex
+            else:
+                self.width.append(lane_width)
+                self.height.append(0.0)
+            chain.append(vertex)
         chain.append(arc.bottom)
         for upper, lower in pairwise(chain):
             self.down[upper].append(lower)
             self.up[lower].append(upper)
         self.chains.append(chain)
 
-    def _in_order(self) -> list[int]:
-        """All knots as they are come to, depth first, from the top: a first order with few crossings."""
+    def _depth_first_order(self) -> list[int]:
+        """All vertices, depth first from the top: a start order that has few crossings already."""
         seen: dict[int, None] = {}
-        tops = sorted(range(self.boxes), key=lambda knot: (self.rank[knot], knot))
-        for start in tops:
-            ahead = [start]
-            while ahead:
-                knot = ahead.pop()
-                if knot not in seen:
-                    seen[knot] = None
-                    ahead += [each for each in reversed(self.down[knot]) if each not in seen]
+        boxes_from_top = sorted(range(self.box_count), key=lambda vertex: (self.rank[vertex], vertex))
+        for start in boxes_from_top:
+            pending = [start]
+            while pending:
+                vertex = pending.pop()
+                if vertex not in seen:
+                    seen[vertex] = None
+                    pending += [each for each in reversed(self.down[vertex]) if each not in seen]
         return list(seen)
