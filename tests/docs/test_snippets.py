@@ -60,7 +60,7 @@ from limpet.yaml_files.grammar.keys import (
     WORKFLOW,
     WORKFLOW_CONFIG,
 )
-from limpet.yaml_files.grammar.mappings import Record
+from limpet.yaml_files.grammar.mappings import KeyedMapping
 from limpet.yaml_files.loading import check_text
 
 ROOT = Path(__file__).parents[2]
@@ -270,7 +270,7 @@ def test_every_error_is_in_the_reference_with_its_code() -> None:
     assert [each for each in every_error() if f"`{each.code}`" not in rows.get(each.__name__, "")] == []
 
 
-RECORDS: dict[str, Record] = {
+MAPPINGS: dict[str, KeyedMapping] = {
     "A graph": GRAPH, "A node": NODE, "An edge": EDGE, "Retry": RETRY, "A key of the state": STATE_KEY,
     "The config of a graph": GRAPH_CONFIG, "A workflow": WORKFLOW, "A task": TASK,
     "The config of a workflow": WORKFLOW_CONFIG,
@@ -278,15 +278,15 @@ RECORDS: dict[str, Record] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("title", RECORDS)
+@pytest.mark.parametrize("title", MAPPINGS)
 def test_every_key_of_a_yaml_file_is_in_the_reference_as_the_loader_knows_it(title: str) -> None:
     """F13: these rows, and no others."""
     text = (REFERENCE / "yaml.md").read_text(encoding="utf-8")
     section = re.split(r"^#", text.partition(f"# {title}\n")[2], flags=re.M)[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     expected = [
-        f"| `{key}`{' (needed)' if field.required else ''} | {field.kind.says} | {field.doc} |"
-        for key, field in RECORDS[title].fields.items()
+        f"| `{name}`{' (needed)' if key.required else ''} | {key.value_type.expected} | {key.doc} |"
+        for name, key in MAPPINGS[title].keys.items()
     ]
     assert rows == expected
 

@@ -77,13 +77,13 @@ def test_a_script_gets_data_by_its_environment_only(tmp_path: Path) -> None:
     }
     done = run("shell", {**given, "input": "{{ state.s }}"}, {"s": "$(id)"})
     assert done["stdout"] == f"$(id) 3\n{os.path.realpath(tmp_path)}\n$(id)"
-    assert "script can't be a template: hand data over by env" in refused(
+    assert "script can't be a template: pass data by env" in refused(
         "shell", {"script": "echo {{ state.s }}"}
     )
     assert "command[0] can't be a template" in refused("shell", {"command": ["{{ state.s }}"]})
-    assert "command is a list" in refused("shell", {"command": "ls -l"})
-    assert "has none of 'command', 'script'" in refused("shell", {"cwd": "/"})
-    assert "of which there can be one" in refused("shell", {"command": ["ls"], "script": "ls"})
+    assert "command must be a list" in refused("shell", {"command": "ls -l"})
+    assert "needs one of 'command', 'script'" in refused("shell", {"cwd": "/"})
+    assert "only one of them is allowed" in refused("shell", {"command": ["ls"], "script": "ls"})
 
 
 def test_a_program_that_fails_fails_the_node_unless_it_may() -> None:
@@ -153,7 +153,9 @@ def test_files_that_cannot_be_read_or_written_fail_with_the_reason(tmp_path: Pat
     assert "write data with format: json" in str(
         failing("file.write", {"path": str(tmp_path / "n"), "content": [1]})
     )
-    assert "path is a path, not this int" in str(failing("file.read", {"path": "{{ state.n }}"}, {"n": 5}))
+    assert "path must be a path, not this int" in str(
+        failing("file.read", {"path": "{{ state.n }}"}, {"n": 5})
+    )
     assert not (tmp_path / "n").exists()
 
 
@@ -263,7 +265,7 @@ def test_python_calls_a_function_with_arguments_by_name(monkeypatch: pytest.Monk
     assert "can't be a template" in refused("python", {"function": "{{ state.f }}"})
     for function, reason in (
         ("called:doubel", "did you mean 'double'"),
-        ("called:number", "is no function"),
+        ("called:number", "is not a function"),
         ("gone_module:f", "there is no module 'gone_module'"),
         ("called:double", "takes 'n', which it isn't given"),
         ("builtins:len", "can't be called by name, as it takes 'obj' by position"),

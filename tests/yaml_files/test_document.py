@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from limpet import DeclarationError
-from limpet.yaml_files.document import MOST_CHARACTERS, MOST_LEVELS, read_document
+from limpet.yaml_files.document import MAX_CHARACTERS, MAX_DEPTH, read_document
 
 
 def read(text: str) -> Any:
-    return read_document(text, "f.yaml").plain()
+    return read_document(text, "f.yaml").plain_data()
 
 
 def refused(text: str) -> DeclarationError:
@@ -79,7 +79,7 @@ def test_aliases_cannot_make_a_small_file_a_huge_one() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("a: &a [*a]", "inside of what it stands for"),
+        ("a: &a [*a]", "inside what it stands for"),
         ("a: *b", "stands for nothing"),
         ("a: !!python/object/apply:os.system ['true']", "isn't known"),
         ("a: !mine x", "isn't known"),
@@ -97,9 +97,9 @@ def test_aliases_cannot_make_a_small_file_a_huge_one() -> None:
         ("# nothing", "it is empty"),
         ("a: " + "9" * 1001, "can't be read as int"),
         ("a: 0x" + "f" * 1001, "can't be read as int"),
-        ("[" * (MOST_LEVELS + 1) + "]" * (MOST_LEVELS + 1), "levels deep"),
+        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "levels deep"),
         ("[" * 100_000, "levels deep"),
-        ("a: " + "x" * MOST_CHARACTERS, "characters"),
+        ("a: " + "x" * MAX_CHARACTERS, "characters"),
     ],
     ids=lambda text: text[:20] if isinstance(text, str) else None,
 )
@@ -112,5 +112,5 @@ def test_what_is_no_plain_data_is_refused_with_its_place(text: str, reason: str)
 
 def test_aliases_cannot_nest_deeper_than_brackets_can() -> None:
     """F13: what would be deep is refused before anything walks it."""
-    levels = "\n".join(f"l{n + 1}: &l{n + 1} [*l{n}]" for n in range(MOST_LEVELS + 1))
+    levels = "\n".join(f"l{n + 1}: &l{n + 1} [*l{n}]" for n in range(MAX_DEPTH + 1))
     assert "levels deep" in str(refused(f"l0: &l0 x\n{levels}"))

@@ -336,7 +336,7 @@ def test_a_loaded_graph_really_goes_on_from_a_checkpoint(
     other = StateGraph.load_checkpoint(saved)
     graph.save_checkpoint("by_hand.pkl", {**other["state"], "value": 1}, "execute")
     assert named.invoke(checkpoint="by_hand.pkl").result()["log"] == ["prepare", "execute"]
-    with pytest.raises(UsageError, match="go on from the checkpoint"):
+    with pytest.raises(UsageError, match="resume from the checkpoint"):
         named.execute({}, run_id="mine")
 
 

@@ -179,10 +179,10 @@ nodes:
         (("name: text", "name: inputs"), "4:12: a task can't be called 'inputs'"),
         (("name: text", "name: fetch"), "4:12: there is a task 'fetch' already"),
         (('run: "flows:text"', "uses: checkpoint.save, with: {path: x}"), "is for graphs"),
-        (('run: "flows:text"', "prompt: '{{ state.x }}'"), "asks for 'state'"),
-        (('run: "flows:text"', "condition: 'results.'"), "has none of 'run', 'uses', 'prompt', 'graph'"),
-        (('run: "flows:text"', 'run: "flows:text", condition: "results."'), "can't be understood"),
-        (("optional: [chart]", "optional: 5"), "6:67: optional is a list of the names"),
+        (('run: "flows:text"', "prompt: '{{ state.x }}'"), "uses the unknown variable 'state'"),
+        (('run: "flows:text"', "condition: 'results.'"), "needs one of 'run', 'uses', 'prompt', 'graph'"),
+        (('run: "flows:text"', 'run: "flows:text", condition: "results."'), "can't be parsed"),
+        (("optional: [chart]", "optional: 5"), "6:67: optional must be a list of the names"),
     ],
 )
 def test_mistakes_have_their_places(change: tuple[str, str], mistake: str) -> None:

@@ -30,8 +30,8 @@ class Shape(NamedTuple):
     """A box of the picture. Its id is the path to it, such as `outer/inner`.
 
     A `map` stands for one branch per item, `missing` for a name that an unfinished graph uses and doesn't have.
-    `note` is a small line below the name. `rank` is the layer of a task. `inside` is the graph that the node or task runs.
-    `added` marks a task that was added while the run was under way, and `forks` a node after which branches begin.
+    `note` is a small line below the name. `rank` is the layer of a task. `inside` is the graph that it runs. `added`
+    marks a task that was added while the run was under way, and `forks` a node after which branches begin.
     """
 
     id: str

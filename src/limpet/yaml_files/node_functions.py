@@ -1,6 +1,6 @@
-"""What a node of a declared graph calls: an action with its arguments, worked out anew each time; or a condition.
+"""The functions of declared nodes and tasks: they render an action's arguments and call it, or evaluate a condition.
 
-These are ordinary functions to the engine, which hands them what their parameters name.
+To the engine these are ordinary functions, called with what their parameters name.
 """
 
 from __future__ import annotations
@@ -15,81 +15,88 @@ from limpet.errors import ActionFailed, UsageError, did_you_mean
 from limpet.graphs.parameters import is_async
 from limpet.graphs.plan import END
 from limpet.yaml_files.actions.registry import Action
-from limpet.yaml_files.build.references import referred
+from limpet.yaml_files.build.references import import_reference
 from limpet.yaml_files.document import Value
-from limpet.yaml_files.grammar.mappings import Record
+from limpet.yaml_files.grammar.mappings import KeyedMapping
 from limpet.yaml_files.grammar.mistakes import Mistakes
-from limpet.yaml_files.templates import Template, filled
+from limpet.yaml_files.templates import Template, render_all
 
-IN_GRAPHS = ("state", "config", "node", "run_id", "env", "parallel_results")
-"""The variables that the templates and conditions of a graph have."""
+GRAPH_VARIABLES = ("state", "config", "node", "run_id", "env", "parallel_results")
+"""The variables of templates and conditions in a graph."""
 
-AT_EDGES = ("state", "config", "node", "run_id")
-"""Those of conditions and choices at edges."""
+EDGE_VARIABLES = ("state", "config", "node", "run_id")
+"""The variables of conditions and choices at edges."""
 
-IN_WORKFLOWS = ("inputs", "results", "context", "config", "node", "run_id", "env")
-"""Those of a workflow's tasks."""
+TASK_VARIABLES = ("inputs", "results", "context", "config", "node", "run_id", "env")
+"""The variables of a workflow's tasks."""
 
 _ENVIRONMENT: Mapping[str, str] = MappingProxyType(os.environ)
 
 
-class Work(NamedTuple):
-    """An action with the arguments that the file gives it, which may be templates. `owner` is whose work it is."""
+class BoundAction(NamedTuple):
+    """An action with the arguments from the file, which may contain templates.
+
+    `provided` are the parameters of the function that the engine fills. `owner` is the node or task in messages.
+    """
 
     action: Action
     function: Callable[..., Any]
     arguments: Mapping[str, Any]
-    takes: tuple[str, ...]
+    provided: tuple[str, ...]
     owner: str
 
-    def begin(self, ctx: Any, variables: Mapping[str, Any]) -> Any:
-        """Call the action. Raises `TemplateError`, and whatever the action does."""
-        given = filled(self.arguments, variables)
+    def call(self, ctx: Any, variables: Mapping[str, Any]) -> Any:
+        """Render the arguments and call the action. Raises `TemplateError`, and whatever the action raises."""
+        arguments = render_all(self.arguments, variables)
         if self.action.parameters is not None:
-            self._check(self.action.parameters, given)
+            self._check(self.action.parameters, arguments)
         if self.action.name == "python":
-            return self.function(**given.get("arguments", {}))
-        more = {name: ctx if name == "ctx" else variables[name] for name in self.takes if name not in given}
-        return self.function(**given, **more)
+            return self.function(**arguments.get("arguments", {}))
+        for name in self.provided:
+            if name not in arguments:
+                arguments[name] = ctx if name == "ctx" else variables[name]
+        return self.function(**arguments)
 
-    def _check(self, parameters: Record, given: dict[str, Any]) -> None:
-        """Hold what templates came to against the same rules as what is written in the file."""
-        found = Mistakes(self.owner)
-        place = Value(None)
-        parameters.check(Value.of(given, place), f"with of {self.action.name}", found)
-        if found:
-            raise ActionFailed(
-                self.action.name, f"{self.owner}: " + "; ".join(each.text for each in found.found)
-            )
+    def _check(self, parameters: KeyedMapping, arguments: dict[str, Any]) -> None:
+        """Hold the results of templates against the same rules as what is written in the file."""
+        mistakes = Mistakes(self.owner)
+        parameters.check(Value.hidden_from(arguments, Value(None)), f"with of {self.action.name}", mistakes)
+        if mistakes:
+            reasons = "; ".join(each.text for each in mistakes.found)
+            raise ActionFailed(self.action.name, f"{self.owner}: {reasons}")
 
 
-def bound(action: Action, arguments: Mapping[str, Any], variables: tuple[str, ...], owner: str) -> Work:
-    """An action with its arguments, if they fit. Imports what it calls; raises `UsageError` if they don't fit."""
+def bind_action(
+    action: Action, arguments: Mapping[str, Any], variables: tuple[str, ...], owner: str
+) -> BoundAction:
+    """An action with its arguments. Imports its function; raises `UsageError` if the arguments don't fit."""
     if action.name == "python":
-        function = referred(arguments["function"])
-        _fit(function, arguments.get("arguments", {}), (), f"function {arguments['function']!r}")
-        return Work(action, function, arguments, (), owner)
-    function = referred(action.call) if isinstance(action.call, str) else action.call
-    offered = (*variables, "ctx")
-    takes = _fit(function, arguments, offered, f"action {action.name!r}")
-    return Work(action, function, arguments, takes, owner)
+        reference = arguments["function"]
+        function = import_reference(reference)
+        _provided_parameters(function, arguments.get("arguments", {}), (), f"function {reference!r}")
+        return BoundAction(action, function, arguments, (), owner)
+    function = import_reference(action.call) if isinstance(action.call, str) else action.call
+    provided = _provided_parameters(function, arguments, (*variables, "ctx"), f"action {action.name!r}")
+    return BoundAction(action, function, arguments, provided, owner)
 
 
-def _fit(function: Any, arguments: Mapping[str, Any], offered: tuple[str, ...], what: str) -> tuple[str, ...]:
-    """Which of the offered things a function takes besides. Raises `UsageError` if it can't be called."""
+def _provided_parameters(
+    function: Any, arguments: Mapping[str, Any], offered: tuple[str, ...], what: str
+) -> tuple[str, ...]:
+    """The parameters that a function takes of what is offered. Raises `UsageError` if it can't be called."""
     if not callable(function):
-        raise UsageError(f"{what} is no function but {type(function).__name__}")
+        raise UsageError(f"{what} is not a function but {type(function).__name__}")
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return ()
+        return ()  # a function in C may have no signature: then the call itself shows whether it fits
     named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    known = [each.name for each in named]
-    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
-        for name in arguments:
-            if name not in known:
-                near = did_you_mean(name, known) or f"; it takes {', '.join(known) or 'nothing'}"
-                raise UsageError(f"{what} doesn't take {name!r}{near}")
+    names = [each.name for each in named]
+    takes_any_name = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    for name in arguments:
+        if name not in names and not takes_any_name:
+            hint = did_you_mean(name, names) or f"; it takes {', '.join(names) or 'nothing'}"
+            raise UsageError(f"{what} doesn't take {name!r}{hint}")
     for each in named:
         if each.kind is each.POSITIONAL_ONLY:
             raise UsageError(
@@ -97,110 +104,128 @@ def _fit(function: Any, arguments: Mapping[str, Any], offered: tuple[str, ...], 
             )
         if each.default is each.empty and each.name not in arguments and each.name not in offered:
             raise UsageError(f"{what} takes {each.name!r}, which it isn't given")
-    return tuple(name for name in known if name in offered and name not in arguments)
+    return tuple(name for name in names if name in offered and name not in arguments)
 
 
-def node_function(work: Work, output: str | None) -> Callable[..., Any]:
-    """The function of a node that carries out an action; its result becomes the state's `output`, if there is one."""
+def node_function(bound: BoundAction, output: str | None) -> Callable[..., Any]:
+    """The function of a node that carries out an action. Its result is stored under the key `output`, if given."""
 
     def variables(state: Any, config: Any, node: str, ctx: Any, parallel_results: Any) -> dict[str, Any]:
-        known = {"state": state, "config": config, "node": node, "run_id": ctx.run_id, "env": _ENVIRONMENT}
-        return {**known, "parallel_results": parallel_results}
+        return {
+            "state": state,
+            "config": config,
+            "node": node,
+            "run_id": ctx.run_id,
+            "env": _ENVIRONMENT,
+            "parallel_results": parallel_results,
+        }
 
     def update(result: Any) -> dict[str, Any] | None:
         return None if output is None else {output: result}
 
-    if is_async(work.function):
+    if is_async(bound.function):
 
-        async def later(state: Any, config: Any, node: str, ctx: Any, parallel_results: Any) -> Any:
-            return update(await work.begin(ctx, variables(state, config, node, ctx, parallel_results)))
+        async def call_async(state: Any, config: Any, node: str, ctx: Any, parallel_results: Any) -> Any:
+            return update(await bound.call(ctx, variables(state, config, node, ctx, parallel_results)))
 
-        return later
+        return call_async
 
-    def now(state: Any, config: Any, node: str, ctx: Any, parallel_results: Any) -> Any:
-        return update(work.begin(ctx, variables(state, config, node, ctx, parallel_results)))
+    def call(state: Any, config: Any, node: str, ctx: Any, parallel_results: Any) -> Any:
+        return update(bound.call(ctx, variables(state, config, node, ctx, parallel_results)))
 
-    return now
+    return call
 
 
-def task_function(work: Work) -> Callable[..., Any]:
-    """The function of a task that carries out an action, whose result is the task's."""
-    if is_async(work.function):
+def task_function(bound: BoundAction) -> Callable[..., Any]:
+    """The function of a task that carries out an action. The action's result is the task's."""
+    if is_async(bound.function):
 
-        async def later(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> Any:
-            return await work.begin(ctx, _of_task(inputs, results, context, config, ctx))
+        async def call_async(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> Any:
+            return await bound.call(ctx, _task_variables(inputs, results, context, config, ctx))
 
-        return later
+        return call_async
 
-    def now(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> Any:
-        return work.begin(ctx, _of_task(inputs, results, context, config, ctx))
+    def call(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> Any:
+        return bound.call(ctx, _task_variables(inputs, results, context, config, ctx))
 
-    return now
+    return call
 
 
 def task_condition(template: Template) -> Callable[..., bool]:
-    """The condition of a task, called as it is written, so that a record of a task that was skipped says it."""
+    """The condition of a task. Its name is its text, which the record of a skipped task shows."""
 
     def holds(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> bool:
-        return bool(template.render(_of_task(inputs, results, context, config, ctx)))
+        return bool(template.render(_task_variables(inputs, results, context, config, ctx)))
 
     holds.__name__ = template.text
     return holds
 
 
-def _of_task(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> dict[str, Any]:
-    known = {"inputs": inputs, "results": results, "context": context, "config": config}
-    return {**known, "node": ctx.node, "run_id": ctx.run_id, "env": _ENVIRONMENT}
+def _task_variables(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> dict[str, Any]:
+    return {
+        "inputs": inputs,
+        "results": results,
+        "context": context,
+        "config": config,
+        "node": ctx.node,
+        "run_id": ctx.run_id,
+        "env": _ENVIRONMENT,
+    }
 
 
-def predicate(template: Template) -> Callable[..., bool]:
-    """The predicate of an edge: a function of the state alone, where it asks for nothing else."""
-    if template.asks <= {"state"}:
+def edge_predicate(template: Template) -> Callable[..., bool]:
+    """The predicate of an edge: a function of the state alone if its template uses nothing else."""
+    if template.variables <= {"state"}:
 
-        def plainly(state: Any) -> bool:
+        def holds_for_state(state: Any) -> bool:
             return bool(template.render({"state": state}))
 
-        plainly.__name__ = template.text
-        return plainly
+        holds_for_state.__name__ = template.text
+        return holds_for_state
 
     def holds(state: Any, config: Any, node: str) -> bool:
-        return bool(template.render(_of_edge(state, config, node)))
+        return bool(template.render(_edge_variables(state, config, node)))
 
     holds.__name__ = template.text
     return holds
 
 
-def choice(template: Template, names: bool = False) -> Callable[..., Any]:
-    """The function that picks what follows a node. `names` says that its result is itself a name, or END."""
+def edge_choice(template: Template, gives_node_name: bool = False) -> Callable[..., Any]:
+    """The function that chooses what follows a node. `gives_node_name` says that its result is a name, or END."""
 
     def choose(state: Any, config: Any, node: str) -> Any:
-        found = template.render(_of_edge(state, config, node))
-        return END if names and found == "END" else found
+        found = template.render(_edge_variables(state, config, node))
+        return END if gives_node_name and found == "END" else found
 
     choose.__name__ = template.text
     return choose
 
 
-def _of_edge(state: Any, config: Any, node: str) -> dict[str, Any]:
+def _edge_variables(state: Any, config: Any, node: str) -> dict[str, Any]:
     return {"state": state, "config": config, "node": node, "run_id": getattr(state, "run_id", "")}
 
 
-def of_state(template: Template) -> Callable[[Any], Any]:
-    """A function of the state alone: what a map goes over."""
+def map_items(template: Template) -> Callable[[Any], Any]:
+    """The function that gives the items of a map: the result of a template for the state."""
     return lambda state: template.render({"state": state})
 
 
-def passing(given: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
-    """What passes in or out of a graph, where templates have a part in it; other values are the keys that pass."""
+def renamed_keys(sources: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    """The function that makes the inputs or outputs of a graph inside a node.
 
-    def passed(state: Any) -> dict[str, Any]:
-        missing = [key for key in given.values() if isinstance(key, str) and key not in state]
-        if missing:
-            raise UsageError(f"the state has no {missing[0]!r}{did_you_mean(missing[0], state)}")
-        variables = {"state": state}
-        return {
-            new: value.render(variables) if isinstance(value, Template) else state[value]
-            for new, value in given.items()
-        }
+    `sources` has for each new key a template, or the key of the state whose value it gets.
+    """
 
-    return passed
+    def rename(state: Any) -> dict[str, Any]:
+        for key in sources.values():
+            if isinstance(key, str) and key not in state:
+                raise UsageError(f"the state has no {key!r}{did_you_mean(key, state)}")
+        renamed = {}
+        for new_key, source in sources.items():
+            if isinstance(source, Template):
+                renamed[new_key] = source.render({"state": state})
+            else:
+                renamed[new_key] = state[source]
+        return renamed
+
+    return rename

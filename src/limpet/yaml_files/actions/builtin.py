@@ -1,4 +1,4 @@
-"""The actions that are built in: what each takes. What they do is in the modules that the table names."""
+"""The built-in actions and the keys of each under `with`. What an action does is in the module that it refers to."""
 
 from __future__ import annotations
 
@@ -6,164 +6,190 @@ from collections.abc import Mapping
 from typing import Final
 
 from limpet.yaml_files.actions.registry import Action
-from limpet.yaml_files.build.references import REFERENCE
-from limpet.yaml_files.grammar.mappings import Field, Record
+from limpet.yaml_files.build.references import REFERENCE_PATTERN
+from limpet.yaml_files.grammar.mappings import Key, KeyedMapping, KeyRules
 from limpet.yaml_files.grammar.value_types import (
+    AnyOf,
     AnyText,
-    Anything,
-    Flag,
+    AnyValue,
+    Boolean,
+    Integer,
     ListOf,
     MapOf,
+    NotTemplated,
     Number,
-    OneOf,
-    Plain,
+    OneWordOf,
     Templated,
     Text,
-    Whole,
-    Word,
 )
 
-METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-ANSWERS: Final = ("str", "int", "float", "bool", "list", "dict")
+HTTP_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+ANSWER_TYPES: Final = ("str", "int", "float", "bool", "list", "dict")
 
 _PATH = Templated(Text("a path"))
-_NUMBER = Number("a number")
-_SECONDS = Templated(Number("a number of seconds above 0", above=0))
-_PROGRAM = Plain(Text("the name of a program"), "what is run is said in the file, not in the state")
-_SCRIPT = Plain(Text("a text for the shell"), 'hand data over by env, and write "$NAME" in the script')
-_REFERENCE = Plain(
-    Text("a function as module:function", REFERENCE), "code is named in the file, not in the state"
+_DURATION = Templated(Number("a number of seconds above 0", above=0))
+_PROGRAM = NotTemplated(Text("the name of a program"), "the file says which program runs, not the state")
+_SCRIPT = NotTemplated(Text("a text for the shell"), 'pass data by env, and write "$NAME" in the script')
+_FUNCTION = NotTemplated(
+    Text("a function as module:function", REFERENCE_PATTERN), "the file names the code, not the state"
 )
-_SCALAR = OneOf(AnyText("a text"), _NUMBER)
+_TEXT_OR_NUMBER = AnyOf(AnyText(), Number("a number"))
 
-_CHECKPOINT_SAVE = Record(
+_CHECKPOINT_SAVE = KeyedMapping(
     "checkpoint.save",
     "Write the state to a checkpoint file; a resume from it runs this node, or the one that `node` names.",
     {
-        "path": Field(_PATH, "The file; directories are made.", required=True),
-        "node": Field(Text("the name of a node"), "The node that a resume from the file runs; this one."),
+        "path": Key(_PATH, "The file; its directories are created.", required=True),
+        "node": Key(
+            Text("the name of a node"), "The node that a resume from the file runs; this one by default."
+        ),
     },
 )
-_CHECKPOINT_LOAD = Record(
+_CHECKPOINT_LOAD = KeyedMapping(
     "checkpoint.load",
     "Read a checkpoint file: its state, node, config, timestamp and version.",
-    {"path": Field(_PATH, "The file.", required=True)},
+    {"path": Key(_PATH, "The file.", required=True)},
 )
-_PROMPT = Record(
+_PROMPT = KeyedMapping(
     "prompt",
-    "Pause the run until somebody answers; the answer is the result.",
+    "Pause the run until the question is answered; the answer is the result.",
     {
-        "text": Field(Templated(Text("a question")), "The question.", required=True),
-        "choices": Field(
-            Templated(ListOf(Anything(), "a list of answers", 1)), "The answers that are taken."
+        "text": Key(Templated(Text("a question")), "The question.", required=True),
+        "choices": Key(Templated(ListOf(AnyValue(), "a list of answers", 1)), "The possible answers."),
+        "schema": Key(
+            Templated(AnyOf(OneWordOf(*ANSWER_TYPES), MapOf(AnyValue(), "a JSON Schema"))),
+            "The type of the answer, or its JSON Schema.",
         ),
-        "schema": Field(
-            Templated(OneOf(Word(*ANSWERS), MapOf(Anything(), "a JSON Schema"))),
-            "What the answer is like: a type, or a JSON Schema.",
+        "key": Key(
+            Text("a word", r"\D"), "The question's key, which tells it from other questions of the node."
         ),
-        "key": Field(Text("a word", r"\D"), "What the question is told apart by."),
     },
-    also={"prompt": "text", "question": "text", "message": "text", "options": "choices"},
+    suggestions={"prompt": "text", "question": "text", "message": "text", "options": "choices"},
 )
-_SHELL = Record(
+_SHELL = KeyedMapping(
     "shell",
     "Run a program; the result has code, stdout and stderr.",
     {
-        "command": Field(
+        "command": Key(
             ListOf(
-                Templated(_SCALAR),
+                Templated(_TEXT_OR_NUMBER),
                 "a list: the program, then its arguments (for the shell, script)",
                 1,
                 _PROGRAM,
             ),
-            "The program and its arguments. No shell is in between, so that data can't be taken for commands.",
+            "The program and its arguments. No shell reads them, so data can't be taken for commands.",
         ),
-        "script": Field(_SCRIPT, "A text for the shell, /bin/sh. It can't be a template: data comes by env."),
-        "cwd": Field(_PATH, "The directory to run it in."),
-        "env": Field(
-            MapOf(Templated(_SCALAR), "a mapping of names to texts"),
-            "Variables of the environment, besides ours.",
+        "script": Key(
+            _SCRIPT, "A text for the shell, /bin/sh. It can't be a template: data is passed by env."
         ),
-        "input": Field(Templated(AnyText()), "What it reads from its standard input; nothing."),
-        "timeout": Field(_SECONDS, "Seconds until it is killed, with all that it started."),
-        "check": Field(Flag(), "Whether an exit code other than 0 is a failure; true."),
+        "cwd": Key(_PATH, "The directory to run it in."),
+        "env": Key(
+            MapOf(Templated(_TEXT_OR_NUMBER), "a mapping of names to texts"),
+            "Environment variables, in addition to those of this process.",
+        ),
+        "input": Key(Templated(AnyText()), "Its standard input; empty by default."),
+        "timeout": Key(_DURATION, "Seconds until it is killed, with all processes that it started."),
+        "check": Key(Boolean(), "Whether an exit code other than 0 is a failure; true by default."),
     },
-    one_of=[("command", "script")],
-    also={"cmd": "command", "args": "command", "run": "command", "shell": "script", "stdin": "input"},
+    KeyRules(one_of=[("command", "script")]),
+    suggestions={
+        "cmd": "command",
+        "args": "command",
+        "run": "command",
+        "shell": "script",
+        "stdin": "input",
+    },
 )
-_HTTP = Record(
+_HTTP = KeyedMapping(
     "http.request",
-    "Ask a server by HTTP; the result has status, headers and body (data if it is JSON, else text).",
+    "Send an HTTP request; the result has status, headers and body (data if it is JSON, else text).",
     {
-        "url": Field(
+        "url": Key(
             Templated(Text("a URL that begins with http:// or https://", r"^[hH][tT][tT][pP][sS]?://")),
-            "Whom to ask.",
+            "The URL.",
             required=True,
         ),
-        "method": Field(Templated(Word(*METHODS)), "GET, or POST if there is something to send."),
-        "query": Field(
-            MapOf(Templated(_SCALAR), "a mapping of names to texts"), "What is added to the URL after ?."
+        "method": Key(
+            Templated(OneWordOf(*HTTP_METHODS)), "The method; by default GET, or POST if there is a body."
         ),
-        "headers": Field(MapOf(Templated(AnyText()), "a mapping of names to texts"), "Headers."),
-        "json": Field(Anything(), "Data to send as JSON."),
-        "body": Field(Templated(AnyText()), "A text to send."),
-        "timeout": Field(_SECONDS, "Seconds that the server may be silent; 30."),
-        "check": Field(Flag(), "Whether a status outside of 200 to 299 is a failure; true."),
-        "redirects": Field(
-            Whole("a whole number from 0 to 20", least=0, most=20),
-            "How many redirects of a GET or HEAD are followed; 5.",
+        "query": Key(
+            MapOf(Templated(_TEXT_OR_NUMBER), "a mapping of names to texts"),
+            "Parameters that are added to the URL after ?.",
         ),
-        "idempotency_key": Field(
-            OneOf(Flag(), Text("the name of a header")),
+        "headers": Key(MapOf(Templated(AnyText()), "a mapping of names to texts"), "Headers."),
+        "json": Key(AnyValue(), "Data to send as JSON."),
+        "body": Key(Templated(AnyText()), "A text to send."),
+        "timeout": Key(_DURATION, "Seconds that the server may take to respond; 30 by default."),
+        "check": Key(Boolean(), "Whether a status outside of 200 to 299 is a failure; true by default."),
+        "redirects": Key(
+            Integer("a whole number from 0 to 20", least=0, most=20),
+            "How many redirects of a GET or HEAD are followed; 5 by default.",
+        ),
+        "idempotency_key": Key(
+            AnyOf(Boolean(), Text("the name of a header")),
             "true sends the step's key, the same for each attempt, as Idempotency-Key; or the header for it.",
         ),
-        "max_bytes": Field(Whole("a whole number from 1", least=1), "How long the answer may be; 10000000."),
-    },
-    at_most_one=[("json", "body")],
-    also={"data": "body", "params": "query", "verb": "method", "content": "body"},
-)
-_PYTHON = Record(
-    "python",
-    "Call a function with arguments of the file's; what it returns is the result.",
-    {
-        "function": Field(_REFERENCE, "The function, as module:function.", required=True),
-        "arguments": Field(
-            MapOf(Anything(), "a mapping of parameters to values"), "What it is called with, by name."
+        "max_bytes": Key(
+            Integer("a whole number from 1", least=1), "How long the response may be; 10000000 by default."
         ),
     },
-    also={"call": "function", "args": "arguments", "run": "function", "with": "arguments"},
+    KeyRules(at_most_one=[("json", "body")]),
+    suggestions={"data": "body", "params": "query", "verb": "method", "content": "body"},
 )
-_FILE_READ = Record(
+_PYTHON = KeyedMapping(
+    "python",
+    "Call a function with arguments from the file; its return value is the result.",
+    {
+        "function": Key(_FUNCTION, "The function, as module:function.", required=True),
+        "arguments": Key(
+            MapOf(AnyValue(), "a mapping of parameters to values"),
+            "The arguments, by the names of parameters.",
+        ),
+    },
+    suggestions={"call": "function", "args": "arguments", "run": "function", "with": "arguments"},
+)
+_FILE_READ = KeyedMapping(
     "file.read",
     "Read a file.",
     {
-        "path": Field(_PATH, "The file.", required=True),
-        "format": Field(Word("text", "json", "bytes"), "What is made of it; text, as UTF-8."),
+        "path": Key(_PATH, "The file.", required=True),
+        "format": Key(
+            OneWordOf("text", "json", "bytes"), "The format of the result; text by default, as UTF-8."
+        ),
     },
 )
-_FILE_WRITE = Record(
+_FILE_WRITE = KeyedMapping(
     "file.write",
-    "Write a file, whole or not at all, in place of what was there; the result is its path.",
+    "Write a file, completely or not at all; an existing file is replaced. The result is its path.",
     {
-        "path": Field(_PATH, "The file; directories are made.", required=True),
-        "content": Field(
-            Anything(), "What to write: a text, bytes, or with format json any data.", required=True
+        "path": Key(_PATH, "The file; its directories are created.", required=True),
+        "content": Key(
+            AnyValue(), "What to write: a text, bytes, or with format json any data.", required=True
         ),
-        "format": Field(Word("text", "json"), "How; text, as UTF-8."),
+        "format": Key(OneWordOf("text", "json"), "The format of the file; text by default, as UTF-8."),
     },
-    also={"text": "content", "data": "content", "body": "content"},
+    suggestions={"text": "content", "data": "content", "body": "content"},
 )
 
-BUILT_IN: Final[Mapping[str, Action]] = {
-    made.name: made
-    for made in (
-        Action("checkpoint.load", "limpet.yaml_files.actions.files:load", _CHECKPOINT_LOAD, of_graphs=True),
-        Action("checkpoint.save", "limpet.yaml_files.actions.files:save", _CHECKPOINT_SAVE, of_graphs=True),
-        Action("file.read", "limpet.yaml_files.actions.files:read", _FILE_READ),
-        Action("file.write", "limpet.yaml_files.actions.files:write", _FILE_WRITE),
-        Action("http.request", "limpet.yaml_files.actions.http:request", _HTTP),
-        Action("prompt", "limpet.yaml_files.actions.prompt:ask", _PROMPT),
-        Action("python", "", _PYTHON),
-        Action("shell", "limpet.yaml_files.actions.shell:execute", _SHELL),
-    )
-}
+# Functions are referred to by name, so that a graph imports only the actions that it uses.
+_ACTIONS: Final = (
+    Action(
+        "checkpoint.load",
+        "limpet.yaml_files.actions.files:load_checkpoint",
+        _CHECKPOINT_LOAD,
+        for_graphs_only=True,
+    ),
+    Action(
+        "checkpoint.save",
+        "limpet.yaml_files.actions.files:save_checkpoint",
+        _CHECKPOINT_SAVE,
+        for_graphs_only=True,
+    ),
+    Action("file.read", "limpet.yaml_files.actions.files:read_file", _FILE_READ),
+    Action("file.write", "limpet.yaml_files.actions.files:write_file", _FILE_WRITE),
+    Action("http.request", "limpet.yaml_files.actions.http:send_request", _HTTP),
+    Action("prompt", "limpet.yaml_files.actions.prompt:ask", _PROMPT),
+    Action("python", "", _PYTHON),  # the function is in its arguments
+    Action("shell", "limpet.yaml_files.actions.shell:run_program", _SHELL),
+)
+BUILT_IN: Final[Mapping[str, Action]] = {each.name: each for each in _ACTIONS}

@@ -14,8 +14,8 @@ from limpet.stores.user_stores.checkpoint_files import read_checkpoint, write_ch
 from limpet.stores.user_stores.checkpointer import KEY
 
 
-def read(ctx: Any, path: str, format: str = "text") -> Any:
-    """What is in a file: its text, its bytes, or the data that it has as JSON. Raises `ActionFailed`."""
+def read_file(ctx: Any, path: str, format: str = "text") -> Any:
+    """The content of a file as text, bytes, or the data of its JSON. Raises `ActionFailed`."""
     try:
         data = Path(path).read_bytes()
         if format == "bytes":
@@ -23,47 +23,54 @@ def read(ctx: Any, path: str, format: str = "text") -> Any:
         text = data.decode("utf-8-sig")
         return json.loads(text) if format == "json" else text
     except (OSError, ValueError) as problem:
-        raise ActionFailed("file.read", f"{path} can't be read as {format}: {_said(problem)}") from problem
+        message = f"{path} can't be read as {format}: {_reason(problem)}"
+        raise ActionFailed("file.read", message) from problem
 
 
-def write(ctx: Any, path: str, content: Any, format: str = "text") -> str:
-    """Write a file, whole or not at all, and give its path. Raises `ActionFailed`."""
+def write_file(ctx: Any, path: str, content: Any, format: str = "text") -> str:
+    """Write a file, completely or not at all, and give its path. Raises `ActionFailed`."""
     target = Path(path)
     try:
-        if format == "json":
-            data = (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode()
-        elif isinstance(content, (str, bytes)):
-            data = content if isinstance(content, bytes) else content.encode()
-        else:
-            raise ActionFailed(
-                "file.write", f"content is a text, not {type(content).__name__}; write data with format: json"
-            )
+        data = _encoded(content, format)
         make_directory(target.absolute().parent)
-        mode = _mode(target)
+        mode = _mode_for(target)
         replace_file(target, data)
         os.chmod(target, mode)
     except (OSError, ValueError, TypeError, RecursionError) as problem:
-        raise ActionFailed(
-            "file.write", f"{path} can't be written as {format}: {_said(problem)}"
-        ) from problem
+        message = f"{path} can't be written as {format}: {_reason(problem)}"
+        raise ActionFailed("file.write", message) from problem
     return str(target)
 
 
-def save(ctx: Any, path: str, node: str | None = None) -> dict[str, Any]:
+def save_checkpoint(ctx: Any, path: str, node: str | None = None) -> dict[str, Any]:
     """Write the state to a checkpoint file; gives its `path`, and the `node` that a resume from it runs."""
-    named = node or ctx.node
-    return {"path": write_checkpoint(path, dict(ctx.state), named, ctx.config), "node": named}
+    next_node = node or ctx.node
+    written = write_checkpoint(path, dict(ctx.state), next_node, ctx.config)
+    return {"path": written, "node": next_node}
 
 
-def load(ctx: Any, path: str) -> dict[str, Any]:
-    """What is in a checkpoint file: `state`, `node`, `config`, `timestamp`, `version`, and more at a fan-in."""
+def load_checkpoint(ctx: Any, path: str) -> dict[str, Any]:
+    """The content of a checkpoint file: `state`, `node`, `config`, `timestamp`, `version`, and more at a fan-in."""
     return {key: value for key, value in read_checkpoint(path).items() if key != KEY}
 
 
-def _mode(target: Path) -> int:
-    """The rights that a file has; of a new one, those that this process gives its files."""
+def _encoded(content: Any, format: str) -> bytes:
+    if format == "json":
+        return (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode()
+    if isinstance(content, bytes):
+        return content
+    if isinstance(content, str):
+        return content.encode()
+    raise ActionFailed(
+        "file.write", f"content must be a text, not {type(content).__name__}; write data with format: json"
+    )
+
+
+def _mode_for(target: Path) -> int:
+    """The permissions of an existing file; for a new one, those that this process gives to its files."""
     with suppress(OSError):
         return target.stat().st_mode & 0o7777
+    # The umask can only be read by changing it, which would affect other threads: so a file is created to see.
     probe = target.with_name(f".{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
     descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
@@ -73,7 +80,7 @@ def _mode(target: Path) -> int:
         probe.unlink()
 
 
-def _said(problem: Exception) -> str:
+def _reason(problem: Exception) -> str:
     if isinstance(problem, OSError):
         return problem.strerror or type(problem).__name__
     return f"{type(problem).__name__}: {problem}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-_TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
+_TYPE_OF_WORD = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
 
 
 def ask(
     ctx: Any, text: str, choices: list[Any] | None = None, schema: Any = None, key: str | None = None
 ) -> Any:
-    """Pause until somebody answers; gives the answer."""
-    wanted = _TYPES[schema] if isinstance(schema, str) else schema
-    return ctx.pause(text, choices=choices, schema=wanted, key=key)
+    """Pause the run until the question is answered; gives the answer."""
+    answer_schema = _TYPE_OF_WORD[schema] if isinstance(schema, str) else schema
+    return ctx.pause(text, choices=choices, schema=answer_schema, key=key)

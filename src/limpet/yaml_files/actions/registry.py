@@ -1,4 +1,4 @@
-"""Actions: what a node of a declared graph can do by name, `uses: mail.send`. Some are built in; you add your own."""
+"""Actions: what a node of a declared graph can do by name, as in `uses: mail.send`. Users can add their own."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from limpet.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from limpet.yaml_files.grammar.mappings import Record
+    from limpet.yaml_files.grammar.mappings import KeyedMapping
 
-GROUP: Final = "limpet.actions"
+ENTRY_POINT_GROUP: Final = "limpet.actions"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Action(NamedTuple):
-    """Something that a node can do by name. `parameters` are what it takes, where that is known beforehand.
+    """Something that a node can do by name.
 
-    `call` is the function, or where to find it. `of_graphs` says that it is for graphs only, not for workflows.
+    `call` is the function, or a reference to it. `parameters` describes the arguments of a built-in action.
+    `for_graphs_only` says that workflows can't use it.
     """
 
     name: str
     call: Callable[..., Any] | str
-    parameters: Record | None = None
-    of_graphs: bool = False
+    parameters: KeyedMapping | None = None
+    for_graphs_only: bool = False
 
 
 def action(name: str) -> Callable[[F], F]:
     """Make a function an action, as a decorator: `@action("mail.send")`.
 
-    It is called with what the node has under `with`, by name; and with whatever it names of `state`, `config`,
-    `node`, `ctx` and `parallel_results` (in a task, of `inputs`, `results`, `context`, `config` and `ctx`). What it
-    returns is the node's result. It may be async.
+    The function is called with the arguments that the node has under `with`, by name. It also gets each of `state`,
+    `config`, `node`, `ctx` and `parallel_results` that it has a parameter for (in a task: `inputs`, `results`,
+    `context`, `config` and `ctx`). Its return value is the node's result. It may be async.
     """
 
     def add(function: F) -> F:
@@ -44,7 +45,7 @@ def action(name: str) -> Callable[[F], F]:
 
 
 def register_action(name: str, function: Callable[..., Any]) -> None:
-    """Make a function an action, in place of what had this name so far. Raises `UsageError`."""
+    """Make a function an action. It replaces a registered action of that name. Raises `UsageError`."""
     from limpet.yaml_files.actions.builtin import BUILT_IN
 
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
@@ -58,9 +59,9 @@ def register_action(name: str, function: Callable[..., Any]) -> None:
 
 
 def find_action(name: str) -> Action:
-    """The action of this name: built in, registered, or brought by a package, which is imported then.
+    """The action of this name: built in, registered, or provided by an installed package, which is then imported.
 
-    Raises `UsageError` for a name that nobody knows.
+    Raises `UsageError` for an unknown name.
     """
     from limpet.yaml_files.actions.builtin import BUILT_IN
 
@@ -70,35 +71,37 @@ def find_action(name: str) -> Action:
         return found
     from importlib.metadata import entry_points
 
-    for entry in entry_points(group=GROUP, name=name):
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
         try:
             function = entry.load()
-        except Exception as problem:  # a package may do anything while it is imported
-            said = f"{type(problem).__name__}: {problem}"
-            raise UsageError(f"the action {name!r} can't be loaded from {entry.value}: {said}") from problem
+        except Exception as problem:  # a package may raise anything while it is imported
+            reason = f"{type(problem).__name__}: {problem}"
+            raise UsageError(f"the action {name!r} can't be loaded from {entry.value}: {reason}") from problem
         register_action(name, function)
         return Action(name, function)
-    raise UsageError(no_action(name))
+    raise UsageError(unknown_action_message(name))
 
 
-def no_action(name: str) -> str:
-    """That there is no such action, which was meant perhaps, and how to add one."""
+def unknown_action_message(name: str) -> str:
+    """The message about an unknown action: the nearest known one, or all of them and how to add one."""
     known = known_actions()
-    near = did_you_mean(name, known) or (
+    hint = did_you_mean(name, known) or (
         f"; there are {', '.join(known)}. Add yours with @limpet.action({name!r}), in a module that the file "
         "lists under imports"
     )
-    return f"there is no action {name!r}{near}"
+    return f"there is no action {name!r}{hint}"
 
 
 def known_actions() -> list[str]:
-    """The names of all actions that there are now, without importing any."""
+    """The names of all actions, without importing any."""
     from importlib.metadata import entry_points
 
     from limpet.yaml_files.actions.builtin import BUILT_IN
 
     with _lock:
-        return sorted({*BUILT_IN, *_registered, *(entry.name for entry in entry_points(group=GROUP))})
+        return sorted(
+            {*BUILT_IN, *_registered, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))}
+        )
 
 
 _lock = Lock()

@@ -1,4 +1,4 @@
-"""The action `shell`: run a program, take what it says, and end it in time."""
+"""The action `shell`: run a program, read its output, and kill it when its time is over."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any
 
 from limpet.errors import ActionFailed
 
-GRACE = 5.0
+PIPE_TIMEOUT = 5.0
 """Seconds to wait for what a killed program leaves in its pipes."""
 
+MAX_ERROR_LETTERS = 200
+"""How much of the last line of stderr a message shows."""
 
-def execute(
+
+def run_program(
     ctx: Any,
     command: list[Any] | None = None,
     script: str | None = None,
@@ -26,58 +29,63 @@ def execute(
 ) -> dict[str, Any]:
     """Run a program, or a script by the shell, and give its exit `code`, `stdout` and `stderr`.
 
-    Raises `ActionFailed` if it can't be started, takes too long or, with `check`, ends with another code than 0.
+    Raises `ActionFailed` if it can't be started, takes too long or, with `check`, ends with a code other than 0.
     """
     import subprocess
 
-    words = ["/bin/sh", "-c", script] if script is not None else [_word(each) for each in command or ()]
-    name = "the script" if script is not None else words[0]
+    if script is not None:
+        words = ["/bin/sh", "-c", script]
+        name = "the script"
+    else:
+        words = [_word(each) for each in command or ()]
+        name = words[0]  # without its arguments, which may be secret
+    added_variables = {key: _word(value) for key, value in (env or {}).items()}
     try:
         process = subprocess.Popen(
             words,
             cwd=cwd,
-            env={**os.environ, **{key: _word(value) for key, value in (env or {}).items()}},
+            env={**os.environ, **added_variables},
             stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,
+            start_new_session=True,  # a process group of its own, which can be killed as a whole
         )
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise ActionFailed("shell", f"{name!r} can't be started: {reason}") from problem
     try:
-        out, err = process.communicate(None if input is None else input.encode(), timeout)
+        stdout, stderr = process.communicate(None if input is None else input.encode(), timeout)
     except subprocess.TimeoutExpired as late:
-        _kill(process)
+        _kill_group(process)
         raise ActionFailed("shell", f"{name!r} took longer than {timeout} s, and was killed") from late
     finally:
-        _end(process)
-    said = _text(err)
+        _clean_up(process)
+    error_text = _decoded(stderr)
     if check and process.returncode:
-        lines = said.strip().splitlines()
-        last = f": {lines[-1][:200]}" if lines else ""
-        raise ActionFailed("shell", f"{name!r} ended with the exit code {process.returncode}{last}")
-    return {"code": process.returncode, "stdout": _text(out), "stderr": said}
+        lines = error_text.strip().splitlines()
+        last_line = f": {lines[-1][:MAX_ERROR_LETTERS]}" if lines else ""
+        raise ActionFailed("shell", f"{name!r} ended with the exit code {process.returncode}{last_line}")
+    return {"code": process.returncode, "stdout": _decoded(stdout), "stderr": error_text}
 
 
 def _word(value: Any) -> str:
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         return str(value)
-    raise ActionFailed("shell", f"an argument is a text or a number, not {type(value).__name__}")
+    raise ActionFailed("shell", f"an argument must be a text or a number, not {type(value).__name__}")
 
 
-def _text(data: bytes) -> str:
+def _decoded(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _end(process: Any) -> None:
-    """Leave nothing that runs, and nothing open."""
+def _clean_up(process: Any) -> None:
+    """Leave no running process and no open pipe, also if the wait was interrupted."""
     import subprocess
 
     if process.poll() is None:
-        _kill(process)
+        _kill_group(process)
         with suppress(subprocess.TimeoutExpired, ValueError):
-            process.communicate(timeout=GRACE)
+            process.communicate(timeout=PIPE_TIMEOUT)
         process.wait()
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
@@ -85,8 +93,8 @@ def _end(process: Any) -> None:
                 pipe.close()
 
 
-def _kill(process: Any) -> None:
-    """Kill a program and whatever it has started, which is all in one group."""
+def _kill_group(process: Any) -> None:
+    """Kill a program and all processes that it has started, which are in one group."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)

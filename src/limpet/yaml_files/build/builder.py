@@ -1,4 +1,8 @@
-"""From a file's values to a graph: what is left to check after the tables, and the calls that define it."""
+"""From the values of a file to a graph or workflow: what both builders share.
+
+The tables in `grammar/keys.py` have checked the file before. A builder checks what is left, by calling the methods
+that define a graph in Python, and notes each error at the place in the file that caused it.
+"""
 
 from __future__ import annotations
 
@@ -7,66 +11,82 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from limpet.yaml_files import node_functions as calls
-from limpet.yaml_files.actions.builtin import BUILT_IN
-from limpet.yaml_files.build.code import Code, Importing, stand_in
-from limpet.yaml_files.document import Value
-from limpet.yaml_files.grammar.value_types import is_template, shown
-from limpet.yaml_files.grammar.mistakes import Mistakes
-from limpet.yaml_files.templates import Compiler
 from limpet.errors import DefinitionError, LimpetError, UsageError, did_you_mean
-from limpet.graphs.retry import Retry
 from limpet.graphs.reducers import append, merge
+from limpet.graphs.retry import Retry
 from limpet.graphs.schema import read_schema
 from limpet.journal.encoding.copies import detached_value
+from limpet.yaml_files.actions.builtin import BUILT_IN
+from limpet.yaml_files.build.code import CodeSource, ImportedCode, stand_in
+from limpet.yaml_files.document import Value
+from limpet.yaml_files.grammar.mistakes import Mistakes
+from limpet.yaml_files.grammar.value_types import is_template, shown
+from limpet.yaml_files.node_functions import BoundAction, renamed_keys
+from limpet.yaml_files.templates import TemplateCompiler
 
-TYPES: Mapping[str, Any] = {
-    "any": Any, "bool": bool, "bytes": bytes, "dict": dict, "float": float, "int": int, "list": list, "set": set,
-    "str": str, "tuple": tuple,
-}  # fmt: skip
-REDUCERS: Mapping[str, Callable[..., Any]] = {"append": append, "merge": merge}
-_REDUCED = {"append": "list", "merge": "dict"}
-_WRITTEN = {
-    "bool": (bool,), "dict": (dict,), "float": (int, float), "int": (int,), "list": (list,), "str": (str,),
-}  # fmt: skip
-"""What a default of a type is in a file; of others, there is nothing like them there."""
+TYPE_OF_WORD: Mapping[str, Any] = {
+    "any": Any,
+    "bool": bool,
+    "bytes": bytes,
+    "dict": dict,
+    "float": float,
+    "int": int,
+    "list": list,
+    "set": set,
+    "str": str,
+    "tuple": tuple,
+}
+REDUCER_OF_WORD: Mapping[str, Callable[..., Any]] = {"append": append, "merge": merge}
+_TYPE_OF_REDUCER = {"append": "list", "merge": "dict"}
+_DEFAULT_TYPES = {
+    "bool": (bool,),
+    "dict": (dict,),
+    "float": (int, float),
+    "int": (int,),
+    "list": (list,),
+    "str": (str,),
+}
+"""The types of a default in a file. YAML has no bytes, sets and tuples, so any default is taken for these."""
 
 
-class Inside(NamedTuple):
-    """A graph inside of another one, and the interrupts that it asks for itself."""
+class NestedGraph(NamedTuple):
+    """A graph inside another one, and the interrupts that it declares itself."""
 
     graph: Any
-    before: list[str]
-    after: list[str]
+    interrupt_before: list[str]
+    interrupt_after: list[str]
 
 
-class Site(NamedTuple):
-    """Where something is built: the mistakes of its file, where code comes from, and the files that it is inside of.
+class BuildContext(NamedTuple):
+    """What a builder works with: the mistakes of its file, the source of code, and the files around it.
 
-    `partial` says that the tables have found mistakes, so that some of the file is left out, and not all that seems
-    to be missing is.
+    `is_partial` says that the tables have found mistakes. Parts of the file are then left out, and what seems to be
+    missing may be in them.
     """
 
     mistakes: Mistakes
-    code: Code
+    code: CodeSource
     directory: Path
-    within: tuple[Path, ...]
-    partial: bool
+    outer_files: tuple[Path, ...]
+    is_partial: bool
 
 
-class Building:
+class DeclarationBuilder:
     """What building a graph and building a workflow have in common."""
 
     variables: tuple[str, ...]
     kind: str
 
-    def __init__(self, value: Value, site: Site) -> None:
-        self.value, self.site = value, site
-        self.mistakes, self.code, self.partial = site.mistakes, site.code, site.partial
-        self.compiler = Compiler(site.mistakes, self.variables)
+    def __init__(self, value: Value, context: BuildContext) -> None:
+        self.value = value
+        self.context = context
+        self.mistakes = context.mistakes
+        self.code = context.code
+        self.is_partial = context.is_partial
+        self.compiler = TemplateCompiler(context.mistakes, self.variables)
 
     def attempt(self, place: Value, call: Callable[[], Any], otherwise: Any = None) -> Any:
-        """What a call gives; or something else, if it raises an error of ours, which is noted at this place."""
+        """The result of a call. If it raises an error of Limpet, notes it at this place and gives `otherwise`."""
         try:
             return call()
         except DefinitionError as problem:
@@ -77,30 +97,30 @@ class Building:
         return otherwise
 
     def import_modules(self) -> None:
-        """Import what the file lists, if this is to run."""
-        for each in self.value.all("imports"):
+        """Import the modules that the file lists, if the graph is built to run."""
+        for each in self.value.items("imports"):
             if isinstance(each.data, str):
-                self.attempt(each, partial(self.code.load, each.data))
+                self.attempt(each, partial(self.code.load_module, each.data))
 
-    def work_of(self, each: Value, owner: str) -> Any:
-        """What a node or task does: a `Work`, a function, an `Inside`; None if it does nothing, or can't be told."""
-        if (run := each.get("run")) is not None:
-            return self.referred(run)
-        if (inside := each.get("graph")) is not None:
-            return self.inside(inside)
-        if (prompt := each.get("prompt")) is not None:
-            given = (
-                prompt
-                if isinstance(prompt.data, dict)
-                else Value({"text": prompt}, prompt.line, prompt.column)
-            )
-            return self._work("prompt", given, prompt, owner)
-        if (uses := each.text("uses")) is not None:
-            return self._work(uses, each.get("with") or Value({}), each.at("uses"), owner)
+    def work_of(self, declared: Value, owner: str) -> Any:
+        """What a node or task does: a `BoundAction`, a function, or a `NestedGraph`; None if it does nothing."""
+        run = declared.get("run")
+        if run is not None:
+            return self.object_at(run)
+        graph = declared.get("graph")
+        if graph is not None:
+            return self.nested_graph(graph)
+        prompt = declared.get("prompt")
+        if prompt is not None:
+            arguments = prompt if isinstance(prompt.data, dict) else prompt.with_data({"text": prompt})
+            return self._action("prompt", arguments, prompt, owner)
+        uses = declared.text("uses")
+        if uses is not None:
+            return self._action(uses, declared.get("with") or Value({}), declared.place_of("uses"), owner)
         return None
 
-    def _work(self, name: str, given: Value, place: Value, owner: str) -> Any:
-        if name in BUILT_IN and BUILT_IN[name].of_graphs and self.kind == "workflow":
+    def _action(self, name: str, given: Value, place: Value, owner: str) -> BoundAction | Callable[..., Any]:
+        if name in BUILT_IN and BUILT_IN[name].for_graphs_only and self.kind == "workflow":
             self.mistakes.note(
                 place, f"the action {name!r} is for graphs; a workflow has checkpoints of its own"
             )
@@ -108,122 +128,147 @@ class Building:
         if not isinstance(given.data, dict):
             return stand_in(name)
         arguments = {str(key): self.compiler.data(value, owner) for key, value in given.data.items()}
-        made = self.attempt(place, lambda: self.code.work(name, arguments, self.variables, owner))
-        return made if made is not None else stand_in(name)
+        bound: BoundAction | None = self.attempt(
+            place, lambda: self.code.bound_action(name, arguments, self.variables, owner)
+        )
+        return bound or stand_in(name)
 
-    def referred(self, value: Value) -> Any:
-        """What a reference leads to; a stand-in if that can't be had."""
+    def object_at(self, value: Value) -> Any:
+        """The object that a reference names; a stand-in if it can't be imported."""
         if not isinstance(value.data, str):
             return stand_in("it")
-        return self.attempt(value, partial(self.code.named, value.data), stand_in(value.data))
+        return self.attempt(value, partial(self.code.object_at, value.data), stand_in(value.data))
 
-    def inside(self, value: Value) -> Inside | None:
-        """A graph inside this one: declared right here, or in a file beside this one."""
-        from limpet.yaml_files.loading import build_file, build_here
+    def nested_graph(self, value: Value) -> NestedGraph | None:
+        """A graph inside this one: declared inline, or in a file whose path is relative to this file."""
+        from limpet.yaml_files.loading import build_file, build_inline
 
         if isinstance(value.data, dict):
-            return build_here(value, self.site)
+            return build_inline(value, self.context)
         if not isinstance(value.data, str):
             return None
-        path = self.site.directory / value.data
-        found: Inside | None = self.attempt(value, lambda: build_file(path, self.site))
-        return found
+        path = self.context.directory / value.data
+        nested: NestedGraph | None = self.attempt(value, lambda: build_file(path, self.context))
+        return nested
 
-    def policy(self, each: Value) -> dict[str, Any]:
+    def retry_and_timeout(self, declared: Value) -> dict[str, Any]:
         """The retry and timeout of a node or task."""
-        if self.partial:
+        if self.is_partial:
             return {}
-        found: dict[str, Any] = {}
-        if (retry := each.get("retry")) is not None:
-            found["retry"] = self.attempt(retry, lambda: self._retry(retry))
-        if (timeout := each.get("timeout")) is not None:
-            found["timeout"] = timeout.data
-        return found
+        options: dict[str, Any] = {}
+        retry = declared.get("retry")
+        if retry is not None:
+            options["retry"] = self.attempt(retry, lambda: self._retry(retry))
+        timeout = declared.get("timeout")
+        if timeout is not None:
+            options["timeout"] = timeout.data
+        return options
 
     def _retry(self, value: Value) -> Retry | int:
         if not isinstance(value.data, dict):
             return int(value.data)
-        given = value.plain()
-        on = given.pop("on", None)
+        options = value.plain_data()
+        on = options.pop("on", None)
         if on is None:
-            return Retry(**given)
+            return Retry(**options)
         names = [on] if isinstance(on, str) else on
-        return Retry(**given, on=tuple(self.code.exception(name) for name in names))
+        return Retry(**options, on=tuple(self.code.exception(name) for name in names))
 
     def schema(self) -> tuple[Any, dict[str, Callable[[], Any]]]:
-        """What the state holds, as a schema is given in Python, and where keys start that say so."""
+        """The schema of the state, as Python code would give it, and the functions that make the defaults of keys."""
         value = self.value.get("state") or self.value.get("state_schema")
-        if value is None or self.partial:
+        if value is None or self.is_partial:
             return None, {}
         if isinstance(value.data, str):
-            found = self.referred(value)
-            if not isinstance(self.code, Importing) or not self.attempt(value, lambda: read_schema(found)):
-                return None, {}
-            return found, {}
+            return self._schema_class(value), {}
         keys: dict[str, Any] = {}
         defaults: dict[str, Callable[[], Any]] = {}
-        for key, each in value.data.items():
-            keys[key] = self._key(each)
-            self._check_key(key, each)
-            if (default := each.get("default")) is not None:
-                defaults[key] = partial(detached_value, default.plain())
+        for key, declared in value.data.items():
+            keys[key] = self._key_type(declared)
+            self._check_key(key, declared)
+            default = declared.get("default")
+            if default is not None:
+                # Each run gets a copy of its own: a node may change a list in place.
+                defaults[key] = partial(detached_value, default.plain_data())
         return keys, defaults
 
-    def _key(self, value: Value) -> Any:
-        kind = value if isinstance(value.data, str) else value.get("type")
-        found = Any if kind is None else TYPES[kind.data] if kind.data in TYPES else self._class(kind)
-        reducer = value.get("reducer")
+    def _schema_class(self, value: Value) -> Any:
+        found = self.object_at(value)
+        if not isinstance(self.code, ImportedCode):
+            return None
+        is_schema = self.attempt(value, lambda: read_schema(found))
+        return found if is_schema else None
+
+    def _key_type(self, declared: Value) -> Any:
+        type_name = declared if isinstance(declared.data, str) else declared.get("type")
+        reducer = declared.get("reducer")
+        if type_name is not None:
+            key_type = self._type_named(type_name)
+        elif reducer is not None and reducer.data in _TYPE_OF_REDUCER:
+            key_type = TYPE_OF_WORD[_TYPE_OF_REDUCER[reducer.data]]
+        else:
+            key_type = Any
         if reducer is None:
-            return found
-        how = REDUCERS.get(reducer.data) or self._reducer(reducer)
-        if kind is None and reducer.data in REDUCERS:
-            found = list if reducer.data == "append" else dict
-        return Annotated[found, how]
+            return key_type
+        return Annotated[key_type, self._reducer(reducer)]
 
-    def _check_key(self, key: str, value: Value) -> None:
-        """What a key says of itself fits together."""
-        reducer, kind, default = value.text("reducer"), value.text("type"), value.get("default")
-        wanted = _REDUCED.get(reducer or "")
-        if wanted is not None and kind not in (None, "any", wanted) and ":" not in kind:
-            self.mistakes.note(value.at("reducer"), f"{reducer} adds to a {wanted}, and {key} is {kind}")
-        fitting = _WRITTEN.get(kind or wanted or "")
-        if default is not None and fitting is not None and type(default.data) not in fitting:
-            told = f"the default of {key} is {shown(default)}, and its type is {kind or wanted}"
-            self.mistakes.note(default, told)
-
-    def _class(self, value: Value) -> Any:
-        before, found = len(self.mistakes), self.referred(value)
+    def _type_named(self, value: Value) -> Any:
+        if value.data in TYPE_OF_WORD:
+            return TYPE_OF_WORD[value.data]
+        mistakes_before = len(self.mistakes)
+        found = self.object_at(value)
         if isinstance(found, type):
             return found
-        if isinstance(self.code, Importing) and len(self.mistakes) == before:
-            self.mistakes.note(value, f"{value.data!r} is no class")
+        if isinstance(self.code, ImportedCode) and len(self.mistakes) == mistakes_before:
+            self.mistakes.note(value, f"{value.data!r} is not a class")
         return Any
 
     def _reducer(self, value: Value) -> Any:
-        found = self.referred(value)
-        if not isinstance(self.code, Importing):
-            found.__name__ = value.data.rpartition(":")[2].rpartition(".")[2]  # which the fingerprint has
+        if value.data in REDUCER_OF_WORD:
+            return REDUCER_OF_WORD[value.data]
+        found = self.object_at(value)
+        if not isinstance(self.code, ImportedCode):
+            # The plan's fingerprint contains the reducer's name, so the stand-in needs the right one.
+            found.__name__ = value.data.rpartition(":")[2].rpartition(".")[2]
         elif not callable(found) or isinstance(found, type):
-            self.mistakes.note(value, f"{value.data!r} is no function (old, new)")
+            self.mistakes.note(value, f"{value.data!r} is not a function (old, new)")
             return append
         return found
 
-    def passing(self, each: Value, side: str, owner: str) -> Any:
-        """What passes in or out of a graph inside: `{new: old}`, or a function if a template has a part in it."""
-        value = each.get(side)
-        if value is None or self.partial:
+    def _check_key(self, key: str, declared: Value) -> None:
+        """Note where the type, the reducer and the default of a key don't fit together."""
+        reducer = declared.text("reducer")
+        type_name = declared.text("type")
+        default = declared.get("default")
+        reduced_type = _TYPE_OF_REDUCER.get(reducer or "")
+        is_class = type_name is not None and ":" in type_name
+        if reduced_type is not None and not is_class and type_name not in (None, "any", reduced_type):
+            self.mistakes.note(
+                declared.place_of("reducer"), f"{reducer} adds to a {reduced_type}, and {key} is {type_name}"
+            )
+        known_type = type_name or reduced_type or ""
+        default_types = _DEFAULT_TYPES.get(known_type)
+        if default is not None and default_types is not None and type(default.data) not in default_types:
+            self.mistakes.note(
+                default, f"the default of {key} is {shown(default)}, and its type is {known_type}"
+            )
+
+    def key_mapping(self, declared: Value, side: str, owner: str) -> Any:
+        """The inputs or outputs of a nested graph: `{new: old}`, or a function if there are templates."""
+        value = declared.get(side)
+        if value is None or self.is_partial:
             return None
         if not any(is_template(part.data) for part in value.data.values()):
-            return value.plain()
-        compiler = Compiler(self.mistakes, ("state",))
-        return calls.passing({key: compiler.data(part, owner) for key, part in value.data.items()})
+            return value.plain_data()
+        compiler = TemplateCompiler(self.mistakes, ("state",))
+        return renamed_keys({key: compiler.data(part, owner) for key, part in value.data.items()})
 
     def settings(self, names: Iterable[str]) -> dict[str, Any]:
-        """What `config` has of these."""
+        """Those of the named settings that `config` has."""
         config = self.value.get("config")
-        if config is None or self.partial:
+        if config is None or self.is_partial:
             return {}
-        return {name: config.data[name].plain() for name in names if name in config.data}
+        return {name: config.data[name].plain_data() for name in names if name in config.data}
 
 
 def check_settings(given: Iterable[str], known: Iterable[str]) -> None:
@@ -231,5 +276,5 @@ def check_settings(given: Iterable[str], known: Iterable[str]) -> None:
     names = [name for name in known if name != "self"]
     for name in given:
         if name not in names:
-            near = did_you_mean(name, names) or f"; there are {', '.join(names)}"
-            raise UsageError(f"there is no setting {name!r}{near}")
+            hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+            raise UsageError(f"there is no setting {name!r}{hint}")

@@ -1,81 +1,83 @@
-"""Where a builder gets code from: by importing what the file names, or not at all."""
+"""Where a builder gets code: `ImportedCode` imports what the file names, `StandInCode` imports nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from limpet.yaml_files.actions.registry import find_action, known_actions, no_action
-from limpet.yaml_files.actions.builtin import BUILT_IN
-from limpet.yaml_files.node_functions import Work, bound
-from limpet.yaml_files.build.references import exception, imported, referred
 from limpet.errors import UsageError
+from limpet.yaml_files.actions.builtin import BUILT_IN
+from limpet.yaml_files.actions.registry import find_action, known_actions, unknown_action_message
+from limpet.yaml_files.build.references import import_exception, import_named_module, import_reference
+from limpet.yaml_files.node_functions import BoundAction, bind_action
 
 
-class Code(Protocol):
-    """What a builder asks for. Each raises `UsageError` for what isn't there."""
+class CodeSource(Protocol):
+    """What a builder needs. Each method raises `UsageError` for what doesn't exist."""
 
-    def load(self, module: str) -> None:
+    def load_module(self, module: str) -> None:
         """Import a module that the file lists."""
 
-    def named(self, reference: str) -> Any:
-        """What `module:name` leads to."""
+    def object_at(self, reference: str) -> Any:
+        """The object that `module:name` names."""
 
     def exception(self, name: str) -> type[Exception]:
-        """An exception class, by its name."""
+        """An exception class by its name."""
 
-    def work(
+    def bound_action(
         self, name: str, arguments: Mapping[str, Any], variables: tuple[str, ...], owner: str
-    ) -> Work | None:
-        """An action with its arguments; None if that can't be told."""
+    ) -> BoundAction | None:
+        """An action with its arguments; None if its function isn't imported."""
 
 
-class Importing:
+class ImportedCode:
     """Imports what the file names."""
 
-    def load(self, module: str) -> None:
-        imported(module)
+    def load_module(self, module: str) -> None:
+        import_named_module(module)
 
-    def named(self, reference: str) -> Any:
-        return referred(reference)
+    def object_at(self, reference: str) -> Any:
+        return import_reference(reference)
 
     def exception(self, name: str) -> type[Exception]:
-        return exception(name)
+        return import_exception(name)
 
-    def work(self, name: str, arguments: Mapping[str, Any], variables: tuple[str, ...], owner: str) -> Work:
-        return bound(find_action(name), arguments, variables, owner)
+    def bound_action(
+        self, name: str, arguments: Mapping[str, Any], variables: tuple[str, ...], owner: str
+    ) -> BoundAction:
+        return bind_action(find_action(name), arguments, variables, owner)
 
 
-class Sketching:
-    """Imports nothing of the file's: every function is a stand-in, which can't be run."""
+class StandInCode:
+    """Imports nothing that the file names: every function is a stand-in, which can't be run."""
 
     def __init__(self) -> None:
-        self.open = False
-        """Whether modules that aren't imported may have actions that aren't known."""
+        self.has_unread_modules = False
+        """Whether the file lists modules, which may register actions that aren't known here."""
 
-    def load(self, module: str) -> None:
-        self.open = True
+    def load_module(self, module: str) -> None:
+        self.has_unread_modules = True
 
-    def named(self, reference: str) -> Any:
+    def object_at(self, reference: str) -> Any:
         return stand_in(reference)
 
     def exception(self, name: str) -> type[Exception]:
-        return Exception if ":" in name else exception(name)
+        return Exception if ":" in name else import_exception(name)
 
-    def work(
+    def bound_action(
         self, name: str, arguments: Mapping[str, Any], variables: tuple[str, ...], owner: str
-    ) -> Work | None:
-        if name not in BUILT_IN and name not in known_actions() and not self.open:
-            raise UsageError(no_action(name))
+    ) -> BoundAction | None:
+        if name not in BUILT_IN and name not in known_actions() and not self.has_unread_modules:
+            raise UsageError(unknown_action_message(name))
         return None
 
 
 def stand_in(what: str) -> Callable[..., Any]:
-    """A function in place of one that isn't imported."""
+    """A function in place of one that isn't imported. Raises `UsageError` when it is called."""
 
-    def not_imported(**anything: Any) -> Any:
+    def not_imported(**_: Any) -> Any:
         raise UsageError(
-            f"this graph was only read, and {what} isn't imported; limpet.load(…) builds it to be run"
+            f"this graph was only checked, and {what} isn't imported; limpet.load(…) builds a graph that runs"
         )
 
     return not_imported

@@ -1,4 +1,4 @@
-"""Graphs whose runs go on from a checkpoint that was named beforehand."""
+"""Graphs whose runs resume from a checkpoint that the file, or the caller of `load`, names."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any
 from limpet.errors import UsageError
 
 if TYPE_CHECKING:
-    from limpet.graph_methods import GraphMethods
     from limpet.engine.sessions.session import Session
+    from limpet.graph_methods import GraphMethods
 
-    _Runs = GraphMethods[Any]
+    _Base = GraphMethods[Any]
 else:
-    _Runs = object
+    _Base = object
 
 
-class FromCheckpoint(_Runs):
-    """A graph that may have a `checkpoint`: then a run that is started without naming one goes on from there.
+class ResumesFromCheckpoint(_Base):
+    """A graph that may have a `default_checkpoint`. A run that is started without a checkpoint then resumes from it.
 
-    `invoke`, `stream` and `execute` do so, and their async forms; what they are given is merged into the saved state.
+    This holds for `invoke`, `stream` and `execute`, and for their async forms. Their input is merged into the saved
+    state.
     """
 
-    checkpoint_named: str | os.PathLike[str] | None = None
-    """The path of a checkpoint file, or the id of a checkpoint; None if runs start anew."""
+    default_checkpoint: str | os.PathLike[str] | None = None
+    """The path of a checkpoint file, or the id of a checkpoint; None if runs start at the beginning."""
 
     def _prepare(
         self,
@@ -35,11 +36,11 @@ class FromCheckpoint(_Runs):
         tags: Iterable[str],
         stream: bool,
     ) -> tuple[str, Callable[[], Session]]:
-        if checkpoint is None and self.checkpoint_named is not None:
+        if checkpoint is None and self.default_checkpoint is not None:
             if run_id is not None:
                 raise UsageError(
-                    f"runs of this graph go on from the checkpoint {str(self.checkpoint_named)!r}, which belongs to "
-                    "its run: leave out run_id, or load the graph without the checkpoint"
+                    f"runs of this graph resume from the checkpoint {str(self.default_checkpoint)!r}, which belongs "
+                    "to its run: leave out run_id, or load the graph without the checkpoint"
                 )
-            checkpoint = self.checkpoint_named
+            checkpoint = self.default_checkpoint
         return super()._prepare(input, config, checkpoint, run_id, tags, stream)

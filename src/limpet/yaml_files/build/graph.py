@@ -1,28 +1,35 @@
-"""A declared graph: nodes, the ways between them, and where it begins, ends and stops."""
+"""Builds a graph from a file: nodes, the ways between them, and where it begins, ends and stops."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from inspect import signature
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from limpet.yaml_files import node_functions as calls
-from limpet.yaml_files.build.builder import Building, Inside, Site, check_settings
-from limpet.yaml_files.node_functions import AT_EDGES, IN_GRAPHS, Work
-from limpet.yaml_files.document import Value
-from limpet.yaml_files.grammar.keys import ENDS
-from limpet.yaml_files.grammar.value_types import is_template
-from limpet.yaml_files.build.from_checkpoint import FromCheckpoint
-from limpet.yaml_files.templates import Compiler
 from limpet.errors import DefinitionError
-from limpet.graphs.validation import DEAD_END, NO_EXIT, NO_NODE
 from limpet.graphs.plan import END, START
+from limpet.graphs.validation import DEAD_END, NO_EXIT, NO_NODE
 from limpet.state_graph import StateGraph
+from limpet.yaml_files.build.builder import BuildContext, DeclarationBuilder, NestedGraph, check_settings
+from limpet.yaml_files.build.from_checkpoint import ResumesFromCheckpoint
+from limpet.yaml_files.document import Value
+from limpet.yaml_files.grammar.keys import BOUNDARY_NAMES
+from limpet.yaml_files.grammar.value_types import is_template
+from limpet.yaml_files.node_functions import (
+    EDGE_VARIABLES,
+    GRAPH_VARIABLES,
+    BoundAction,
+    edge_choice,
+    edge_predicate,
+    map_items,
+    node_function,
+)
+from limpet.yaml_files.templates import Template, TemplateCompiler
 
-_SETTINGS = (
+_COMPILE_SETTINGS = (
     "store",
     "checkpoint_dir",
     "interval",
@@ -32,132 +39,158 @@ _SETTINGS = (
     "on_save_error",
     "keep",
 )
-_BOUNDARIES = dict(zip(ENDS, (START, END, START, END), strict=True))
-_WORDED = {
-    NO_EXIT: "no exit point: say where the run may end, by finish: name or a way to END",
-}
+_BOUNDARIES = dict(zip(BOUNDARY_NAMES, (START, END, START, END), strict=True))
 
 
-class DeclaredGraph(FromCheckpoint, StateGraph):
-    """A `StateGraph` that came from a file. Its runs go on from a checkpoint, if the file or `load` names one."""
+class DeclaredGraph(ResumesFromCheckpoint, StateGraph):
+    """A `StateGraph` from a file. Its runs resume from a checkpoint if the file or `load` names one."""
 
 
-class GraphBuilding(Building):
-    """One graph while it is built."""
+class _DeclaredWay(NamedTuple):
+    """A way out of a node: the node's name, the mapping that describes the way, and its place for messages."""
 
-    variables = IN_GRAPHS
+    source: str
+    way: Value
+    place: Value
+
+
+class GraphBuilder(DeclarationBuilder):
+    """Builds one graph."""
+
+    variables = GRAPH_VARIABLES
     kind = "graph"
 
-    def __init__(self, value: Value, site: Site) -> None:
-        super().__init__(value, site)
-        self.at_edges = Compiler(site.mistakes, AT_EDGES)
-        self.stops: tuple[list[str], list[str]] = ([], [])
+    def __init__(self, value: Value, context: BuildContext) -> None:
+        super().__init__(value, context)
+        self.edge_compiler = TemplateCompiler(context.mistakes, EDGE_VARIABLES)
+        self.interrupt_before: list[str] = []
+        self.interrupt_after: list[str] = []
         self.places: dict[tuple[str, str], Value] = {}
-        self.nameless = False
+        """Where nodes (name, "") and ways (source, target) are in the file."""
+        self.has_nameless_nodes = False
 
     def define(self, name: str) -> DeclaredGraph:
-        """The graph, with all of its nodes and ways. Notes what is wrong with it."""
+        """The graph with all of its nodes and ways. Notes its mistakes."""
         self.import_modules()
         schema, defaults = self.schema()
-        given = self.settings(("max_iterations", "observers"))
+        options = self.settings(("max_iterations", "observers"))
         graph: DeclaredGraph = self.attempt(
-            self.value.at("config"),
-            lambda: DeclaredGraph(schema, name=name, **given),
+            self.value.place_of("config"),
+            lambda: DeclaredGraph(schema, name=name, **options),
             DeclaredGraph(name=name),
         )
         if defaults:
             graph.schema = graph.schema._replace(defaults={**graph.schema.defaults, **defaults})
-        for each in self.value.all("nodes"):
-            self._add_node(graph, each)
+        for declared in self.value.items("nodes"):
+            self._add_node(graph, declared)
         self._add_ways(graph)
         self._check(graph)
         return graph
 
     def interrupts(self) -> tuple[list[str], list[str]]:
-        """Where it stops: what nodes say themselves, and what `config` says."""
-        said = self.settings(("interrupt_before", "interrupt_after"))
-        before, after = self.stops
-        return [*before, *said.get("interrupt_before", ())], [*after, *said.get("interrupt_after", ())]
+        """The nodes before and after which runs stop, as nodes and `config` name them."""
+        settings = self.settings(("interrupt_before", "interrupt_after"))
+        before = [*self.interrupt_before, *settings.get("interrupt_before", ())]
+        after = [*self.interrupt_after, *settings.get("interrupt_after", ())]
+        return before, after
 
     def compile(self, graph: DeclaredGraph, overrides: Mapping[str, Any]) -> None:
-        """Fix how it runs, as `config` says unless somebody says otherwise."""
+        """Compile the graph with the settings of `config`, and those of the caller in place of them."""
         check_settings(overrides, signature(StateGraph.compile).parameters)
         before, after = self.interrupts()
-        stops = {"interrupt_before": before, "interrupt_after": after}
-        given = {**self.settings(_SETTINGS), **stops, **overrides}
-        self.attempt(self.value.at("config"), lambda: graph.compile(**given))
+        settings = {
+            **self.settings(_COMPILE_SETTINGS),
+            "interrupt_before": before,
+            "interrupt_after": after,
+            **overrides,
+        }
+        self.attempt(self.value.place_of("config"), lambda: graph.compile(**settings))
 
-    def _add_node(self, graph: DeclaredGraph, each: Value) -> None:
-        name = each.text("name")
-        if not name or name in ENDS or "/" in name:
-            self.nameless = True
+    def _add_node(self, graph: DeclaredGraph, declared: Value) -> None:
+        name = declared.text("name")
+        if not name or name in BOUNDARY_NAMES or "/" in name:
+            self.has_nameless_nodes = True
             return
         owner = f"node {name!r}"
-        there = (name, "") in self.places
-        self.places.setdefault((name, ""), each.at("name"))
-        work, options = self.work_of(each, owner), self.policy(each)
-        if isinstance(work, Work):
-            work = calls.node_function(work, each.text("output"))
-        elif isinstance(work, Inside):
-            for side in ("inputs", "outputs"):
-                options[side] = self.passing(each, side, owner)
-            self._stop_inside(name, work)
+        place = declared.place_of("name")
+        is_repeated = (name, "") in self.places
+        self.places.setdefault((name, ""), place)
+        work = self.work_of(declared, owner)
+        options = self.retry_and_timeout(declared)
+        if isinstance(work, BoundAction):
+            work = node_function(work, declared.text("output"))
+        elif isinstance(work, NestedGraph):
+            options["inputs"] = self.key_mapping(declared, "inputs", owner)
+            options["outputs"] = self.key_mapping(declared, "outputs", owner)
+            self._add_nested_interrupts(name, work)
             work = work.graph
-        for when in each.all("interrupt"):
-            if when.data in ("before", "after"):
-                self.stops[when.data == "after"].append(name)
-        if self.attempt(each.at("name"), lambda: graph.add_node(name, work, **options)) is None and not there:
+        for when in declared.items("interrupt"):
+            if when.data == "before":
+                self.interrupt_before.append(name)
+            elif when.data == "after":
+                self.interrupt_after.append(name)
+        added = self.attempt(place, lambda: graph.add_node(name, work, **options))
+        if added is None and not is_repeated:
+            # An empty node in its place: else each edge to it would be a second mistake.
             with suppress(DefinitionError):
-                graph.add_node(name)  # so that nobody misses it as well
+                graph.add_node(name)
 
-    def _stop_inside(self, name: str, inside: Inside) -> None:
-        for mine, theirs in zip(self.stops, (inside.before, inside.after), strict=True):
-            mine += [f"{name}/{each}" for each in theirs]
+    def _add_nested_interrupts(self, name: str, nested: NestedGraph) -> None:
+        self.interrupt_before += [f"{name}/{each}" for each in nested.interrupt_before]
+        self.interrupt_after += [f"{name}/{each}" for each in nested.interrupt_after]
 
     def _add_ways(self, graph: DeclaredGraph) -> None:
-        edges = [(edge.text("from") or "", edge, edge.at("from")) for edge in self.value.all("edges")]
+        edges = [
+            _DeclaredWay(edge.text("from") or "", edge, edge.place_of("from"))
+            for edge in self.value.items("edges")
+        ]
         gotos = self._gotos()
-        sources = {source for source, _, _ in edges}
-        for source, _, place in gotos:
-            if source in sources:
+        edge_sources = {edge.source for edge in edges}
+        for goto in gotos:
+            if goto.source in edge_sources:
                 self.mistakes.note(
-                    place, f"node {source!r} has a goto and edges; say what follows it in one place"
+                    goto.place, f"node {goto.source!r} has a goto and edges; say what follows it in one place"
                 )
-        for source, way, place in [*edges, *gotos]:
-            if source:
-                self._add_way(graph, _BOUNDARIES.get(source, source), way, place)
+        for declared in (*edges, *gotos):
+            if declared.source:
+                source = _BOUNDARIES.get(declared.source, declared.source)
+                self._add_way(graph, declared._replace(source=source))
         entry = self.value.get("entry")
         if entry is not None and isinstance(entry.data, str):
             self._connect(graph, START, entry.data, entry)
-        for finish in self.value.all("finish"):
+        for finish in self.value.items("finish"):
             if isinstance(finish.data, str):
                 self._connect(graph, finish.data, END, finish)
         if not edges and not gotos:
-            self._chain(graph)
-        if entry is None and not sources & {"START", START}:
+            self._connect_in_order(graph)
+        if entry is None and not edge_sources & {"START", START}:
             self._enter_first(graph)
 
-    def _gotos(self) -> list[tuple[str, Value, Value]]:
-        """What nodes say follows them; a bare name is a way there."""
-        found = []
-        for node in self.value.all("nodes"):
-            for way in node.all("goto"):
-                where = way if isinstance(way.data, dict) else Value({"to": way}, way.line, way.column)
-                found.append((node.text("name") or "", where, way))
-        return found
+    def _gotos(self) -> list[_DeclaredWay]:
+        """The ways that nodes declare themselves; a bare name is a way to that node."""
+        gotos = []
+        for node in self.value.items("nodes"):
+            for place in node.items("goto"):
+                way = place if isinstance(place.data, dict) else place.with_data({"to": place})
+                gotos.append(_DeclaredWay(node.text("name") or "", way, place))
+        return gotos
 
-    def _chain(self, graph: DeclaredGraph) -> None:
-        """Without a word on what follows what, nodes follow each other as they are listed."""
-        names = [(name, each) for each in self.value.all("nodes") if (name := each.text("name"))]
-        for (name, each), (following, _) in pairwise(names):
-            self._connect(graph, name, following, each)
-        if names and self.value.get("finish") is None:
-            self._connect(graph, names[-1][0], END, names[-1][1])
+    def _connect_in_order(self, graph: DeclaredGraph) -> None:
+        """Without edges and gotos, nodes follow each other in the order of the list."""
+        named = [
+            (name, declared) for declared in self.value.items("nodes") if (name := declared.text("name"))
+        ]
+        for (name, declared), (following, _) in pairwise(named):
+            self._connect(graph, name, following, declared)
+        if named and self.value.get("finish") is None:
+            last_name, last = named[-1]
+            self._connect(graph, last_name, END, last)
 
     def _enter_first(self, graph: DeclaredGraph) -> None:
-        """Without a word on where it begins, a run begins at the node that is listed first."""
-        first = next(iter(self.value.all("nodes")), None)
-        if first is not None and (name := first.text("name")):
+        """Without an entry, a run begins at the first node of the list."""
+        first = next(iter(self.value.items("nodes")), None)
+        name = first.text("name") if first is not None else None
+        if first is not None and name:
             self._connect(graph, START, name, first)
 
     def _connect(
@@ -170,99 +203,128 @@ class GraphBuilding(Building):
             return
         self.attempt(place, lambda: graph.add_edge(source, target, predicate))
 
-    def _add_way(self, graph: DeclaredGraph, source: str, way: Value, place: Value) -> None:
+    def _add_way(self, graph: DeclaredGraph, declared: _DeclaredWay) -> None:
+        source, way, place = declared
         self.places.setdefault((source, ""), place)
-        owner = f"the way from {source!r}"
-        if (to := way.text("to")) is not None:
-            self._connect(
-                graph, source, to, way.at("to"), self._asked(way, "condition", calls.predicate, owner)
-            )
+        target = way.text("to")
+        if target is not None:
+            predicate = self._edge_function(declared, "condition", edge_predicate)
+            self._connect(graph, source, target, way.place_of("to"), predicate)
         elif source == START:
             self.mistakes.note(place, "START leads to one node: {from: START, to: name}")
         elif way.get("choose") is not None:
-            self._add_choice(graph, source, way, owner)
+            self._add_choice(graph, declared)
         elif way.get("parallel") is not None:
             self._add_parallel(graph, source, way)
-        elif way.get("each") is not None and not self.partial:
-            self._add_map(graph, source, way, owner)
+        elif way.get("each") is not None and not self.is_partial:
+            self._add_map(graph, source, way)
 
-    def _asked(self, way: Value, key: str, made: Any, owner: str) -> Any:
-        value = way.get(key)
+    def _edge_function(self, declared: _DeclaredWay, key: str, make: Callable[[Template], Any]) -> Any:
+        value = declared.way.get(key)
         if value is None or not isinstance(value.data, str):
             return None
-        template = self.at_edges.expression(value, f"{owner}, {key}")
-        return None if template is None else made(template)
+        template = self.edge_compiler.expression(value, f"{_way_owner(declared.source)}, {key}")
+        return None if template is None else make(template)
 
-    def _add_choice(self, graph: DeclaredGraph, source: str, way: Value, owner: str) -> None:
+    def _add_choice(self, graph: DeclaredGraph, declared: _DeclaredWay) -> None:
+        source, way, _ = declared
         cases = way.get("cases")
-        names = cases is None or not isinstance(cases.data, dict)
-        choose = self._asked(way, "choose", partial(calls.choice, names=names), owner)
-        if cases is not None and isinstance(cases.data, dict):
-            listed = list(cases.data.values())
-            outcomes: Any = {
-                key: _BOUNDARIES.get(each.data, each.data)
-                for key, each in cases.data.items()
-                if isinstance(each.data, str)
+        outcomes: Any = None
+        if cases is None:
+            targets = []
+        elif isinstance(cases.data, dict):
+            targets = _named(cases.data.values())
+            outcomes = {
+                result: _BOUNDARIES.get(target.data, target.data)
+                for result, target in cases.data.items()
+                if isinstance(target.data, str)
             }
         else:
-            listed = way.all("cases")
-            leads = [_BOUNDARIES.get(each.data, each.data) for each in listed if isinstance(each.data, str)]
-            outcomes = leads if cases is not None else None
-        for each in listed:
-            if isinstance(each.data, str):
-                self.places.setdefault((source, _BOUNDARIES.get(each.data, each.data)), each)
+            targets = _named(way.items("cases"))
+            outcomes = [_BOUNDARIES.get(target.data, target.data) for target in targets]
+        for target in targets:
+            self.places.setdefault((source, _BOUNDARIES.get(target.data, target.data)), target)
+        gives_node_name = not isinstance(outcomes, dict)
+        choose = self._edge_function(
+            declared, "choose", partial(edge_choice, gives_node_name=gives_node_name)
+        )
         if choose is not None:
-            self.attempt(way.at("choose"), lambda: graph.add_conditional_edges(source, choose, outcomes))
+            self.attempt(
+                way.place_of("choose"), lambda: graph.add_conditional_edges(source, choose, outcomes)
+            )
 
     def _add_parallel(self, graph: DeclaredGraph, source: str, way: Value) -> None:
         fan_in = way.text("fan_in")
         on_error: Any = way.text("on_error") or "fail"
-        for branch in way.all("parallel"):
-            if isinstance(branch.data, str) and fan_in is not None:
-                self.places.setdefault((source, branch.data), branch)
-                self.places.setdefault((source, fan_in), way.at("fan_in"))
-                add = partial(graph.add_parallel_edge, source, branch.data, fan_in, on_error=on_error)
-                self.attempt(branch, add)
+        if fan_in is None:
+            return
+        for branch in _named(way.items("parallel")):
+            self.places.setdefault((source, branch.data), branch)
+            self.places.setdefault((source, fan_in), way.place_of("fan_in"))
+            add = partial(graph.add_parallel_edge, source, branch.data, fan_in, on_error=on_error)
+            self.attempt(branch, add)
 
-    def _add_map(self, graph: DeclaredGraph, source: str, way: Value, owner: str) -> None:
-        each, over, fan_in = way.at("each"), way.at("over"), way.text("fan_in")
+    def _add_map(self, graph: DeclaredGraph, source: str, way: Value) -> None:
+        owner = _way_owner(source)
+        each = way.place_of("each")
+        fan_in = way.text("fan_in") or ""
         node: Any = each.data
         if isinstance(node, dict) or node.endswith((".yaml", ".yml")):
-            inside = self.inside(each)
-            if inside is None:
+            nested = self.nested_graph(each)
+            if nested is None:
                 return
-            node = inside.graph
-            self._stop_inside(node.name, inside)
+            node = nested.graph
+            self._add_nested_interrupts(node.name, nested)
         else:
             self.places.setdefault((source, node), each)
-        self.places.setdefault((source, fan_in or ""), way.at("fan_in"))
-        goes_over: Any = over.data
-        if is_template(over.data):
-            template = Compiler(self.mistakes, ("state",)).template(over, f"{owner}, over")
-            goes_over = calls.of_state(template) if template is not None else "over"
+        self.places.setdefault((source, fan_in), way.place_of("fan_in"))
         options = {
             key: way.data[key].data for key in ("item", "max_concurrency", "on_error") if key in way.data
         }
-        for side in ("inputs", "outputs"):
-            options[side] = self.passing(way, side, owner)
-        self.attempt(each, lambda: graph.add_map(source, node, goes_over, fan_in or "", **options))
+        options["inputs"] = self.key_mapping(way, "inputs", owner)
+        options["outputs"] = self.key_mapping(way, "outputs", owner)
+        over = self._map_source(way.place_of("over"), owner)
+        self.attempt(each, lambda: graph.add_map(source, node, over, fan_in, **options))
+
+    def _map_source(self, over: Value, owner: str) -> Any:
+        """The items of a map: a key of the state, or a function of the state if it is a template."""
+        if not is_template(over.data):
+            return over.data
+        template = TemplateCompiler(self.mistakes, ("state",)).template(over, f"{owner}, over")
+        # The mistake is noted; any key will do to build the rest.
+        return "over" if template is None else map_items(template)
 
     def _check(self, graph: DeclaredGraph) -> None:
-        """Note what is wrong with the graph as a whole, where it is written down."""
+        """Note the mistakes of the graph as a whole at the places that cause them."""
         try:
             graph.validate()
         except DefinitionError as problem:
-            for each in problem.mistakes:
-                self._note(each)
+            for mistake in problem.mistakes:
+                self._note(mistake)
 
     def _note(self, mistake: Any) -> None:
-        kind, node, name = mistake.kind, mistake.node, mistake.name
-        if self.partial and (kind != NO_NODE or self.nameless):
+        node = mistake.node
+        # In a partial graph, most of what seems to be missing is in the parts that were left out.
+        if self.is_partial and (mistake.kind != NO_NODE or self.has_nameless_nodes):
             return
-        place = self.places.get((node, name)) or self.places.get((node, "")) or self.value.at("nodes")
-        if kind == DEAD_END:
-            self.mistakes.note(
-                place, f"node {node!r} leads nowhere: give it a goto or an edge; END ends the run"
-            )
+        place = (
+            self.places.get((node, mistake.name))
+            or self.places.get((node, ""))
+            or self.value.place_of("nodes")
+        )
+        if mistake.kind == DEAD_END:
+            text = f"node {node!r} leads nowhere: give it a goto or an edge; END ends the run"
+        elif mistake.kind == NO_EXIT:
+            text = "no exit point: say where the run may end, by finish: name or a way to END"
         else:
-            self.mistakes.note(place, _WORDED.get(kind, mistake))
+            text = mistake
+        self.mistakes.note(place, text)
+
+
+def _way_owner(source: str) -> str:
+    return f"the way from {source!r}"
+
+
+def _named(values: Any) -> list[Value]:
+    """Those of the values that are names; the others are mistakes that the tables have found."""
+    return [value for value in values if isinstance(value.data, str)]

@@ -1,84 +1,98 @@
-"""A declared workflow: tasks, and what each depends on."""
+"""Builds a workflow from a file: tasks, and what each depends on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from limpet.yaml_files import node_functions as calls
-from limpet.yaml_files.build.builder import Building, Inside, check_settings
-from limpet.yaml_files.node_functions import IN_WORKFLOWS, Work
-from limpet.yaml_files.document import Value
-from limpet.yaml_files.build.from_checkpoint import FromCheckpoint
+from limpet.compile_options import WorkflowOptions
 from limpet.errors import DefinitionError
 from limpet.graphs.workflow.tasks import OFFERED
-from limpet.compile_options import WorkflowOptions
 from limpet.workflow import Workflow
+from limpet.yaml_files.build.builder import DeclarationBuilder, NestedGraph, check_settings
+from limpet.yaml_files.build.from_checkpoint import ResumesFromCheckpoint
+from limpet.yaml_files.document import Value
+from limpet.yaml_files.node_functions import TASK_VARIABLES, BoundAction, task_condition, task_function
 
-_SETTINGS = ("store", "preserve", "lease", "max_concurrency", "on_save_error", "on_mismatch", "keep")
+_COMPILE_SETTINGS = (
+    "store",
+    "preserve",
+    "lease",
+    "max_concurrency",
+    "on_save_error",
+    "on_mismatch",
+    "keep",
+)
 
 
-class DeclaredWorkflow(FromCheckpoint, Workflow):
-    """A `Workflow` that came from a file. Its runs go on from a checkpoint, if the file or `load` names one."""
+class DeclaredWorkflow(ResumesFromCheckpoint, Workflow):
+    """A `Workflow` from a file. Its runs resume from a checkpoint if the file or `load` names one."""
 
 
-class WorkflowBuilding(Building):
-    """One workflow while it is built."""
+class WorkflowBuilder(DeclarationBuilder):
+    """Builds one workflow."""
 
-    variables = IN_WORKFLOWS
+    variables = TASK_VARIABLES
     kind = "workflow"
 
     def define(self, name: str) -> DeclaredWorkflow:
-        """The workflow, with all of its tasks. Notes what is wrong with it."""
+        """The workflow with all of its tasks. Notes its mistakes."""
         self.import_modules()
-        given = self.settings(("max_layers", "observers"))
+        options = self.settings(("max_layers", "observers"))
         flow: DeclaredWorkflow = self.attempt(
-            self.value.at("config"), lambda: DeclaredWorkflow(name, **given), DeclaredWorkflow(name)
+            self.value.place_of("config"),
+            lambda: DeclaredWorkflow(name, **options),
+            DeclaredWorkflow(name),
         )
         places: dict[str, Value] = {}
-        for each in self.value.all("tasks"):
-            if task := each.text("name"):
-                places.setdefault(task, each.at("name"))
-                self._add_task(flow, task, each)
-        if not self.partial:
+        for declared in self.value.items("tasks"):
+            task = declared.text("name")
+            if task:
+                places.setdefault(task, declared.place_of("name"))
+                self._add_task(flow, task, declared)
+        if not self.is_partial:
             self._check(flow, places)
         return flow
 
     def interrupts(self) -> tuple[list[str], list[str]]:
-        """A workflow has none."""
+        """The interrupts before and after tasks. A workflow has none."""
         return [], []
 
     def compile(self, flow: DeclaredWorkflow, overrides: Mapping[str, Any]) -> None:
-        """Fix how it runs, as `config` says unless somebody says otherwise."""
+        """Compile the workflow with the settings of `config`, and those of the caller in place of them."""
         check_settings(overrides, ["store", *WorkflowOptions.__annotations__])
-        given = {**self.settings(_SETTINGS), **overrides}
-        self.attempt(self.value.at("config"), lambda: flow.compile(**given))
+        settings = {**self.settings(_COMPILE_SETTINGS), **overrides}
+        self.attempt(self.value.place_of("config"), lambda: flow.compile(**settings))
 
-    def _add_task(self, flow: DeclaredWorkflow, name: str, each: Value) -> None:
+    def _add_task(self, flow: DeclaredWorkflow, name: str, declared: Value) -> None:
         owner = f"task {name!r}"
         if name in OFFERED:
-            taken = f"a task can't be called {name!r}, which is what templates call something else"
-            self.mistakes.note(each.at("name"), taken)
+            message = (
+                f"a task can't be called {name!r}: templates and functions use that name for something else"
+            )
+            self.mistakes.note(declared.place_of("name"), message)
             return
-        work, options = self.work_of(each, owner), self.policy(each)
-        if isinstance(work, Work):
-            work = calls.task_function(work)
-        elif isinstance(work, Inside):
+        work = self.work_of(declared, owner)
+        options = self.retry_and_timeout(declared)
+        if isinstance(work, BoundAction):
+            work = task_function(work)
+        elif isinstance(work, NestedGraph):
             work = work.graph
-        condition = each.get("condition")
+        condition = declared.get("condition")
         if condition is not None and isinstance(condition.data, str):
             template = self.compiler.expression(condition, f"{owner}, condition")
-            options["condition"] = None if template is None else calls.task_condition(template)
+            options["condition"] = None if template is None else task_condition(template)
         for key in ("depends_on", "optional", "safe_to_fail", "arguments"):
-            if key in each.data and not self.partial:
-                options[key] = each.data[key].plain()
+            if key in declared.data and not self.is_partial:
+                options[key] = declared.data[key].plain_data()
         if work is not None:
-            self.attempt(each.at("name"), lambda: flow.add_task(name, work, **options))
+            self.attempt(declared.place_of("name"), lambda: flow.add_task(name, work, **options))
 
     def _check(self, flow: DeclaredWorkflow, places: Mapping[str, Value]) -> None:
+        """Note the mistakes of the workflow as a whole at the tasks that they name."""
         try:
             flow.validate()
         except DefinitionError as problem:
             for text in problem.mistakes:
-                about = next((place for name, place in places.items() if f"task {name!r}" in text), None)
-                self.mistakes.note(about or self.value.at("tasks"), text)
+                place = next((place for name, place in places.items() if f"task {name!r}" in text), None)
+                self.mistakes.note(place or self.value.place_of("tasks"), text)

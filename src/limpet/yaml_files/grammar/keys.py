@@ -1,7 +1,8 @@
-"""Every key that a file may have, what may be under it, and what it is for.
+"""Every key that a file may have, the type of its value, and what it is for. A new key is added here.
 
-The loader checks with these tables, the JSON Schema for editors is made of them, and a test holds the reference
-against them.
+The loader checks files with these tables, the JSON Schema is generated from them, and tests hold the schema and the
+reference (docs/reference/yaml.md) against them. What a key does is in `build/graph.py` and `build/workflow.py`. The
+keys that each built-in action has under `with` are in `actions/builtin.py`.
 """
 
 from __future__ import annotations
@@ -11,138 +12,146 @@ from functools import partial
 from typing import Final
 
 from limpet.yaml_files.actions.builtin import BUILT_IN
-from limpet.yaml_files.build.references import REFERENCE
+from limpet.yaml_files.build.references import REFERENCE_PATTERN
 from limpet.yaml_files.document import Value
-from limpet.yaml_files.grammar.mappings import Field, Record, Shared
+from limpet.yaml_files.grammar.mappings import Key, KeyedMapping, KeyRules, SharedType, TypeBySwitch
 from limpet.yaml_files.grammar.mistakes import Mistakes
 from limpet.yaml_files.grammar.value_types import (
+    AnyOf,
     AnyText,
-    Anything,
-    Flag,
-    Kind,
+    AnyValue,
+    Boolean,
+    Integer,
     ListOf,
     MapOf,
     Number,
-    OneOf,
+    OneWordOf,
     Schema,
     Text,
-    Whole,
-    Word,
+    ValueType,
 )
 
-TYPES: Final = ("any", "bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple")
+STATE_TYPES: Final = ("any", "bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple")
 REDUCERS: Final = ("append", "merge")
-ENDS: Final = ("START", "END", "__start__", "__end__")
-"""What stands for the beginning and the end of a run, so that no node can be called that."""
+BOUNDARY_NAMES: Final = ("START", "END", "__start__", "__end__")
+"""The names of the beginning and the end of a run, which no node can have."""
 
-CODE = Text(
-    "a function as module:function (code is in modules, not in the file)",
+FUNCTION = Text("a function as module:function (code is in modules, not in the file)", REFERENCE_PATTERN)
+REFERENCE = Text("a reference as module:name", REFERENCE_PATTERN)
+MODULE = Text("the name of a module", r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
+NEW_NODE_NAME = Text("a name without '/', and not START or END", rf"^(?!({'|'.join(BOUNDARY_NAMES)})$)[^/]+$")
+NODE_NAME = Text("the name of a node")
+TASK_NAME = Text("the name of a task")
+EXCEPTION_NAME = Text("the name of an exception")
+STATE_KEY_NAME = Text("a key of the state")
+NODE_NAMES = ListOf(NODE_NAME, "a list of the names of nodes")
+EXPRESSION = Text("an expression")
+DURATION = Number("a number of seconds above 0", above=0)
+DURATION_OR_ZERO = Number("a number of seconds", least=0)
+POSITIVE_INTEGER = Integer("a whole number from 1", least=1)
+
+NESTED_DECLARATION = SharedType("declaration", "a graph", lambda: _Declaration())
+
+RETRY = KeyedMapping(
+    "retry",
+    "How often a node is tried, and how long it waits between attempts.",
+    {
+        "attempts": Key(POSITIVE_INTEGER, "How often it is tried, the first time included; 3 by default."),
+        "backoff": Key(DURATION_OR_ZERO, "Seconds before the second attempt; 1 by default."),
+        "factor": Key(
+            Number("a number from 1", least=1), "What each further wait is multiplied by; 2 by default."
+        ),
+        "max_delay": Key(DURATION_OR_ZERO, "The longest wait, in seconds; 60 by default."),
+        "jitter": Key(
+            Number("a share from 0 to 1", least=0, most=1),
+            "The share by which a wait varies at random; 0.1 by default.",
+        ),
+        "on": Key(
+            AnyOf(EXCEPTION_NAME, ListOf(EXCEPTION_NAME, "a list of names", 1)),
+            "The exceptions after which it is tried again: built-in ones by name, others as module:Class; "
+            "all by default.",
+        ),
+    },
+    suggestions={"longest": "max_delay", "delay": "backoff", "exceptions": "on"},
+)
+
+STATE_KEY = KeyedMapping(
+    "state key",
+    "The properties of a key of the state.",
+    {
+        "type": Key(
+            AnyOf(OneWordOf(*STATE_TYPES), REFERENCE), "Its type: a word, or a class as module:Class."
+        ),
+        "reducer": Key(
+            AnyOf(OneWordOf(*REDUCERS), REFERENCE),
+            "How an update is combined with the current value: append, merge, or a function as module:function.",
+        ),
+        "default": Key(AnyValue(), "Its value at the start of a run that gives none."),
+        "description": Key(AnyText(), "What it is for."),
+    },
+)
+STATE = AnyOf(
+    MapOf(AnyOf(OneWordOf(*STATE_TYPES), REFERENCE, STATE_KEY), "a mapping of keys to types"),
     REFERENCE,
 )
-REFERRED = Text("a reference as module:name", REFERENCE)
-MODULE = Text("the name of a module", r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
-NODE_NAME = Text("a name without '/', and not START or END", rf"^(?!({'|'.join(ENDS)})$)[^/]+$")
-TARGET = Text("the name of a node")
-KEY = Text("a key of the state")
-NAMES = ListOf(TARGET, "a list of the names of nodes")
-EXPRESSION = Text("an expression")
-SECONDS = Number("a number of seconds above 0", above=0)
-FROM_ONE = Whole("a whole number from 1", least=1)
 
-DECLARED = Shared("declaration", "a graph", lambda: _Declaration())
+RENAMED_KEYS = MapOf(Text("a key, or a template"), "a mapping of new keys to old ones")
 
-RETRY = Record(
-    "retry",
-    "How often a node is tried, and how long is waited in between.",
-    {
-        "attempts": Field(FROM_ONE, "How often it is tried, the first time included; 3 if not given."),
-        "backoff": Field(Number("a number of seconds", least=0), "Seconds before the second attempt; 1."),
-        "factor": Field(Number("a number from 1", least=1), "What each further wait is multiplied by; 2."),
-        "max_delay": Field(Number("a number of seconds", least=0), "The longest wait, in seconds; 60."),
-        "jitter": Field(
-            Number("a share from 0 to 1", least=0, most=1), "The share by which a wait varies; 0.1."
+_WAY_KEYS: Final[Mapping[str, Key]] = {
+    "to": Key(NODE_NAME, "The node that follows; END ends the run."),
+    "condition": Key(EXPRESSION, "The condition of this way: the first way whose condition holds is taken."),
+    "choose": Key(EXPRESSION, "An expression whose result decides what follows."),
+    "cases": Key(
+        AnyOf(
+            MapOf(NODE_NAME, "a mapping of results to nodes", 1, any_scalar_keys=True),
+            ListOf(NODE_NAME, "a list of nodes", 1),
         ),
-        "on": Field(
-            OneOf(
-                Text("the name of an exception"),
-                ListOf(Text("the name of an exception"), "a list of names", 1),
-            ),
-            "The exceptions that are tried again: built-in ones by name, others as module:Class; all.",
-        ),
-    },
-)
-RETRIES = OneOf(FROM_ONE, RETRY)
-
-STATE_KEY = Record(
-    "state key",
-    "What is known of a key of the state.",
-    {
-        "type": Field(OneOf(Word(*TYPES), REFERRED), "Its type: a word, or a class as module:Class."),
-        "reducer": Field(
-            OneOf(Word(*REDUCERS), REFERRED),
-            "How an update is combined with what is there: append, merge, or a function as module:function.",
-        ),
-        "default": Field(Anything(), "What it is at the start of a run that doesn't give it."),
-        "description": Field(AnyText(), "What it is for."),
-    },
-)
-STATE = OneOf(
-    MapOf(OneOf(Word(*TYPES), REFERRED, STATE_KEY), "a mapping of keys to types"),
-    REFERRED,
-)
-
-PASSING = MapOf(Text("a key, or a template"), "a mapping of new keys to old ones")
-GRAPH_INSIDE = OneOf(Text("the path of a .yaml file", r"\.ya?ml$"), DECLARED)
-
-_WAYS: Final[Mapping[str, Field]] = {
-    "to": Field(TARGET, "The node that follows; END ends the run."),
-    "condition": Field(
-        EXPRESSION, "When it does, as an expression: the first way whose condition holds is taken."
+        "The node for each result. Give a list, or leave it out, if the result is the node's name.",
     ),
-    "choose": Field(EXPRESSION, "An expression whose result says what follows."),
-    "cases": Field(
-        OneOf(
-            MapOf(TARGET, "a mapping of results to nodes", 1, scalars=True),
-            ListOf(TARGET, "a list of nodes", 1),
-        ),
-        "The node for each result; a list, or nothing, if the result is the node's name.",
+    "parallel": Key(
+        ListOf(NODE_NAME, "a list of the nodes that branches begin at", 1),
+        "The nodes at which branches begin, which run in parallel.",
     ),
-    "parallel": Field(
-        ListOf(TARGET, "a list of the nodes that branches begin at", 1),
-        "Nodes that branches begin at, beside each other.",
+    "each": Key(
+        AnyOf(NODE_NAME, NESTED_DECLARATION),
+        "A map: for each item, a branch that begins at this node, or runs this graph (inline, or a .yaml file).",
     ),
-    "each": Field(
-        OneOf(TARGET, DECLARED),
-        "A map: the node that a branch begins at for each item, or a graph (inline, or a .yaml file).",
-    ),
-    "over": Field(
+    "over": Key(
         Text("a key of the state, or a template"),
-        "What a map goes over: a key of the state, or a template that gives a list.",
+        "The items of a map: a key of the state, or a template that gives a list.",
     ),
-    "item": Field(KEY, "The key that a branch finds its item under; item."),
-    "max_concurrency": Field(FROM_ONE, "How many branches of a map are under way at once, at most."),
-    "inputs": Field(PASSING, "What a map's graph starts with: its key to ours, or a template."),
-    "outputs": Field(PASSING, "What the fan-in gets of it: our key to its key, or a template."),
-    "fan_in": Field(TARGET, "The node that comes when all branches have ended."),
-    "on_error": Field(
-        Word("fail", "collect"), "What a branch that fails does: fail the run, or leave it to the fan-in."
+    "item": Key(STATE_KEY_NAME, "The key under which a branch finds its item; item by default."),
+    "max_concurrency": Key(POSITIVE_INTEGER, "How many branches of a map run at once, at most."),
+    "inputs": Key(
+        RENAMED_KEYS, "What a map's graph starts with: its key to a key of this graph, or a template."
+    ),
+    "outputs": Key(
+        RENAMED_KEYS, "What the fan-in gets of it: a key of this graph to its key, or a template."
+    ),
+    "fan_in": Key(NODE_NAME, "The node that follows when all branches have ended."),
+    "on_error": Key(
+        OneWordOf("fail", "collect"),
+        "What happens when a branch fails: the run fails, or the fan-in gets the error.",
     ),
 }
-_WAY_NEEDS: Final = (
-    ("condition", ("to",)),
-    ("cases", ("choose",)),
-    ("parallel", ("fan_in",)),
-    ("fan_in", ("parallel", "each")),
-    ("each", ("over",)),
-    ("over", ("each",)),
-    ("item", ("each",)),
-    ("max_concurrency", ("each",)),
-    ("inputs", ("each",)),
-    ("outputs", ("each",)),
-    ("on_error", ("parallel", "each")),
-    ("each", ("fan_in",)),
+_WAY_RULES: Final = KeyRules(
+    one_of=[("to", "choose", "parallel", "each")],
+    needs=[
+        ("condition", ("to",)),
+        ("cases", ("choose",)),
+        ("parallel", ("fan_in",)),
+        ("fan_in", ("parallel", "each")),
+        ("each", ("over",)),
+        ("over", ("each",)),
+        ("item", ("each",)),
+        ("max_concurrency", ("each",)),
+        ("inputs", ("each",)),
+        ("outputs", ("each",)),
+        ("on_error", ("parallel", "each")),
+        ("each", ("fan_in",)),
+    ],
 )
-_WAY_ALSO: Final = {
+_WAY_SUGGESTIONS: Final = {
     "if": "condition",
     "when": "condition",
     "target": "to",
@@ -153,74 +162,82 @@ _WAY_ALSO: Final = {
     "then": "to",
     "type": "parallel",
 }
-_WAY_KINDS: Final = (("to", "choose", "parallel", "each"),)
 
-EDGE = Record(
+EDGE = KeyedMapping(
     "edge",
     "What may follow a node. Ways are tried in the order in which they are written.",
-    {"from": Field(TARGET, "The node before; START for the beginning.", required=True), **_WAYS},
-    one_of=_WAY_KINDS,
-    needs=_WAY_NEEDS,
-    also=_WAY_ALSO,
+    {"from": Key(NODE_NAME, "The node before; START for the beginning.", required=True), **_WAY_KEYS},
+    _WAY_RULES,
+    _WAY_SUGGESTIONS,
 )
-WAY = Record("way", "What may follow this node.", _WAYS, one_of=_WAY_KINDS, needs=_WAY_NEEDS, also=_WAY_ALSO)
-GOTO = OneOf(TARGET, WAY, ListOf(OneOf(TARGET, WAY), "a list of ways", 1))
+WAY = KeyedMapping("way", "What may follow this node.", _WAY_KEYS, _WAY_RULES, _WAY_SUGGESTIONS)
+GOTO = AnyOf(NODE_NAME, WAY, ListOf(AnyOf(NODE_NAME, WAY), "a list of ways", 1))
 
 
-def _of(kind: Kind) -> Kind:
-    return kind
+def _same(value_type: ValueType) -> ValueType:
+    return value_type
 
 
-_PARAMETERS: Final = {
-    name: Shared(f"with of {name}", "a mapping", partial(_of, action.parameters))
+_ACTION_PARAMETERS: Final = {
+    name: SharedType(f"with of {name}", "a mapping", partial(_same, action.parameters))
     for name, action in BUILT_IN.items()
     if action.parameters is not None
 }
+_WITH_BY_ACTION: Final = TypeBySwitch("uses", "with", _ACTION_PARAMETERS)
 
-PROMPT = OneOf(Text("a question"), _PARAMETERS["prompt"])
-_WITH = MapOf(Anything(), "a mapping")
-_WORK: Final[Mapping[str, Field]] = {
-    "run": Field(CODE, "The function that it calls, as module:function."),
-    "uses": Field(Text("the name of an action"), "The action that it carries out."),
-    "with": Field(_WITH, "What the action is given; texts may be templates."),
-    "prompt": Field(PROMPT, "A question that pauses the run until somebody answers."),
-    "graph": Field(
-        GRAPH_INSIDE, "A graph or workflow that runs inside: inline, or a .yaml file beside this one."
+_WORK_KEYS: Final[Mapping[str, Key]] = {
+    "run": Key(FUNCTION, "The function to call, as module:function."),
+    "uses": Key(Text("the name of an action"), "The action to carry out."),
+    "with": Key(MapOf(AnyValue(), "a mapping"), "The arguments of the action; texts may be templates."),
+    "prompt": Key(
+        AnyOf(Text("a question"), _ACTION_PARAMETERS["prompt"]),
+        "A question that pauses the run until it is answered.",
     ),
-    "retry": Field(RETRIES, "How often it is tried: a number of attempts, or a mapping."),
-    "timeout": Field(SECONDS, "How many seconds it may take."),
-    "description": Field(AnyText(), "What it is for."),
+    "graph": Key(
+        AnyOf(Text("the path of a .yaml file", r"\.ya?ml$"), NESTED_DECLARATION),
+        "A graph or workflow to run inside: inline, or a .yaml file, by its path from this file.",
+    ),
+    "retry": Key(
+        AnyOf(POSITIVE_INTEGER, RETRY), "How often it is tried: a number of attempts, or a mapping."
+    ),
+    "timeout": Key(DURATION, "How many seconds it may take."),
+    "description": Key(AnyText(), "What it is for."),
 }
-_WORK_KINDS: Final = ("run", "uses", "prompt", "graph")
+_KINDS_OF_WORK: Final = ("run", "uses", "prompt", "graph")
 
-
-def _with_kinds() -> Mapping[str, Mapping[str, Kind]]:
-    return {"uses with": _PARAMETERS}
-
-
-NODE = Record(
+NODE = KeyedMapping(
     "node",
     "A node: what it does, and what follows it.",
     {
-        "name": Field(NODE_NAME, "What it is called.", required=True),
-        **_WORK,
-        "output": Field(KEY, "The key of the state that gets the result of an action or prompt."),
-        "inputs": Field(PASSING, "What its graph starts with: its key to ours, or a template."),
-        "outputs": Field(PASSING, "What its graph gives back: our key to its key, or a template."),
-        "interrupt": Field(
-            OneOf(Word("before", "after"), ListOf(Word("before", "after"), "a list of before and after", 1)),
+        "name": Key(NEW_NODE_NAME, "Its name.", required=True),
+        **_WORK_KEYS,
+        "output": Key(STATE_KEY_NAME, "The key of the state that gets the result of an action or prompt."),
+        "inputs": Key(
+            RENAMED_KEYS, "What its graph starts with: its key to a key of this graph, or a template."
+        ),
+        "outputs": Key(
+            RENAMED_KEYS, "What its graph gives back: a key of this graph to its key, or a template."
+        ),
+        "interrupt": Key(
+            AnyOf(
+                OneWordOf("before", "after"),
+                ListOf(OneWordOf("before", "after"), "a list of before and after", 1),
+            ),
             "Where the run stops at this node until it is resumed.",
         ),
-        "goto": Field(GOTO, "What follows it, in place of edges."),
+        "goto": Key(GOTO, "What follows it, in place of edges."),
     },
-    at_most_one=[_WORK_KINDS],
-    needs=[
-        ("with", ("uses",)),
-        ("output", ("uses", "prompt")),
-        ("inputs", ("graph",)),
-        ("outputs", ("graph",)),
-    ],
-    also={
+    KeyRules(
+        at_most_one=[_KINDS_OF_WORK],
+        needs=[
+            ("with", ("uses",)),
+            ("output", ("uses", "prompt")),
+            ("inputs", ("graph",)),
+            ("outputs", ("graph",)),
+        ],
+        type_by_switch=_WITH_BY_ACTION,
+    ),
+    suggestions={
         "id": "name",
         "function": "run",
         "action": "uses",
@@ -231,30 +248,32 @@ NODE = Record(
         "outputs_to": "output",
         "result": "output",
     },
-    details=_with_kinds,
 )
 
-_DEPENDENCIES = OneOf(
-    ListOf(Text("the name of a task"), "a list of the names of tasks"),
-    MapOf(Text("the name of a task"), "a mapping of parameters to tasks"),
+_DEPENDENCIES = AnyOf(
+    ListOf(TASK_NAME, "a list of the names of tasks"),
+    MapOf(TASK_NAME, "a mapping of parameters to tasks"),
 )
-TASK = Record(
+TASK = KeyedMapping(
     "task",
     "A task of a workflow: what it does, and what it depends on.",
     {
-        "name": Field(
-            Text("a name without '/'", r"^[^/]+$"), "What it and its result are called.", required=True
+        "name": Key(
+            Text("a name without '/'", r"^[^/]+$"), "The name of it and of its result.", required=True
         ),
-        **_WORK,
-        "depends_on": Field(_DEPENDENCIES, "The tasks that it needs the results of."),
-        "optional": Field(_DEPENDENCIES, "The tasks that it waits for, and whose results it can do without."),
-        "condition": Field(EXPRESSION, "An expression; where it doesn't hold, the task is skipped."),
-        "safe_to_fail": Field(Flag(), "Whether the run goes on when it has failed."),
-        "arguments": Field(MapOf(Anything(), "a mapping"), "What its function, or graph, takes besides."),
+        **_WORK_KEYS,
+        "depends_on": Key(_DEPENDENCIES, "The tasks whose results it needs."),
+        "optional": Key(_DEPENDENCIES, "The tasks that it waits for, and whose results it can do without."),
+        "condition": Key(EXPRESSION, "An expression; if it doesn't hold, the task is skipped."),
+        "safe_to_fail": Key(Boolean(), "Whether the run continues when the task has failed."),
+        "arguments": Key(MapOf(AnyValue(), "a mapping"), "Further arguments of its function or graph."),
     },
-    one_of=[_WORK_KINDS],
-    needs=[("with", ("uses",)), ("arguments", ("run", "graph"))],
-    also={
+    KeyRules(
+        one_of=[_KINDS_OF_WORK],
+        needs=[("with", ("uses",)), ("arguments", ("run", "graph"))],
+        type_by_switch=_WITH_BY_ACTION,
+    ),
+    suggestions={
         "id": "name",
         "function": "run",
         "action": "uses",
@@ -265,84 +284,88 @@ TASK = Record(
         "when": "condition",
         "args": "arguments",
     },
-    details=_with_kinds,
 )
 
-_CONFIG: Final[Mapping[str, Field]] = {
-    "store": Field(
-        Text("the name, URL or file of a store"), "Where runs are kept: a URL, a name, or a file."
-    ),
-    "checkpoint": Field(
+_CONFIG_KEYS: Final[Mapping[str, Key]] = {
+    "store": Key(Text("the name, URL or file of a store"), "Where runs are kept: a URL, a name, or a file."),
+    "checkpoint": Key(
         Text("the path of a checkpoint file, or the id of a checkpoint"),
-        "Where runs go on from, instead of starting anew: a checkpoint file, or a checkpoint's id.",
+        "The checkpoint that runs resume from, instead of starting at the beginning: a file, or an id.",
     ),
-    "preserve": Field(Flag(), "Whether what is saved of a run stays when it has completed."),
-    "keep": Field(FROM_ONE, "How many of a run's newest checkpoints can be gone back to, at least."),
-    "lease": Field(SECONDS, "Seconds until another process may take over a run whose process is silent; 10."),
-    "max_concurrency": Field(FROM_ONE, "How many nodes or tasks of a run are called at once, at most; 32."),
-    "on_save_error": Field(Word("fail", "continue"), "What a save that fails does to the run."),
-    "observers": Field(
-        ListOf(Text("the name of an observer"), "a list of names"), "Who watches: log, progress, …."
+    "preserve": Key(Boolean(), "Whether the records of a run are kept when it has completed."),
+    "keep": Key(POSITIVE_INTEGER, "How many of a run's newest checkpoints are kept, at least."),
+    "lease": Key(
+        DURATION,
+        "Seconds after which another process may resume a run whose process no longer responds; 10 by default.",
+    ),
+    "max_concurrency": Key(
+        POSITIVE_INTEGER, "How many nodes or tasks of a run are called at once, at most; 32 by default."
+    ),
+    "on_save_error": Key(OneWordOf("fail", "continue"), "What a run does when a save fails."),
+    "observers": Key(
+        ListOf(Text("the name of an observer"), "a list of names"),
+        "The observers of the runs: log, progress, ….",
     ),
 }
 
-GRAPH_CONFIG = Record(
+GRAPH_CONFIG = KeyedMapping(
     "config",
     "How the graph is run and saved.",
     {
-        **_CONFIG,
-        "checkpoint_dir": Field(
+        **_CONFIG_KEYS,
+        "checkpoint_dir": Key(
             Text("the path of a directory"), "Where a checkpoint file is written whenever a run stops."
         ),
-        "interval": Field(Whole("a whole number from 0", least=0), "After how many nodes a run is saved; 1."),
-        "interrupt_before": Field(NAMES, "Nodes before which a run stops until it is resumed."),
-        "interrupt_after": Field(NAMES, "Nodes after which it does."),
-        "max_iterations": Field(FROM_ONE, "How many nodes a run may complete; 1000."),
+        "interval": Key(
+            Integer("a whole number from 0", least=0), "After how many nodes a run is saved; 1 by default."
+        ),
+        "interrupt_before": Key(NODE_NAMES, "Nodes before which a run stops until it is resumed."),
+        "interrupt_after": Key(NODE_NAMES, "Nodes after which a run stops until it is resumed."),
+        "max_iterations": Key(POSITIVE_INTEGER, "How many nodes a run may complete; 1000 by default."),
     },
 )
-WORKFLOW_CONFIG = Record(
+WORKFLOW_CONFIG = KeyedMapping(
     "config",
     "How the workflow is run and saved.",
     {
-        **_CONFIG,
-        "on_mismatch": Field(
-            Word("fail", "warn"), "What becomes of a run whose tasks aren't those of the file any more."
+        **_CONFIG_KEYS,
+        "on_mismatch": Key(
+            OneWordOf("fail", "warn"), "What happens to a run whose tasks differ from those of the file now."
         ),
-        "max_layers": Field(FROM_ONE, "How many layers a run may have; 10000."),
+        "max_layers": Key(POSITIVE_INTEGER, "How many layers a run may have; 10000 by default."),
     },
 )
 
-_TOP: Final[Mapping[str, Field]] = {
-    "name": Field(Text("a text"), "What it is called; the file's name without its ending, if not given."),
-    "description": Field(AnyText(), "What it is for."),
-    "imports": Field(
+_TOP_KEYS: Final[Mapping[str, Key]] = {
+    "name": Key(Text("a text"), "Its name; by default, the file's name without its suffix."),
+    "description": Key(AnyText(), "What it is for."),
+    "imports": Key(
         ListOf(MODULE, "a list of modules"),
-        "Modules that are imported first, as they register actions or types.",
+        "Modules that are imported first, because they register actions or types.",
     ),
 }
 
-GRAPH = Record(
+GRAPH = KeyedMapping(
     "graph",
     "A graph: nodes, and what follows each.",
     {
-        **_TOP,
-        "state": Field(STATE, "The keys of the state, each with its type; or a class as module:Class."),
-        "state_schema": Field(STATE, "Another spelling of state."),
-        "nodes": Field(ListOf(NODE, "a list of nodes", 1), "The nodes.", required=True),
-        "edges": Field(
+        **_TOP_KEYS,
+        "state": Key(STATE, "The keys of the state, each with its type; or a class as module:Class."),
+        "state_schema": Key(STATE, "Another spelling of state."),
+        "nodes": Key(ListOf(NODE, "a list of nodes", 1), "The nodes.", required=True),
+        "edges": Key(
             ListOf(EDGE, "a list of edges"),
-            "What follows what. Without any, and without goto, nodes follow each other as they are listed.",
+            "What follows what. Without edges and goto, nodes follow each other in the order of the list.",
         ),
-        "entry": Field(
-            TARGET,
-            "The node that runs first; the one that is listed first, unless an edge leads there from START.",
+        "entry": Key(
+            NODE_NAME,
+            "The node that runs first; by default the first one in the list, unless an edge leads from START.",
         ),
-        "finish": Field(OneOf(TARGET, NAMES), "The nodes after which the run may end."),
-        "config": Field(GRAPH_CONFIG, "How it is run and saved."),
+        "finish": Key(AnyOf(NODE_NAME, NODE_NAMES), "The nodes after which the run may end."),
+        "config": Key(GRAPH_CONFIG, "How it is run and saved."),
     },
-    open_to="x-",
-    at_most_one=[("state", "state_schema")],
-    also={
+    KeyRules(at_most_one=[("state", "state_schema")]),
+    suggestions={
         "entry_point": "entry",
         "start": "entry",
         "exit": "finish",
@@ -351,30 +374,34 @@ GRAPH = Record(
         "settings": "config",
         "schema": "state",
     },
+    free_prefix="x-",
 )
-WORKFLOW = Record(
+WORKFLOW = KeyedMapping(
     "workflow",
     "A workflow: tasks, and what each depends on.",
     {
-        **_TOP,
-        "tasks": Field(ListOf(TASK, "a list of tasks", 1), "The tasks.", required=True),
-        "config": Field(WORKFLOW_CONFIG, "How it is run and saved."),
+        **_TOP_KEYS,
+        "tasks": Key(ListOf(TASK, "a list of tasks", 1), "The tasks.", required=True),
+        "config": Key(WORKFLOW_CONFIG, "How it is run and saved."),
     },
-    open_to="x-",
+    free_prefix="x-",
 )
 
+_SHARED_GRAPH = SharedType("graph", "a graph", lambda: GRAPH)
+_SHARED_WORKFLOW = SharedType("workflow", "a workflow", lambda: WORKFLOW)
 
-class _Declaration(Kind):
-    """A workflow where there are tasks, else a graph."""
 
-    says = "a mapping that declares a graph or a workflow"
+class _Declaration(ValueType):
+    """A workflow if it has tasks, else a graph."""
 
-    def takes(self, value: Value) -> bool:
+    expected = "a mapping that declares a graph or a workflow"
+
+    def accepts(self, value: Value) -> bool:
         return isinstance(value.data, dict)
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        if not isinstance(value.data, dict):
-            super().check(value, what, mistakes)
+        if not self.accepts(value):
+            self._note_mismatch(value, what, mistakes)
         elif value.get("tasks") is not None:
             WORKFLOW.check(value, "a workflow", mistakes)
         else:
@@ -383,10 +410,10 @@ class _Declaration(Kind):
     def schema(self) -> Schema:
         return {
             "if": {"type": "object", "required": ["tasks"]},
-            "then": {"$ref": "#/definitions/workflow"},
-            "else": {"$ref": "#/definitions/graph"},
+            "then": {"$ref": f"#/definitions/{_SHARED_WORKFLOW.name}"},
+            "else": {"$ref": f"#/definitions/{_SHARED_GRAPH.name}"},
         }
 
 
-DECLARATION: Final[Kind] = _Declaration()
-_ = (Shared("graph", "a graph", lambda: GRAPH), Shared("workflow", "a workflow", lambda: WORKFLOW))
+DECLARATION: Final[ValueType] = _Declaration()
+"""What a whole file may contain."""

@@ -1,171 +1,194 @@
-"""Mappings with keys that are known, and the rules about which keys go together."""
+"""Mappings with known keys, and the rules about which keys go together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from limpet.yaml_files.document import Value
 from limpet.yaml_files.grammar.mistakes import Mistakes
-from limpet.yaml_files.grammar.value_types import Kind, Schema, shown
+from limpet.yaml_files.grammar.value_types import Schema, ValueType
 
 
-class Field(NamedTuple):
-    """What may be under a key, and what for."""
+class Key(NamedTuple):
+    """A key of a mapping: the type of its value, what it is for, and whether it must be given."""
 
-    kind: Kind
+    value_type: ValueType
     doc: str
     required: bool = False
 
 
-class Record(Kind):
-    """A mapping with keys that are known.
+class TypeBySwitch(NamedTuple):
+    """A key (`target`) whose type depends on the word under another key (`switch`): `with` depends on `uses`."""
 
-    Of the keys in each group of `one_of` there is exactly one, of those in `at_most_one` one at most. A key in
-    `needs` is there only beside one of those that it needs. `also` leads from words that people try to ours.
+    switch: str
+    target: str
+    types: Mapping[str, ValueType]
+
+
+class KeyRules(NamedTuple):
+    """Which keys go together.
+
+    A mapping has exactly one key of each group in `one_of`, and at most one of each group in `at_most_one`. A key in
+    `needs` is allowed only together with one of the keys that it needs.
     """
+
+    one_of: Sequence[tuple[str, ...]] = ()
+    at_most_one: Sequence[tuple[str, ...]] = ()
+    needs: Sequence[tuple[str, tuple[str, ...]]] = ()
+    type_by_switch: TypeBySwitch | None = None
+
+
+_NO_RULES: Final = KeyRules()
+
+
+class KeyedMapping(ValueType):
+    """A mapping with known keys.
+
+    `suggestions` leads from words that users may try to the right keys. Keys that begin with `free_prefix` are
+    ignored: they are a place for anchors.
+    """
+
+    expected = "a mapping"
 
     def __init__(
         self,
         title: str,
         doc: str,
-        fields: Mapping[str, Field],
-        *,
-        says: str = "a mapping",
-        one_of: Iterable[tuple[str, ...]] = (),
-        at_most_one: Iterable[tuple[str, ...]] = (),
-        needs: Iterable[tuple[str, tuple[str, ...]]] = (),
-        also: Mapping[str, str] | None = None,
-        details: Callable[[], Mapping[str, Mapping[str, Kind]]] | None = None,
-        open_to: str = "",
+        keys: Mapping[str, Key],
+        rules: KeyRules = _NO_RULES,
+        suggestions: Mapping[str, str] | None = None,
+        free_prefix: str = "",
     ) -> None:
-        self.title, self.doc, self.fields, self.says = title, doc, fields, says
-        self.one_of, self.at_most_one = list(one_of), list(at_most_one)
-        self.needs, self.also = list(needs), dict(also or {})
-        self.named = "name" in fields and fields["name"].required
-        self.open_to = open_to
-        """How keys begin that are nobody's business: anchors may be there."""
-        self.details = details
-        """The kinds that keys have beside one word of another key: `{"uses": {"shell": …}}` for `with`."""
+        self.title = title
+        self.doc = doc
+        self.keys = keys
+        self.rules = rules
+        self.suggestions = dict(suggestions or {})
+        self.free_prefix = free_prefix
 
-    def takes(self, value: Value) -> bool:
+    def accepts(self, value: Value) -> bool:
         return isinstance(value.data, dict)
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        if not isinstance(value.data, dict):
-            mistakes.note(value, f"{what} is {self.says}, not {shown(value)}")
+        if not self.accepts(value):
+            self._note_mismatch(value, what, mistakes)
             return
-        if name := value.text("name") if self.named else None:
+        has_name = "name" in self.keys and self.keys["name"].required
+        name = value.text("name") if has_name else None
+        if name:
             what = f"{self.title} {name!r}"
         for key, each in value.data.items():
-            if key in self.fields:
-                self.fields[key].kind.check(each, f"{key}", mistakes)
-            elif not (self.open_to and isinstance(key, str) and key.startswith(self.open_to)):
-                self._unknown(value.keys[key], what, key, mistakes)
-        for key, field in self.fields.items():
-            if field.required and key not in value.data:
-                mistakes.note(value, f"{what} has no {key!r}, which it needs")
-        self._together(value, what, mistakes)
-        self._in_detail(value, mistakes)
+            if key in self.keys:
+                self.keys[key].value_type.check(each, f"{key}", mistakes)
+            elif not self._is_free(key):
+                self._note_unknown_key(value.keys[key], what, key, mistakes)
+        for required in self.required_keys():
+            if required not in value.data:
+                mistakes.note(value, f"{what} needs the key {required!r}")
+        self._check_rules(value, what, mistakes)
+        self._check_type_by_switch(value, mistakes)
 
-    def _unknown(self, place: Value, what: str, key: Any, mistakes: Mistakes) -> None:
-        if key in self.also:
-            mistakes.note(place, f"{what} has no key {key!r}; did you mean {self.also[key]!r}?")
+    def required_keys(self) -> list[str]:
+        return [name for name, key in self.keys.items() if key.required]
+
+    def _is_free(self, key: Any) -> bool:
+        return bool(self.free_prefix) and isinstance(key, str) and key.startswith(self.free_prefix)
+
+    def _note_unknown_key(self, place: Value, what: str, key: Any, mistakes: Mistakes) -> None:
+        if key in self.suggestions:
+            mistakes.note(place, f"{what} has no key {key!r}; did you mean {self.suggestions[key]!r}?")
         else:
-            mistakes.unknown(place, f"{what} has no key", key, self.fields)
+            mistakes.unknown(place, f"{what} has no key", key, self.keys)
 
-    def _together(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        for group in (*self.one_of, *self.at_most_one):
-            there = [key for key in group if key in value.data]
-            if len(there) > 1:
-                both = " and ".join(map(repr, there))
-                mistakes.note(value.keys[there[1]], f"{what} has {both}, of which there can be one")
-        for group in self.one_of:
+    def _check_rules(self, value: Value, what: str, mistakes: Mistakes) -> None:
+        for group in (*self.rules.one_of, *self.rules.at_most_one):
+            given = [key for key in group if key in value.data]
+            if len(given) > 1:
+                both = " and ".join(map(repr, given))
+                mistakes.note(value.keys[given[1]], f"{what} has {both}; only one of them is allowed")
+        for group in self.rules.one_of:
             if not any(key in value.data for key in group):
-                mistakes.note(value, f"{what} has none of {', '.join(map(repr, group))}; it needs one")
-        for key, needed in self.needs:
+                mistakes.note(value, f"{what} needs one of {', '.join(map(repr, group))}")
+        for key, needed in self.rules.needs:
             if key in value.data and not any(each in value.data for each in needed):
-                mistakes.note(value.keys[key], f"{key!r} goes with {' or '.join(map(repr, needed))}")
+                mistakes.note(value.keys[key], f"{key!r} needs {' or '.join(map(repr, needed))}")
 
-    def _in_detail(self, value: Value, mistakes: Mistakes) -> None:
-        if self.details is None:
+    def _check_type_by_switch(self, value: Value, mistakes: Mistakes) -> None:
+        if self.rules.type_by_switch is None:
             return
-        for (switch, target), kinds in self._switches():
-            chosen, given = value.text(switch), value.get(target)
-            if chosen is not None and chosen in kinds:
-                kinds[chosen].check(
-                    given or Value({}, value.line, value.column), f"{target} of {chosen}", mistakes
-                )
-
-    def _switches(self) -> Iterable[tuple[tuple[str, str], Mapping[str, Kind]]]:
-        assert self.details is not None
-        for names, kinds in self.details().items():
-            switch, _, target = names.partition(" ")
-            yield (switch, target), kinds
+        switch, target, types = self.rules.type_by_switch
+        word = value.text(switch)
+        if word is not None and word in types:
+            given = value.get(target) or value.with_data({})
+            types[word].check(given, f"{target} of {word}", mistakes)
 
     def schema(self) -> Schema:
-        made: Schema = {
+        schema: Schema = {
             "type": "object",
             "description": self.doc,
             "properties": {
-                key: {**field.kind.schema(), "description": field.doc} for key, field in self.fields.items()
+                name: {**key.value_type.schema(), "description": key.doc} for name, key in self.keys.items()
             },
             "additionalProperties": False,
         }
-        required = [key for key, field in self.fields.items() if field.required]
+        required = self.required_keys()
         if required:
-            made["required"] = required
-        if self.open_to:
-            made["patternProperties"] = {f"^{self.open_to}": {}}
-        rules: list[Schema] = [{"oneOf": [{"required": [key]} for key in group]} for group in self.one_of]
-        rules += [
-            {"not": {"required": list(pair)}} for group in self.at_most_one for pair in combinations(group, 2)
-        ]
-        rules += [
-            {"dependencies": {key: {"anyOf": [{"required": [each]} for each in needed]}}}
-            for key, needed in self.needs
-        ]
-        rules += self._detailed()
+            schema["required"] = required
+        if self.free_prefix:
+            schema["patternProperties"] = {f"^{self.free_prefix}": {}}
+        rules = list(self._rule_schemas())
         if rules:
-            made["allOf"] = rules
-        return made
+            schema["allOf"] = rules
+        return schema
 
-    def _detailed(self) -> list[Schema]:
-        if self.details is None:
-            return []
-        return [
-            {
-                "if": {"properties": {switch: {"const": word}}, "required": [switch]},
-                "then": _then(target, kind),
-            }
-            for (switch, target), kinds in self._switches()
-            for word, kind in kinds.items()
-        ]
-
-
-def _then(target: str, kind: Kind) -> Schema:
-    inner = kind.kind() if isinstance(kind, Shared) else kind
-    needed = isinstance(inner, Record) and (
-        inner.one_of or any(each.required for each in inner.fields.values())
-    )
-    return {"properties": {target: kind.schema()}, **({"required": [target]} if needed else {})}
+    def _rule_schemas(self) -> Iterable[Schema]:
+        for group in self.rules.one_of:
+            yield {"oneOf": [{"required": [key]} for key in group]}
+        for group in self.rules.at_most_one:
+            for pair in combinations(group, 2):
+                yield {"not": {"required": list(pair)}}
+        for key, needed in self.rules.needs:
+            yield {"dependencies": {key: {"anyOf": [{"required": [each]} for each in needed]}}}
+        if self.rules.type_by_switch is not None:
+            switch, target, types = self.rules.type_by_switch
+            for word, value_type in types.items():
+                yield {
+                    "if": {"properties": {switch: {"const": word}}, "required": [switch]},
+                    "then": _target_schema(target, value_type),
+                }
 
 
-class Shared(Kind):
-    """A kind that is used in several places, or inside of itself: the schema has it once, under a name."""
+def _target_schema(target: str, value_type: ValueType) -> Schema:
+    """The schema of a mapping whose key `target` has this type. If it has required keys, `target` is required too."""
+    schema: Schema = {"properties": {target: value_type.schema()}}
+    inner = value_type.resolve() if isinstance(value_type, SharedType) else value_type
+    if isinstance(inner, KeyedMapping) and (inner.rules.one_of or inner.required_keys()):
+        schema["required"] = [target]
+    return schema
 
-    named: dict[str, Callable[[], Kind]] = {}  # noqa: RUF012  # all there are, for the schema
 
-    def __init__(self, name: str, says: str, kind: Callable[[], Kind]) -> None:
-        self.name, self.says, self.kind = name, says, kind
-        Shared.named[name.replace(" ", "-")] = kind
+class SharedType(ValueType):
+    """A type that is used in several places, or inside itself. The schema defines it once, under a name.
 
-    def takes(self, value: Value) -> bool:
-        return self.kind().takes(value)
+    `resolve` gives the type. It is a function because a type that contains itself doesn't exist yet at this point.
+    """
+
+    definitions: ClassVar[dict[str, Callable[[], ValueType]]] = {}
+    """All shared types, by their names in the schema."""
+
+    def __init__(self, name: str, expected: str, resolve: Callable[[], ValueType]) -> None:
+        self.name = name.replace(" ", "-")
+        self.expected = expected
+        self.resolve = resolve
+        SharedType.definitions[self.name] = resolve
+
+    def accepts(self, value: Value) -> bool:
+        return self.resolve().accepts(value)
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        self.kind().check(value, what, mistakes)
+        self.resolve().check(value, what, mistakes)
 
     def schema(self) -> Schema:
-        return {"allOf": [{"$ref": f"#/definitions/{self.name.replace(' ', '-')}"}]}
+        return {"allOf": [{"$ref": f"#/definitions/{self.name}"}]}

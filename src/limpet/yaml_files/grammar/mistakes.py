@@ -1,4 +1,4 @@
-"""Mistakes in a file: noted as they are found, each with its place, and raised all at once."""
+"""Mistakes in a file: collected with their places while it is checked, and raised all at once."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ class Mistake(NamedTuple):
 
 
 class Mistakes:
-    """The mistakes that were found in one file so far. A mistake that is found twice is noted once."""
+    """The mistakes found in one file so far. One that is found twice is listed once."""
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self._found: dict[Mistake, None] = {}
+        self._found: dict[Mistake, None] = {}  # a dict because it keeps the order and drops repetitions
 
     def note(self, place: Value, text: str) -> None:
-        """There is something wrong at this value."""
+        """Note a mistake at this value."""
         self._found[Mistake(place.line, place.column, text)] = None
 
     def unknown(self, place: Value, what: str, name: object, known: Iterable[str]) -> None:
-        """A word is used that isn't known there; the nearest one that is gets mentioned."""
+        """Note a word that isn't known, with the nearest known one, or all of them if none is near."""
         words = list(known)
-        near = did_you_mean(name, words)
-        self.note(place, f"{what} {name!r}{near or '; known: ' + ', '.join(words)}")
+        hint = did_you_mean(name, words) or f"; known: {', '.join(words)}"
+        self.note(place, f"{what} {name!r}{hint}")
 
     @property
     def found(self) -> list[Mistake]:
-        """All of them, in the order of the file."""
+        """All mistakes, in the order of the file."""
         return sorted(self._found)
 
     def __len__(self) -> int:
         return len(self._found)
 
     def raise_any(self) -> None:
-        """Raise a `DeclarationError` that lists them, if there are any."""
+        """Raise a `DeclarationError` that lists the mistakes, if there are any."""
         if self._found:
             raise DeclarationError(self.file, self.found)

@@ -1,6 +1,6 @@
-"""What values in a file may be like: each kind checks a value, and describes itself as a JSON Schema.
+"""The types that values in a file may have. Each checks a value, and describes itself as a JSON Schema.
 
-So a rule is written down once: what the library refuses, an editor that knows the schema marks as you type.
+So each rule is written once: an editor that uses the schema marks what the loader would refuse.
 """
 
 from __future__ import annotations
@@ -16,279 +16,324 @@ from limpet.yaml_files.grammar.mistakes import Mistakes
 
 Schema = dict[str, Any]
 
-TEMPLATE = r"\{[{%#]"
+TEMPLATE_PATTERN = r"\{[{%#]"
 """What makes a text a template."""
+
+MAX_SHOWN = 60
+"""How many characters of a value a message shows."""
 
 
 def is_template(data: Any) -> bool:
-    """Whether a value is a text that has something to be worked out."""
-    return isinstance(data, str) and re.search(TEMPLATE, data) is not None
+    """Whether a value is a text that contains a template."""
+    return isinstance(data, str) and re.search(TEMPLATE_PATTERN, data) is not None
 
 
-class Kind(ABC):
-    """What a value may be like. `says` is that in a few words, for messages."""
+class ValueType(ABC):
+    """The type of a value. `expected` describes it in a few words, for messages: "a list of nodes"."""
 
-    says: str
+    expected: str
 
     @abstractmethod
-    def takes(self, value: Value) -> bool:
-        """Whether a value is of the right type; what is in it is another question."""
+    def accepts(self, value: Value) -> bool:
+        """Whether the value has the right type at the top; what it contains is left to `check`."""
 
     @abstractmethod
     def schema(self) -> Schema:
         """The same rule as a JSON Schema."""
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        """Note what is wrong with a value, which is `what` to the reader."""
-        if not self.takes(value):
-            mistakes.note(value, f"{what} is {self.says}, not {shown(value)}")
+        """Note the mistakes in a value, which messages call `what`."""
+        if not self.accepts(value):
+            self._note_mismatch(value, what, mistakes)
+
+    def _note_mismatch(self, value: Value, what: str, mistakes: Mistakes) -> None:
+        mistakes.note(value, f"{what} must be {self.expected}, not {shown(value)}")
 
 
-class Anything(Kind):
-    """Any value at all."""
+class AnyValue(ValueType):
+    """Any value."""
 
-    says = "anything"
+    expected = "anything"
 
-    def takes(self, value: Value) -> bool:
+    def accepts(self, value: Value) -> bool:
         return True
 
     def schema(self) -> Schema:
         return {}
 
 
-class Text(Kind):
-    """A text that isn't empty and, if there is a `pattern`, fits it."""
+class Text(ValueType):
+    """A text that isn't empty and, if there is a `pattern`, matches it."""
 
-    def __init__(self, says: str = "a text", pattern: str = "") -> None:
-        self.says, self.pattern = says, pattern
+    def __init__(self, expected: str = "a text", pattern: str = "") -> None:
+        self.expected = expected
+        self.pattern = pattern
 
-    def takes(self, value: Value) -> bool:
+    def accepts(self, value: Value) -> bool:
         return isinstance(value.data, str)
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        fits = isinstance(value.data, str) and value.data and re.search(self.pattern, value.data)
-        if not fits:
-            mistakes.note(value, f"{what} is {self.says}, not {shown(value)}")
+        if not self.accepts(value) or not value.data or not re.search(self.pattern, value.data):
+            self._note_mismatch(value, what, mistakes)
 
     def schema(self) -> Schema:
-        return {"type": "string", "minLength": 1, **({"pattern": self.pattern} if self.pattern else {})}
+        schema: Schema = {"type": "string", "minLength": 1}
+        if self.pattern:
+            schema["pattern"] = self.pattern
+        return schema
 
 
-class AnyText(Text):
+class AnyText(ValueType):
     """A text, which may be empty."""
 
-    def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        Kind.check(self, value, what, mistakes)
+    expected = "a text"
+
+    def accepts(self, value: Value) -> bool:
+        return isinstance(value.data, str)
 
     def schema(self) -> Schema:
         return {"type": "string"}
 
 
-class Number(Kind):
-    """A number from `least` on, or `above` it, and up to `most`."""
+class Number(ValueType):
+    """A finite number of at least `least` or above `above`, and of at most `most`."""
 
     def __init__(
-        self, says: str, *, least: float | None = None, above: float | None = None, most: float | None = None
+        self,
+        expected: str,
+        *,
+        least: float | None = None,
+        above: float | None = None,
+        most: float | None = None,
     ) -> None:
-        self.says, self.least, self.above, self.most = says, least, above, most
+        self.expected = expected
+        self.least = least
+        self.above = above
+        self.most = most
 
-    def takes(self, value: Value) -> bool:
-        return type(value.data) in (int, float)
+    def accepts(self, value: Value) -> bool:
+        return type(value.data) in (int, float)  # isinstance() would take true and false for numbers
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        data = value.data
-        fits = (
-            self.takes(value)
-            and (type(data) is int or isfinite(data))
-            and (self.least is None or data >= self.least)
-            and (self.above is None or data > self.above)
-            and (self.most is None or data <= self.most)
-        )
-        if not fits:
-            mistakes.note(value, f"{what} is {self.says}, not {shown(value)}")
+        if not self.accepts(value) or not self._is_in_range(value.data):
+            self._note_mismatch(value, what, mistakes)
+
+    def _is_in_range(self, number: float) -> bool:
+        if type(number) is float and not isfinite(number):
+            return False
+        if self.least is not None and number < self.least:
+            return False
+        if self.above is not None and number <= self.above:
+            return False
+        return self.most is None or number <= self.most
 
     def schema(self) -> Schema:
         limits = {"minimum": self.least, "exclusiveMinimum": self.above, "maximum": self.most}
         return {"type": "number", **{word: limit for word, limit in limits.items() if limit is not None}}
 
 
-class Whole(Number):
+class Integer(Number):
     """A whole number."""
 
-    def takes(self, value: Value) -> bool:
+    def accepts(self, value: Value) -> bool:
         return type(value.data) is int
 
     def schema(self) -> Schema:
         return {**super().schema(), "type": "integer"}
 
 
-class Flag(Kind):
+class Boolean(ValueType):
     """true or false."""
 
-    says = "true or false"
+    expected = "true or false"
 
-    def takes(self, value: Value) -> bool:
+    def accepts(self, value: Value) -> bool:
         return type(value.data) is bool
 
     def schema(self) -> Schema:
         return {"type": "boolean"}
 
 
-class Word(Kind):
+class OneWordOf(ValueType):
     """One of a few words."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
-        self.says = listed(repr(word) for word in words)
+        self.expected = alternatives(repr(word) for word in words)
 
-    def takes(self, value: Value) -> bool:
+    def accepts(self, value: Value) -> bool:
         return isinstance(value.data, str)
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        if self.takes(value) and value.data not in self.words and not value.hidden:
+        if value.data in self.words:
+            return
+        if self.accepts(value) and not value.hidden:
             mistakes.unknown(value, f"{what} can't be", value.data, self.words)
-        elif value.data not in self.words:
-            mistakes.note(value, f"{what} is {self.says}, not {shown(value)}")
+        else:
+            self._note_mismatch(value, what, mistakes)
 
     def schema(self) -> Schema:
         return {"enum": list(self.words)}
 
 
-class Templated(Kind):
-    """A value of some kind, or a template that gives one when it is needed."""
+class Templated(ValueType):
+    """A value of a type, or a template that gives one when the node runs."""
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind, self.says = kind, f"{kind.says} or a template"
+    def __init__(self, value_type: ValueType) -> None:
+        self.value_type = value_type
+        self.expected = f"{value_type.expected} or a template"
 
-    def takes(self, value: Value) -> bool:
-        return is_template(value.data) or self.kind.takes(value)
+    def accepts(self, value: Value) -> bool:
+        return is_template(value.data) or self.value_type.accepts(value)
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
         if not is_template(value.data):
-            self.kind.check(value, what, mistakes)
+            self.value_type.check(value, what, mistakes)
 
     def schema(self) -> Schema:
-        inner = self.kind.schema()
-        return {"anyOf": [inner, {"type": "string", "pattern": TEMPLATE}]} if inner else {}
+        inner = self.value_type.schema()
+        if not inner:
+            return {}
+        return {"anyOf": [inner, {"type": "string", "pattern": TEMPLATE_PATTERN}]}
 
 
-class Plain(Kind):
-    """A value of some kind that is no template: it is what it is, whatever the state."""
+class NotTemplated(ValueType):
+    """A value of a type that can't be a template, for the reason that messages give."""
 
-    def __init__(self, kind: Kind, why: str) -> None:
-        self.kind, self.says, self.why = kind, kind.says, why
+    def __init__(self, value_type: ValueType, reason: str) -> None:
+        self.value_type = value_type
+        self.expected = value_type.expected
+        self.reason = reason
 
-    def takes(self, value: Value) -> bool:
-        return self.kind.takes(value)
+    def accepts(self, value: Value) -> bool:
+        return self.value_type.accepts(value)
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
         if is_template(value.data):
-            mistakes.note(value, f"{what} can't be a template: {self.why}")
+            mistakes.note(value, f"{what} can't be a template: {self.reason}")
         else:
-            self.kind.check(value, what, mistakes)
+            self.value_type.check(value, what, mistakes)
 
     def schema(self) -> Schema:
-        return {"allOf": [self.kind.schema(), {"not": {"type": "string", "pattern": TEMPLATE}}]}
+        return {"allOf": [self.value_type.schema(), {"not": {"type": "string", "pattern": TEMPLATE_PATTERN}}]}
 
 
-class ListOf(Kind):
-    """A list of values of one kind, at least `least` of them. `first` is the kind of the first, if another."""
+class ListOf(ValueType):
+    """A list of values of one type, at least `least` of them. `first` is the type of the first, if that differs."""
 
-    def __init__(self, kind: Kind, says: str, least: int = 0, first: Kind | None = None) -> None:
-        self.kind, self.says, self.least, self.first = kind, says, least, first
+    def __init__(
+        self, item_type: ValueType, expected: str, least: int = 0, first: ValueType | None = None
+    ) -> None:
+        self.item_type = item_type
+        self.expected = expected
+        self.least = least
+        self.first = first or item_type
 
-    def takes(self, value: Value) -> bool:
+    def accepts(self, value: Value) -> bool:
         return isinstance(value.data, list)
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        if not isinstance(value.data, list) or len(value.data) < self.least:
-            mistakes.note(value, f"{what} is {self.says}, not {shown(value)}")
+        if not self.accepts(value) or len(value.data) < self.least:
+            self._note_mismatch(value, what, mistakes)
             return
         for number, each in enumerate(value.data):
-            kind = self.first if self.first is not None and number == 0 else self.kind
-            kind.check(each, f"{what}[{number}]", mistakes)
+            item_type = self.first if number == 0 else self.item_type
+            item_type.check(each, f"{what}[{number}]", mistakes)
 
     def schema(self) -> Schema:
-        items: Any = self.kind.schema()
-        least = {"minItems": self.least} if self.least else {}
-        if self.first is not None:
-            return {"type": "array", "items": [self.first.schema()], "additionalItems": items, **least}
-        return {"type": "array", "items": items, **least}
+        schema: Schema = {"type": "array"}
+        if self.first is self.item_type:
+            schema["items"] = self.item_type.schema()
+        else:
+            schema["items"] = [self.first.schema()]
+            schema["additionalItems"] = self.item_type.schema()
+        if self.least:
+            schema["minItems"] = self.least
+        return schema
 
 
-class MapOf(Kind):
-    """A mapping of words to values of one kind. With `scalars`, numbers, true, false and null are keys too."""
+class MapOf(ValueType):
+    """A mapping of texts to values of one type. With `any_scalar_keys`, numbers, booleans and null are keys too."""
 
-    def __init__(self, kind: Kind, says: str, least: int = 0, scalars: bool = False) -> None:
-        self.kind, self.says, self.least, self.scalars = kind, says, least, scalars
+    def __init__(
+        self, value_type: ValueType, expected: str, least: int = 0, any_scalar_keys: bool = False
+    ) -> None:
+        self.value_type = value_type
+        self.expected = expected
+        self.least = least
+        self.any_scalar_keys = any_scalar_keys
 
-    def takes(self, value: Value) -> bool:
+    def accepts(self, value: Value) -> bool:
         return isinstance(value.data, dict)
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        if not isinstance(value.data, dict) or len(value.data) < self.least:
-            mistakes.note(value, f"{what} is {self.says}, not {shown(value)}")
+        if not self.accepts(value) or len(value.data) < self.least:
+            self._note_mismatch(value, what, mistakes)
             return
         for key, each in value.data.items():
-            if not self.scalars and not isinstance(key, str):
-                mistakes.note(value.keys[key], f"a key of {what} is a text: write {str(key)!r}, in quotes")
-            self.kind.check(each, f"{what}.{key}", mistakes)
+            if not self.any_scalar_keys and not isinstance(key, str):
+                mistakes.note(
+                    value.keys[key], f"a key of {what} must be a text: write {str(key)!r}, in quotes"
+                )
+            self.value_type.check(each, f"{what}.{key}", mistakes)
 
     def schema(self) -> Schema:
-        least = {"minProperties": self.least} if self.least else {}
-        return {"type": "object", "additionalProperties": self.kind.schema(), **least}
+        schema: Schema = {"type": "object", "additionalProperties": self.value_type.schema()}
+        if self.least:
+            schema["minProperties"] = self.least
+        return schema
 
 
-class OneOf(Kind):
-    """A value of any of several kinds."""
+class AnyOf(ValueType):
+    """A value of any of several types."""
 
-    def __init__(self, *kinds: Kind) -> None:
-        self.kinds, self.says = kinds, listed(kind.says for kind in kinds)
+    def __init__(self, *types: ValueType) -> None:
+        self.types = types
+        self.expected = alternatives(each.expected for each in types)
 
-    def takes(self, value: Value) -> bool:
-        return any(kind.takes(value) for kind in self.kinds)
+    def accepts(self, value: Value) -> bool:
+        return any(each.accepts(value) for each in self.types)
 
     def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
-        fitting = [kind for kind in self.kinds if kind.takes(value)]
-        if not fitting:
-            mistakes.note(value, f"{what} is {self.says}, not {shown(value)}")
+        accepting = [each for each in self.types if each.accepts(value)]
+        if not accepting:
+            self._note_mismatch(value, what, mistakes)
             return
-        if len(fitting) > 1 and any(self._fits(kind, value) for kind in fitting):
+        if len(accepting) > 1 and any(_has_no_mistake(each, value) for each in accepting):
             return
-        fitting[0].check(value, what, mistakes)
-
-    def _fits(self, kind: Kind, value: Value) -> bool:
-        tried = Mistakes("")
-        kind.check(value, "", tried)
-        return not tried
+        # No type fits completely: the mistakes are those of the first one that could be meant.
+        accepting[0].check(value, what, mistakes)
 
     def schema(self) -> Schema:
-        return {"anyOf": [kind.schema() for kind in self.kinds]}
+        return {"anyOf": [each.schema() for each in self.types]}
 
 
-def listed(words: Iterable[str]) -> str:
-    """Several things of which there may be any: a, b or c."""
-    *most, last = words
-    return f"{', '.join(most)} or {last}" if most else last
+def _has_no_mistake(value_type: ValueType, value: Value) -> bool:
+    mistakes = Mistakes("")
+    value_type.check(value, "", mistakes)
+    return not mistakes
+
+
+def alternatives(words: Iterable[str]) -> str:
+    """Several alternatives in words: a, b or c."""
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def shown(value: Value) -> str:
-    """A value as a message shows it: short."""
+    """A value as a message shows it, shortened."""
+    data = value.data
     if value.hidden:
-        return f"this {type(value.data).__name__}"
-    match value.data:
-        case dict():
-            return (
-                "an empty mapping"
-                if not value.data
-                else f"a mapping ({', '.join(map(str, value.data))[:40]})"
-            )
-        case list():
-            return "an empty list" if not value.data else f"a list of {len(value.data)}"
-        case None:
-            return "nothing"
-        case bool():
-            return str(value.data).lower()
-        case _:
-            text = repr(value.data)
-            return text if len(text) <= 60 else f"{text[:57]}…"
+        return f"this {type(data).__name__}"
+    if data is None:
+        return "nothing"
+    if isinstance(data, bool):
+        return str(data).lower()
+    if isinstance(data, dict):
+        return f"a mapping ({', '.join(map(str, data))[:40]})" if data else "an empty mapping"
+    if isinstance(data, list):
+        return f"a list of {len(data)}" if data else "an empty list"
+    text = repr(data)
+    if len(text) > MAX_SHOWN:
+        return f"{text[: MAX_SHOWN - 3]}…"
+    return text

@@ -1,0 +1,1 @@
+"""Builds graphs and workflows from the values of a YAML file."""
