@@ -69,6 +69,8 @@ REFERENCE = DOCS / "reference"
 PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
 SOURCE = Path(limpet.__file__).parents[1]
 
+OTHER_PAGES = [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+
 on_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -191,7 +193,7 @@ def test_every_fence_is_closed_and_every_mark_is_known(page: Path) -> None:
     assert marks <= {"not run", "output", "file", "run"} | drawn
 
 
-@on_every_page
+@pytest.mark.parametrize("page", [*PAGES, *OTHER_PAGES], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_within_the_repository_leads_somewhere(page: Path) -> None:
     for target in links_of(page):
         path, _, anchor = target.partition("#")
