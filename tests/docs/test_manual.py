@@ -1,4 +1,4 @@
-"""The reference of the command line says what the command line takes: all but its opening is made from the parser."""
+"""The reference of the command line is current: everything after its introduction is generated from the parser."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from limpet.cli.arguments import make_parser
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 COMMON = {"--help", "--store", "--graph", "--json", "--no-color"}
-ANEW = "LIMPET_WRITE_DOCS"
+WRITE_DOCS = "LIMPET_WRITE_DOCS"
 
 
 def test_the_reference_of_the_command_line_is_current() -> None:
-    """F13, H6: where this fails, run it once with LIMPET_WRITE_DOCS=1, and look at what changed."""
+    """F13, H6: if this fails, run it once with LIMPET_WRITE_DOCS=1, and review the changes."""
     opening, found = PAGE.read_text(encoding="utf-8").split("\n## ", 1)
     made = "".join(_sections(make_parser(), "limpet"))
-    if os.environ.get(ANEW):
+    if os.environ.get(WRITE_DOCS):
         PAGE.write_text(opening + made, encoding="utf-8")
     assert f"\n## {found}" == made
 

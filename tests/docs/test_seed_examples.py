@@ -1,4 +1,4 @@
-"""The examples of the guide that Limpet's first users come from run with only their import line changed."""
+"""The examples of the guide that Limpet's first users know run with only their import line changed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ AFTER = {
     "resume with values": ["interrupt before a node", "resume"],
     "resume with settings": ["interrupt before a node", "resume", "resume with values"],
 }
-"""Examples that go on from others, in the order in which the guide has them."""
+"""The examples that each example continues, in the order of the guide."""
 
 
 WITH_BRANCHES = "checkpoint with parallel flows"
-"""The example that goes on from a graph with parallel edges, which the guide doesn't show."""
+"""The example that continues a graph with parallel edges, which the guide doesn't show."""
 
 
 WITH_FILES = (
@@ -38,7 +38,7 @@ WITH_FILES = (
     "clean up old checkpoints",
     "a directory for each session",
 )
-"""The examples that leave checkpoint files behind."""
+"""The examples that write checkpoint files."""
 
 
 def note(state: dict[str, Any], node: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def graph_of(*names: str, **settings: Any) -> StateGraph:
 
 
 def graph_with_branches(work: Callable[..., Any] = note) -> StateGraph:
-    """A graph whose branches end at a fan-in that is still to be added."""
+    """A graph whose branches end at a fan-in that the example adds."""
     graph = StateGraph(name="flows").add_node("split").set_entry_point("split")
     for name in ("text", "images"):
         graph.add_node(name, run=work).add_parallel_edge("split", name, "combine")
@@ -58,15 +58,9 @@ def graph_with_branches(work: Callable[..., Any] = note) -> StateGraph:
 
 
 def supplied(title: str) -> dict[str, Any]:
-    """What the guide uses and leaves to the reader."""
-    steps = ("prepare_data", "validate_data", "send_email", "deploy_production")
-    chain = graph_of(*steps, checkpoint=CheckpointConfig(MemoryStore(), interval=1))
+    """The names that the guide uses without defining them."""
     return {
-        "graph": graph_with_branches()
-        if title == WITH_BRANCHES
-        else graph_of("prepare", "review", "execute")
-        if title in WITH_FILES
-        else chain,
+        "graph": graph_for(title),
         "workflow_id": "w1",
         "session_id": "s1",
         "checkpointer": MemoryCheckpointer(),
@@ -82,8 +76,18 @@ def supplied(title: str) -> dict[str, Any]:
     }
 
 
+def graph_for(title: str) -> StateGraph:
+    """The graph that an example continues."""
+    if title == WITH_BRANCHES:
+        return graph_with_branches()
+    if title in WITH_FILES:
+        return graph_of("prepare", "review", "execute")
+    steps = ("prepare_data", "validate_data", "send_email", "deploy_production")
+    return graph_of(*steps, checkpoint=CheckpointConfig(MemoryStore(), interval=1))
+
+
 def run(title: str, namespace: dict[str, Any]) -> None:
-    """Carry out an example, with its import line changed and nothing else."""
+    """Run an example, with only its import line changed."""
     code = re.sub(r"^from the_edge_agent import ", "from limpet import ", EXAMPLES[title], flags=re.M)
     exec(compile(code, f"{PAGE.name}: {title}", "exec"), namespace)
 
@@ -92,8 +96,8 @@ def types(events: list[dict[str, Any]]) -> list[str]:
     return [event["type"] for event in events]
 
 
-def stops_and_goes_on(graph: StateGraph, directory: Path) -> None:
-    """With its checkpoint files elsewhere, for the guide has them in a place that all tests share."""
+def stops_and_resumes(graph: StateGraph, directory: Path) -> None:
+    """Writes the checkpoint files to this directory, because the guide uses one that all tests would share."""
     graph.compile(interrupt_before=["review"], checkpoint_dir=directory)
     (stop,) = graph.invoke({"value": 1})
     path = Path(stop["checkpoint_path"])
@@ -112,7 +116,7 @@ def directory_of(graph: StateGraph) -> Path:
 
 def checkpoint_files(made: dict[str, Any]) -> None:
     assert directory_of(made["graph"]) == Path("/tmp/checkpoints")
-    stops_and_goes_on(made["graph"], Path("checkpoints"))
+    stops_and_resumes(made["graph"], Path("checkpoints"))
 
 
 def files_at_interrupts(made: dict[str, Any]) -> None:
@@ -133,7 +137,7 @@ def clean_up_old_checkpoints(made: dict[str, Any]) -> None:
 def a_directory_for_each_session(made: dict[str, Any]) -> None:
     directory = directory_of(made["graph"])
     assert directory == Path.cwd() / "checkpoints" / "w1" / "s1"
-    stops_and_goes_on(made["graph"], directory)
+    stops_and_resumes(made["graph"], directory)
 
 
 def memory_checkpointer(made: dict[str, Any]) -> None:
@@ -187,7 +191,7 @@ def checkpoint_with_parallel_flows(made: dict[str, Any]) -> None:
     assert (final["type"], final["state"]["combined"]) == ("final", ["text", "images"])
 
     def not_again(state: dict[str, Any]) -> None:
-        raise AssertionError("a branch ran again, although the checkpoint has what it came to")
+        raise AssertionError("a branch ran again, although the checkpoint has its result")
 
     before = made["graph"].compile(interrupt_before=["combine"], checkpointer=checkpointer)
     (stop,) = before.invoke({})
@@ -285,7 +289,7 @@ def test_an_example_runs_with_only_its_import_line_changed(
     CHECKS[title](namespace)
 
 
-def test_every_example_is_looked_at() -> None:
-    """F1: none is left out, and none is looked for in vain."""
+def test_every_example_is_checked() -> None:
+    """F1: no example is left out, and every check has its example."""
     assert list(EXAMPLES) == list(CHECKS)
     assert sum("the_edge_agent" in code for code in EXAMPLES.values()) == 3

@@ -1,4 +1,4 @@
-"""The YAML of the guide that Limpet's first users come from loads as it is, and does what the guide says."""
+"""The YAML of the guide that Limpet's first users know loads unchanged, and does what the guide says."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def note(state: dict[str, Any], node: str) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty directory, and the module that the graph's functions are in."""
+    """An empty directory, and the module with the graph's functions."""
     monkeypatch.chdir(tmp_path)
     guide = ModuleType("guide")
     guide.note = note  # type: ignore[attr-defined]  # of this test
@@ -44,7 +44,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def stopped() -> dict[str, Any]:
-    """A run that has come to the interrupt before the review."""
+    """The event of a run that stopped at the interrupt before the review."""
     graph = loads(NODES + EXAMPLES["auto-save configuration"])
     (first,) = graph.invoke({})
     (second,) = graph.invoke(None, checkpoint=first["checkpoint_path"])
@@ -62,7 +62,7 @@ def test_auto_save_stops_and_writes_files_where_the_configuration_says(place: Pa
 
 
 def test_a_configured_checkpoint_is_really_resumed_from(place: Path) -> None:
-    """F13, F5, F6: the interrupted node runs, what was before it doesn't."""
+    """F13, F5, F6: the interrupted node runs, and the nodes before it don't."""
     Path(stopped()["checkpoint_path"]).rename(place / "checkpoints" / "review_node_1733500000.pkl")
     graph = loads(NODES + EXAMPLES["resume from checkpoint"])
     (final,) = graph.invoke({"approved": True})
@@ -93,8 +93,11 @@ def test_checkpoint_actions_save_and_load(place: Path) -> None:
     assert (loaded["state"], loaded["node"], loaded["config"]) == ({"n": 1}, "older", {"user": "Ann"})
 
 
-def test_every_snippet_is_looked_at() -> None:
-    """F13: none is left out."""
+def test_every_snippet_is_checked() -> None:
+    """F13: no snippet is left out."""
     assert list(EXAMPLES) == [
-        "auto-save configuration", "resume from checkpoint", "resume in Python", "checkpoint actions",
-    ]  # fmt: skip
+        "auto-save configuration",
+        "resume from checkpoint",
+        "resume in Python",
+        "checkpoint actions",
+    ]

@@ -1,4 +1,4 @@
-"""The site has every page: its navigation names each of them once, and nothing that isn't there."""
+"""The site is complete: its navigation has every page once, and no page that doesn't exist."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def pages(entries: list[Any]) -> Iterator[str]:
 
 def test_the_navigation_has_every_page_once() -> None:
     listed = Counter(pages(SITE["nav"]))
-    there = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
-    assert set(listed) == there
+    existing = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert set(listed) == existing
     assert {page for page, times in listed.items() if times != 1} == set()
 
 
 def test_every_page_has_one_title_which_is_its_first_line() -> None:
-    """The navigation is made of them."""
+    """The navigation consists of these titles."""
     titles = Counter()
     for path in DOCS.rglob("*.md"):
         text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
@@ -43,8 +43,8 @@ def test_every_page_has_one_title_which_is_its_first_line() -> None:
     assert set(titles.values()) == {1}
 
 
-def test_every_picture_of_a_page_is_there_and_says_what_it_shows() -> None:
-    """Nothing is fetched from elsewhere."""
+def test_every_picture_of_a_page_exists_and_is_described() -> None:
+    """And no picture is loaded from another site."""
     for path in [*DOCS.rglob("*.md"), ROOT / "README.md"]:
         for words, target in re.findall(r"!\[(.*?)\]\((.*?)\)", path.read_text(encoding="utf-8")):
             assert (path.parent / target).is_file(), target
@@ -52,7 +52,7 @@ def test_every_picture_of_a_page_is_there_and_says_what_it_shows() -> None:
 
 
 def test_the_site_is_built_where_make_says() -> None:
-    """And fails on a page or a link that leads nowhere."""
+    """And a broken link fails the build."""
     made = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert (SITE["site_dir"], SITE["strict"]) == ("build/site", True)
     assert "mkdocs build --quiet --strict" in made

@@ -1,11 +1,11 @@
-"""The documentation holds: its examples run, its links lead somewhere, its references are complete.
+"""The documentation is correct: its examples run, its links work, its references are complete.
 
 The python blocks of a page run in order, in one namespace and one empty directory. A comment right
 before a block says otherwise: `<!-- not run -->` only compiles it, `<!-- file: name.py -->` saves it, and
 `<!-- output -->` before a text block compares that with what the block above printed. A yaml block is saved as well,
 or else is at least YAML; a toml block is saved. A console block after
-`<!-- run -->` is carried out, line by line after each `$`; with `<!-- run: 3 -->`, the last command ends with 3. Of
-`limpet`, what it says on standard error counts too. An … in an output stands for anything.
+`<!-- run -->` is executed, line by line after each `$`; with `<!-- run: 3 -->`, the last command ends with 3. For
+`limpet`, its standard error counts too. An … in an output matches anything.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def run(block: Block, page: Path, module: ModuleType) -> str:
 
 
 def run_commands(block: Block, where: str, code: int) -> None:
-    """Carry out each `$` line of a console block and compare what it prints; a kill is shown as `Killed`.
+    """Execute each `$` line of a console block and compare its output; a kill is shown as `Killed`.
 
     The last one ends with the exit code that is given, the others with 0.
     """
@@ -312,7 +312,7 @@ def test_the_data_of_every_observer_event_is_in_the_reference() -> None:
 
 
 def test_every_event_of_a_run_is_in_the_reference_key_by_key() -> None:
-    """F4, F12: and no key is named that no event has."""
+    """F4, F12: and no listed key is missing from all events."""
     rows = rows_of(REFERENCE / "events.md", "What a run yields")
     seen = provoke_everything(None)
     found: dict[str, set[str]] = {}
@@ -324,7 +324,7 @@ def test_every_event_of_a_run_is_in_the_reference_key_by_key() -> None:
 
 
 def test_every_event_of_a_workflow_is_in_the_reference_key_by_key() -> None:
-    """H3: and no key is named that no event has."""
+    """H3: and no listed key is missing from all events."""
     rows = rows_of(REFERENCE / "events.md", "What a workflow yields")
     found: dict[str, set[str]] = {}
     for event in provoke_workflows(None):
@@ -357,7 +357,7 @@ def named_in(row: str) -> set[str]:
 
 
 def provoke_everything(observer: Any) -> list[dict[str, Any]]:
-    """Runs to which everything happens that can; the events of their iteration."""
+    """Provoke every event of a graph; returns the events of the iteration."""
 
     def work(state: State, ctx: NodeContext) -> State:
         if ctx.attempt == 1:
@@ -395,14 +395,14 @@ def provoke_everything(observer: Any) -> list[dict[str, Any]]:
 
 
 class Full(MemoryStore):
-    """Takes new runs, and nothing more of them."""
+    """Creates runs, and refuses to save anything else."""
 
     def append(self, commits: Any) -> Any:
         raise StoreUnavailable("it is full")
 
 
 def provoke_branches(observer: Any) -> list[dict[str, Any]]:
-    """The same for branches: one that stops, one that asks, and one that fails."""
+    """The same for branches: one that is interrupted, one that asks a question, and one that fails."""
     graph = StateGraph(name="split", observer=observer)
     graph.add_node("begin").set_entry_point("begin")
     graph.add_node("stop").add_node("ask", run=lambda state: {"answer": pause("Go on?")})
@@ -416,7 +416,7 @@ def provoke_branches(observer: Any) -> list[dict[str, Any]]:
 
 
 def provoke_workflows(observer: Any) -> list[dict[str, Any]]:
-    """The same for tasks: one that asks, one that fails and is tried again, and some that don't run."""
+    """The same for tasks: one that asks a question, one that fails and is retried, and some that don't run."""
 
     def work(ctx: NodeContext) -> int:
         if ctx.attempt == 1:
