@@ -26,7 +26,7 @@ PICTURE = ROOT / "docs" / "images" / "demo.svg"
 COMMAND = "limpet demo --fast"
 
 ROWS = 50
-COLUMNS = 112
+COLUMNS = 114
 CELL_WIDTH = 7.83
 LINE_HEIGHT = 15
 FONT_SIZE = 13
