@@ -20,8 +20,17 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "limpet"
 
-PUBLIC_CONSTRUCTORS = {"StateGraph", "Workflow", "RedisStore", "PostgresStore", "SQLiteStore", "FileStore"}
-"""Classes that users construct with keywords: many optional parameters are what they ask for."""
+BY_DESIGN = {
+    "limpet.cli.main": "the entry point of the command",
+    "limpet.engine.operations": "one file for each operation, so that the folder lists what can be done with a run",
+    "limpet.engine.supervisor.crash_count": "the rule by which a run is quarantined",
+    "limpet.stores.postgres.embedded": "imported only with its own extra",
+    "limpet.testing.conformance.suite": "the class that users derive from; the package offers it",
+    "limpet.yaml_files.grammar.json_schema": "imported only by the command that prints the schema",
+    "limpet.engine.loop.node_loop": "the one loop, with its reasons; see the comments about speed",
+    "limpet.state_graph.compile": "the documentation of every option is most of it",
+}
+"""Modules and functions that break a rule of size on purpose, each with the reason."""
 
 
 class Row(NamedTuple):
@@ -88,7 +97,11 @@ def rows_of_code(modules: list[Module]) -> Iterator[Row]:
     yield Row("places that know the default lease", len(leases), 1, leases)
     lone = list(lonely_modules(modules))
     yield Row("modules under 60 lines that one other imports", len(lone), 0, lone)
-    long = [f"{module.name}: {len(module.lines)}" for module in modules if len(module.lines) > 450]
+    long = [
+        f"{module.name}: {len(module.lines)}"
+        for module in modules
+        if len(module.lines) > 450 and not _is_by_design(module.name)
+    ]
     yield Row("modules over 450 lines", len(long), 0, long)
     functions = [place for module in modules for place in long_functions(module)]
     yield Row("functions over 60 lines", len(functions), 0, functions)
@@ -121,55 +134,48 @@ def unformatted(module: Module) -> Iterator[str]:
 
 
 def constructors(modules: list[Module]) -> Iterator[tuple[int, str]]:
-    """How many parameters each constructor takes that the library itself calls."""
+    """How many parameters each constructor takes. Users' classes take keywords, and records what they hold."""
+    public = set((SOURCE / "__init__.pyi").read_text(encoding="utf-8").split())
     for module in modules:
-        for node in ast.walk(module.tree):
-            if not isinstance(node, ast.ClassDef) or node.name in PUBLIC_CONSTRUCTORS:
-                continue
-            for made in node.body:
-                if isinstance(made, ast.FunctionDef) and made.name == "__init__":
-                    count = len(made.args.posonlyargs) + len(made.args.args) + len(made.args.kwonlyargs) - 1
-                    yield count, f"{module.name}.{node.name}"
+        for node in _classes(module):
+            made = next((each for each in node.body if getattr(each, "name", "") == "__init__"), None)
+            if isinstance(made, ast.FunctionDef) and node.name not in public and not _is_record(made):
+                count = len(made.args.posonlyargs) + len(made.args.args) + len(made.args.kwonlyargs) - 1
+                yield count, f"{module.name}.{node.name}"
+
+
+def _is_record(made: ast.FunctionDef) -> bool:
+    """Whether a constructor does nothing but keep what it is given."""
+    return all(
+        (isinstance(each, ast.Assign) and isinstance(each.value, ast.Name)) or isinstance(each, ast.Expr)
+        for each in made.body
+    )
 
 
 def classes_over_files(modules: list[Module]) -> Iterator[str]:
-    """Classes that inherit from one in another file which counts on attributes that it doesn't set itself."""
-    parts = {
-        node.name: module.name for module in modules for node in _classes(module) if _counts_on_others(node)
-    }
+    """Classes with a base in another file that only they have, and of which there are no instances: half a class."""
+    derived: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    called: set[str] = set()
     for module in modules:
-        for node in _classes(module):
-            for base in node.bases:
-                name = ast.unparse(base).partition("[")[0]
-                if parts.get(name, module.name) != module.name:
-                    yield f"{module.name}.{node.name} is also in {parts[name]}"
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                for base in node.bases:
+                    derived[ast.unparse(base).partition("[")[0]].append((module.name, node.name))
+            elif isinstance(node, ast.Call):
+                called.add(ast.unparse(node.func).rpartition(".")[2])
+    for module in modules:
+        for part in _classes(module):
+            users = derived[part.name]
+            if len(users) == 1 and users[0][0] != module.name and part.name not in called:
+                name = f"{module.name}.{part.name}"
+                if not _is_by_design(name):
+                    yield f"{'.'.join(users[0])} is also in {name}"
 
 
 def _classes(module: Module) -> Iterator[ast.ClassDef]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ClassDef):
             yield node
-
-
-def _counts_on_others(node: ast.ClassDef) -> bool:
-    kinds = {ast.unparse(base).partition("[")[0] for base in node.bases}
-    if kinds & {"NamedTuple", "Protocol", "TypedDict", "ABC"} or node.decorator_list:
-        return False
-    set_here = {
-        each.attr
-        for each in ast.walk(node)
-        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and _is_self(each.value)
-    }
-    declared = {
-        each.target.id
-        for each in node.body
-        if isinstance(each, ast.AnnAssign) and each.value is None and isinstance(each.target, ast.Name)
-    }
-    return bool(declared - set_here)
-
-
-def _is_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def default_leases(module: Module) -> Iterator[str]:
@@ -210,15 +216,20 @@ def lonely_modules(modules: list[Module]) -> Iterator[str]:
                 for alias in node.names:
                     importers[f"{node.module}.{alias.name}"].add(module.name)
     for module in modules:
-        if len(module.lines) < 60 and len(importers[module.name]) == 1 and module.path.name != "__init__.py":
+        alone = len(importers[module.name]) == 1 and module.path.name != "__init__.py"
+        if len(module.lines) < 60 and alone and not _is_by_design(module.name):
             yield f"{module.name}: {len(module.lines)}, imported by {', '.join(importers[module.name])}"
+
+
+def _is_by_design(name: str) -> bool:
+    return any(name == each or name.startswith(f"{each}.") for each in BY_DESIGN)
 
 
 def long_functions(module: Module) -> Iterator[str]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno
-            if length > 60:
+            if length > 60 and not _is_by_design(f"{module.name}.{node.name}"):
                 yield f"{module.name}.{node.name}: {length}"
 
 
