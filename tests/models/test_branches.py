@@ -25,8 +25,7 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
 from limpet.engine.drivers.call import call_node
-from limpet.engine.leases.lease_client import client_for
-from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
+from limpet.engine.loop.commands import Begin, Gather, Verdict, Wait
 from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
@@ -35,7 +34,7 @@ from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations.fork import fork
 from limpet.engine.operations.rollback import rollback
 from limpet.engine.sessions.resume import resume
-from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.sessions.session import CompiledGraph
 from limpet.engine.sessions.start import start
 from limpet.errors import ExecutionError, StoreUnavailable
 from limpet.graphs.builder import GraphBuilder
@@ -46,30 +45,36 @@ from limpet.graphs.schema import read_schema
 from limpet.graphs.secrets import SecretMasker
 from limpet.graphs.state import State
 from limpet.journal.encoding.codec import decode
-from limpet.journal.progress import MEMO, NESTED, STEP, Progress
-from limpet.journal.reader import Checkpoint, history, opened, progress_at, read_progress
+from limpet.journal.progress import Progress
+from limpet.journal.reader import Checkpoint, history, progress_at, read_progress
 from limpet.journal.store import (
     CANCELLED,
     COMPLETED,
     FAILED,
     PAUSED,
     RUNNING,
-    Commit,
-    Lease,
-    OnSignal,
-    Signalled,
-    Tail,
 )
 from limpet.journal.waits import AFTER, BEFORE
-from limpet.stores.memory import MemoryStore
 from limpet.testing.conformance.store_calls import ManualClock
+from models.bench import (
+    CANCEL,
+    CLIENT,
+    KILL,
+    LOSE,
+    REFUSE,
+    SIGNAL,
+    STORE,
+    Lives,
+    ModelBench,
+    Occurrence,
+    eager_snapshots,
+    occurrence,
+)
 
 Key = str | int
 Interrupts = list[tuple[frozenset[str], frozenset[str]]]
 """Before and after which nodes a run stops: in its first life, in its second, and so on, and from the start again."""
 NOWHERE = (frozenset[str](), frozenset[str]())
-Occurrence = tuple[Any, ...]
-"""A call of a node that no other is: for each scope on the way (source, its visits, branch), then (node, visit)."""
 
 # Sketches: nestings as plain data, so that a failing example can be read
 
@@ -638,45 +643,6 @@ def unshared(value: Any) -> Any:
 # The bench: the real loop, with commands carried out by hand
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class FragileStore(MemoryStore):
-    """A MemoryStore whose user may be killed before or after it takes a commit, or never hear that it took it."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self.before: Callable[[], Exception | None] = lambda: None
-        self.after: Callable[[Commit], Exception | None] = lambda commit: None
-        self.deserted = False
-
-    def append(self, commits: Any) -> Any:
-        problem = self.before()
-        if problem is None:
-            refusals = super().append(commits)
-            if refusals != [None]:
-                return refusals
-            problem = self.after(commits[0])
-        return [problem]
-
-    def release(self, lease: Lease) -> None:
-        if not self.deserted:
-            super().release(lease)
-
-
-CLOCK = ManualClock()
-STORE = FragileStore(CLOCK)
-LEASE = 3600.0
-LINK = client_for(STORE, LEASE)
-NUMBERS = count(1)
-
-Lives = list[tuple[str, int]]
-"""What happens to each life of the process, and how many points it gets past before: one before and one after every
-command and every commit. When they are used up, nothing happens any more."""
-
-KILL, CANCEL, SIGNAL, REFUSE, LOSE = "kill", "cancel", "signal", "refuse", "lose"
-UNCALLED = object()
 PLAIN = [
     each.name
     for each in fields(Progress)
@@ -699,20 +665,9 @@ def tree(progress: Progress, altered: Mapping[Any, Any], path: tuple[Key, ...] =
     return told
 
 
-def occurrence(root: Progress, path: tuple[Key, ...], node: str, more: int = 1) -> Occurrence:
-    """Which call of a node comes next in a branch; with `more` 0, which was the last."""
-    chain, scope = [], root
-    for key in path:
-        section = scope.section
-        assert section is not None
-        chain.append((section.source, scope.visits.get(section.source, 0), key))
-        scope = section.children[key]
-    return (*chain, (node, scope.visits.get(node, 0) + more))
-
-
 @dataclass
-class Bench:
-    """One run of a sketch by the real loop, and all the claims that are checked while it goes on."""
+class Bench(ModelBench):
+    """One run of a sketch by the real loop, and all the claims that are checked while it runs."""
 
     graph: Graph
     seed: int = 0
@@ -724,119 +679,72 @@ class Bench:
     lives: Lives = field(default_factory=list)
     updates: list[dict[str, Any]] = field(default_factory=list)
     whole: bool = False
-    """Whether snapshots are made at any moment."""
+    """Whether snapshots are taken at any moment."""
 
     def __post_init__(self) -> None:
-        self.fates, self.gifts, self.chance = iter(self.lives), iter(self.updates), Random(self.seed)
+        self.prepare()
+        self.gifts = iter(self.updates)
         self.world = World(fetch=self._fetch, gathered=self._see)
-        definition, names = define(self.graph, self.world), frozenset(nodes_of(self.graph))
+        definition = define(self.graph, self.world)
+        names = frozenset(nodes_of(self.graph))
         self.plans = cycle([definition.freeze(before & names, after & names) for before, after in self.stops])
         self._compile()
-        self.run_id = f"run-{next(NUMBERS)}"
-        self.durable: dict[Occurrence, int] = {}
-        self.keys: dict[Occurrence, str] = {}
-        self.used: set[str] = set()
-        self.asked: dict[tuple[Occurrence, str], str] = {}
-        self.kept: set[tuple[Occurrence, str]] = set()
         self.results: dict[Occurrence, list[tuple[Any, ...]]] = {}
         self.shown: set[tuple[Occurrence, str]] = set()
         self.told: Counter[tuple[str | None, str]] = Counter()
-        self.trees: dict[int, dict[Any, str]] = {}
-        self.verdicts: list[str] = []
-        self.created, self.looked = False, 1
-        self.wrong: AssertionError | None = None
-        self.session: Session | None = None
-        self.points = 0
-
-    # A run, from the start or from where it is stored, through all of its lives
 
     def run(self) -> State:
         """Run it to the end, resuming after every stop and every kill; returns the final state."""
-        self._begin_life()
-        while True:
-            try:
-                self._open()
-                verdict = self._drive()
-                self._check_verdict(verdict)
-                self._end_life()
-            except Killed:
-                self._die()
-            assert len(self.verdicts) < 200, "it doesn't get on"
-            if STORE.head(self.run_id).status == COMPLETED:
-                return read_progress(STORE.read(self.run_id)).state
+        self.live_to_the_end()
+        return read_progress(STORE.read(self.run_id)).state
 
     def _compile(self) -> None:
         self.plan: Plan = next(self.plans)
         watch = (lambda kind, source, data: None) if self.watched else None
-        self.compiled = CompiledGraph(self.plan, LINK, self.interval, True, watch, max_concurrency=self.limit)
+        self.compiled = CompiledGraph(
+            self.plan, CLIENT, self.interval, True, watch, max_concurrency=self.limit
+        )
 
     def again(self, step: int, back: bool) -> Bench:
-        """A bench for a run that goes on from a step of this one: a fork of it, or this one set back."""
+        """A bench for a run that continues from a step of this one: a fork of it, or this one rolled back."""
         made = Bench(self.graph, self.seed + 1, interval=self.interval, limit=self.limit)
-        made.world.mended, made.created, made.looked = set(self.world.mended), True, 0
-        self.session = None
+        made.continue_from(self, step, same_run=back)
         if back:
-            made.run_id, made.used, made.trees = self.run_id, {*self.keys.values()}, self.trees
             rollback(self.compiled, self.run_id, step)
         else:
             fork(self.compiled, self.run_id, step, None, made.run_id, ())
         made.followed = read_progress(STORE.read(made.run_id))
-        made.durable = {each: at for each, at in self.durable.items() if at <= step}
         return made
 
-    def _open(self) -> None:
-        """The run as its store has it, opened as `graph.resume()` opens it; or a new one."""
-        self.session = None
-        self.running: dict[NodeContext, Any] = {}
+    def open(self) -> None:
+        self.forget_life()
         self.over: list[NodeContext] = []
         self.events: list[dict[str, Any]] = []
         self.altered: dict[tuple[Key, ...], dict[str, str]] = {}
-        self.at: dict[tuple[Key, ...], Occurrence] = {}
-        self.inside: NodeContext | None = None
-        self.cancelled = False
         if self.created:
             self._resume()
         else:
-            self.session = start(self.compiled, deepcopy(INPUT), None, self.run_id, (), self.stream)
+            self.opened_session(start(self.compiled, deepcopy(INPUT), None, self.run_id, (), self.stream))
             self.created = True
             self.followed = read_progress(STORE.read(self.run_id))
-        assert self.session is not None
-        context = self.session.core.context
-        context.clocks = context.clocks._replace(now=CLOCK, random=lambda: 0.75)
 
     def _resume(self) -> None:
         tail = STORE.read(self.run_id)
         stored = read_progress(tail)
         assert tree(stored, {}) == tree(self.followed, {})
-        self._look(stored)
+        self.check_stopped(stored)
         self._compile()
         answers = self._answers(stored)
         update = next(self.gifts, {}) if stored.status != RUNNING else {}
         expected = _updated(stored, update, self.plan)
         brought = ResumeInput(answers=answers, update=update)
-        self.session = resume(self.compiled, self.run_id, brought, None, self.stream)
-        assert _states(self._progress) == expected
+        self.opened_session(resume(self.compiled, self.run_id, brought, None, self.stream))
+        assert _states(self.progress) == expected
         if STORE.head(self.run_id).sequence != tail.head.sequence:
-            self._check_stored()
-
-    def _look(self, stored: Progress) -> None:
-        """Somebody looks at a run that has stopped: at what a paused one waits for, and at what has failed."""
-        head = STORE.head(self.run_id)
-        assert head.status == stored.status
-        if head.status == PAUSED and self.looked:
-            for path, branch in [*stored.stops()] or [((), stored)]:
-                assert branch.status == PAUSED
-                self._check_pause(stored, path, branch)
-        elif head.status == FAILED:
-            assert stored.error is not None
-            assert stored.error["type"].endswith("Broken"), stored.error["traceback"]
-            broken = stored.error["message"]
-            assert broken not in self.world.mended or self.looked == head.sequence
-            self.world.mended.add(broken)
-        self.looked = head.sequence
+            self.check_stored()
 
     def _answers(self, stored: Progress) -> dict[str, Any]:
-        """Answers to some of the open questions; to one at least, if nothing else could go on."""
+        """Answers to some of the open questions; to one at least, if nothing else could continue."""
         questions = stored.open_questions()
         waits = [branch for _, branch in stored.stops()] + [stored] * bool(stored.questions)
         least = stored.status == PAUSED and all(branch.questions for branch in waits)
@@ -845,193 +753,45 @@ class Bench:
         )
         return {each.id: answer_to(each.node, each.prompt) for each in chosen}
 
-    def _begin_life(self) -> None:
-        self.fate, self.left = next(self.fates, ("", 0))
-        STORE.before, STORE.after = self._asked_to_save, self._saved
+    def command_comes(self) -> None:
+        for task in self.over:
+            del self.altered[task.scope.path]
+        self.over = []
 
-    def _end_life(self) -> None:
-        assert self.session is not None
-        self.session.close()
-        if self.left < 0 or self.fate == "":
-            self._begin_life()
+    def handed_back(self, tasks: list[NodeContext]) -> None:
+        self.over = tasks
 
-    def _die(self) -> None:
-        """The process ends: nobody renews the lease, and it runs out."""
-        CLOCK.advance(2 * LEASE)
-        STORE.deserted = False
-        self._begin_life()
-
-    # What the loop asks for
-
-    def _drive(self) -> Verdict:
-        assert self.session is not None
-        loop, answer = self.session.loop(), None
-        while True:
-            try:
-                command = loop.send(answer)
-            except StopIteration as end:
-                verdict: Verdict = end.value
-                return verdict
-            for task in self.over:
-                del self.altered[task.scope.path]
-            self.over = []
-            self._point()
-            answer = self._carry_out(command)
-            self._point()
-
-    def _carry_out(self, command: Command) -> Any:
-        CLOCK.advance(1.0)
-        match command:
-            case NodeContext():
-                self._check_task(command)
-                self.over = [command]
-                return Cancelled() if self.cancelled else self._call(command)
-            case Begin(tasks):
-                for task in tasks:
-                    self._check_task(task)
-                    self.running[task] = Cancelled() if self.cancelled else UNCALLED
-            case Gather(seconds):
-                return self._gather(seconds)
-            case Commit():
-                return self._commit(command)
-            case Wait(seconds):
-                CLOCK.advance(seconds)
-                return Cancelled() if self.cancelled else None
-            case Report(event):
-                self._check_event(event)
-        return None
-
-    def _gather(self, seconds: float | None) -> list[tuple[NodeContext | None, Any]]:
-        """Let some of the nodes run that were begun, and hand over what came of some that have run."""
-        assert self.running
-        called = {task: outcome for task, outcome in self.running.items() if outcome is not UNCALLED}
-        for task in self.chance.sample([*self.running], self.chance.randint(1, len(self.running))):
-            if task not in called:
-                outcome = self._call(task)
-                called[task] = self.running[task] = outcome
-        if self.cancelled and self.chance.random() < 0.5:
-            return [(None, Cancelled())]
-        if seconds is not None and self.chance.random() < 0.5:
-            CLOCK.advance(seconds)
-            return []
-        self.over = self.chance.sample([*called], self.chance.randint(1, len(called)))
-        return [(task, self.running.pop(task)) for task in self.over]
-
-    def _call(self, task: NodeContext) -> Any:
-        self.inside = task
-        try:
-            outcome = call_node(task)
-        finally:
-            self.inside = None
-        self._check_nothing_wrong()
-        return outcome
-
-    def _commit(self, commit: Commit) -> Exception | None:
-        assert self.session is not None
-        if self.cancelled and commit.on_signal is OnSignal.REFUSE:
-            return Signalled(self.run_id, "cancel")
-        refusal = self.session.write(commit)
-        self._check_nothing_wrong()
-        if refusal is None and self.session.compiled.client is not None:
-            refusal = self.session.settle(commit, None)  # type: ignore[assignment]  # there is no checkpointer
-        return refusal
-
-    # What may happen at any point
-
-    def _point(self) -> None:
-        self._check_nothing_wrong()
-        self.points += 1
-        self.left -= 1
-        if self.whole and self._may_be_whole() and self.chance.random() < 0.1:
-            assert self.session is not None
-            assert self.session.writer is not None
-            self.session.writer.whole(self.session.progress)
-        if self.left == -1 and self.fate == KILL:
-            STORE.deserted = True
-            raise Killed
-        if self.left == -1 and self.fate == CANCEL:
-            self.cancelled = True
-        if self.left == -1 and self.fate == SIGNAL and STORE.head(self.run_id).status == RUNNING:
-            STORE.signal(self.run_id, "cancel")
-
-    def _asked_to_save(self) -> Exception | None:
-        self._point()
-        if self._is_loops_commit() and self.left < 0 and self.fate == REFUSE:
-            self.fate = "refused"
-            return StoreUnavailable("the disk is full")
-        return None
-
-    def _saved(self, commit: Commit) -> Exception | None:
-        """The store took a commit: from now on nothing of it happens again."""
-        try:
-            self._note_durable(commit)
-            if self.session is not None:
-                self._check_stored()
-        except AssertionError as wrong:
-            self.wrong = wrong
-        self._point()
-        if self._is_loops_commit() and self.left < 0 and self.fate == LOSE:
-            self.fate = "lost"
-            return StoreUnavailable("nobody knows whether it was taken")
-        return None
-
-    def _may_be_whole(self) -> bool:
-        """Whether a snapshot may be made: not while the run's own node has its hands on the main state."""
+    def may_snapshot(self) -> bool:
+        """Not while the run's own node has its hands on the main state."""
         return self.session is not None and () not in self.altered
-
-    def _is_loops_commit(self) -> bool:
-        return self.session is not None and self.inside is None
 
     # What is checked
 
-    def _check_nothing_wrong(self) -> None:
-        if self.wrong is not None:
-            raise self.wrong
-
-    def _check_task(self, task: NodeContext) -> None:
-        """Finished is finished; what isn't has the same keys at each call; nothing passes an interrupt unseen."""
-        root, scope = self._progress, task.scope
-        this = occurrence(root, scope.path, task.node)
-        assert this not in self.durable, f"{this} runs again, though it was stored"
-        assert self.keys.setdefault(this, task.idempotency_key) == task.idempotency_key
-        assert len({*self.keys.values()} - self.used) == len(self.keys), "two calls have the same key"
+    def check_task(self, task: NodeContext) -> None:
+        """A call of a node: also, nothing passes an interrupt unseen."""
+        scope = task.scope
+        this = self.check_call(task)
         last = scope.progress.made_by
         if last is not None:
-            before = occurrence(root, scope.path, last, more=0)
-            assert self.interval != 1 or before not in self.keys or before in self.durable, (
-                f"{before} isn't saved"
-            )
+            before = occurrence(self.progress, scope.path, last, more=0)
+            saved = self.interval != 1 or before not in self.keys or before in self.durable
+            assert saved, f"{before} isn't saved"
             assert last not in scope.plan.interrupt_after or (before, AFTER) in self.shown or self._varies
         assert task.node not in scope.plan.interrupt_before or (this, BEFORE) in self.shown or self._varies
-        self.at[scope.path] = this
         self.told[task.branch, task.node] += 0
         self.altered[scope.path] = told_apart(scope.progress.state)
 
-    def _check_stored(self) -> None:
+    def check_stored(self) -> None:
         """What is stored is what is live, of all branches; and so is what a snapshot would store now."""
-        live = tree(self._progress, self.altered)
+        live = tree(self.progress, self.altered)
         assert tree(self.followed, {}) == live
-        if self._may_be_whole():
+        if self.may_snapshot():
             whole = Progress("", "", "", "", {})
-            whole.apply(decode(self._progress.snapshot_record()))
+            whole.apply(decode(self.progress.snapshot_record()))
             assert tree(whole, {}) == live
         self.trees[self.followed.step] = live
 
-    def _note_durable(self, commit: Commit) -> None:
-        """Follow the journal record by record: what completes, and what nodes keep."""
-        head, root = STORE.head(self.run_id), self.followed
-        for _, record in opened(Tail(head, commit.expected + 1, commit.records)):
-            path, inner = (tuple(record[4]), record[5]) if record[0] == NESTED else ((), record)
-            if inner[0] == STEP:
-                this = occurrence(root, path, inner[4])
-                assert this not in self.durable, f"{this} completes again"
-                self.durable[this] = record[1]
-            elif inner[0] == MEMO:
-                self.kept.add((occurrence(root, path, root.descend(path).node), inner[4]))
-            root.apply(record)
-            self.trees.pop(record[1], None)
-
-    def _check_event(self, event: dict[str, Any]) -> None:
+    def check_event(self, event: dict[str, Any]) -> None:
         """A step is reported after it was saved, where it is to be saved by itself, and once."""
         self.events.append(event)
         step = event.get("branch"), event.get("node", "")
@@ -1041,7 +801,7 @@ class Bench:
             saved = [each for each in steps if (each.branch, each.node) == step]
             assert self.interval != 1 or self.told[step] <= len(saved), f"{step} isn't saved"
 
-    def _check_verdict(self, verdict: Verdict) -> None:
+    def check_verdict(self, verdict: Verdict) -> None:
         """What the caller is told is what was saved."""
         stored = read_progress(STORE.read(self.run_id))
         self.verdicts.append(verdict.status)
@@ -1069,19 +829,18 @@ class Bench:
             assert self.fate in (CANCEL, SIGNAL)
             assert self.left < 0
 
-    def _check_pause(self, root: Progress, path: tuple[Key, ...], branch: Progress) -> None:
-        """There is a reason for a pause: a question, with an id that no other has; or an interrupt."""
-        if branch.questions:
-            at = occurrence(root, path, branch.node)
-            for question in branch.questions:
-                key = question.id.rpartition(":")[2]
-                assert self.asked.setdefault((at, key), question.id) == question.id
-                assert len({*self.asked.values()}) == len(self.asked), "two questions have the same id"
-        else:
-            plan, _ = update_for_branch(self.plan, root, path, {})
+    def check_paused(self, stored: Progress) -> None:
+        """There is a reason for each pause: a question, or an interrupt."""
+        for path, branch in [*stored.stops()] or [((), stored)]:
+            assert branch.status == PAUSED
+            if branch.questions:
+                self.check_questions(stored, path, branch)
+                continue
+            plan, _ = update_for_branch(self.plan, stored, path, {})
             stops = plan.interrupt_after if branch.phase == AFTER else plan.interrupt_before
             assert branch.node in stops or self._varies
-            self.shown.add((occurrence(root, path, branch.node, branch.phase != AFTER), branch.phase))
+            at = occurrence(stored, path, branch.node, branch.phase != AFTER)
+            self.shown.add((at, branch.phase))
 
     def check_history(self) -> list[Checkpoint]:
         """Every step can be looked at, and is as it was then."""
@@ -1097,19 +856,12 @@ class Bench:
 
     @property
     def _varies(self) -> bool:
-        """Whether each life has other interrupts: what waits where there is none any more goes on."""
+        """Whether each life has other interrupts: what waits where there is none any more continues."""
         return len(self.stops) > 1
-
-    @property
-    def _progress(self) -> Progress:
-        assert self.session is not None
-        return self.session.progress
 
     def _fetch(self, place: str, visit: int, key: str) -> Any:
         assert self.inside is not None
-        this = self.at[self.inside.scope.path]
-        if (this, key) in self.kept:
-            self.wrong = AssertionError(f"once({key!r}) in {this} is called again for what it had kept")
+        self.check_kept(self.at[self.inside.scope.path], key)
         return [place, visit, key]
 
     def _see(self, ctx: Any, results: list[Any]) -> None:
@@ -1301,16 +1053,6 @@ lean = settings(
 
 def benches(**more: Any) -> st.SearchStrategy[Bench]:
     return st.builds(Bench, sketches(), seeds, limit=limits, **more)
-
-
-@contextmanager
-def eager_snapshots(wanted: bool) -> Iterator[None]:
-    """Have a snapshot after every few records, so that short runs have some."""
-    with pytest.MonkeyPatch.context() as patch:
-        if wanted:
-            patch.setattr("limpet.journal.writer.LEAST_WEIGHT", 1)
-            patch.setattr("limpet.journal.writer.SNAPSHOT_FACTOR", 0.5)
-        yield
 
 
 def check(bench: Bench, expected: Interpreter) -> None:

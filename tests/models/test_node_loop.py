@@ -9,12 +9,11 @@ model says about states, paths, visits and stops has to be true of the real run,
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from itertools import count, cycle, product
+from itertools import cycle, product
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -23,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from limpet.engine.drivers.call import call_node
-from limpet.engine.leases.lease_client import StopRequest, client_for
+from limpet.engine.leases.lease_client import StopRequest
 from limpet.engine.loop.commands import Cancelled, Report, Verdict, Wait
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
@@ -54,8 +53,7 @@ from limpet.journal.store import (
 )
 from limpet.journal.waits import AFTER, BEFORE
 from limpet.journal.writer import JournalWriter
-from limpet.stores.memory import MemoryStore
-from limpet.testing.conformance.store_calls import ManualClock
+from models.bench import CLIENT, CLOCK, LEASE, NUMBERS, STORE, Killed, eager_snapshots
 
 Stops = tuple[frozenset[str], frozenset[str]]
 Interrupts = list[Stops]
@@ -474,31 +472,6 @@ def _is_unstorable(value: Any) -> bool:
 # The bench: the real loop, with commands carried out by hand
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class FragileStore(MemoryStore):
-    """A MemoryStore whose user may be killed right before or right after it takes a commit."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self.before: Callable[[], None] = lambda: None
-        self.after: Callable[[], None] = lambda: None
-        self.deserted = False
-
-    def append(self, commits: Any) -> Any:
-        self.before()
-        refusals = super().append(commits)
-        if refusals == [None]:
-            self.after()
-        return refusals
-
-    def release(self, lease: Lease) -> None:
-        if not self.deserted:
-            super().release(lease)
-
-
 def drive(
     core: RunLifecycle,
     call: Callable[[NodeContext], Any],
@@ -525,13 +498,6 @@ def drive(
             case Report():
                 answer = report(command.event)
         point()
-
-
-CLOCK = ManualClock()
-STORE = FragileStore(CLOCK)
-LEASE = 3600.0
-LINK = client_for(STORE, LEASE)
-NUMBERS = count(1)
 
 
 @dataclass
@@ -652,7 +618,7 @@ class Bench:
         elif stored.phase == FAILED_BEFORE:
             self.ended = {}
         self.crashed = False
-        compiled = CompiledGraph(plan, LINK, self.interval, True, self._emit if self.watched else None)
+        compiled = CompiledGraph(plan, CLIENT, self.interval, True, self._emit if self.watched else None)
         brought = ResumeInput(answers=deepcopy(reply.answers), update=deepcopy(reply.update))
         session: Session = resume(compiled, self.run_id, brought, None, self.stream)
         self.core, self.writer, self.stop = session.core, session.writer, session.stop
@@ -711,7 +677,7 @@ class Bench:
                 STORE.deserted = True
                 raise Killed
 
-    def _taken(self) -> None:
+    def _taken(self, commit: Commit) -> None:
         """The store took a commit. If a node made it, what is wrong has to wait: nodes' exceptions are caught."""
         try:
             if self.core is not None:
@@ -744,7 +710,8 @@ class Bench:
 
     def _begin_life(self) -> None:
         self.left = self.kills.pop(0) if self.kills else None
-        STORE.before, STORE.after = self._point, self._taken
+        STORE.before = self._point
+        STORE.after = self._taken
 
     def _stop(self) -> ModelStop:
         """Where the store says that the run is."""
@@ -958,16 +925,6 @@ RICH_STOPS: Interrupts = [(frozenset("c"), frozenset("a")), (frozenset("ac"), fr
 
 def unpaused(stops: list[ModelStop]) -> list[ModelStop]:
     return [stop for stop in stops if stop.status != PAUSED]
-
-
-@contextmanager
-def eager_snapshots(wanted: bool) -> Iterator[None]:
-    """Have a snapshot after every few records, so that short runs have some."""
-    with pytest.MonkeyPatch.context() as patch:
-        if wanted:
-            patch.setattr("limpet.journal.writer.LEAST_WEIGHT", 1)
-            patch.setattr("limpet.journal.writer.SNAPSHOT_FACTOR", 0.5)
-        yield
 
 
 # The claims

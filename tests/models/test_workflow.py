@@ -10,12 +10,10 @@ before or after any of it; each of its lives has a workflow of its own. Whatever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
-from itertools import count, product
-from random import Random
+from itertools import product
 from typing import Any
 
 import pytest
@@ -23,37 +21,38 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from limpet import Retry, RunPaused, StateGraph, TaskResult, Workflow, WorkflowState
-from limpet.engine.drivers.call import call_node
-from limpet.engine.leases.lease_client import client_for
-from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
-from limpet.engine.node_context.node_context import NodeContext
+from limpet.engine.loop.commands import Command, Verdict
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.resume import resume
-from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.start import start
 from limpet.errors import Conflict, ExecutionError, StoreUnavailable, UsageError
 from limpet.journal.encoding.codec import decode
-from limpet.journal.progress import MEMO, NESTED, STEP, Progress
-from limpet.journal.reader import history, opened, progress_at, read_progress
+from limpet.journal.progress import Progress
+from limpet.journal.reader import history, progress_at, read_progress
 from limpet.journal.store import (
     CANCELLED,
     COMPLETED,
     FAILED,
     PAUSED,
-    RUNNING,
-    Commit,
-    Lease,
-    OnSignal,
-    Signalled,
-    Tail,
 )
 from limpet.stores.memory import MemoryStore
-from limpet.testing.conformance.store_calls import ManualClock
+from models.bench import (
+    CANCEL,
+    CLIENT,
+    KILL,
+    LEASE,
+    LOSE,
+    OUTAGE,
+    REFUSE,
+    SIGNAL,
+    STORE,
+    Lives,
+    ModelBench,
+    eager_snapshots,
+)
 
 Key = str | int
 Operation = tuple[Any, ...]
-Occurrence = tuple[Any, ...]
-"""A call that no other is: for each scope on the way (source, its visits, branch), then (node, visit)."""
 
 # Sketches: workflows as plain data, so that a failing example can be read
 
@@ -685,33 +684,6 @@ def _decision(decision: Mapping[str, Any]) -> dict[str, Any]:
 # The bench: the real loop, with commands carried out by hand
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class FragileStore(MemoryStore):
-    """A MemoryStore whose user may be killed before or after it takes a commit, or never hear that it took it."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self.before: Callable[[], Exception | None] = lambda: None
-        self.after: Callable[[Commit], Exception | None] = lambda commit: None
-        self.deserted = False
-
-    def append(self, commits: Any) -> Any:
-        problem = self.before()
-        if problem is None:
-            refusals = super().append(commits)
-            if refusals != [None]:
-                return refusals
-            problem = self.after(commits[0])
-        return [problem]
-
-    def release(self, lease: Lease) -> None:
-        if not self.deserted:
-            super().release(lease)
-
-
 class AtOnce:
     """An executor that does what it is given at once."""
 
@@ -719,19 +691,8 @@ class AtOnce:
         function()
 
 
-CLOCK = ManualClock()
-STORE = FragileStore(CLOCK)
-LEASE = 3600.0
-LINK = client_for(STORE, LEASE)
-LINK._tidier = AtOnce()  # type: ignore[assignment]
-NUMBERS = count(1)
+CLIENT._tidier = AtOnce()  # type: ignore[assignment]
 
-Lives = list[tuple[str, int]]
-"""What happens to each life of the process, and how many points it gets past before: one before and one after every
-command and every commit. When they are used up, nothing happens any more."""
-
-KILL, CANCEL, SIGNAL, REFUSE, OUTAGE, LOSE = "kill", "cancel", "signal", "refuse", "outage", "lose"
-UNCALLED = object()
 PLAIN = [
     each.name
     for each in fields(Progress)
@@ -757,20 +718,9 @@ def _full_state(progress: Progress) -> dict[str, Any]:
     return progress.so_far() if progress.start is None else {**(progress.base or {}), **progress.start}
 
 
-def occurrence(root: Progress, path: tuple[Key, ...], node: str) -> Occurrence:
-    """Which call of a node comes next in a branch."""
-    chain, scope = [], root
-    for key in path:
-        section = scope.section
-        assert section is not None
-        chain.append((section.source, scope.visits.get(section.source, 0), key))
-        scope = section.children[key]
-    return (*chain, (node, scope.visits.get(node, 0) + 1))
-
-
 @dataclass
-class Bench:
-    """One run of a sketch by the real loop, and all the claims that are checked while it goes on."""
+class Bench(ModelBench):
+    """One run of a sketch by the real loop, and all the claims that are checked while it runs."""
 
     flow: Flow
     seed: int = 0
@@ -780,44 +730,21 @@ class Bench:
     keep: int | None = None
     lives: Lives = field(default_factory=list)
     talkative: bool = False
-    """Whether each resume brings something to be added to the state; then tasks may come to something else."""
+    """Whether each resume adds something to the state; then tasks may have another result."""
     whole: bool = False
-    """Whether snapshots are made at any moment."""
+    """Whether snapshots are taken at any moment."""
 
     def __post_init__(self) -> None:
+        self.prepare()
         self.expected = Interpreter(self.flow)
-        self.fates, self.chance = iter(self.lives), Random(self.seed)
         self.world = World(self._see, self._fetch)
-        self.run_id = f"run-{next(NUMBERS)}"
-        self.durable: dict[Occurrence, int] = {}
-        self.keys: dict[Occurrence, str] = {}
-        self.used: set[str] = set()
-        self.asked: dict[tuple[Occurrence, str], str] = {}
-        self.kept: set[tuple[Occurrence, str]] = set()
         self.emitted: dict[str, Any] = {}
-        self.trees: dict[int, dict[Any, Any]] = {}
         self.saved: list[str] = []
-        self.verdicts: list[str] = []
-        self.created, self.looked, self.points, self.updates = False, 1, 0, 0
-        self.wrong: AssertionError | None = None
-        self.session: Session | None = None
-
-    # A run, from the start or from where it is stored, through all of its lives
+        self.updates = 0
 
     def run(self) -> None:
-        """Run it to the end, resuming after every stop and every kill, and check what it comes to."""
-        self._begin_life()
-        while True:
-            try:
-                self._open()
-                verdict = self._drive()
-                self._check_verdict(verdict)
-                self._end_life()
-            except Killed:
-                self._die()
-            assert len(self.verdicts) < 200, "it doesn't get on"
-            if STORE.head(self.run_id).status == COMPLETED:
-                break
+        """Run it to the end, resuming after every stop and every kill, and check the result."""
+        self.live_to_the_end()
         self._compile()
         final = self.workflow.checkpoint(self.run_id).state
         self._compare(final, self.expected.state)
@@ -825,87 +752,61 @@ class Bench:
         self._check_history()
 
     def again(self, step: int, back: bool) -> Bench:
-        """A bench for a run that goes on from a step of this one: a fork of it, or this one set back."""
+        """A bench for a run that continues from a step of this one: a fork of it, or this one rolled back."""
         made = Bench(self.flow, self.seed + 1, self.limit)
-        made.world.mended, made.created, made.looked = set(self.world.mended), True, 0
-        self.session = None
+        made.continue_from(self, step, same_run=back)
         if back:
-            made.run_id, made.used, made.trees = self.run_id, {*self.keys.values()}, self.trees
             self.workflow.rollback(self.run_id, step)
         else:
             self.workflow.fork(self.run_id, step, new_run_id=made.run_id)
         made.followed = read_progress(STORE.read(made.run_id))
-        made.durable = {each: at for each, at in self.durable.items() if at <= step}
         return made
 
     def _compile(self) -> None:
         """The workflow as another process would import it."""
-        more, on_save_error = self.chance.choice([0, 0, 1]), "continue" if self.tolerant else "fail"
+        more = self.chance.choice([0, 0, 1])
+        on_save_error = "continue" if self.tolerant else "fail"
         settings: dict[str, Any] = {"store": STORE, "preserve": True, "lease": LEASE, "keep": self.keep}
         settings |= {"max_concurrency": self.limit, "on_save_error": on_save_error}
         self.workflow = define(self.flow, self.world, more=more, **settings)
         self.compiled = self.workflow.compiled()
 
-    def _open(self) -> None:
-        """The run as its store has it, opened as `flow.resume()` opens it; or a new one."""
-        self.session = None
-        self.running: dict[NodeContext, Any] = {}
-        self.at: dict[tuple[Key, ...], Occurrence] = {}
-        self.inside: NodeContext | None = None
-        self.cancelled, self.gap, self.troubled = False, False, False
+    def open(self) -> None:
+        self.forget_life()
+        self.gap = False
+        self.troubled = False
         self._compile()
         if self.created:
             self._resume()
         else:
-            self.session = start(self.compiled, deepcopy(INPUTS), None, self.run_id, (), self.stream)
+            self.opened_session(start(self.compiled, deepcopy(INPUTS), None, self.run_id, (), self.stream))
             self.created = True
             self.followed = read_progress(STORE.read(self.run_id))
-        assert self.session is not None
-        context = self.session.core.context
-        context.clocks = context.clocks._replace(now=CLOCK, random=lambda: 0.75)
 
     def _resume(self) -> None:
         tail = STORE.read(self.run_id)
         stored = read_progress(tail)
         assert tree(stored) == tree(self.followed)
-        self._look(stored)
+        self.check_stopped(stored)
         self._check_plan(stored)
         update: dict[str, Any] = {}
         if self.talkative:
-            said = self.updates + 1
+            number = self.updates + 1
             update = {
-                "messages": [{"update": said}],
-                "decisions": [f"update {said}"],
-                "context": {"outside": said},
+                "messages": [{"update": number}],
+                "decisions": [f"update {number}"],
+                "context": {"outside": number},
             }
         brought = ResumeInput(answers=self._answers(stored), update=update)
-        self.session = resume(self.compiled, self.run_id, brought, None, self.stream)
+        self.opened_session(resume(self.compiled, self.run_id, brought, None, self.stream))
         self.updates += bool(update)
         if STORE.head(self.run_id).sequence != tail.head.sequence:
-            self._check_stored()
+            self.check_stored()
 
-    def _look(self, stored: Progress) -> None:
-        """Somebody looks at a run that has stopped: at what a paused one waits for, and at what has failed."""
-        head = STORE.head(self.run_id)
-        assert head.status == stored.status
-        if head.status == PAUSED and self.looked:
-            assert stored.open_questions()
-            for path, branch in [*stored.stops(), ((), stored)]:
-                self._check_questions(stored, path, branch)
-        elif head.status == FAILED:
-            assert stored.error is not None
-            assert stored.error["type"].endswith("Broken"), stored.error["traceback"]
-            broken = stored.error["message"]
-            assert broken not in self.world.mended or self.looked == head.sequence
-            self.world.mended.add(broken)
-        self.looked = head.sequence
-
-    def _check_questions(self, root: Progress, path: tuple[Key, ...], branch: Progress) -> None:
-        """Questions have ids that no others have, and the same at every look."""
-        for question in branch.questions:
-            at, key = occurrence(root, path, branch.node), question.id.rpartition(":")[2]
-            assert self.asked.setdefault((at, key), question.id) == question.id
-            assert len({*self.asked.values()}) == len(self.asked), "two questions have the same id"
+    def check_paused(self, stored: Progress) -> None:
+        assert stored.open_questions()
+        for path, branch in [*stored.stops(), ((), stored)]:
+            self.check_questions(stored, path, branch)
 
     def _check_plan(self, stored: Progress) -> None:
         """What a resume would do can be asked at any stop: it is what is left, and asking changes nothing."""
@@ -921,191 +822,60 @@ class Bench:
         assert plan.questions == stored.open_questions()
 
     def _answers(self, stored: Progress) -> dict[str, Any]:
-        """Answers to some of the open questions; to one at least, if nothing else could go on."""
+        """Answers to some of the open questions; to one at least, if nothing else could continue."""
         questions = stored.open_questions()
         least = stored.status == PAUSED and bool(questions)
         chosen = self.chance.sample(questions, self.chance.randint(least, len(questions)))
         return {each.id: answer_to(each.node, each.prompt) for each in chosen}
 
-    def _begin_life(self) -> None:
-        self.fate, self.left = next(self.fates, ("", 0))
-        STORE.before, STORE.after = self._asked_to_save, self._saved
-
-    def _end_life(self) -> None:
-        assert self.session is not None
-        self.session.close()
+    def end_life(self) -> None:
+        super().end_life()
         self.session = None
-        if self.left < 0 or self.fate == "":
-            self._begin_life()
 
-    def _die(self) -> None:
-        """The process ends: nobody renews the lease, and it runs out."""
-        CLOCK.advance(2 * LEASE)
-        STORE.deserted = False
+    def die(self) -> None:
         self.session = None
-        self._begin_life()
+        super().die()
 
-    # What the loop asks for
+    def carry_out(self, command: Command) -> Any:
+        answer = super().carry_out(command)
+        assert len(self.running) <= self.limit
+        return answer
 
-    def _drive(self) -> Verdict:
-        assert self.session is not None
-        loop, answer = self.session.loop(), None
-        while True:
-            try:
-                command = loop.send(answer)
-            except StopIteration as end:
-                verdict: Verdict = end.value
-                return verdict
-            self._point()
-            answer = self._carry_out(command)
-            self._point()
-
-    def _carry_out(self, command: Command) -> Any:
-        CLOCK.advance(1.0)
-        match command:
-            case NodeContext():
-                self._check_task(command)
-                return Cancelled() if self.cancelled else self._call(command)
-            case Begin(tasks):
-                for task in tasks:
-                    self._check_task(task)
-                    self.running[task] = Cancelled() if self.cancelled else UNCALLED
-                assert len(self.running) <= self.limit
-            case Gather(seconds):
-                return self._gather(seconds)
-            case Commit():
-                return self._commit(command)
-            case Wait(seconds):
-                CLOCK.advance(seconds)
-                return Cancelled() if self.cancelled else None
-            case Report(event):
-                self._check_event(event)
-        return None
-
-    def _gather(self, seconds: float | None) -> list[tuple[NodeContext | None, Any]]:
-        """Let some of the tasks run that were begun, and hand over what came of some that have run."""
-        assert self.running
-        called = {task: outcome for task, outcome in self.running.items() if outcome is not UNCALLED}
-        for task in self.chance.sample([*self.running], self.chance.randint(1, len(self.running))):
-            if task not in called:
-                called[task] = self.running[task] = self._call(task)
-        if self.cancelled and self.chance.random() < 0.5:
-            return [(None, Cancelled())]
-        if seconds is not None and self.chance.random() < 0.5:
-            CLOCK.advance(seconds)
-            return []
-        over = self.chance.sample([*called], self.chance.randint(1, len(called)))
-        return [(task, self.running.pop(task)) for task in over]
-
-    def _call(self, task: NodeContext) -> Any:
-        self.inside = task
-        try:
-            outcome = call_node(task)
-        finally:
-            self.inside = None
-        self._check_nothing_wrong()
-        return outcome
-
-    def _commit(self, commit: Commit) -> Exception | None:
-        assert self.session is not None
-        if self.cancelled and commit.on_signal is OnSignal.REFUSE:
-            return Signalled(self.run_id, "cancel")
-        refusal = self.session.write(commit)
-        self._check_nothing_wrong()
-        return self.session.settle(commit, refusal)  # type: ignore[return-value]  # there is no checkpointer
-
-    # What may happen at any point
-
-    def _point(self) -> None:
-        self._check_nothing_wrong()
-        self.points += 1
-        self.left -= 1
-        if self.whole and self.session is not None and self._may_be_whole() and self.chance.random() < 0.1:
-            assert self.session.writer is not None
-            self.session.writer.whole(self.session.progress)
-        if self.left == -1 and self.fate == KILL:
-            STORE.deserted = True
-            raise Killed
-        if self.left == -1 and self.fate == CANCEL:
-            self.cancelled = True
-        if self.left == -1 and self.fate == SIGNAL and STORE.head(self.run_id).status == RUNNING:
-            STORE.signal(self.run_id, "cancel")
-
-    def _asked_to_save(self) -> Exception | None:
-        self._point()
-        if self.left >= 0 or not self._is_refused():
-            return None
-        self.fate, self.gap = self.fate if self.fate == OUTAGE else "refused", True
-        self.troubled = True
-        return StoreUnavailable("the disk is full")
-
-    def _is_refused(self) -> bool:
+    def is_refused(self) -> bool:
         if self.session is None or self.fate not in (REFUSE, OUTAGE):
             return False
         return self.inside is None or self.tolerant
 
-    def _saved(self, commit: Commit) -> Exception | None:
-        """The store took a commit: from now on nothing of it happens again."""
-        try:
-            self._note_durable(commit)
-            if self.session is not None:
-                self._check_stored()
-        except AssertionError as wrong:
-            self.wrong = wrong
-        self.gap = False
-        self._point()
-        if self.session is not None and self.inside is None and self.left < 0 and self.fate == LOSE:
-            self.fate, self.gap, self.troubled = "lost", True, True
-            return StoreUnavailable("nobody knows whether it was taken")
-        return None
+    def note_trouble(self, what: str) -> None:
+        if self.fate != OUTAGE:
+            self.fate = what
+        self.gap = True
+        self.troubled = True
 
-    def _may_be_whole(self) -> bool:
-        """Whether a snapshot says all: not where a process was lost with a task that hasn't begun since."""
-        section = self._progress.section
+    def note_saved(self) -> None:
+        self.gap = False
+
+    def may_snapshot(self) -> bool:
+        """Not where a process crashed with a task that hasn't begun since."""
+        section = self.progress.section
         return section is None or not any(
             each.attempts and each.start is not None for each in section.children.values()
         )
 
     # What is checked
 
-    def _check_nothing_wrong(self) -> None:
-        if self.wrong is not None:
-            raise self.wrong
-
-    def _check_task(self, task: NodeContext) -> None:
-        """Finished is finished; what isn't has the same key at each call."""
-        this = occurrence(self._progress, task.scope.path, task.node)
-        assert this not in self.durable, f"{this} runs again, though it was stored"
-        assert self.keys.setdefault(this, task.idempotency_key) == task.idempotency_key
-        assert len({*self.keys.values()} - self.used) == len(self.keys), "two calls have the same key"
-        self.at[task.scope.path] = this
-
-    def _check_stored(self) -> None:
+    def check_stored(self) -> None:
         """What is stored is what is live, of all tasks; so is what a snapshot would store; and it can be so."""
-        live = tree(self._progress)
+        live = tree(self.progress)
         assert tree(self.followed) == live
-        if self._may_be_whole():
+        if self.may_snapshot():
             whole = Progress("", "", "", "", {})
-            whole.apply(decode(self._progress.snapshot_record()))
+            whole.apply(decode(self.progress.snapshot_record()))
             assert tree(whole) == live
         WorkflowState(self.followed.so_far()).check()
         self.trees[self.followed.step] = live
 
-    def _note_durable(self, commit: Commit) -> None:
-        """Follow the journal record by record: what completes, and what tasks keep."""
-        root, head = self.followed, STORE.head(self.run_id)
-        for _, record in opened(Tail(head, commit.expected + 1, commit.records)):
-            path, inner = (tuple(record[4]), record[5]) if record[0] == NESTED else ((), record)
-            if inner[0] == STEP:
-                this = occurrence(root, path, inner[4])
-                assert this not in self.durable, f"{this} completes again"
-                self.durable[this] = record[1]
-            elif inner[0] == MEMO:
-                self.kept.add((occurrence(root, path, root.descend(path).node), inner[4]))
-            root.apply(record)
-            self.trees.pop(record[1], None)
-
-    def _check_event(self, event: dict[str, Any]) -> None:
+    def check_event(self, event: dict[str, Any]) -> None:
         """What is told of is durable; an id that is told can be loaded, and is what the run is then."""
         if event["type"] == "task_complete" and not self.gap:
             where = f"{event['branch']}" if "branch" in event else event["task"]
@@ -1129,7 +899,7 @@ class Bench:
             for each in self.saved[-(self.keep or 1) :]:
                 self._check_still_there(each)
 
-    def _check_verdict(self, verdict: Verdict) -> None:
+    def check_verdict(self, verdict: Verdict) -> None:
         """What the caller is told is what was saved."""
         stored = read_progress(STORE.read(self.run_id))
         self.verdicts.append(verdict.status)
@@ -1194,15 +964,8 @@ class Bench:
         if not self.talkative:
             compare(found, expected, exactly=not any(fate == KILL for fate, _ in self.lives))
 
-    @property
-    def _progress(self) -> Progress:
-        assert self.session is not None
-        return self.session.progress
-
     def _fetch(self, ctx: Any, place: str, key: str) -> Any:
-        this = self.at[ctx.scope.path]
-        if (this, key) in self.kept:
-            self.wrong = AssertionError(f"once({key!r}) in {this} is called again for what it had kept")
+        self.check_kept(self.at[ctx.scope.path], key)
         return [place, key]
 
     def _see(self, place: str, what: Any) -> None:
@@ -1342,16 +1105,6 @@ lean = settings(
 
 def benches(**more: Any) -> st.SearchStrategy[Bench]:
     return st.builds(Bench, sketches(), seeds, limit=limits, **more)
-
-
-@contextmanager
-def eager_snapshots(wanted: bool) -> Iterator[None]:
-    """Have a snapshot after every few records, so that short runs have some."""
-    with pytest.MonkeyPatch.context() as patch:
-        if wanted:
-            patch.setattr("limpet.journal.writer.LEAST_WEIGHT", 1)
-            patch.setattr("limpet.journal.writer.SNAPSHOT_FACTOR", 0.5)
-        yield
 
 
 ADD = {"name": "x", "run": "t", "depends_on": ["a"], "before": ["d"], "arguments": {"k": [1]}}
