@@ -36,6 +36,7 @@ from support.graphs import chain
 from support.pictures import IMAGES, article, nothing, pictures, research, stopped, unfinished, weather
 
 SVG = "{http://www.w3.org/2000/svg}"
+LOGOS = {"logo.svg", "logo-small.svg"}
 
 
 def lines(outline: Outline) -> set[tuple[str, str, str, str]]:
@@ -538,8 +539,17 @@ def test_draw_says_what_is_wrong(tmp_path: Path) -> None:
         unfinished().draw()
 
 
-NOT_DRAWN = {"demo.svg", "logo.svg"}
-"""Pictures of the documentation that don't show a graph; `tests/docs` has their tests."""
+NOT_DRAWN = {"demo.svg", *LOGOS}
+"""Pictures of the documentation that don't show a graph; `tests/docs` has the test of the demonstration."""
+
+
+@pytest.mark.parametrize("name", sorted(LOGOS))
+def test_a_logo_is_small_and_needs_nothing_from_elsewhere(name: str) -> None:
+    text = (IMAGES / name).read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text)
+    assert {element.tag.removeprefix(SVG) for element in root.iter()} == {"svg", "title", "path"}
+    assert len(text) < 3000
+    assert text.count("http") == 1, "the name of the format, and no other address"
 
 
 def test_the_pictures_of_the_documentation_are_current() -> None:

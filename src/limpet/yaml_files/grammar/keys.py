@@ -72,7 +72,7 @@ RETRY = KeyedMapping(
             "all by default.",
         ),
     },
-    suggestions={"longest": "max_delay", "delay": "backoff", "exceptions": "on"},
+    suggestions={"longest": "max_delay"},
 )
 
 STATE_KEY = KeyedMapping(
