@@ -21,7 +21,9 @@ MIN_TEXT_WIDTH: Final = 20
 def chosen_format(format: str | None, path: str | os.PathLike[str] | None) -> str:
     """The format that is named, else that of the path's suffix, else SVG. Raises `UsageError` for an unknown one."""
     if format is None:
-        suffix = Path(path).suffix.lower() if path is not None else ""
+        suffix = ""
+        if path is not None:
+            suffix = Path(path).suffix.lower()
         return FORMAT_OF_SUFFIX.get(suffix, "svg")
     if format not in FORMATS:
         raise UsageError(
@@ -65,7 +67,9 @@ def graph_as_svg(graph: Any) -> str:
 
 def outline_for_run(plan: Plan, run_marks: RunMarks | None) -> Outline:
     """The outline of a plan. For a run of a workflow, it has the tasks that the run has by now."""
-    dag = run_marks.dag if run_marks is not None else None
+    dag = None
+    if run_marks is not None:
+        dag = run_marks.dag
     return outline_of_plan(plan, dag)
 
 

@@ -82,7 +82,10 @@ def figure_of(outline: Outline, run_marks: RunMarks | None = None) -> Figure:
         Link(line.source, line.target, _label_size(label))
         for line, label in zip(outline.lines, labels, strict=True)
     ]
-    layout = _sideways_layout(boxes, links) if outline.flow else lay_out(boxes, links, _DOWN)
+    if outline.flow:
+        layout = _sideways_layout(boxes, links)
+    else:
+        layout = lay_out(boxes, links, _DOWN)
     shapes = tuple(_placed(each, layout.boxes[each.shape.id]) for each in sized)
     lines = tuple(
         PlacedLine(line, route, label, _is_taken(line, run_marks))
@@ -93,7 +96,9 @@ def figure_of(outline: Outline, run_marks: RunMarks | None = None) -> Figure:
 
 def _sized(shape: Shape, run_marks: RunMarks | None) -> PlacedShape:
     """A shape with its texts and its size, not yet in its place."""
-    mark = run_marks.mark(shape.id) if run_marks is not None else None
+    mark = None
+    if run_marks is not None:
+        mark = run_marks.mark(shape.id)
     if shape.kind in ("start", "end"):
         return PlacedShape(shape, Rect(0, 0, DOT_SIZE, DOT_SIZE), "", (), mark)
     name = shortened(shape.label, MAX_NAME_LETTERS) or NAME_IF_EMPTY

@@ -39,7 +39,9 @@ def escaped(text: str) -> str:
 
 
 def _direction(outline: Outline) -> str:
-    return "LR" if outline.flow else "TB"
+    if outline.flow:
+        return "LR"
+    return "TB"
 
 
 def _body(outline: Outline, run_marks: RunMarks | None, names: dict[str, str], indent: str) -> Iterator[str]:
@@ -74,7 +76,9 @@ def _shape_text(shape: Shape, run_marks: RunMarks | None) -> str:
 
 def _line(line: Line, names: Mapping[str, str]) -> str:
     arrow = _ARROWS.get(line.kind, "-->")
-    label = f'|"{escaped(line.label)}"|' if line.label else ""
+    label = ""
+    if line.label:
+        label = f'|"{escaped(line.label)}"|'
     return f"{names[line.source]} {arrow}{label} {names[line.target]}"
 
 

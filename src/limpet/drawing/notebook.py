@@ -25,7 +25,9 @@ def run_as_html(plan: Plan, run_marks: RunMarks, questions: Iterable[Question]) 
         f"<li>{_text(each.prompt, 300)} <small>(<code>{_text(each.id, 80)}</code>)</small></li>"
         for each in questions
     )
-    waiting = f"<p>It waits for an answer:</p><ul>{items}</ul>" if items else ""
+    waiting = ""
+    if items:
+        waiting = f"<p>It waits for an answer:</p><ul>{items}</ul>"
     return f"<div>{svg(outline_for_run(plan, run_marks), run_marks)}{waiting}</div>"
 
 
@@ -38,7 +40,9 @@ def runs_as_html(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> str:
     """A table of the first runs in a list."""
     head = "".join(f"<th {_CELL_STYLE}>{escape(each)}</th>" for each in headings)
     body = "".join(f"<tr>{_row(row)}</tr>" for row in rows[:MAX_ROWS])
-    more = f"<p>… and {len(rows) - MAX_ROWS} more</p>" if len(rows) > MAX_ROWS else ""
+    more = ""
+    if len(rows) > MAX_ROWS:
+        more = f"<p>… and {len(rows) - MAX_ROWS} more</p>"
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 

@@ -199,7 +199,9 @@ class _OutlineBuilder:
         ways_by_source = self._ways_by_source()
         while pending:
             for way in ways_by_source.get(pending.pop(), ()):
-                targets = (way.fan_in,) if isinstance(way, Section) else way.targets
+                targets = way.targets
+                if isinstance(way, Section):
+                    targets = (way.fan_in,)
                 new = [each for each in targets if each not in reached and each not in (fan_in, END)]
                 reached.update(new)
                 pending += new
@@ -278,7 +280,9 @@ def function_label(function: Function) -> str:
     if isinstance(description, str) and description:
         return description
     name = getattr(function.call, "__name__", type(function.call).__name__)
-    return "" if name == "<lambda>" else str(name)
+    if name == "<lambda>":
+        return ""
+    return str(name)
 
 
 def _delay_text(seconds: float) -> str:
@@ -294,8 +298,12 @@ def _delay_text(seconds: float) -> str:
 def _items_note(section: Section) -> str:
     if isinstance(section.over, str):
         return f"for each of {section.over}"
-    name = function_label(section.over) if section.over is not None else ""
-    return f"for each of {name}()" if name else "for each item"
+    name = ""
+    if section.over is not None:
+        name = function_label(section.over)
+    if name:
+        return f"for each of {name}()"
+    return "for each item"
 
 
 def _interrupt_note(name: str, before: frozenset[str], after: frozenset[str]) -> str:
@@ -304,7 +312,9 @@ def _interrupt_note(name: str, before: frozenset[str], after: frozenset[str]) ->
         when.append("before")
     if name in after:
         when.append("after")
-    return f"stops {' and '.join(when)}" if when else ""
+    if when:
+        return f"stops {' and '.join(when)}"
+    return ""
 
 
 class _Tasks(NamedTuple):

@@ -62,10 +62,16 @@ class Mark(NamedTuple):
         word = _WORDS[self.kind]
         if self.of:
             count = f"{self.visits} of {self.of} done"
-            return count if self.kind == "done" else f"{word}, {count}"
+            if self.kind == "done":
+                return count
+            return f"{word}, {count}"
         if self.kind == "done":
-            return f"done ×{self.visits}" if self.visits > 1 else "done"
-        return f"{word}: {self.detail}" if self.detail else word
+            if self.visits > 1:
+                return f"done ×{self.visits}"
+            return "done"
+        if self.detail:
+            return f"{word}: {self.detail}"
+        return word
 
 
 _IDLE = Mark("idle")
@@ -218,7 +224,9 @@ class _BranchHistory:
         origin = START
         for key in path:
             section = progress.section
-            inner = scope.of_open_section(progress) if section is not None else None
+            inner = None
+            if section is not None:
+                inner = scope.of_open_section(progress)
             if inner is None or section is None:
                 return None
             origin = _origin(scope, inner, section)
@@ -258,7 +266,9 @@ class _Marker:
 
     def _set(self, shape_id: str, mark: Mark) -> None:
         known = self.marks.get(shape_id, mark)
-        shown = mark if _URGENCY[mark.kind] > _URGENCY[known.kind] else known
+        shown = known
+        if _URGENCY[mark.kind] > _URGENCY[known.kind]:
+            shown = mark
         self.marks[shape_id] = shown._replace(visits=max(known.visits, mark.visits))
 
     def _mark_part(self, scope: _Scope, progress: Progress, status: str, origin: str) -> None:
@@ -433,4 +443,6 @@ def _task_mark_kind(task_status: str) -> MarkKind:
 
 
 def _error_type(error: Any) -> str:
-    return str(error.get("type", "")) if isinstance(error, dict) else ""
+    if isinstance(error, dict):
+        return str(error.get("type", ""))
+    return ""

@@ -77,7 +77,9 @@ def _caption(outline: Outline, run_marks: RunMarks | None) -> str:
 
 
 def _run_title(run_marks: RunMarks) -> str:
-    note = f", {run_marks.note}" if run_marks.note else ""
+    note = ""
+    if run_marks.note:
+        note = f", {run_marks.note}"
     return f"· run {shortened(run_marks.run_id, 40)}: {run_marks.status}{note}"
 
 
@@ -91,8 +93,12 @@ def _description(outline: Outline, run_marks: RunMarks | None) -> str:
             if line.source == shape.id:
                 label = f"{line.label}: " if line.label else ""
                 targets.append(label + _last_name(line.target))
-        mark = f" ({run_marks.mark(shape.id).words})" if run_marks is not None else ""
-        leads_to = f" leads to {', '.join(targets)}" if targets else ""
+        mark = ""
+        if run_marks is not None:
+            mark = f" ({run_marks.mark(shape.id).words})"
+        leads_to = ""
+        if targets:
+            leads_to = f" leads to {', '.join(targets)}"
         parts.append(f"{shape.label}{mark}{leads_to}.")
     return " ".join(parts)
 
@@ -155,8 +161,12 @@ def _without_passed_points(points: tuple[Point, ...]) -> tuple[Point, ...]:
 
 def _direction(points: tuple[Point, ...], sideways: bool) -> tuple[int, int]:
     axis = 0 if sideways else 1
-    forward = 1 if points[-1][axis] >= points[0][axis] else -1
-    return (forward, 0) if sideways else (0, forward)
+    forward = 1
+    if points[-1][axis] < points[0][axis]:
+        forward = -1
+    if sideways:
+        return (forward, 0)
+    return (0, forward)
 
 
 def _curved_path(points: tuple[Point, ...], sideways: bool) -> str:
@@ -166,14 +176,21 @@ def _curved_path(points: tuple[Point, ...], sideways: bool) -> str:
     for end in points[1:]:
         if end == start:
             continue
-        offset = abs(end[1] - start[1]) if sideways else abs(end[0] - start[0])
+        if sideways:
+            offset = abs(end[1] - start[1])
+        else:
+            offset = abs(end[0] - start[0])
         if offset < 0.01:
             parts.append(f"L{_point(end)}")
         else:
             middle_x = (start[0] + end[0]) / 2
             middle_y = (start[1] + end[1]) / 2
-            first = (middle_x, start[1]) if sideways else (start[0], middle_y)
-            second = (middle_x, end[1]) if sideways else (end[0], middle_y)
+            if sideways:
+                first = (middle_x, start[1])
+                second = (middle_x, end[1])
+            else:
+                first = (start[0], middle_y)
+                second = (end[0], middle_y)
             parts.append(f"C{_point(first)} {_point(second)} {_point(end)}")
         start = end
     return "".join(parts)
@@ -194,7 +211,9 @@ def _arrow(tip: Point, direction: tuple[int, int], taken: bool) -> str:
     half = ARROW_LENGTH * 0.58
     left = (x - dx * length - dy * half, y - dy * length - dx * half)
     right = (x - dx * length + dy * half, y - dy * length + dx * half)
-    classes = "lp-arrow lp-taken" if taken else "lp-arrow"
+    classes = "lp-arrow"
+    if taken:
+        classes = "lp-arrow lp-taken"
     return f'<path class="{classes}" d="M{_point(tip)}L{_point(left)}L{_point(right)}Z"/>'
 
 
@@ -268,7 +287,9 @@ def _box_texts(placed: PlacedShape) -> Iterator[str]:
     rect = placed.rect
     mark = placed.mark
     y = rect.y + 23
-    icon_width = ICON_WIDTH if mark is not None and mark.kind in ICONS else 0.0
+    icon_width = 0.0
+    if mark is not None and mark.kind in ICONS:
+        icon_width = ICON_WIDTH
     if placed.inside is not None:
         # The texts of a group are on the left: lines enter its inside from above, in the middle.
         anchor = " lp-left"
@@ -304,4 +325,6 @@ def _point(point: Point) -> str:
 
 def _number(number: float) -> str:
     text = f"{number:.1f}".removesuffix(".0")
-    return "0" if text == "-0" else text
+    if text == "-0":
+        return "0"
+    return text

@@ -63,7 +63,9 @@ class Style(NamedTuple):
 
     @property
     def signs(self) -> Mapping[str, str]:
-        return ASCII_SIGNS if self.ascii_only else SIGNS
+        if self.ascii_only:
+            return ASCII_SIGNS
+        return SIGNS
 
 
 _DEFAULT_STYLE: Final = Style()
@@ -89,7 +91,9 @@ def text(outline: Outline, run_marks: RunMarks | None = None, style: Style = _DE
 def _title(outline: Outline, run_marks: RunMarks | None) -> str:
     if run_marks is None:
         return outline.name
-    note = f", {run_marks.note}" if run_marks.note else ""
+    note = ""
+    if run_marks.note:
+        note = f", {run_marks.note}"
     return f"{outline.name} · run {run_marks.run_id}: {run_marks.status}{note}"
 
 
@@ -97,7 +101,9 @@ def _legend(run_marks: RunMarks, style: Style) -> list[str]:
     """What the signs mean."""
     kinds = {mark.kind for mark in run_marks.marks.values()}
     shown = [f"{sign} {kind}" for kind, sign in style.signs.items() if kind in kinds]
-    return ["   ".join(shown)[: style.width]] if shown else []
+    if shown:
+        return ["   ".join(shown)[: style.width]]
+    return []
 
 
 def _details(run_marks: RunMarks, style: Style) -> list[str]:
@@ -189,20 +195,28 @@ def _label_size(label: str) -> LabelSize | None:
 
 
 def _panel(shape: Shape, run_marks: RunMarks | None, letters: int, style: Style) -> _Panel:
-    mark = run_marks.mark(shape.id) if run_marks is not None else None
+    mark = None
+    if run_marks is not None:
+        mark = run_marks.mark(shape.id)
     name = shortened(shape.label, letters) or "?"
     rows = [_with_sign(name, mark, style)]
     if shape.kind not in ("start", "end"):
         rows += [shortened(each, letters + 6) for each in (shape.note, _mark_detail(mark)) if each]
-    colour = "" if mark is None else COLOUR_CODES[mark.kind]
-    inside = None if shape.inside is None else _sheet(shape.inside, run_marks, letters, style)
+    colour = ""
+    if mark is not None:
+        colour = COLOUR_CODES[mark.kind]
+    inside = None
+    if shape.inside is not None:
+        inside = _sheet(shape.inside, run_marks, letters, style)
     return _Panel(shape, tuple(rows), colour, inside)
 
 
 def _with_sign(name: str, mark: Mark | None, style: Style) -> str:
     if mark is None or mark.kind == "idle":
         return name
-    visits = f" ×{mark.visits}" if mark.visits > 1 and not mark.of else ""
+    visits = ""
+    if mark.visits > 1 and not mark.of:
+        visits = f" ×{mark.visits}"
     return f"{style.signs[mark.kind]} {name}{visits}"
 
 
@@ -288,7 +302,9 @@ def _paint_panel(canvas: Canvas, panel: _Panel, rect: Rect) -> None:
         return
     canvas.draw_box(left, top, width, height, panel.colour)
     for place, row in enumerate(panel.rows):
-        shift = 2 if panel.inside is not None else (width - cell_count(row)) // 2
+        shift = 2
+        if panel.inside is None:
+            shift = (width - cell_count(row)) // 2
         canvas.write(left + shift, top + 1 + place, row, panel.colour)
     if panel.inside is not None:
         shift = (width - int(panel.inside.layout.width)) // 2
@@ -301,7 +317,9 @@ def _paint_routes(canvas: Canvas, routes: list[Route]) -> None:
     for route in routes:
         if route.is_loop:
             continue
-        points = route.points[::-1] if route.is_reversed else route.points
+        points = route.points
+        if route.is_reversed:
+            points = route.points[::-1]
         for place, ((x, top), (end, bottom)) in enumerate(pairwise(points)):
             is_gap = place % 2 == 1
             if is_gap:
@@ -312,7 +330,9 @@ def _paint_routes(canvas: Canvas, routes: list[Route]) -> None:
     for (upper, lower), crossings in gaps.items():
         tracks, _ = _tracks([span for span, _ in crossings])
         # A box above needs one row for the ends of its links before the first of them may go sideways.
-        first_row = upper + 1 if any(begins_here for _, begins_here in crossings) else upper
+        first_row = upper
+        if any(begins_here for _, begins_here in crossings):
+            first_row = upper + 1
         for (span, _), track in zip(crossings, tracks, strict=True):
             row = first_row + track if track >= 0 else None
             _paint_crossing(canvas, span, upper, lower, row)
@@ -369,7 +389,9 @@ def _paint_label(canvas: Canvas, rect: Rect, label: str, is_centered: bool) -> N
 def _listed_rows(outline: Outline, run_marks: RunMarks | None, style: Style) -> list[str]:
     """What follows what, one row for each shape."""
     rows = list(_rows_of(outline, run_marks, style, ""))
-    return [in_ascii(each) for each in rows] if style.ascii_only else rows
+    if style.ascii_only:
+        return [in_ascii(each) for each in rows]
+    return rows
 
 
 def _rows_of(outline: Outline, run_marks: RunMarks | None, style: Style, indent: str) -> Iterator[str]:
@@ -392,7 +414,9 @@ def _rows_of(outline: Outline, run_marks: RunMarks | None, style: Style, indent:
 def _row(shape: Shape, outline: Outline, run_marks: RunMarks | None, style: Style) -> str:
     """A shape and what follows it; for a task, what it depends on."""
     names = {each.id: single_line(each.label) for each in outline.shapes}
-    mark = run_marks.mark(shape.id) if run_marks is not None else None
+    mark = None
+    if run_marks is not None:
+        mark = run_marks.mark(shape.id)
     about = single_line("; ".join(each for each in (shape.note, _mark_detail(mark)) if each))
     row = _with_sign(names[shape.id], mark, style)
     if about:

@@ -88,7 +88,9 @@ class Canvas:
                     current_colour = colour
             parts.append(shown)
         row = "".join(parts).rstrip()
-        return f"{row}\x1b[0m" if current_colour else row
+        if current_colour:
+            return f"{row}\x1b[0m"
+        return row
 
     def _cells(self, y: int, ascii_only: bool) -> Iterator[tuple[int, str]]:
         joints = _ASCII_JOINTS if ascii_only else _JOINTS
@@ -112,4 +114,6 @@ def _ascii_character(character: str) -> str:
         return character
     if character in _ASCII_SIGNS:
         return _ASCII_SIGNS[character]
-    return "?" if cell_count(character) else ""
+    if cell_count(character):
+        return "?"
+    return ""

@@ -50,7 +50,9 @@ def estimated_width(text: str, font_size: float) -> float:
 def _cells_of(character: str) -> int:
     if combining(character) or character == _ZERO_WIDTH_JOINER or "\ufe00" <= character <= "\ufe0f":
         return 0
-    return 2 if east_asian_width(character) in "WF" else 1
+    if east_asian_width(character) in "WF":
+        return 2
+    return 1
 
 
 def _ems_of(character: str) -> float:

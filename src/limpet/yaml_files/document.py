@@ -70,7 +70,9 @@ class Value:
 
     def get(self, key: str) -> Value | None:
         """The value under a key, or None if this isn't a mapping or doesn't have the key."""
-        return self.data.get(key) if isinstance(self.data, dict) else None
+        if isinstance(self.data, dict):
+            return self.data.get(key)
+        return None
 
     def text(self, key: str) -> str | None:
         """The text under a key, or None if there isn't one."""
@@ -84,7 +86,9 @@ class Value:
         found = self.get(key)
         if found is None:
             return []
-        return found.data if isinstance(found.data, list) else [found]
+        if isinstance(found.data, list):
+            return found.data
+        return [found]
 
     def place_of(self, key: str) -> Value:
         """The place for a message about a key: its value, or this mapping if the key is missing."""
@@ -156,7 +160,10 @@ class _Reader:
 
     def _open_collection(self, event: Any, line: int, column: int) -> None:
         is_list = type(event).__name__ == "SequenceStartEvent"
-        own_tag = f"{_TAG_PREFIX}seq" if is_list else f"{_TAG_PREFIX}map"
+        if is_list:
+            own_tag = f"{_TAG_PREFIX}seq"
+        else:
+            own_tag = f"{_TAG_PREFIX}map"
         if event.tag not in (None, "!", own_tag):
             raise _mistake(self.file, line, column, _unknown_tag(event.tag))
         if len(self._open) >= MAX_DEPTH:
@@ -209,7 +216,9 @@ class _Reader:
     def _merge(self, closed: _OpenCollection) -> None:
         """Add the keys of what `<<` names, except those that the mapping has itself."""
         for merged in closed.merged:
-            sources = merged.data if isinstance(merged.data, list) else [merged]
+            sources = merged.data
+            if not isinstance(merged.data, list):
+                sources = [merged]
             for source in sources:
                 if not isinstance(source.data, dict):
                     message = "<< takes in a mapping, or a list of them"
@@ -233,7 +242,9 @@ class _Reader:
         if tag is None or tag == "!":
             is_plain = tag is None and event.implicit[0]
             tag = _TAG_PREFIX + (_type_of_plain(text) if is_plain else "str")
-        parse = _SCALAR_PARSERS.get(tag.removeprefix(_TAG_PREFIX)) if tag.startswith(_TAG_PREFIX) else None
+        parse = None
+        if tag.startswith(_TAG_PREFIX):
+            parse = _SCALAR_PARSERS.get(tag.removeprefix(_TAG_PREFIX))
         if parse is None:
             raise _mistake(self.file, line, column, _unknown_tag(tag))
         try:

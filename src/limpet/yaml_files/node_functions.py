@@ -75,7 +75,9 @@ def bind_action(
         function = import_reference(reference)
         _provided_parameters(function, arguments.get("arguments", {}), (), f"function {reference!r}")
         return BoundAction(action, function, arguments, (), owner)
-    function = import_reference(action.call) if isinstance(action.call, str) else action.call
+    function = action.call
+    if isinstance(action.call, str):
+        function = import_reference(action.call)
     provided = _provided_parameters(function, arguments, (*variables, "ctx"), f"action {action.name!r}")
     return BoundAction(action, function, arguments, provided, owner)
 
@@ -121,7 +123,9 @@ def node_function(bound: BoundAction, output: str | None) -> Callable[..., Any]:
         }
 
     def update(result: Any) -> dict[str, Any] | None:
-        return None if output is None else {output: result}
+        if output is None:
+            return None
+        return {output: result}
 
     if is_async(bound.function):
 
@@ -195,7 +199,9 @@ def edge_choice(template: Template, gives_node_name: bool = False) -> Callable[.
 
     def choose(state: Any, config: Any, node: str) -> Any:
         found = template.render(_edge_variables(state, config, node))
-        return END if gives_node_name and found == "END" else found
+        if gives_node_name and found == "END":
+            return END
+        return found
 
     choose.__name__ = template.text
     return choose

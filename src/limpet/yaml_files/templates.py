@@ -99,7 +99,9 @@ class TemplateCompiler:
     def expression(self, value: Value, owner: str) -> Template | None:
         """The template of a condition or another expression, which may have braces around it."""
         stripped = value.with_data(value.data.strip())
-        parse = _parse_template if is_template(value.data) else _parse_expression
+        parse = _parse_expression
+        if is_template(value.data):
+            parse = _parse_template
         return self._compile(stripped, owner, parse)
 
     def _compile(self, value: Value, owner: str, parse: Callable[[str], Parsed]) -> Template | None:
@@ -174,7 +176,9 @@ def _value_renderer(expression: Any) -> Render:
             pass
         result = context.vars["result"]
         # What is read straight from a variable is given as it is; only new data may hide lazy or missing parts.
-        return _complete_data(result) if gives_new_data else _defined(result)
+        if gives_new_data:
+            return _complete_data(result)
+        return _defined(result)
 
     return render
 
@@ -328,7 +332,9 @@ def _missing_message(obj: Any, name: Any) -> str:
         return f"there is no {name!r} here"
     if isinstance(obj, Mapping):
         keys = [str(key) for key in obj]
-        what = "the state" if hasattr(obj, "checkpoint_node") else "the mapping"
+        what = "the mapping"
+        if hasattr(obj, "checkpoint_node"):
+            what = "the state"
         return f"{what} has no key {name!r}{did_you_mean(name, keys) or _listed_keys(keys)}"
     if isinstance(name, int):
         return f"there is no item {name} in this {type(obj).__name__}"

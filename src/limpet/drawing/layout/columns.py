@@ -23,10 +23,14 @@ def center_positions(graph: RankedGraph, min_distance: MinDistance) -> list[floa
     conflicts = _conflicts(graph)
     alignments = []
     for from_below in (False, True):
-        layers = graph.layers[::-1] if from_below else graph.layers
+        layers = graph.layers
+        if from_below:
+            layers = graph.layers[::-1]
         neighbours = graph.down if from_below else graph.up
         for from_right in (False, True):
-            ordered = [layer[::-1] for layer in layers] if from_right else layers
+            ordered = layers
+            if from_right:
+                ordered = [layer[::-1] for layer in layers]
             positions = _pack(ordered, _block_roots(ordered, neighbours, conflicts), min_distance)
             if from_right:
                 positions = [-each for each in positions]
@@ -45,7 +49,10 @@ def _conflicts(graph: RankedGraph) -> set[tuple[int, int]]:
             inner_above = _dummy_above(graph, vertex)
             if inner_above is None and number < len(lower) - 1:
                 continue
-            right = len(upper) if inner_above is None else place[inner_above]
+            if inner_above is None:
+                right = len(upper)
+            else:
+                right = place[inner_above]
             for each in lower[done : number + 1]:
                 for above in graph.up[each]:
                     is_outside = place[above] < left or place[above] > right
@@ -137,7 +144,10 @@ def _balance(graph: RankedGraph, alignments: list[list[float]]) -> list[float]:
     left, right = min(extents, key=lambda extent: extent[1] - extent[0])
     for number, (positions, extent) in enumerate(zip(alignments, extents, strict=True)):
         leans_left = number % 2 == 0
-        shift = left - extent[0] if leans_left else right - extent[1]
+        if leans_left:
+            shift = left - extent[0]
+        else:
+            shift = right - extent[1]
         alignments[number] = [x + shift for x in positions]
     balanced = []
     for four in zip(*alignments, strict=True):

@@ -85,7 +85,9 @@ def _sweep(graph: RankedGraph, downwards: bool, reverse_ties: bool) -> None:
             else:
                 average[vertex] = float(number)
         # Sorting is stable, so the order before it decides between equal averages.
-        start_order = layer[::-1] if reverse_ties else layer
+        start_order = layer
+        if reverse_ties:
+            start_order = layer[::-1]
         layer[:] = sorted(start_order, key=average.__getitem__)
 
 

@@ -70,7 +70,9 @@ class Spacing(NamedTuple):
 
     def snap(self, number: float) -> float:
         """The number itself, or on a grid the whole number below it."""
-        return floor(number) if self.on_grid else number
+        if self.on_grid:
+            return floor(number)
+        return number
 
 
 class Rect(NamedTuple):
@@ -247,7 +249,9 @@ class _ComponentLayout:
     def _min_distance(self, left: int, right: int) -> float:
         graph = self.graph
         has_lane = graph.is_dummy(left) or graph.is_dummy(right)
-        gap = self.spacing.lane_gap if has_lane else self.spacing.box_gap
+        gap = self.spacing.box_gap
+        if has_lane:
+            gap = self.spacing.lane_gap
         return (graph.width[left] + graph.width[right]) / 2 + gap
 
     def _rows(self) -> _Rows:
@@ -285,7 +289,9 @@ class _ComponentLayout:
         """How far from the box's center its links meet it."""
         width = self.boxes[box].width
         room = max(width - 2 * self.spacing.corner_margin, 0.0)
-        step = min(self.spacing.port_gap, room / (count - 1)) if count > 1 else 0.0
+        step = 0.0
+        if count > 1:
+            step = min(self.spacing.port_gap, room / (count - 1))
         if self.spacing.on_grid and step >= 1:
             step = floor(step)
         offsets = [step * (place - (count - 1) / 2) for place in range(count)]
@@ -348,7 +354,9 @@ class _ComponentLayout:
         return Rect(self.x[vertex] - width / 2, y, width, height)
 
     def _loop_space(self, link: Link) -> float:
-        label_width = link.label.width if link.label is not None else 0.0
+        label_width = 0.0
+        if link.label is not None:
+            label_width = link.label.width
         return self.spacing.loop_width + label_width
 
     def _loop_route(self, link: Link, rect: Rect, used_width: float) -> Route:

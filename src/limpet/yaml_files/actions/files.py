@@ -21,7 +21,9 @@ def read_file(ctx: Any, path: str, format: str = "text") -> Any:
         if format == "bytes":
             return data
         text = data.decode("utf-8-sig")
-        return json.loads(text) if format == "json" else text
+        if format == "json":
+            return json.loads(text)
+        return text
     except (OSError, ValueError) as problem:
         message = f"{path} can't be read as {format}: {_reason(problem)}"
         raise ActionFailed("file.read", message) from problem

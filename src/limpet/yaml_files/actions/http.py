@@ -39,12 +39,10 @@ def send_request(
     Redirects of a GET or HEAD are followed to http and https only, never from https to http.
     """
     from http.client import HTTPException
-    from urllib.error import HTTPError, URLError
     from urllib.request import Request
 
     content = _content_to_send(json, body)
-    default_method = "GET" if content is None else "POST"
-    used_method = (method or default_method).upper()
+    used_method = (method or ("GET" if content is None else "POST")).upper()
     target = quote(_with_query(url, query), safe=URL_CHARACTERS)
     used_headers = {"User-Agent": "limpet"}
     if json is not None:
@@ -55,17 +53,10 @@ def send_request(
         used_headers[header] = quote(ctx.idempotency_key, safe="/:.-_")
     shown = _shown(used_method, target)
     try:
-        opener = _opener(redirects if used_method in FOLLOWED_METHODS else 0)
         request = Request(target, content, used_headers, method=used_method)
-        try:
-            response = opener.open(request, timeout=timeout)
-        except HTTPError as refusal:
-            response = refusal  # a response like any other; `check` decides whether it is a failure
-        with response:
-            data = response.read(max_bytes + 1)
-            status = response.status
-            response_headers = {key.lower(): value for key, value in response.headers.items()}
-    except (URLError, OSError, HTTPException, ValueError) as problem:
+        opener = _opener(redirects if used_method in FOLLOWED_METHODS else 0)
+        status, response_headers, data = _exchange(opener, request, timeout, max_bytes)
+    except (OSError, HTTPException, ValueError) as problem:
         reason = getattr(problem, "reason", None) or type(problem).__name__
         raise ActionFailed("http.request", f"{shown}: no answer: {reason}") from problem
     if len(data) > max_bytes:
@@ -78,9 +69,25 @@ def send_request(
     return {"status": status, "headers": response_headers, "body": _decoded(data, content_type)}
 
 
+def _exchange(opener: Any, request: Any, timeout: float, max_bytes: int) -> tuple[int, dict[str, str], bytes]:
+    """Send a request; gives the status, the headers and the body of the response, up to a byte more than allowed."""
+    from urllib.error import HTTPError
+
+    try:
+        response = opener.open(request, timeout=timeout)
+    except HTTPError as refusal:
+        response = refusal  # a response like any other; `check` decides whether it is a failure
+    with response:
+        data = response.read(max_bytes + 1)
+        headers = {key.lower(): value for key, value in response.headers.items()}
+        return response.status, headers, data
+
+
 def _content_to_send(json: Any, body: str | None) -> bytes | None:
     if json is None:
-        return None if body is None else body.encode()
+        if body is None:
+            return None
+        return body.encode()
     try:
         return json_module.dumps(json, ensure_ascii=False).encode()
     except (TypeError, ValueError) as problem:

@@ -11,5 +11,7 @@ def ask(
     ctx: Any, text: str, choices: list[Any] | None = None, schema: Any = None, key: str | None = None
 ) -> Any:
     """Pause the run until the question is answered; gives the answer."""
-    answer_schema = _TYPE_OF_WORD[schema] if isinstance(schema, str) else schema
+    answer_schema = schema
+    if isinstance(schema, str):
+        answer_schema = _TYPE_OF_WORD[schema]
     return ctx.pause(text, choices=choices, schema=answer_schema, key=key)

@@ -51,7 +51,7 @@ def run_program(
             start_new_session=True,  # a process group of its own, which can be killed as a whole
         )
     except (OSError, ValueError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else problem
+        reason = (problem.strerror if isinstance(problem, OSError) else None) or problem
         raise ActionFailed("shell", f"{name!r} can't be started: {reason}") from problem
     try:
         stdout, stderr = process.communicate(None if input is None else input.encode(), timeout)
@@ -63,7 +63,9 @@ def run_program(
     error_text = _decoded(stderr)
     if check and process.returncode:
         lines = error_text.strip().splitlines()
-        last_line = f": {lines[-1][:MAX_ERROR_LETTERS]}" if lines else ""
+        last_line = ""
+        if lines:
+            last_line = f": {lines[-1][:MAX_ERROR_LETTERS]}"
         raise ActionFailed("shell", f"{name!r} ended with the exit code {process.returncode}{last_line}")
     return {"code": process.returncode, "stdout": _decoded(stdout), "stderr": error_text}
 

@@ -112,7 +112,9 @@ class DeclarationBuilder:
             return self.nested_graph(graph)
         prompt = declared.get("prompt")
         if prompt is not None:
-            arguments = prompt if isinstance(prompt.data, dict) else prompt.with_data({"text": prompt})
+            arguments = prompt
+            if not isinstance(prompt.data, dict):
+                arguments = prompt.with_data({"text": prompt})
             return self._action("prompt", arguments, prompt, owner)
         uses = declared.text("uses")
         if uses is not None:
@@ -197,10 +199,15 @@ class DeclarationBuilder:
         if not isinstance(self.code, ImportedCode):
             return None
         is_schema = self.attempt(value, lambda: read_schema(found))
-        return found if is_schema else None
+        if is_schema:
+            return found
+        return None
 
     def _key_type(self, declared: Value) -> Any:
-        type_name = declared if isinstance(declared.data, str) else declared.get("type")
+        if isinstance(declared.data, str):
+            type_name: Value | None = declared
+        else:
+            type_name = declared.get("type")
         reducer = declared.get("reducer")
         if type_name is not None:
             key_type = self._type_named(type_name)

@@ -62,7 +62,9 @@ class StandInCode:
         return stand_in(reference)
 
     def exception(self, name: str) -> type[Exception]:
-        return Exception if ":" in name else import_exception(name)
+        if ":" in name:
+            return Exception
+        return import_exception(name)
 
     def bound_action(
         self, name: str, arguments: Mapping[str, Any], variables: tuple[str, ...], owner: str

@@ -171,7 +171,9 @@ class GraphBuilder(DeclarationBuilder):
         gotos = []
         for node in self.value.items("nodes"):
             for place in node.items("goto"):
-                way = place if isinstance(place.data, dict) else place.with_data({"to": place})
+                way = place
+                if not isinstance(place.data, dict):
+                    way = place.with_data({"to": place})
                 gotos.append(_DeclaredWay(node.text("name") or "", way, place))
         return gotos
 
@@ -189,7 +191,9 @@ class GraphBuilder(DeclarationBuilder):
     def _enter_first(self, graph: DeclaredGraph) -> None:
         """Without an entry, a run begins at the first node of the list."""
         first = next(iter(self.value.items("nodes")), None)
-        name = first.text("name") if first is not None else None
+        name = None
+        if first is not None:
+            name = first.text("name")
         if first is not None and name:
             self._connect(graph, START, name, first)
 
@@ -224,7 +228,9 @@ class GraphBuilder(DeclarationBuilder):
         if value is None or not isinstance(value.data, str):
             return None
         template = self.edge_compiler.expression(value, f"{_way_owner(declared.source)}, {key}")
-        return None if template is None else make(template)
+        if template is None:
+            return None
+        return make(template)
 
     def _add_choice(self, graph: DeclaredGraph, declared: _DeclaredWay) -> None:
         source, way, _ = declared
@@ -292,7 +298,9 @@ class GraphBuilder(DeclarationBuilder):
             return over.data
         template = TemplateCompiler(self.mistakes, ("state",)).template(over, f"{owner}, over")
         # The mistake is noted; any key will do to build the rest.
-        return "over" if template is None else map_items(template)
+        if template is None:
+            return "over"
+        return map_items(template)
 
     def _check(self, graph: DeclaredGraph) -> None:
         """Note the mistakes of the graph as a whole at the places that cause them."""

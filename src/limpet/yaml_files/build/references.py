@@ -42,7 +42,10 @@ def import_exception(name: str) -> type[Exception]:
     """An exception class: a built-in one by its name, another as `module:Class`. Raises `UsageError`."""
     import builtins
 
-    found = import_reference(name) if ":" in name else getattr(builtins, name, None)
+    if ":" in name:
+        found = import_reference(name)
+    else:
+        found = getattr(builtins, name, None)
     if not (isinstance(found, type) and issubclass(found, Exception)):
         known = [each for each in dir(builtins) if each.endswith("Error")]
         hint = did_you_mean(name, known) or "; others are module:Class"

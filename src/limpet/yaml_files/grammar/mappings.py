@@ -163,7 +163,9 @@ class KeyedMapping(ValueType):
 def _target_schema(target: str, value_type: ValueType) -> Schema:
     """The schema of a mapping whose key `target` has this type. If it has required keys, `target` is required too."""
     schema: Schema = {"properties": {target: value_type.schema()}}
-    inner = value_type.resolve() if isinstance(value_type, SharedType) else value_type
+    inner = value_type
+    if isinstance(value_type, SharedType):
+        inner = value_type.resolve()
     if isinstance(inner, KeyedMapping) and (inner.rules.one_of or inner.required_keys()):
         schema["required"] = [target]
     return schema

@@ -237,7 +237,9 @@ class ListOf(ValueType):
             self._note_mismatch(value, what, mistakes)
             return
         for number, each in enumerate(value.data):
-            item_type = self.first if number == 0 else self.item_type
+            item_type = self.item_type
+            if number == 0:
+                item_type = self.first
             item_type.check(each, f"{what}[{number}]", mistakes)
 
     def schema(self) -> Schema:
@@ -317,7 +319,9 @@ def _has_no_mistake(value_type: ValueType, value: Value) -> bool:
 def alternatives(words: Iterable[str]) -> str:
     """Several alternatives in words: a, b or c."""
     *others, last = words
-    return f"{', '.join(others)} or {last}" if others else last
+    if others:
+        return f"{', '.join(others)} or {last}"
+    return last
 
 
 def shown(value: Value) -> str:
@@ -330,9 +334,13 @@ def shown(value: Value) -> str:
     if isinstance(data, bool):
         return str(data).lower()
     if isinstance(data, dict):
-        return f"a mapping ({', '.join(map(str, data))[:40]})" if data else "an empty mapping"
+        if data:
+            return f"a mapping ({', '.join(map(str, data))[:40]})"
+        return "an empty mapping"
     if isinstance(data, list):
-        return f"a list of {len(data)}" if data else "an empty list"
+        if data:
+            return f"a list of {len(data)}"
+        return "an empty list"
     text = repr(data)
     if len(text) > MAX_SHOWN:
         return f"{text[: MAX_SHOWN - 3]}…"
