@@ -86,8 +86,11 @@ def test_conditional_edges_are_labelled_by_their_predicates() -> None:
     )
     found = {line.target: line.label for line in outline_of_graph(graph).lines if line.source == "b"}
     assert found == {
-        "c": "key_equals('size', 1)", "d": "is_large", "e": "if …", "__end__": "else",
-    }  # fmt: skip
+        "c": "key_equals('size', 1)",
+        "d": "is_large",
+        "e": "if …",
+        "__end__": "else",
+    }
 
 
 def test_several_routes_to_one_node_share_a_line_and_a_route_named_like_its_node_has_no_label() -> None:
@@ -101,7 +104,7 @@ def test_several_routes_to_one_node_share_a_line_and_a_route_named_like_its_node
     }
 
 
-def test_a_way_that_takes_its_time_says_how_long() -> None:
+def test_a_way_with_a_delay_shows_it() -> None:
     graph = row("a", "b")
     graph._draft.ways.clear()
     graph.add_edge("a", "b", key_equals("size", 1), delay=90).add_edge("a", "b", delay=7200)
@@ -168,8 +171,12 @@ def test_a_workflow_is_drawn_by_its_tasks_in_layers() -> None:
     """D1."""
     outline = outline_of_graph(weather())
     assert {shape.label: shape.rank for shape in outline.shapes} == {
-        "fetch": 0, "chart": 1, "text": 1, "warning": 1, "report": 2,
-    }  # fmt: skip
+        "fetch": 0,
+        "chart": 1,
+        "text": 1,
+        "warning": 1,
+        "report": 2,
+    }
     assert ("warning", "report", "", "optional") in lines(outline)
     assert next(shape.note for shape in outline.shapes if shape.label == "warning") == "if is_stormy"
 
@@ -231,8 +238,17 @@ def test_an_svg_is_well_formed_and_needs_nothing_from_elsewhere(name: str) -> No
     assert [child.tag for child in root][:2] == [f"{SVG}title", f"{SVG}desc"]
     assert (root.get("role"), root.get("aria-label")) == ("img", GRAPHS[name]().name)
     assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {
-        "svg", "title", "desc", "style", "rect", "text", "tspan", "g", "path", "circle",
-    }  # fmt: skip
+        "svg",
+        "title",
+        "desc",
+        "style",
+        "rect",
+        "text",
+        "tspan",
+        "g",
+        "path",
+        "circle",
+    }
     assert made.count("http") == 1, "the name of the format, and no other address"
     assert not re.search(r"url\(|@import|@font-face|<script|<image|href|\bid=|\bon\w+=", made)
 
@@ -240,9 +256,11 @@ def test_an_svg_is_well_formed_and_needs_nothing_from_elsewhere(name: str) -> No
 @pytest.mark.parametrize("name", GRAPHS)
 def test_all_that_is_drawn_lies_on_the_page(name: str) -> None:
     root = ElementTree.fromstring(GRAPHS[name]()._repr_svg_())
-    wide, high = float(root.get("width", "0")), float(root.get("height", "0"))
+    wide = float(root.get("width", "0"))
+    high = float(root.get("height", "0"))
     for rect in root.iter(f"{SVG}rect"):
-        x, y = float(rect.get("x", "0")), float(rect.get("y", "0"))
+        x = float(rect.get("x", "0"))
+        y = float(rect.get("y", "0"))
         assert 0 <= x <= x + float(rect.get("width", "0")) <= wide
         assert 0 <= y <= y + float(rect.get("height", "0")) <= high
 
@@ -509,7 +527,8 @@ def test_a_graph_too_large_to_be_followed_is_listed() -> None:
 def test_colours_are_there_when_they_are_asked_for_and_only_then() -> None:
     run_marks = RunMarks("r", "paused", {"draft": Mark("done", 2), "review": Mark("paused", 0, "Publish?")})
     outline = outline_of_graph(article())
-    plain, coloured = text(outline, run_marks), text(outline, run_marks, Style(coloured=True))
+    plain = text(outline, run_marks)
+    coloured = text(outline, run_marks, Style(coloured=True))
     assert "\x1b" not in plain
     assert "\x1b[32m" in coloured
     assert "\x1b[33;1m" in coloured
@@ -560,7 +579,7 @@ def test_the_pictures_of_the_documentation_are_current() -> None:
         assert kept == drawn, f"{name} is out of date: PYTHONPATH=src:tests python -m support.pictures"
 
 
-def test_nobody_waits_for_pictures_who_draws_none() -> None:
+def test_drawing_is_imported_only_for_a_picture() -> None:
     code = (
         "import sys, limpet; g = limpet.StateGraph().add_node('a').set_entry_point('a').set_finish_point('a');"
         "g.execute({}); assert not [m for m in sys.modules if m.startswith('limpet.drawing')]; g.draw();"

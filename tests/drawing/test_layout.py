@@ -91,7 +91,8 @@ def check(boxes: list[Box], links: list[Link], layout: Layout) -> None:
 
 
 def check_route(link: Link, points: tuple[tuple[float, float], ...], layout: Layout) -> None:
-    source, target = layout.boxes[link.source], layout.boxes[link.target]
+    source = layout.boxes[link.source]
+    target = layout.boxes[link.target]
     for (x, y), rect in ((points[0], source), (points[-1], target)):
         assert rect.x - NEAR <= x <= rect.right + NEAR
         assert min(abs(y - rect.y), abs(y - rect.bottom), abs(x - rect.right)) < 1 + NEAR
@@ -168,7 +169,7 @@ def test_a_box_that_is_linked_to_itself_has_a_loop_beside_it() -> None:
     assert route.label.x >= layout.boxes["a"].right
 
 
-def test_parts_that_are_not_linked_stand_beside_each_other() -> None:
+def test_unconnected_components_stand_side_by_side() -> None:
     layout = lay_out([Box(name, 40, 30) for name in "abcd"], [Link("a", "b"), Link("c", "d")], PAGE)
     assert layout.boxes["a"].y == layout.boxes["c"].y
     assert layout.boxes["c"].x > layout.boxes["b"].right

@@ -1,4 +1,4 @@
-"""Pictures of runs: how far each node has come, by the journal alone, and nothing of what the state holds."""
+"""Pictures of runs: the mark of each node, by the journal alone, and no value of the state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def marks_of(graph: Any, run_id: str = "r") -> RunMarks:
 
 
 def words(graph: Any, run_id: str = "r") -> dict[str, str]:
-    """What is said of each node that a run has come to; starts and ends left out."""
+    """The mark of each node that a run has reached, in words, without starts and ends."""
     found = marks_of(graph, run_id)
     return {place: mark.words for place, mark in found.marks.items() if not place.endswith("__")}
 
@@ -99,14 +99,26 @@ def test_branches_that_are_over_keep_their_marks_and_lines() -> None:
     """F12."""
     graph = stopped(research(), "r")
     assert words(graph) == {
-        "plan": "done", "papers": "done", "read": "done", "rate": "done", "news": "done", "combine": "done",
-        "combine//page": "done", "combine//page/load": "done ×3", "combine//page/parse": "done ×3", "quote": "done",
+        "plan": "done",
+        "papers": "done",
+        "read": "done",
+        "rate": "done",
+        "news": "done",
+        "combine": "done",
+        "combine//page": "done",
+        "combine//page/load": "done ×3",
+        "combine//page/parse": "done ×3",
+        "quote": "done",
         "write": "done",
-    }  # fmt: skip
+    }
     assert {
-        ("rate", "combine"), ("news", "combine"), ("combine", "combine//page"), ("combine//page", "quote"),
-        ("combine//page/__start__", "combine//page/load"), ("combine//page/parse", "combine//page/__end__"),
-    } <= taken(graph)  # fmt: skip
+        ("rate", "combine"),
+        ("news", "combine"),
+        ("combine", "combine//page"),
+        ("combine//page", "quote"),
+        ("combine//page/__start__", "combine//page/load"),
+        ("combine//page/parse", "combine//page/__end__"),
+    } <= taken(graph)
 
 
 def asks_for_two(state: Any) -> dict[str, Any]:
@@ -119,7 +131,8 @@ def test_a_map_shows_how_many_of_its_items_are_done(own: bool) -> None:
     if own:
         each: Any = StateGraph(name="each").add_node("work", run=asks_for_two)
         each.set_entry_point("work").set_finish_point("work")
-        place, inner = "list//each", "list//each/work"
+        place = "list//each"
+        inner = "list//each/work"
     else:
         graph.add_node("work", run=asks_for_two)
         each = place = inner = "work"
@@ -142,9 +155,12 @@ def test_graphs_inside_graphs_are_marked_at_every_depth() -> None:
     )
     stopped(graph, "r")
     assert words(graph) == {
-        "work": "paused", "work/a": "done", "work/edit": "paused", "work/edit/draft": "done",
+        "work": "paused",
+        "work/a": "done",
+        "work/edit": "paused",
+        "work/edit/draft": "done",
         "work/edit/review": "paused: Publish it?",
-    }  # fmt: skip
+    }
     resumed(graph, "no", "yes")
     assert words(graph)["work/edit/draft"] == "done ×2"
     assert words(graph)["work"] == "done"
@@ -187,11 +203,12 @@ def test_a_run_that_was_rolled_back_shows_only_what_still_counts() -> None:
 
 def test_branches_that_run_right_now_are_shown_as_running(store: Any) -> None:
     """F12: another thread looks on, as another process could."""
-    begun, go_on = Event(), Event()
+    begun = Event()
+    release = Event()
 
     def slow(state: Any) -> dict[str, Any]:
         begun.set()
-        assert go_on.wait(60)
+        assert release.wait(60)
         return {}
 
     graph = StateGraph(name="g").add_node("plan", run=nothing).add_node("slow", run=slow)
@@ -205,10 +222,10 @@ def test_branches_that_run_right_now_are_shown_as_running(store: Any) -> None:
         assert begun.wait(60)
         deadline = monotonic() + 60
         while words(graph).get("after") != "done" and monotonic() < deadline:
-            go_on.wait(0.01)
+            release.wait(0.01)
         assert words(graph) == {"plan": "done", "slow": "running", "quick": "done", "after": "done"}
     finally:
-        go_on.set()
+        release.set()
         working.join()
     assert words(graph)["join"] == "done"
 
@@ -237,7 +254,7 @@ def test_a_run_of_which_only_the_newest_steps_are_kept_still_counts_its_visits()
     assert {("work", "work"), ("work", "stop")} <= taken(graph)
 
 
-def test_a_completed_run_whose_journal_is_gone_says_so() -> None:
+def test_a_completed_run_whose_journal_was_deleted_says_so() -> None:
     """G8."""
     graph = resumed(article().compile(store=MemoryStore()))
     with pytest.raises(RunPaused):
@@ -255,9 +272,13 @@ def test_tasks_are_done_skipped_failed_asking_or_added(store: Any) -> None:
     with pytest.raises(RunPaused):
         flow.execute({}, run_id="r")
     assert words(flow) == {
-        "fetch": "done", "chart": "done", "radar": "done", "warning": "skipped", "text": "paused: Which tone?",
+        "fetch": "done",
+        "chart": "done",
+        "radar": "done",
+        "warning": "skipped",
+        "text": "paused: Which tone?",
         "maybe": "failed: ValueError",
-    }  # fmt: skip
+    }
     added = {
         each.label for each in outline_for_run(flow.compiled().plan, marks_of(flow)).shapes if each.added
     }
@@ -307,8 +328,11 @@ def test_a_graph_inside_of_a_task_is_marked_too_even_of_a_task_that_was_added() 
     flow.add_task("plan", plan)
     stopped(flow, "r")
     assert words(flow) == {
-        "plan": "done", "edit 1": "paused", "edit 1/draft": "done", "edit 1/review": "paused: Publish it?",
-    }  # fmt: skip
+        "plan": "done",
+        "edit 1": "paused",
+        "edit 1/draft": "done",
+        "edit 1/review": "paused: Publish it?",
+    }
     resumed(flow, "yes")
     assert words(flow)["edit 1"] == "done"
     assert words(flow)["edit 1/publish"] == "done"
@@ -381,8 +405,17 @@ def test_a_run_without_a_store_is_shown_by_what_is_known_of_it() -> None:
     assert session is not None
     found = marks_of_progress(session.compiled.plan, session.progress, "completed")
     assert {place for place, mark in found.marks.items() if mark.kind == "done"} >= {
-        "plan", "papers", "read", "rate", "news", "combine", "combine//page", "quote", "write", "__end__",
-    }  # fmt: skip
+        "plan",
+        "papers",
+        "read",
+        "rate",
+        "news",
+        "combine",
+        "combine//page",
+        "quote",
+        "write",
+        "__end__",
+    }
 
 
 async def an_async_run() -> str:

@@ -1,4 +1,4 @@
-"""The pictures of the documentation, made anew: `PYTHONPATH=src:tests python -m support.pictures` writes them."""
+"""The pictures of the documentation. `PYTHONPATH=src:tests python -m support.pictures` writes them again."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def broken(state: Any) -> dict[str, Any]:
 
 
 def stopped(graph: Any, run_id: str) -> Any:
-    """The graph, with a run of that id that came to where it stops."""
+    """The graph, with a run of that id that has run until it stops."""
     graph.compile(store=MemoryStore(), preserve=True)
     with suppress(RunPaused, ExecutionError):
         graph.execute({}, run_id=run_id)

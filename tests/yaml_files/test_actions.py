@@ -36,7 +36,7 @@ from limpet.yaml_files.loading import check_text
 
 
 def run(uses: str, given: dict[str, Any], state: dict[str, Any] | None = None, **settings: Any) -> Any:
-    """What an action comes to."""
+    """The result of an action."""
     node = {"name": "n", "uses": uses, "with": given, "output": "out"}
     return loads(json.dumps({"nodes": [node]}), **settings).execute(state or {}, run_id="r")["out"]
 
@@ -130,7 +130,8 @@ def test_files_are_written_whole_and_read_back(tmp_path: Path) -> None:
 
 def test_a_file_keeps_its_rights_and_a_new_one_gets_the_usual_ones(tmp_path: Path) -> None:
     """F13."""
-    target, usual = tmp_path / "x", tmp_path / "usual"
+    target = tmp_path / "x"
+    usual = tmp_path / "usual"
     usual.touch()
     run("file.write", {"path": str(target), "content": "x"})
     assert stat.S_IMODE(target.stat().st_mode) == stat.S_IMODE(usual.stat().st_mode)
@@ -241,15 +242,19 @@ nodes:
             with pytest.raises(AnswerRefused):
                 graph.resume("r", wrong)
     assert graph.resume("r", "no") == {
-        "what": "kelp", "ship": "yes", "count": 3, "where": {"city": "Bergen"}, "more": "no",
-    }  # fmt: skip
+        "what": "kelp",
+        "ship": "yes",
+        "count": 3,
+        "where": {"city": "Bergen"},
+        "more": "no",
+    }
 
 
 # python
 
 
 def test_python_calls_a_function_with_arguments_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F13, H7: sync or async; what it is is said in the file and nowhere else."""
+    """F13, H7: sync or async; only the file names the function."""
 
     async def later(n: int) -> int:
         return n + 1
@@ -280,7 +285,7 @@ def test_python_calls_a_function_with_arguments_by_name(monkeypatch: pytest.Monk
 
 
 class Server(BaseHTTPRequestHandler):
-    """Answers as the path says, and notes what it was asked."""
+    """Answers as the path demands, and records the requests."""
 
     seen: list[dict[str, Any]]
     port: int
@@ -292,22 +297,20 @@ class Server(BaseHTTPRequestHandler):
         )
         path = self.path.partition("?")[0]
         if path.startswith("/to/"):
-            where = {"file": "file:///etc/passwd", "loop": "/to/loop", "ok": "/json", "ftp": "ftp://localhost/x",
-                     "other": f"http://localhost:{self.port}/json"}[path[4:]]  # fmt: skip
+            where = {
+                "file": "file:///etc/passwd",
+                "loop": "/to/loop",
+                "ok": "/json",
+                "ftp": "ftp://localhost/x",
+                "other": f"http://localhost:{self.port}/json",
+            }[path[4:]]
             self.send_response(302)
             self.send_header("Location", where)
             self.end_headers()
             return
         status = int(path[8:]) if path.startswith("/status/") else 200
-        answer = (
-            b'{"n": [1, 2]}'
-            if path == "/json"
-            else b"{"
-            if path == "/broken.json"
-            else b"x" * 1000
-            if path == "/long"
-            else b"plain"
-        )
+        answers = {"/json": b'{"n": [1, 2]}', "/broken.json": b"{", "/long": b"x" * 1000}
+        answer = answers.get(path, b"plain")
         self.send_response(status)
         self.send_header("Content-Type", "application/json" if "json" in path else "text/plain")
         self.end_headers()
@@ -378,7 +381,7 @@ def test_a_request_can_carry_the_key_of_its_step(server: tuple[str, list[dict[st
 
 
 def test_a_bad_answer_fails_the_node_unless_it_may_be_bad(server: tuple[str, list[dict[str, Any]]]) -> None:
-    """F13: and says nothing that may be secret."""
+    """F13: without anything that may be secret."""
     url, _ = server
     secret = url.replace("http://", "http://user:hunter2@") + "/status/404?token=hunter3"
     problem = failing("http.request", {"url": secret, "headers": {"Authorization": "hunter4"}})
@@ -427,7 +430,7 @@ def test_what_templates_come_to_is_checked_and_never_shown(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x/y", "/x", "localhost", "data:text/plain,x"])
 def test_only_http_is_asked(url: str) -> None:
-    """F13: as written in the file, and as a template comes to."""
+    """F13: as written in the file, and as the result of a template."""
     assert "http://" in refused("http.request", {"url": url})
     assert "http://" in str(failing("http.request", {"url": "{{ state.u }}"}, {"u": url}))
 
@@ -437,7 +440,7 @@ def test_only_http_is_asked(url: str) -> None:
 
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Actions that are gone after the test."""
+    """Actions that are removed after the test."""
     monkeypatch.setattr(registry, "_registered", {})
 
 
@@ -478,8 +481,16 @@ def test_what_cannot_be_an_action_is_refused() -> None:
     ):
         with pytest.raises(UsageError, match=reason):
             register_action(name, function)  # type: ignore[arg-type]  # on purpose
-    assert set(BUILT_IN) == {"checkpoint.load", "checkpoint.save", "file.read", "file.write", "http.request",
-                             "prompt", "python", "shell"}  # fmt: skip
+    assert set(BUILT_IN) == {
+        "checkpoint.load",
+        "checkpoint.save",
+        "file.read",
+        "file.write",
+        "http.request",
+        "prompt",
+        "python",
+        "shell",
+    }
 
 
 @pytest.fixture
@@ -514,7 +525,7 @@ def test_packages_bring_actions_which_are_imported_when_a_graph_is_built(
 
 @pytest.mark.usefixtures("added")
 def test_modules_that_a_file_imports_bring_actions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F13: while such a file is only looked at, actions that nobody knows yet may be theirs."""
+    """F13: while such a file is only checked, unknown actions may be theirs."""
     (tmp_path / "own_actions.py").write_text(
         "import limpet\n\n@limpet.action('own.add')\ndef add(a, b):\n    return a + b\n"
     )
@@ -569,4 +580,4 @@ edges: [{from: go, parallel: [good, bad], fan_in: sum, on_error: collect}, {from
         "branches": ["good", "bad"],
         "failed": "bad/bad: file.read: /no/such/file can't be read as text: No such file or directory",
         "key": {"n": 1},
-    }  # fmt: skip
+    }

@@ -268,7 +268,7 @@ def test_a_file_that_contains_itself_is_refused(file: Callable[..., Path]) -> No
     assert load(file("nodes: [{name: x, graph: leaf.yaml}, {name: y, graph: leaf.yaml}]")).execute({}) == {}
 
 
-def test_the_mistakes_of_a_file_inside_are_told_with_both_places(file: Callable[..., Path]) -> None:
+def test_the_mistakes_of_a_nested_file_are_listed_with_both_places(file: Callable[..., Path]) -> None:
     """F13."""
     file("nodes: [{nam: x}]", "inner.yaml")
     with pytest.raises(DeclarationError) as caught:
@@ -314,7 +314,7 @@ def test_interrupts_without_anywhere_to_save_are_a_mistake() -> None:
             read(text.replace("[review]", "[reviw]"))
 
 
-def test_a_loaded_graph_really_goes_on_from_a_checkpoint(
+def test_a_loaded_graph_really_resumes_from_a_checkpoint(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Callable[..., Path]
 ) -> None:
     """F13, F6, F7: named in the file or when loading; sync, async, streamed or executed; with values and config."""
@@ -340,7 +340,7 @@ def test_a_loaded_graph_really_goes_on_from_a_checkpoint(
         named.execute({}, run_id="mine")
 
 
-def test_a_checkpoint_of_a_store_can_be_gone_on_from_too() -> None:
+def test_runs_can_resume_from_a_checkpoint_of_a_store_too() -> None:
     """F13: by its id, run and step."""
     store = MemoryStore()
     text = AGENT + "config: {interrupt_before: [review]}"
@@ -474,7 +474,7 @@ finish: b
 
 
 def test_what_passes_into_a_graph_must_be_there() -> None:
-    """F13: by name beside a template, with the nearest key."""
+    """F13: by name next to a template, with the nearest key."""
     graph = loads("""
 nodes:
   - {name: a, graph: {nodes: [{name: x}]}, inputs: {text: darft, n: "{{ state.n + 1 }}"}}
@@ -484,7 +484,7 @@ nodes:
 
 
 def test_a_missing_key_fails_the_run_and_names_template_node_and_key() -> None:
-    """F13: the cause says what is missing, where, and what was meant."""
+    """F13: the cause has what is missing, where, and the nearest key."""
     graph = loads("nodes:\n  - name: a\n    uses: file.read\n    with:\n      path: '{{ state.paht }}'\n")
     with pytest.raises(ExecutionError) as caught:
         graph.execute({"path": "x"})
@@ -520,7 +520,7 @@ def test_reading_imports_nothing_and_loading_imports_only_what_makes_sense(
     sys.modules.pop("yaml_side_effect")
 
 
-def test_what_is_no_file_is_told(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_readable_file_is_refused(tmp_path: Path) -> None:
     """F13."""
     with pytest.raises(UsageError, match="there is no file"):
         load(tmp_path / "gone.yaml")

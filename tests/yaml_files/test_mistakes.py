@@ -1,5 +1,4 @@
-# ruff: noqa: E501  # mistakes are compared as they are told, each in its line
-"""What is wrong with a file is said all at once, each with its place and the nearest word that is right."""
+"""The mistakes of a file are listed all at once, each with its place and the nearest right word."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def mistakes(text: str) -> list[str]:
     return caught.value.mistakes
 
 
-def test_all_mistakes_of_a_file_are_told_at_once_in_its_order() -> None:
+def test_all_mistakes_of_a_file_are_listed_at_once_in_its_order() -> None:
     """F13: keys, types, names, templates and references between nodes."""
     found = mistakes(
         """\
@@ -69,7 +68,7 @@ config: {interrupt_before: review, max_iterations: 0, stoer: memory}
 
 
 def test_mistakes_between_nodes_have_their_places() -> None:
-    """F13, G2: where a name is wrong, and where a node is that nobody comes to."""
+    """F13, G2: where a name is wrong, and where a node is that can't be reached."""
     found = mistakes(
         """\
 nodes:
@@ -104,66 +103,114 @@ finish: zz
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
-        ("nodes: [{name: a, goto: a}]", "1:8: no exit point: say where the run may end, by finish: name or a way to END"),
-        ("nodes: [{name: a, run: 'm:f', prompt: x}]", "1:31: node 'a' has 'run' and 'prompt'; only one of them is allowed"),
+        (
+            "nodes: [{name: a, goto: a}]",
+            "1:8: no exit point: say where the run may end, by finish: name or a way to END",
+        ),
+        (
+            "nodes: [{name: a, run: 'm:f', prompt: x}]",
+            "1:31: node 'a' has 'run' and 'prompt'; only one of them is allowed",
+        ),
         ("nodes: [{name: a, with: {}}]", "1:19: 'with' needs 'uses'"),
         ("nodes: [{name: a, run: 'm:f', output: x}]", "1:31: 'output' needs 'uses' or 'prompt'"),
         ("nodes: [{name: a, inputs: {}}]", "1:19: 'inputs' needs 'graph'"),
-        ("nodes: [{name: a}]\nedges: [{from: a}]", "2:9: edges[0] needs one of 'to', 'choose', 'parallel', 'each'"),
+        (
+            "nodes: [{name: a}]\nedges: [{from: a}]",
+            "2:9: edges[0] needs one of 'to', 'choose', 'parallel', 'each'",
+        ),
         ("nodes: [{name: a}]\nedges: [{from: a, parallel: [a]}]", "2:19: 'parallel' needs 'fan_in'"),
         ("nodes: [{name: a}]\nedges: [{from: a, each: a, fan_in: a}]", "2:19: 'each' needs 'over'"),
         ("nodes: [{name: a}]\nedges: [{from: a, to: END, cases: {1: a}}]", "2:28: 'cases' needs 'choose'"),
-        ("nodes: [{name: a}]\nedges: [{from: a, to: START}]", "2:23: nothing leads to START, and nothing follows END"),
-        ("nodes: [{name: a}]\nedges: [{from: END, to: a}]", "2:25: nothing leads to START, and nothing follows END"),
+        (
+            "nodes: [{name: a}]\nedges: [{from: a, to: START}]",
+            "2:23: nothing leads to START, and nothing follows END",
+        ),
+        (
+            "nodes: [{name: a}]\nedges: [{from: END, to: a}]",
+            "2:25: nothing leads to START, and nothing follows END",
+        ),
         ("nodes: [{name: a}]\nedges: [{from: START, choose: '1'}]", "2:16: START leads to one node"),
         ("nodes: [{name: a, goto: END}]\nedges: [{from: a, to: END}]", "1:25: node 'a' has a goto and edges"),
-        ("nodes: [{name: START}]", "1:16: name must be a name without '/', and not START or END, not 'START'"),
+        (
+            "nodes: [{name: START}]",
+            "1:16: name must be a name without '/', and not START or END, not 'START'",
+        ),
         ("nodes: [{name: 5}]", "1:16: name must be a name without '/', and not START or END, not 5"),
         ("nodes: [{name: ''}]", "1:16: name must be a name"),
         ("nodes: [{name: a}]\nentry: b", "2:8: the entry point: there is no node 'b'"),
         ("nodes: [{name: a}, {name: a}]", "1:27: there is a node 'a' already"),
-        ("nodes: [{name: \"a\\u0007\"}]", "1:16: a node's name is a printable str"),
-        ("nodes: [{name: a}]\nstate: {x: {type: int, reducer: append}}", "2:33: append adds to a list, and x is int"),
-        ("nodes: [{name: a}]\nstate: {x: {type: list, reducer: merge}}", "2:34: merge adds to a dict, and x is list"),
-        ("nodes: [{name: a}]\nstate: {x: {type: int, default: [1]}}", "2:33: the default of x is a list of 1, and its type is int"),
-        ("nodes: [{name: a}]\nstate: {x: {type: int, default: true}}", "2:33: the default of x is true, and its type is int"),
-        ("nodes: [{name: a}]\nstate: {x: {reducer: merge, default: 5}}", "2:38: the default of x is 5, and its type is dict"),
+        ('nodes: [{name: "a\\u0007"}]', "1:16: a node's name is a printable str"),
+        (
+            "nodes: [{name: a}]\nstate: {x: {type: int, reducer: append}}",
+            "2:33: append adds to a list, and x is int",
+        ),
+        (
+            "nodes: [{name: a}]\nstate: {x: {type: list, reducer: merge}}",
+            "2:34: merge adds to a dict, and x is list",
+        ),
+        (
+            "nodes: [{name: a}]\nstate: {x: {type: int, default: [1]}}",
+            "2:33: the default of x is a list of 1, and its type is int",
+        ),
+        (
+            "nodes: [{name: a}]\nstate: {x: {type: int, default: true}}",
+            "2:33: the default of x is true, and its type is int",
+        ),
+        (
+            "nodes: [{name: a}]\nstate: {x: {reducer: merge, default: 5}}",
+            "2:38: the default of x is 5, and its type is dict",
+        ),
         ("nodes: [a]", "1:9: nodes[0] must be a mapping, not 'a'"),
         ("nodes: {a: b}", "1:8: nodes must be a list of nodes, not a mapping (a)"),
         ("nodes: 5", "1:8: nodes must be a list of nodes, not 5"),
         ("name: x", "1:1: a graph needs the key 'nodes'"),
         ("5", "1:1: a declaration must be a mapping that declares a graph or a workflow, not 5"),
         ("nodes: [{name: a}]\ntasks: [{name: b, run: 'm:f'}]", "1:1: a workflow has no key 'nodes'"),
-        ("nodes: [{name: a}]\nstate: {x: int}\nstate_schema: {x: int}", "3:1: a graph has 'state' and 'state_schema'"),
+        (
+            "nodes: [{name: a}]\nstate: {x: int}\nstate_schema: {x: int}",
+            "3:1: a graph has 'state' and 'state_schema'",
+        ),
         ("nodes: [{name: a}]\nstate: {1: int}", "2:9: a key of state must be a text: write '1', in quotes"),
         ("nodes: [{name: a, timeout: 0}]", "1:28: timeout must be a number of seconds above 0, not 0"),
         ("nodes: [{name: a, timeout: .nan}]", "1:28: timeout must be a number of seconds above 0, not nan"),
         ("nodes: [{name: a, timeout: true}]", "1:28: timeout must be a number of seconds above 0, not true"),
         ("nodes: [{name: a, retry: 0}]", "1:26: retry must be a whole number from 1, not 0"),
-        ("nodes: [{name: a, retry: {attempt: 3}}]", "1:27: retry has no key 'attempt'; did you mean 'attempts'?"),
-        ("nodes: [{name: a, retry: {on: Valuerror}}]", "1:26: 'Valuerror' is not an exception; did you mean 'ValueError'?"),
+        (
+            "nodes: [{name: a, retry: {attempt: 3}}]",
+            "1:27: retry has no key 'attempt'; did you mean 'attempts'?",
+        ),
+        (
+            "nodes: [{name: a, retry: {on: Valuerror}}]",
+            "1:26: 'Valuerror' is not an exception; did you mean 'ValueError'?",
+        ),
         ("nodes: [{name: a, retry: {on: int}}]", "1:26: 'int' is not an exception"),
         ("nodes: [{name: a, interrupt: [before, never]}]", "1:39: interrupt[1] can't be 'never'"),
         ("nodes: [{name: a, graph: x.txt}]", "1:26: graph must be the path of a .yaml file"),
-        ("nodes: [{name: a, graph: {nodes: [{nam: x}]}}]", "1:36: nodes[0] has no key 'nam'; did you mean 'name'?"),
-        ("nodes: [{name: a, graph: {nodes: [{name: x, goto: y}]}}]", "1:51: an edge from 'x': there is no node 'y'"),
+        (
+            "nodes: [{name: a, graph: {nodes: [{nam: x}]}}]",
+            "1:36: nodes[0] has no key 'nam'; did you mean 'name'?",
+        ),
+        (
+            "nodes: [{name: a, graph: {nodes: [{name: x, goto: y}]}}]",
+            "1:51: an edge from 'x': there is no node 'y'",
+        ),
         ("nodes: [{name: a}]\nimports: [a b]", "2:11: imports[0] must be the name of a module, not 'a b'"),
         ("nodes: [{name: a}]\nconfig: {interrupt_after: [b], store: memory}", "there is no node 'b'"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_has_its_place_and_says_what_would_be_right(text: str, mistake: str) -> None:
     """F13."""
     assert any(mistake in each for each in mistakes(text)), mistakes(text)
 
 
 def test_a_mistake_in_a_file_is_a_mistake_in_a_definition() -> None:
-    """F13: whoever catches `DefinitionError` catches these; the code is its own."""
+    """F13: `except DefinitionError` catches these; the code is its own."""
     with pytest.raises(DefinitionError) as caught:
         loads("nodes: 5")
     assert (caught.value.code, issubclass(DeclarationError, LimpetError)) == ("declaration", True)
 
 
-def test_code_that_is_not_there_is_told_with_its_place_and_all_at_once() -> None:
+def test_missing_code_is_listed_with_its_place_and_all_at_once() -> None:
     """F13: when a graph is loaded; looking at it imports nothing."""
     text = """\
 nodes:
@@ -192,7 +239,7 @@ state: {x: "json:JSONDecoder", y: "os:sep", z: {reducer: "os:sep"}, u: "gone_mod
     assert len(found) == 8
 
 
-def test_a_class_that_describes_no_state_is_told_at_its_place() -> None:
+def test_a_class_that_describes_no_state_is_a_mistake_at_its_place() -> None:
     """F13."""
     with pytest.raises(DeclarationError, match="<text>:2:8: a schema is a dict of types"):
         loads("nodes: [{name: a}]\nstate: json:JSONDecoder")

@@ -32,10 +32,27 @@ def refused(text: str, **state: Any) -> TemplateError:
 
 @pytest.mark.parametrize(
     "value",
-    ["123", "007", "True", "[1, 2]", "", " x\n", 12, 1.5, True, None, [1, "2"], {"a": [1]}, (1, 2), {3}, b"x",
-     datetime(2026, 11, 15, tzinfo=UTC), 10**40],
+    [
+        "123",
+        "007",
+        "True",
+        "[1, 2]",
+        "",
+        " x\n",
+        12,
+        1.5,
+        True,
+        None,
+        [1, "2"],
+        {"a": [1]},
+        (1, 2),
+        {3},
+        b"x",
+        datetime(2026, 11, 15, tzinfo=UTC),
+        10**40,
+    ],
     ids=repr,
-)  # fmt: skip
+)
 def test_a_lone_expression_keeps_the_value_and_its_type(value: Any) -> None:
     """F13, H4: a text that looks like a number stays a text."""
     for text in ("{{ state.x }}", "{{state['x']}}", "{{- state.x -}}"):
@@ -88,7 +105,7 @@ def test_a_missing_key_is_an_error_that_names_template_node_key_and_the_nearest_
     assert str(problem) == f"f.yaml:3:5: node 'n': {text!r}: the state has no key 'nme'; did you mean 'name'?"
 
 
-def test_what_is_missing_deeper_down_is_told_as_well() -> None:
+def test_missing_values_deeper_down_are_errors_as_well() -> None:
     """F13."""
     assert "the mapping has no key 'b'; it has a" in str(refused("{{ state.m.b }}", m={"a": 1}))
     assert "there is no item 3 in this list" in str(refused("{{ state.l[3] }}", l=[1]))

@@ -101,7 +101,7 @@ tasks:
 
 
 def test_conditions_prompts_and_templates_see_inputs_and_results() -> None:
-    """F13, D11, P1: a task that is skipped says why, in the words of the file."""
+    """F13, D11, P1: a skipped task has the reason, in the words of the file."""
     flow = loads(DECIDING, store=MemoryStore(), preserve=True)
     state = flow.execute({"n": 3, "ask": False}, run_id="small")
     assert state.results == {"measure": {"n": 3}}  # type: ignore[attr-defined]  # a WorkflowState
@@ -197,7 +197,7 @@ def test_mistakes_have_their_places(change: tuple[str, str], mistake: str) -> No
 
 
 def test_settings_of_the_config_are_those_of_a_workflow(tmp_path: Path) -> None:
-    """F13, D7: and a file that has changed is dealt with as `on_mismatch` says."""
+    """F13, D7: and a changed file is handled according to `on_mismatch`."""
     config = f"config: {{store: '{tmp_path}/runs.db', keep: 2, preserve: true, max_layers: 9, on_mismatch: MISMATCH}}"
     paused = FLOW + '  - {name: ask, prompt: "Go on?", depends_on: [page]}\n' + config
     flow = loads(paused.replace("MISMATCH", "fail"))
@@ -213,7 +213,7 @@ def test_settings_of_the_config_are_those_of_a_workflow(tmp_path: Path) -> None:
         loads(changed.replace("MISMATCH", "warn")).resume("r", "yes")
 
 
-def test_a_loaded_workflow_goes_on_from_a_checkpoint() -> None:
+def test_a_loaded_workflow_resumes_from_a_checkpoint() -> None:
     """F13, D3: by its id."""
     store = MemoryStore()
     asking = FLOW + '  - {name: ask, prompt: "Go on?", depends_on: [page]}\n'

@@ -39,20 +39,7 @@ def run_program(
     else:
         words = [_word(each) for each in command or ()]
         name = words[0]  # without its arguments, which may be secret
-    added_variables = {key: _word(value) for key, value in (env or {}).items()}
-    try:
-        process = subprocess.Popen(
-            words,
-            cwd=cwd,
-            env={**os.environ, **added_variables},
-            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # a process group of its own, which can be killed as a whole
-        )
-    except (OSError, ValueError) as problem:
-        reason = (problem.strerror if isinstance(problem, OSError) else None) or problem
-        raise ActionFailed("shell", f"{name!r} can't be started: {reason}") from problem
+    process = _start(words, name, cwd, env, reads_input=input is not None)
     try:
         stdout, stderr = process.communicate(None if input is None else input.encode(), timeout)
     except subprocess.TimeoutExpired as late:
@@ -68,6 +55,28 @@ def run_program(
             last_line = f": {lines[-1][:MAX_ERROR_LETTERS]}"
         raise ActionFailed("shell", f"{name!r} ended with the exit code {process.returncode}{last_line}")
     return {"code": process.returncode, "stdout": _decoded(stdout), "stderr": error_text}
+
+
+def _start(
+    words: list[str], name: str, cwd: str | None, env: Mapping[str, Any] | None, reads_input: bool
+) -> Any:
+    import subprocess
+
+    added_variables = {key: _word(value) for key, value in (env or {}).items()}
+    try:
+        return subprocess.Popen(
+            words,
+            cwd=cwd,
+            env={**os.environ, **added_variables},
+            stdin=subprocess.PIPE if reads_input else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a process group of its own, which can be killed as a whole
+        )
+    except OSError as problem:
+        raise ActionFailed("shell", f"{name!r} can't be started: {problem.strerror}") from problem
+    except ValueError as problem:
+        raise ActionFailed("shell", f"{name!r} can't be started: {problem}") from problem
 
 
 def _word(value: Any) -> str:
