@@ -45,7 +45,7 @@ def test_the_published_schema_is_current_and_valid(file: Path) -> None:
     assert file.read_text(encoding="utf-8") == generated_text()
     schema = json.loads(text())
     jsonschema.Draft7Validator.check_schema(schema)
-    assert schema["$id"].startswith("urn:limpet:")
+    assert schema["$id"].endswith("/reference/limpet.schema.json")
     assert schema["title"]
     assert schema["description"]
 

@@ -2,8 +2,8 @@
 
 After a change of `keys.py` or `actions/builtin.py`, write it again, from the top of the repository:
 
-    python -m limpet.yaml_files.grammar.json_schema \
-        | tee src/limpet/yaml_files/limpet.schema.json > docs/reference/limpet.schema.json
+    python -m limpet.yaml_files.grammar.json_schema > src/limpet/yaml_files/limpet.schema.json
+    cp src/limpet/yaml_files/limpet.schema.json docs/reference/
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ FILE = Path(__file__).parents[1] / "limpet.schema.json"
 """The generated schema, which is part of the package."""
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
-ID = "urn:limpet:schema:declaration"
+ID = "https://limpet-graphs.github.io/limpet/reference/limpet.schema.json"
+"""Where the documentation publishes the schema."""
 
 
 def text() -> str:
