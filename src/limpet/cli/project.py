@@ -63,7 +63,7 @@ class GraphOnStore(GraphMethods[State]):
     @property
     def declared_checkpoint(self) -> str | os.PathLike[str] | None:
         """The checkpoint that a YAML file says its runs resume from."""
-        return getattr(self.graph, "checkpoint_named", None)
+        return getattr(self.graph, "default_checkpoint", None)
 
 
 def find_store(args: Namespace, graph: Graph | None = None, must_exist: bool = False) -> Store:
