@@ -68,7 +68,7 @@ def test_a_run_goes_on_from_the_checkpoint_file_that_is_named(agent: Command, he
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
-        (["--checkpoint", "nope.pkl"], 4, "there is none"),
+        (["--checkpoint", "nope.pkl"], 4, "the file doesn't exist"),
         (["--checkpoint", "nope.pkl", "--id", "r"], 2, "not both"),
         (["--checkpoint", "nope.pkl", "--detach"], 2, "leave out --detach"),
     ],
