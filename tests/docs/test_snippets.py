@@ -36,6 +36,7 @@ from limpet import (
     QueuedRun,
     Retry,
     Run,
+    Runs,
     State,
     StateGraph,
     StoreUnavailable,
@@ -221,8 +222,8 @@ def test_every_page_is_on_the_map() -> None:
 
 
 API = (REFERENCE / "api.md").read_text(encoding="utf-8")
-CLASSES = (StateGraph, Workflow, Run, AsyncRun, QueuedRun, Supervisor, State, NodeContext)
-INTERNAL = {"compiled", "freeze", "at", "call", "offer", (NodeContext, "close")}
+CLASSES = (StateGraph, Workflow, Run, AsyncRun, QueuedRun, Runs, Supervisor, State, NodeContext)
+INTERNAL = {"compiled", "freeze", "at", "call", "offer", "of_graph", (NodeContext, "close")}
 
 
 def test_every_public_name_is_in_the_reference() -> None:
