@@ -1,15 +1,15 @@
-"""A fleet of workers under every fault there is, thousands of times over: invariants 1, 2 and 5, H1, H9, P7, P8.
+"""A fleet of workers under every kind of fault, thousands of times: invariants 1, 2 and 5, H1, H9, P7, P8.
 
-What is simulated, and what has to hold, is told in `support/simulation.py`. A schedule that fails prints what
+`support/simulation.py` says what is simulated, and what has to hold. A schedule that fails prints what
 happened in it and its seed; `SIMULATION_SEED=…` runs that one alone, `SIMULATION_SCHEDULES=…` as many as you like.
 
 A simulation that can't fail proves nothing. So here are also stores, clocks, drivers and supervisors that are wrong
 in one way each, and each must be caught. The engine itself was broken by hand as well, and each of these was caught
 within 500 schedules: a run that is left, paused, queued or brought something is stored without the time when it is
-due, or as due at once; a refused save is taken for a success; a wait isn't waited for, or a sleep not stored; what is
-due doesn't heed timers, or isn't asked again after the claim; a deadline that passed is forgotten; lost holders are
-counted one too few, or forgotten; a signal isn't looked at when a run is taken on; leaving a run cancels it;
-priorities are ignored; a save that was taken without an answer is repeated without the time when the run is due.
+due, or as due at once; a refused save counts as a success; a wait isn't waited for, or a sleep not stored; the due
+time ignores timers, or isn't checked again after the claim; a deadline that passed is forgotten; crashed holders are
+counted one too few, or forgotten; a signal is ignored when a run is resumed; leaving a run cancels it; priorities are
+ignored; a save that was accepted without an answer is repeated without the time when the run is due.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ENOUGH = 1500
 @pytest.mark.skipif(SEED is not None, reason="one schedule was asked for")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_schedule_breaks_an_invariant(part: int) -> None:
-    """H1, H9, P7, P8, invariants 1, 2 and 5: crashes, takeovers, outages, lost answers, and jumps of clocks."""
+    """H1, H9, P7, P8, invariants 1, 2 and 5: crashes, takeovers, outages, missing answers, and jumps of clocks."""
     seeds = range(part, SCHEDULES, PARTS)
     assert explore(seeds) == len(seeds)
 
@@ -53,20 +53,20 @@ def test_the_schedule_that_was_asked_for_breaks_none() -> None:
 def test_the_same_seed_is_the_same_schedule() -> None:
     """So that a failing one can be seen again."""
 
-    class Told(Simulation):
+    class Traced(Simulation):
         def settle(self) -> None:
             super().settle()
-            told.append(self.trace)
+            traces.append(self.trace)
 
-    told: list[Any] = []
-    explore([7, 8, 9], Told)
-    explore([7, 8, 9], Told)
-    assert told[:3] == told[3:]
-    assert told[0] != told[1]
-    assert sum(len(each) for each in told[:3]) > 60
+    traces: list[Any] = []
+    explore([7, 8, 9], Traced)
+    explore([7, 8, 9], Traced)
+    assert traces[:3] == traces[3:]
+    assert traces[0] != traces[1]
+    assert sum(len(each) for each in traces[:3]) > 60
 
 
-def test_a_violation_tells_the_seed_and_what_happened() -> None:
+def test_a_violation_reports_the_seed_and_what_happened() -> None:
     """With the one command that shows it again."""
 
     class Wrong(Simulation):
@@ -99,8 +99,10 @@ def test_a_store_that_ignores_fences_is_caught() -> None:
 
     class Obedient(Store):
         def _apply(self, runs: dict[str, _Run], commit: Commit) -> Exception | None:
-            run, was = runs[commit.run_id], (commit.fence, commit.expected)
-            commit.fence, commit.expected = run.head.fence, run.sequence
+            run = runs[commit.run_id]
+            was = (commit.fence, commit.expected)
+            commit.fence = run.head.fence
+            commit.expected = run.sequence
             try:
                 return super()._apply(runs, commit)
             finally:
@@ -132,11 +134,11 @@ def test_a_store_that_forgets_what_it_took_is_caught() -> None:
                 del runs[commit.run_id].records[commit.expected :]
             return outcome
 
-    caught(on(Forgetful), "begins|in the wrong place|told that it saved|came to|never ends")
+    caught(on(Forgetful), "begins|in the wrong place|a save was reported|ended with|never ends")
 
 
 def test_a_store_that_forgets_when_a_run_is_due_is_caught() -> None:
-    """H9: a run that nobody finds again is lost."""
+    """H9: such a run would never be resumed."""
 
     class Timeless(Store):
         def _apply(self, runs: dict[str, _Run], commit: Commit) -> Exception | None:
@@ -162,7 +164,7 @@ def test_a_store_without_an_order_is_caught() -> None:
                 self.start_run()
             super().run(length)
 
-    caught(Crowded, "is more urgent than what was taken on")
+    caught(Crowded, "is more urgent than a run that was picked")
 
 
 def test_a_driver_that_takes_refusals_for_success_is_caught() -> None:
@@ -174,7 +176,7 @@ def test_a_driver_that_takes_refusals_for_success_is_caught() -> None:
                 opened.writer.acknowledged(commit)
             return None
 
-    caught(Careless, "was told that it saved what wasn't")
+    caught(Careless, "a save was reported that wasn't made")
 
 
 def test_a_clock_that_is_ahead_of_the_stores_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +217,7 @@ def test_a_late_answer_that_is_taken_is_caught(monkeypatch: pytest.MonkeyPatch) 
 def test_a_worker_that_cancels_what_it_should_leave_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """H1: a graceful stop isn't the end of a run."""
     monkeypatch.setattr(StopRequest, "leave", StopRequest.ask)
-    caught(Simulation, "is cancelled, and nobody cancelled it")
+    caught(Simulation, "is cancelled without a request")
 
 
 def test_a_task_that_is_not_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,8 +67,8 @@ def matches(found: dict[str, Any], **expected: Any) -> bool:
 # Cycles
 
 
-def test_each_revisit_is_told_with_visit_count_iteration_and_path_length() -> None:
-    """G4: cycles are legal; the first visit of a node is none."""
+def test_each_revisit_has_an_event_with_visit_count_iteration_and_path_length() -> None:
+    """G4: cycles are legal; the first visit of a node isn't a cycle."""
     recorder = Recorder()
     assert loop(6, observer=recorder).execute({})["n"] == 7
     found = recorder.of("cycle.detected")
@@ -78,7 +78,7 @@ def test_each_revisit_is_told_with_visit_count_iteration_and_path_length() -> No
     ] == expected
 
 
-def test_a_graph_without_a_revisit_tells_of_no_cycle() -> None:
+def test_a_graph_without_a_revisit_has_no_cycle_event() -> None:
     """G4: only revisits are cycles."""
     recorder = Recorder()
     loop(1, observer=recorder).execute({})
@@ -87,7 +87,8 @@ def test_a_graph_without_a_revisit_tells_of_no_cycle() -> None:
 
 def test_a_revisit_after_a_resume_counts_on() -> None:
     """G4, G7: the visits, iterations and path from before the crash count."""
-    recorder, calls = Recorder(), []
+    recorder = Recorder()
+    calls = []
 
     def crash_at_five(state: State) -> dict[str, Any]:
         calls.append(1)
@@ -112,7 +113,7 @@ def test_a_revisit_after_a_resume_counts_on() -> None:
 # The events of a run
 
 
-def test_a_run_is_told_from_its_start_to_its_end() -> None:
+def test_a_run_has_events_from_its_start_to_its_end() -> None:
     """G11: graph, node, edge and checkpoint events, in the order in which things happen."""
     recorder = Recorder()
     run_id = branch(recorder).compile(store="memory://").execute({}).run_id
@@ -144,7 +145,8 @@ def test_a_run_is_told_from_its_start_to_its_end() -> None:
 
 def test_every_event_has_a_type_a_timestamp_a_source_and_data() -> None:
     """G11: the source is the graph's name."""
-    recorder, before = Recorder(), time.time()
+    recorder = Recorder()
+    before = time.time()
     graph = branch(recorder).compile(store="memory://", interrupt_before=["c"])
     run = graph.invoke({}).wait()
     graph.resume(run.id)
@@ -158,8 +160,8 @@ def test_every_event_has_a_type_a_timestamp_a_source_and_data() -> None:
     assert times == sorted(times)
 
 
-def test_a_resume_is_told_with_where_it_loaded_and_where_it_goes_on() -> None:
-    """G11: checkpoint.load and checkpoint.resume come first, and the graph isn't started anew."""
+def test_a_resume_has_events_with_the_loaded_and_the_next_node() -> None:
+    """G11: checkpoint.load and checkpoint.resume come first, and there is no second graph.start."""
     recorder = Recorder()
     graph = branch(recorder).compile(store="memory://", interrupt_before=["c"])
     run = graph.invoke({}).wait()
@@ -178,7 +180,7 @@ def test_a_resume_is_told_with_where_it_loaded_and_where_it_goes_on() -> None:
     assert matches(recorder.of("checkpoint.resume")[0], run_id=run.id, checkpoint_node="a", resume_node="c")
 
 
-def test_an_edge_without_a_predicate_is_told_like_any_other() -> None:
+def test_an_edge_without_a_predicate_has_the_same_events() -> None:
     """G11: edge.evaluate and edge.transition for every transition."""
     recorder = Recorder()
     graph = (
@@ -190,7 +192,7 @@ def test_an_edge_without_a_predicate_is_told_like_any_other() -> None:
     assert matches(taken, **{"from": "a", "to": "b"})
 
 
-def test_a_choice_is_told_as_the_edge_that_it_took() -> None:
+def test_a_choice_has_the_events_of_the_edge_it_took() -> None:
     """G11: evaluate and transition, with its target."""
     recorder = Recorder()
     graph = (
@@ -202,7 +204,7 @@ def test_a_choice_is_told_as_the_edge_that_it_took() -> None:
     assert matches(taken, **{"from": "a", "to": "b"})
 
 
-def test_a_failure_is_told() -> None:
+def test_a_failure_has_events() -> None:
     """G11: the node completes with an error, and the run fails."""
     recorder = Recorder()
     graph = branch(recorder, lambda state: {"n": 1 / 0}).compile(store="memory://")
@@ -215,9 +217,10 @@ def test_a_failure_is_told() -> None:
     )
 
 
-def test_a_retry_and_a_question_are_told() -> None:
+def test_a_retry_and_a_question_have_events() -> None:
     """G11: node.retry and run.pause."""
-    recorder, calls = Recorder(), []
+    recorder = Recorder()
+    calls = []
 
     def node(state: State) -> dict[str, Any]:
         calls.append(1)
@@ -234,7 +237,7 @@ def test_a_retry_and_a_question_are_told() -> None:
     assert matches(recorder.of("run.pause")[0], run_id=run.id, node="a", reason="'a' asks: Go on?")
 
 
-def test_a_cancellation_is_told() -> None:
+def test_a_cancellation_has_an_event() -> None:
     """G11, G12: run.cancel names the node that isn't run any more."""
     recorder = Recorder()
     run = branch(recorder, lambda state: run.cancel() or count(state)).compile(store="memory://").invoke({})
@@ -244,7 +247,7 @@ def test_a_cancellation_is_told() -> None:
 
 
 def test_without_a_store_there_are_no_checkpoint_events() -> None:
-    """G11, G5: nothing was saved, so nothing is said to have been."""
+    """G11, G5: nothing was saved, so no event reports a save."""
     recorder = Recorder()
     branch(recorder).execute({})
     assert [kind for kind in recorder.types if kind.startswith("checkpoint.")] == []
@@ -253,7 +256,7 @@ def test_without_a_store_there_are_no_checkpoint_events() -> None:
 # The events of a state
 
 
-def test_a_state_tells_what_is_done_to_it() -> None:
+def test_a_state_emits_what_is_done_to_it() -> None:
     """G11: state.create, state.clone, state.set and state.merge, from the source "state"."""
     recorder = Recorder()
     state = State({"a": 1}, observer=recorder)
@@ -277,7 +280,7 @@ def test_the_events_of_a_state_do_not_hold_its_values() -> None:
 
 
 @pytest.mark.parametrize("store", [None, "memory://"])
-def test_what_a_node_does_to_its_state_is_told_to_the_graphs_observers(store: str | None) -> None:
+def test_changes_of_a_state_in_a_node_reach_the_observers_of_the_graph(store: str | None) -> None:
     """G11: within a run, too."""
     recorder = Recorder()
     graph = branch(recorder, lambda state: state.set("n", 1).merge({"m": 2}).clone()).compile(store=store)
@@ -291,7 +294,9 @@ def test_what_a_node_does_to_its_state_is_told_to_the_graphs_observers(store: st
 
 def test_several_observers_see_the_same_events() -> None:
     """G11: by name, as objects and as functions, at once."""
-    one, other, functions = Recorder(), Recorder(), []
+    one = Recorder()
+    other = Recorder()
+    functions = []
     graph = StateGraph(observer=one, observers=[other, functions.append, "noop"]).add_node("a", run=count)
     graph.set_entry_point("a").set_finish_point("a").compile(store="memory://").execute({})
     assert one.events == other.events == functions
@@ -299,7 +304,7 @@ def test_several_observers_see_the_same_events() -> None:
 
 
 def test_an_observer_that_raises_never_breaks_a_run(caplog: pytest.LogCaptureFixture) -> None:
-    """G11: whatever the event; the run goes on, and so do the other observers."""
+    """G11: whatever the event; the run continues, and the other observers get it."""
     seen: list[str] = []
 
     def explode(event: Event) -> None:
@@ -331,8 +336,8 @@ def test_no_observer_costs_nothing(observers: list[str]) -> None:
     assert with_one.set_entry_point("a").set_finish_point("a").compiled().emit is not None
 
 
-def test_no_event_is_made_when_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G11: not one, in a run with all that could be told."""
+def test_no_event_is_made_without_observers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G11: not one, in a run in which much happens."""
 
     def refuse(*arguments: Any, **more: Any) -> None:
         raise AssertionError("an event was made")
@@ -344,9 +349,10 @@ def test_no_event_is_made_when_nobody_listens(monkeypatch: pytest.MonkeyPatch) -
     assert graph.resume(run.id)["n"] == 5
 
 
-def test_runs_in_many_threads_are_told_apart_by_their_run_id() -> None:
+def test_runs_in_many_threads_are_distinguished_by_their_run_id() -> None:
     """G11, P6: one observer of many runs sees each of them whole and in order."""
-    lock, seen = threading.Lock(), {}
+    lock = threading.Lock()
+    seen = {}
 
     def watch(event: Event) -> None:
         if "run_id" in event.data:

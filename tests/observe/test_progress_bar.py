@@ -25,13 +25,14 @@ class Clock:
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal, and can show what a terminal would have on its screen."""
+    """A stream that claims to be a terminal, and knows what a terminal would show."""
 
     def isatty(self) -> bool:
         return True
 
     def screen(self) -> list[str]:
-        lines, row = [""], 0
+        lines = [""]
+        row = 0
         for part in re.findall(r"\x1b\[\??\d*[A-Za-z]|\n|[^\x1b\n]+", self.getvalue()):
             if part == "\n":
                 row += 1
@@ -47,21 +48,21 @@ class Terminal(io.StringIO):
 
 
 class Show:
-    """An observer with a clock of its own, and a short way to tell it events."""
+    """An observer with a fake clock, and a short way to send it events."""
 
     def __init__(self, stream: Any) -> None:
         self.clock = Clock()
         self.observer = ProgressObserver(stream, clock=self.clock)
 
-    def tell(self, type: str, run_id: str = "r1", source: str = "essay", **data: Any) -> None:
+    def emit(self, type: str, run_id: str = "r1", source: str = "essay", **data: Any) -> None:
         with self.observer._changed:  # so that the spinner doesn't paint between the two
             self.clock.now += 1.0
             self.observer.on_event(Event(type, self.clock.now, source, {"run_id": run_id, **data}))
 
     def step(self, node: str, iteration: int = 1, run_id: str = "r1", **data: Any) -> None:
-        self.tell("node.start", run_id, node=node, iteration=iteration, attempt=1)
+        self.emit("node.start", run_id, node=node, iteration=iteration, attempt=1)
         done = {"error": False, "duration": 0.25} | data
-        self.tell("node.complete", run_id, node=node, iteration=iteration, **done)
+        self.emit("node.complete", run_id, node=node, iteration=iteration, **done)
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
@@ -82,21 +83,21 @@ def terminal_and_no_thread_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     eventually(lambda: not ticking(), "the spinner stops")
 
 
-def test_without_a_terminal_each_thing_worth_telling_is_one_plain_line() -> None:
+def test_without_a_terminal_each_important_event_is_one_plain_line() -> None:
     """G11: finished nodes, retries, pauses and ends; no control characters."""
     stream = io.StringIO()
     show = Show(stream)
-    show.tell("graph.start", entry="draft")
+    show.emit("graph.start", entry="draft")
     show.step("draft")
-    show.tell("edge.transition", **{"from": "draft", "to": "review"})
-    show.tell("node.start", node="review", iteration=2, attempt=1)
-    show.tell("node.retry", node="review", attempt=1, delay=1.5, error="TimeoutError: slow")
+    show.emit("edge.transition", **{"from": "draft", "to": "review"})
+    show.emit("node.start", node="review", iteration=2, attempt=1)
+    show.emit("node.retry", node="review", attempt=1, delay=1.5, error="TimeoutError: slow")
     show.step("review", 2)
     show.step("review", 3, error=True)
-    show.tell("run.pause", node="publish", reason="interrupt_before")
-    show.tell("checkpoint.resume", checkpoint_node="review", resume_node="publish")
+    show.emit("run.pause", node="publish", reason="interrupt_before")
+    show.emit("checkpoint.resume", checkpoint_node="review", resume_node="publish")
     show.step("publish", 4)
-    show.tell("graph.complete", exit_point="publish", iterations=4)
+    show.emit("graph.complete", exit_point="publish", iterations=4)
     assert stream.getvalue().splitlines() == [
         "essay r1: draft done in 0.25s",
         "essay r1: review: retry in 1.50s: TimeoutError: slow",
@@ -110,12 +111,12 @@ def test_without_a_terminal_each_thing_worth_telling_is_one_plain_line() -> None
     assert not ticking()
 
 
-def test_failure_and_cancellation_are_told() -> None:
+def test_failure_and_cancellation_are_shown() -> None:
     """G11: how a run ended, and where."""
     stream = io.StringIO()
     show = Show(stream)
-    show.tell("run.fail", node="draft", error=ValueError("no luck"))
-    show.tell("run.cancel", run_id="r2", node="review")
+    show.emit("run.fail", node="draft", error=ValueError("no luck"))
+    show.emit("run.cancel", run_id="r2", node="review")
     assert stream.getvalue().splitlines() == [
         "essay r1: failed at draft: ValueError: no luck",
         "essay r2: cancelled at review",
@@ -126,19 +127,19 @@ def test_on_a_terminal_one_block_is_repainted() -> None:
     """G11: the headline, the last nodes with their durations, and the node that runs now."""
     terminal = Terminal()
     show = Show(terminal)
-    show.tell("graph.start", entry="draft")
+    show.emit("graph.start", entry="draft")
     for number in range(7):
         show.step(f"node{number}", number)
-    show.tell("node.start", node="review", iteration=8, attempt=1)
+    show.emit("node.start", node="review", iteration=8, attempt=1)
     screen = terminal.screen()
     assert screen[0] == "essay · r1 · 7 steps · 15.0s"
     assert screen[1:6] == [f"  ✓ node{number}  0.25s" for number in range(2, 7)]
     assert re.fullmatch(r"  [⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] review  0\.00s", screen[6])
     assert len(screen) == 7
-    show.tell("node.retry", node="review", attempt=1, delay=30, error="TimeoutError")
+    show.emit("node.retry", node="review", attempt=1, delay=30, error="TimeoutError")
     assert terminal.screen()[0] == "essay · r1 · 7 steps, 1 retry · 16.0s"
     assert terminal.screen()[-1] == "  ↻ review  retry in 30.0s: TimeoutError"
-    show.tell("run.cancel", node="review")
+    show.emit("run.cancel", node="review")
 
 
 @pytest.mark.parametrize(
@@ -165,27 +166,27 @@ def test_a_run_that_ends_leaves_its_outcome_on_the_screen(
     """G11: completion, pause, failure and cancellation."""
     terminal = Terminal()
     show = Show(terminal)
-    show.tell("graph.start", entry="a")
+    show.emit("graph.start", entry="a")
     show.step("a")
-    show.tell(type, **data)
+    show.emit(type, **data)
     assert terminal.screen() == [headline, "  ✓ a  0.25s"]
 
 
 def test_several_runs_are_shown_side_by_side() -> None:
-    """G11: one that ends moves above those that go on; late events of it don't bring it back."""
+    """G11: a run that ends moves above the others; late events of it don't bring it back."""
     terminal = Terminal()
     show = Show(terminal)
-    show.tell("graph.start", "r1", entry="a")
-    show.tell("graph.start", "r2", entry="a")
+    show.emit("graph.start", "r1", entry="a")
+    show.emit("graph.start", "r2", entry="a")
     show.step("a", run_id="r1")
     show.step("b", run_id="r2")
     assert [line.split(" · ")[:2] for line in terminal.screen() if "·" in line] == [
         ["essay", "r1"],
         ["essay", "r2"],
     ]
-    show.tell("graph.complete", "r2", exit_point="b", iterations=1)
-    show.tell("checkpoint.save", "r2", node="b", step=1)
-    show.tell("graph.complete", "r2", exit_point="b", iterations=1)
+    show.emit("graph.complete", "r2", exit_point="b", iterations=1)
+    show.emit("checkpoint.save", "r2", node="b", step=1)
+    show.emit("graph.complete", "r2", exit_point="b", iterations=1)
     show.step("c", run_id="r1")
     screen = terminal.screen()
     assert screen[:2] == ["✓ essay · r2 · completed at b · 1 step · 5.00s", "  ✓ b  0.25s"]
@@ -197,21 +198,21 @@ def test_nodes_that_run_at_once_are_all_shown() -> None:
     """G11: parallel branches of one run."""
     terminal = Terminal()
     show = Show(terminal)
-    show.tell("graph.start", entry="a")
-    show.tell("node.start", node="left", iteration=1, attempt=1)
-    show.tell("node.start", node="right", iteration=1, attempt=1)
+    show.emit("graph.start", entry="a")
+    show.emit("node.start", node="left", iteration=1, attempt=1)
+    show.emit("node.start", node="right", iteration=1, attempt=1)
     assert [line.split()[1] for line in terminal.screen()[1:]] == ["left", "right"]
-    show.tell("node.complete", node="left", iteration=1, error=False, duration=1.0)
+    show.emit("node.complete", node="left", iteration=1, error=False, duration=1.0)
     assert [line.split()[1] for line in terminal.screen()[1:]] == ["left", "right"]
     assert terminal.screen()[1] == "  ✓ left  1.00s"
-    show.tell("run.cancel", node="right")
+    show.emit("run.cancel", node="right")
 
 
 def test_events_in_quick_succession_are_painted_together() -> None:
     """G11: a fast run isn't slowed down by its own picture."""
     terminal = Terminal()
     show = Show(terminal)
-    show.tell("graph.start", entry="a")
+    show.emit("graph.start", entry="a")
     before = len(terminal.getvalue())
     for number in range(100):
         show.observer.on_event(
@@ -223,7 +224,7 @@ def test_events_in_quick_succession_are_painted_together() -> None:
             )
         )
     assert len(terminal.getvalue()) == before
-    show.tell("graph.complete", exit_point="a", iterations=100)
+    show.emit("graph.complete", exit_point="a", iterations=100)
     assert "100 steps" in terminal.screen()[0]
 
 
@@ -231,7 +232,7 @@ def test_what_comes_from_outside_can_not_drive_the_terminal() -> None:
     """G11: escape sequences and line breaks in names and errors are blanked."""
     for stream in (io.StringIO(), Terminal()):
         show = Show(stream)
-        show.tell("run.fail", source="e\x1b[2Jvil", node="a\nb", error="\x1b]0;owned\x07\r\n")
+        show.emit("run.fail", source="e\x1b[2Jvil", node="a\nb", error="\x1b]0;owned\x07\r\n")
         assert "\x1b[2J" not in stream.getvalue()
         assert "\x1b]" not in stream.getvalue()
         assert "\x07" not in stream.getvalue()
@@ -245,9 +246,9 @@ def test_a_stream_that_lacks_the_characters_gets_ascii(tty: bool) -> None:
     stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
     stream.isatty = lambda: tty  # type: ignore[method-assign]  # a terminal of 1985
     show = Show(stream)
-    show.tell("graph.start", entry="a")
+    show.emit("graph.start", entry="a")
     show.step("prüfen")
-    show.tell("graph.complete", exit_point="prüfen", iterations=1)
+    show.emit("graph.complete", exit_point="prüfen", iterations=1)
     assert b"pr?fen" in raw.getvalue()
     assert (b"+ essay - r1 - completed" in raw.getvalue()) == tty
 
@@ -263,26 +264,26 @@ def closed(stream: io.StringIO) -> io.StringIO:
 
 
 @pytest.mark.parametrize("stream", [Broken(), closed(Terminal()), closed(io.StringIO()), object()])
-def test_a_stream_that_is_gone_is_no_error(stream: Any) -> None:
-    """G11: closed before, or broken in the middle: the run goes on."""
+def test_a_broken_stream_raises_no_error(stream: Any) -> None:
+    """G11: closed before, or broken in the middle: the run continues."""
     show = Show(stream)
-    show.tell("graph.start", entry="a")
+    show.emit("graph.start", entry="a")
     show.step("a")
-    show.tell("run.fail", node="a", error="E")
+    show.emit("run.fail", node="a", error="E")
 
 
-def test_a_stream_that_closes_in_between_is_no_error() -> None:
+def test_a_stream_that_closes_in_between_raises_no_error() -> None:
     """G11: the spinner's thread ends by itself, too."""
     terminal = Terminal()
     show = Show(terminal)
-    show.tell("graph.start", entry="a")
-    show.tell("node.start", node="a", iteration=1, attempt=1)
+    show.emit("graph.start", entry="a")
+    show.emit("node.start", node="a", iteration=1, attempt=1)
     terminal.close()
     eventually(lambda: not ticking(), "the spinner stops")
-    show.tell("graph.complete", exit_point="a", iterations=1)
+    show.emit("graph.complete", exit_point="a", iterations=1)
 
 
-def test_no_standard_error_at_all_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_standard_error_raises_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """G11: a program without a console has none."""
     monkeypatch.setattr("sys.stderr", None)
     Show(None).step("a")
@@ -301,8 +302,8 @@ def test_events_without_a_run_and_of_unknown_types_are_passed_over() -> None:
     stream = io.StringIO()
     show = Show(stream)
     show.observer.on_event(Event("edge.evaluate", 1.0, "essay", {"from": "a", "to": "b", "result": True}))
-    show.tell("something.new", node="a")
-    show.tell("checkpoint.load", node="a")
+    show.emit("something.new", node="a")
+    show.emit("checkpoint.load", node="a")
     assert stream.getvalue() == ""
 
 

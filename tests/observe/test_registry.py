@@ -1,4 +1,4 @@
-"""Observers by name, and what they are told: promises G10 and G11."""
+"""Observers by name, and the events they get: promises G10 and G11."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_async_observer_is_refused_rather_than_never_awaited() -> None:
 
 
 def test_a_class_that_needs_arguments_says_so() -> None:
-    """G10: the error tells what to do instead."""
+    """G10: the error says what to do instead."""
 
     class Needy(Recorder):
         def __init__(self, where: str) -> None:
@@ -176,7 +176,7 @@ def test_all_observers_get_every_event_in_order() -> None:
 
 
 def test_an_event_can_not_be_changed() -> None:
-    """G11: what one observer was told is what the next one is told."""
+    """G11: all observers get the same event."""
     event = Event("graph.start", 1.0, "essay", {})
     with pytest.raises(AttributeError):
         event.type = "node.start"  # type: ignore[misc]  # that is the mistake
@@ -195,11 +195,11 @@ def test_the_promised_event_types_exist() -> None:
     assert sorted(EVENT_TYPES) == sorted([*promised.split(), *own.split()])
 
 
-def test_nobody_listening_is_none() -> None:
+def test_without_observers_there_is_nothing_to_call() -> None:
     """G11: no observer attached costs nothing, and noop ones count as none."""
 
     def no_clock() -> float:
-        raise AssertionError("nobody listens, so nobody asks the time")
+        raise AssertionError("there is no observer, so the clock must not be read")
 
     assert gather([], no_clock) is None
     assert gather([NoopObserver(), resolve_observer("noop")], no_clock) is None
@@ -235,7 +235,8 @@ def test_a_log_handler_that_raises_does_not_break_the_run_either() -> None:
         def emit(self, record: logging.LogRecord) -> None:
             raise OSError("disk full")
 
-    logger, handler = logging.getLogger("limpet.observe"), Worse()
+    logger = logging.getLogger("limpet.observe")
+    handler = Worse()
     logger.addHandler(handler)
     try:
         emit = gather([explode], clock=lambda: 1.0)
@@ -318,7 +319,7 @@ def test_a_name_can_not_forge_a_log_line(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_retries_and_failures_are_logged_louder(caplog: pytest.LogCaptureFixture) -> None:
-    """G11: at least a warning, at least an error; and `level` is heeded for the rest."""
+    """G11: at least a warning, at least an error; and `level` applies to the rest."""
     logger = logging.getLogger("elsewhere")
     observer = LogObserver(logger, level=logging.DEBUG)
     with caplog.at_level(logging.DEBUG, logger="elsewhere"):
@@ -328,7 +329,7 @@ def test_retries_and_failures_are_logged_louder(caplog: pytest.LogCaptureFixture
 
 
 def test_a_silent_logger_costs_no_formatting() -> None:
-    """G11: when nobody reads the log, no line is made."""
+    """G11: if the level is disabled, no line is made."""
 
     class Untouchable(dict[str, Any]):
         def get(self, *_: Any) -> Any:

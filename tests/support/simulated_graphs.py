@@ -1,7 +1,7 @@
-"""The graphs that the simulation runs, each with a plain model of what a run of it comes to.
+"""The graphs that the simulation runs, each with a plain model of the result of a run.
 
-Nodes are functions of their state, of answers and of time alone, so what an uninterrupted run comes to can be said
-without running it. What they do to the outside, and what they are told, they note in the world they run in.
+Nodes are functions of their state, of answers and of time alone, so the result of an uninterrupted run is known
+without running it. They note their effects and the answers they get in the world they run in.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ from limpet.engine.node_context.node_context import CURRENT
 if TYPE_CHECKING:
     from support.simulation import Simulation
 
-SLEEP, DEADLINE, DELAY, BACKOFF = 30.0, 40.0, 20.0, 25.0
-"""Seconds: all of them longer than a lease, and than anybody waits for."""
+SLEEP = 30.0
+DEADLINE = 40.0
+DELAY = 20.0
+BACKOFF = 25.0
+"""Seconds: all of them longer than a lease, and than a worker waits for."""
 NAP = 3.0
 """Seconds that a worker waits for."""
 
@@ -47,7 +50,7 @@ class Stage:
 
 
 class Case(NamedTuple):
-    """A graph, what runs of it come to, how to see that in a state, and whether they take their workers down."""
+    """A graph, the model of its result, how to read that from a state, and whether runs crash their workers."""
 
     graph: Any
     model: Callable[[int, Answers], Any]
@@ -61,13 +64,13 @@ def say(*words: str) -> dict[str, Any]:
 
 
 def asked(prompt: str, **more: Any) -> Any:
-    """Ask, and have the world check what comes of it."""
+    """Ask, and have the world check the answer."""
     Stage.world.asks(CURRENT.get(), more.get("deadline"))
     try:
         answer = pause(prompt, **more)
     except DeadlinePassed:
         answer = None
-    Stage.world.told(CURRENT.get(), answer)
+    Stage.world.answered(CURRENT.get(), answer)
     return answer
 
 
@@ -159,7 +162,7 @@ def _spread() -> Case:
 
 
 def _inner() -> Case:
-    """A graph inside of a node: it naps, sleeps, and asks until a deadline that it hears of."""
+    """A graph inside of a node: it naps, sleeps, and asks until a deadline, after which it continues."""
 
     def nap(state: State) -> dict[str, Any]:
         slept(NAP)
@@ -196,7 +199,7 @@ def _flow() -> Case:
     """A workflow, one of whose tasks sleeps and another asks."""
 
     def right(first: int) -> str:
-        return f"{asked('Right?', deadline=DEADLINE, on_timeout=lambda: 'nobody')} {first}"
+        return f"{asked('Right?', deadline=DEADLINE, on_timeout=lambda: 'unanswered')} {first}"
 
     def left(first: int) -> int:
         slept(SLEEP)
@@ -205,7 +208,7 @@ def _flow() -> Case:
     flow = Workflow("flow").add_task("first", lambda: 1).add_task("left", left, depends_on=["first"])
     flow.add_task("right", right, depends_on=["first"])
     flow.add_task("last", lambda left, right: f"{left} {right}", depends_on=["left", "right"])
-    return Case(flow, lambda _, answers: f"2 {answers.get('right', 'nobody')} 1", _last)
+    return Case(flow, lambda _, answers: f"2 {answers.get('right', 'unanswered')} 1", _last)
 
 
 def _poison() -> Case:

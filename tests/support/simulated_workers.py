@@ -34,10 +34,13 @@ class Drive:
     """One session of a worker, driven a command at a time. What it finished is durable with its next commit."""
 
     def __init__(self, sim: World, head: RunHead, opened: Session) -> None:
-        self.sim, self.head, self.session = sim, head, opened
+        self.sim = sim
+        self.head = head
+        self.session = opened
         self.record = sim.runs[head.run_id]
         self.opened = len(sim.trace)
-        self.clean, self.did = self.record.clean_at_claim, False
+        self.clean = self.record.clean_at_claim
+        self.did = False
         self.loop = opened.loop()
         self.command: Any = None
         self.begun: list[NodeContext] = []
@@ -49,18 +52,19 @@ class Drive:
 
     @property
     def is_current(self) -> bool:
-        """Whether nobody has claimed the run since."""
+        """Whether no other worker has claimed the run since."""
         writer = self.session.writer
         return writer is not None and writer.fence == self.record.fence
 
     @property
-    def can_go_on(self) -> bool:
+    def can_continue(self) -> bool:
         """Whether it doesn't just wait for time to pass."""
         return self.until <= self.sim.clock.now or self.session.stop.asked
 
     def step(self) -> None:
-        """Carry out what was asked last, and hear what is asked next. `verdict` is there at the end."""
-        command, answer = self.command, None
+        """Carry out the last command, and get the next one. `verdict` is set at the end."""
+        command = self.command
+        answer = None
         self.sim.driving = self
         if isinstance(command, NodeContext):
             answer = self._delivered(command, self._call(command))
@@ -86,12 +90,12 @@ class Drive:
             self.command = None
 
     def _check_due(self, verdict: Verdict) -> None:
-        """A run that was left, or waits for somebody, wants a holder when there is something to do, not before."""
+        """A run that was released, or waits for an answer, needs a holder only when there is something to do."""
         if verdict.error is None and verdict.status in (RUNNING, PAUSED) and self.is_current:
             due = self.session.progress.due()
             wanted = due if verdict.status == PAUSED else due or 0.0
             idle = self.clean and not self.did and verdict.status == RUNNING and not self.session.stop.asked
-            self.sim.check(not idle, f"{self.head.run_id} was taken on for nothing")
+            self.sim.check(not idle, f"{self.head.run_id} was resumed for nothing")
             self.record.clean = True
             found = MemoryStore.head(self.sim.store, self.head.run_id).due
             self.sim.check(
@@ -108,7 +112,7 @@ class Drive:
         return outcome
 
     def _delivered(self, task: NodeContext, outcome: Any) -> Any:
-        """The loop hears what came of a task: its next commit will have that."""
+        """The loop gets the outcome of a task: its next commit will have it."""
         key = task.idempotency_key
         if isinstance(outcome, Sleeping):
             self.waits[key] = outcome.until
@@ -141,10 +145,11 @@ class Drive:
             return answer
         answer = self.sim.write(self.session, commit)
         if answer is None:
-            writer, record = self.session.writer, self.record
+            writer = self.session.writer
+            record = self.record
             assert writer is not None
             saved = record.fence > writer.fence or record.sequence == writer.sequence
-            self.sim.check(saved and not writer.pending, "a worker was told that it saved what wasn't")
+            self.sim.check(saved and not writer.pending, "a save was reported that wasn't made")
         if answer is not None or commit.status is not None:
             answer = self.session.settle(commit, answer)
         return answer
@@ -154,12 +159,14 @@ class Worker:
     """A process that supervises the store."""
 
     def __init__(self, sim: World, number: int) -> None:
-        self.sim, self.name = sim, f"worker-{number}"
+        self.sim = sim
+        self.name = f"worker-{number}"
         self.links: dict[Any, LeaseClient] = {}
         self.drives: list[Drive] = []
         self.chosen: list[RunHead] = []
         self.busy = self.dead = False
-        self.frozen_until, self.skew = 0.0, 0.0
+        self.frozen_until = 0.0
+        self.skew = 0.0
         self.limit = sim.dice.choice((1, 2, 2, 4))
         each = sim.dice.choice((None, None, 1))
         sim.current = self
@@ -201,7 +208,7 @@ class Worker:
             return None
 
     def open(self, head: RunHead) -> None:
-        """Claim a run that was chosen, maybe a while ago, unless somebody was quicker."""
+        """Claim a run that was picked, maybe some time ago, unless another worker has."""
         resumer = self.supervisor.resumer
         opened = resumer.open_session(head)
         if opened is None:
@@ -210,23 +217,23 @@ class Worker:
             record = self.sim.runs[head.run_id]
             slept = (opened.progress.due() or 0.0) > self.sim.clock.now
             self.sim.check(
-                record.lost_at_claim < MAX_CRASHES or slept, "a run wasn't quarantined that should be"
+                record.crashes_at_claim < MAX_CRASHES or slept, "a run wasn't quarantined that should be"
             )
             self.drives.append(Drive(self.sim, head, opened))
-            self.sim.note(self.name, "takes on", head.run_id)
+            self.sim.note(self.name, "resumes", head.run_id)
 
     def step(self) -> bool:
-        """Let one of its runs go on. False if none can."""
+        """Let one of its runs continue. False if none can."""
         if self.chosen and self.sim.dice.random() < 0.5:
             self.open(self.chosen.pop())
             return True
-        able = [drive for drive in self.drives if drive.can_go_on]
+        able = [drive for drive in self.drives if drive.can_continue]
         if not able:
             return False
         drive = self.sim.dice.choice(able)
         drive.step()
         if drive.verdict is not None:
-            self.sim.note(self.name, "is through with", drive.head.run_id, drive.verdict.status)
+            self.sim.note(self.name, "is done with", drive.head.run_id, drive.verdict.status)
             self.drives.remove(drive)
             self.supervisor.resumer.ended(drive.head, drive.verdict)
         return True
@@ -238,7 +245,7 @@ class Worker:
                 each.renew()
 
     def leave(self) -> None:
-        """Stop: runs are let go of at their next commit."""
+        """Stop: runs are released at their next commit."""
         self.supervisor.resumer.request_stop()
 
     def drop(self) -> None:

@@ -20,7 +20,9 @@ from support.simulated_graphs import CASES, DELAY, NAP
 if TYPE_CHECKING:
     from support.simulated_workers import Drive, Worker
 
-LEASE, PATIENCE, MAX_CRASHES = 10.0, 5.0, 3
+LEASE = 10.0
+PATIENCE = 5.0
+MAX_CRASHES = 3
 MANY = 1000
 APPROVALS = {"gate": ["flaky"], "fan": ["more"]}
 DELAYS = {"line": [("pay", "end", DELAY)], "gate": [("draft", "flaky", NAP)]}
@@ -34,8 +36,11 @@ class Record:
     """What is known of a run from outside: what the store was seen to accept, and what people wish."""
 
     def __init__(self, graph: str, n: int, now: float) -> None:
-        self.graph, self.n, self.created = graph, n, now
-        self.fence, self.sequence = 1, 1
+        self.graph = graph
+        self.n = n
+        self.created = now
+        self.fence = 1
+        self.sequence = 1
         self.durable: set[str] = set()
         """Tasks and effects that were accepted, by their keys."""
         self.not_before: dict[str, float] = {}
@@ -45,14 +50,14 @@ class Record:
         self.began: dict[str, float] = {}
         """When a task first lay down, or first asked, by its key."""
         self.answers: dict[str, Any] = {}
-        self.lost = self.lost_at_claim = 0
+        self.crashes = self.crashes_at_claim = 0
         """How many holders were replaced since the last record was accepted; and when it was last claimed."""
         self.approved: set[str] = set()
-        """Which interrupts somebody has seen and gone on from, by the node."""
+        """Which interrupts a person has approved, by the node."""
         self.clean = self.clean_at_claim = False
-        """Whether the last holder let go in order; and whether the one before had, when it was last claimed."""
+        """Whether the last holder released it in order; and whether the one before had, when it was last claimed."""
         self.cancelled: int | None = None
-        """Where in the trace somebody cancelled it, if that is the newest wish."""
+        """Where in the trace it was cancelled, if that is the newest request."""
 
 
 class Store(MemoryStore):
@@ -127,8 +132,10 @@ class World:
     store_kind: type[Store]
 
     def __init__(self, seed: int) -> None:
-        self.seed, self.dice = seed, Random(seed)
-        self.clock, self.trace = ManualClock(1000.0), list[tuple[Any, ...]]()
+        self.seed = seed
+        self.dice = Random(seed)
+        self.clock = ManualClock(1000.0)
+        self.trace = list[tuple[Any, ...]]()
         self.outage = 0
         self.lossy = False
         self.runs: dict[str, Record] = {}
@@ -158,11 +165,11 @@ class World:
         return self.current.name if self.current is not None else "outside"
 
     def go_outside(self) -> None:
-        """What follows is done by somebody who is no worker."""
+        """What follows is done by a person, not by a worker."""
         self.current = self.driving = None
 
     def link_here(self) -> None:
-        """Have a link to the store whose leases are renewed by nobody but the simulation."""
+        """Have a lease client whose leases only the simulation renews."""
         made = client_for(self.store, LEASE)
         made._renewer = Awake()  # type: ignore[assignment]  # all that is asked of it
 
@@ -190,7 +197,7 @@ class World:
         if not holds:
             raise Never(claim)
 
-    def told_of(self, problem: BaseException) -> str:
+    def report(self, problem: BaseException) -> str:
         """What happened, and how to see it again."""
         lines = "\n".join("  " + " ".join(map(str, words)) for words in self.trace)
         again = f"SIMULATION_SEED={self.seed} pytest tests/models/test_simulation.py"
@@ -206,7 +213,7 @@ class World:
         """After the store has done something."""
         if self.lossy:
             self.lossy = False
-            raise StoreUnavailable("the connection was lost")
+            raise StoreUnavailable("the connection broke")
 
     def accepted(self, commit: Commit) -> None:
         """The store took a commit."""
@@ -221,10 +228,10 @@ class World:
         )
         record.sequence += len(commit.records)
         if commit.status == FAILED:
-            self.check(record.lost_at_claim >= MAX_CRASHES, f"{commit.run_id} was quarantined too early")
+            self.check(record.crashes_at_claim >= MAX_CRASHES, f"{commit.run_id} was quarantined too early")
             self.note("quarantined", commit.run_id)
         if commit.records:
-            record.lost = 0
+            record.crashes = 0
         drive = self.driving
         if drive is not None and drive.head.run_id == commit.run_id and drive.is_current:
             self.take_over(drive)
@@ -239,10 +246,12 @@ class World:
         for key, until in drive.waits.items():
             record.not_before.setdefault(key, until)
             record.not_before[key] = max(record.not_before[key], until)
-        drive.finished, drive.kept, drive.waits = [], [], {}
+        drive.finished = []
+        drive.kept = []
+        drive.waits = {}
 
     def claimed(self, before: RunHead, lease: Lease) -> None:
-        """The store gave a run to somebody."""
+        """The store gave a run to a holder."""
         record = self.runs[before.run_id]
         self.check(lease.fence > record.fence, "a fence was given out twice")
         held = before.lease_until is not None and before.lease_until > self.clock.now
@@ -250,16 +259,21 @@ class World:
         dead = self.known_dead.get(before.holder or "", False)
         self.check(not held or dead or mine, f"{before.run_id} was taken from a holder that is alive")
         record.fence = lease.fence
-        record.lost += before.holder is not None
-        record.lost_at_claim = record.lost
-        record.clean_at_claim, record.clean = record.clean, False
+        record.crashes += before.holder is not None
+        record.crashes_at_claim = record.crashes
+        record.clean_at_claim = record.clean
+        record.clean = False
 
     def begins(self, drive: Drive, task: NodeContext) -> None:
         """A node is about to be called."""
-        record, key, now = drive.record, task.idempotency_key, self.clock.now
-        self.note(self.who, "calls" if drive.is_current else "calls, although it has lost the run,", key)
+        record = drive.record
+        key = task.idempotency_key
+        now = self.clock.now
+        self.note(
+            self.who, "calls" if drive.is_current else "calls, although another worker has the run,", key
+        )
         if not drive.is_current:
-            return  # it can't know yet; nothing that comes of it is accepted
+            return  # it can't know yet, and its result won't be accepted
         self.check(key not in record.durable, f"{key} was accepted, and begins again")
         self.check(record.not_before.get(key, 0.0) <= now, f"{key} begins before its time")
         self.check(record.not_before.get("", 0.0) <= now, f"{key} begins before its run does")
@@ -267,7 +281,7 @@ class World:
             record.cancelled is None or drive.opened <= record.cancelled, f"{key} begins after a cancel"
         )
         approved = task.node not in APPROVALS.get(record.graph, ()) or task.node in record.approved
-        self.check(approved, f"{key} begins, and nobody approved")
+        self.check(approved, f"{key} begins without an approval")
         for source, target, seconds in DELAYS.get(record.graph, ()):
             if task.node == target:
                 self.check(record.done_at[source] + seconds <= now, f"{key} begins before its edge is over")
@@ -276,7 +290,8 @@ class World:
         """A node is about to sleep."""
         assert task is not None
         until = self.clock.now + seconds
-        record, key = self.runs[task.run_id], f"sleep {task.idempotency_key}"
+        record = self.runs[task.run_id]
+        key = f"sleep {task.idempotency_key}"
         record.began[key] = min(until, record.began.get(key, until))
 
     def gets_up(self, task: NodeContext | None) -> None:
@@ -289,18 +304,20 @@ class World:
         """A node is about to ask."""
         assert task is not None
         until = self.clock.now + (float("inf") if deadline is None else deadline)
-        record, key = self.runs[task.run_id], f"ask {task.idempotency_key}"
+        record = self.runs[task.run_id]
+        key = f"ask {task.idempotency_key}"
         record.began[key] = min(until, record.began.get(key, until))
 
-    def told(self, task: NodeContext | None, answer: Any) -> None:
-        """A node was answered, or goes on without an answer."""
+    def answered(self, task: NodeContext | None, answer: Any) -> None:
+        """A node gets an answer, or continues without one."""
         assert task is not None
-        record, place = self.runs[task.run_id], task.scope.place(task.node)
+        record = self.runs[task.run_id]
+        place = task.scope.place(task.node)
         if place in record.answers:
             self.check(answer == record.answers[place], f"{place} got {answer!r} for an answer")
         else:
             until = record.began[f"ask {task.idempotency_key}"]
-            self.check(until <= self.clock.now, f"{place} goes on without an answer before its deadline")
+            self.check(until <= self.clock.now, f"{place} continues without an answer before its deadline")
 
     def effect(self, task: NodeContext | None, name: str) -> str:
         """Something happens outside, that is to be kept."""
@@ -313,7 +330,7 @@ class World:
         return name
 
     def check_urgency(self, worker: Worker, found: list[RunHead] | None) -> None:
-        """None that a worker leaves is more urgent than one that it takes on, unless its graph has no room."""
+        """No run that a worker leaves is more urgent than one that it picks, unless its graph has no room."""
         watcher = worker.supervisor
         picker = watcher.resumer.picker
         if not found:
@@ -332,7 +349,7 @@ class World:
                 and head.priority > least
                 and head.run_id not in watcher.resumer.skipped.run_ids()
             )
-            self.check(not passed, f"{head.run_id} is more urgent than what was taken on")
+            self.check(not passed, f"{head.run_id} is more urgent than a run that was picked")
 
 
 World.store_kind = Store

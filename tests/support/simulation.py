@@ -1,21 +1,21 @@
 """A fleet of workers in one thread, on a store and a clock that can be made to do anything.
 
-Each worker is a real `Supervisor` that nobody has started: the simulation has it look for runs, claims them through
+Each worker is a real `Supervisor` that isn't started: the simulation has it look for runs, claims them through
 it, and carries out one command at a time of what their loops ask for, in an order that a seed decides. In between,
-workers die, freeze past their leases and go on, leave, forget to renew, and have clocks that are wrong; the store
-can't be reached, or does what it was told and doesn't say so; time jumps; people start runs, answer, approve, cancel.
-Then all of that stops, and everything has to come to an end.
+workers die, freeze past their leases and continue, leave, forget to renew, and have clocks that are wrong; the store
+can't be reached, or carries out a call without an answer; time jumps; people start runs, answer, approve, cancel.
+Then all of that stops, and every run has to end.
 
 What has to hold is checked as it happens, from what the store was seen to accept and not from what it says:
 
 - a task whose result was accepted never begins again, nor does an effect that was kept
 - one writer: a commit is accepted only with the newest fence that was given out, and after the newest record
-- what a worker was told is saved, is
+- what was reported to a worker as saved is saved
 - nothing is called before its time by the store's clock: after a sleep, a delay, a failed attempt
 - a default stands for an answer only after the deadline, and only if no answer was accepted; none is, after it
 - a run is quarantined when its holders crashed so often in a row, and neither before nor after
 - nothing of a cancelled run begins in a session that was opened later, and it ends
-- the most urgent of the runs that are ready are taken on first, and never too many
+- the most urgent of the ready runs are resumed first, and never too many at once
 - every run ends as one that was never interrupted would have, given the answers that were accepted
 """
 
@@ -58,7 +58,7 @@ class Simulation(World):
         self.workers = [self.hire() for _ in range(self.dice.choice((1, 2, 2, 3)))]
 
     def run(self, length: int) -> None:
-        """So many things happen, then no more faults do, and everything comes to an end."""
+        """So many things happen, then the faults stop, and every run ends."""
         for _ in range(self.dice.choice((1, 1, 2, 3))):
             self.start_run()
         for _ in range(length):
@@ -112,7 +112,7 @@ class Simulation(World):
         return Worker(self, self.numbers)
 
     def freeze(self) -> None:
-        """A worker stands still, maybe for longer than its leases last; then it goes on as if nothing had been."""
+        """A worker stands still, maybe for longer than its leases last; then it just continues."""
         worker = self.dice.choice(self.workers)
         worker.frozen_until = self.clock.now + self.dice.choice((1.0, LEASE + 1, 5 * LEASE))
         self.note(worker.name, "freezes until", worker.frozen_until)
@@ -148,15 +148,16 @@ class Simulation(World):
         self.note("the store is away for", self.outage)
 
     def mumble(self) -> None:
-        """The store will do what it is told, and not say so."""
+        """The store will carry out a call and not answer."""
         self.lossy = True
         self.note("the store will not answer")
 
     def start_run(self) -> None:
-        """Somebody queues a run; who doesn't hear that it is there asks again."""
+        """A person queues a run, and repeats that until the store answers."""
         self.go_outside()
         case = CASES[self.dice.choice(GRAPHS)]
-        run_id, n = f"{case.graph.name}-{len(self.runs)}", self.dice.choice((0, 1, 2, 5))
+        run_id = f"{case.graph.name}-{len(self.runs)}"
+        n = self.dice.choice((0, 1, 2, 5))
         priority = self.dice.choice((0, 0, 1, 5))
         delay = self.dice.choice((0.0, 0.0, 0.0, DELAY))
         self.runs[run_id] = record = Record(case.graph.name, n, self.clock.now)
@@ -177,13 +178,13 @@ class Simulation(World):
         self.note("started", run_id, "n", n, "priority", priority, "delay", delay)
 
     def answer(self) -> None:
-        """Somebody answers a question, or approves."""
+        """A person answers a question, or approves."""
         waiting = [head for head in self.heads() if head.status == PAUSED]
         if waiting:
             self.answer_to(self.dice.choice(waiting))
 
     def answer_to(self, head: RunHead) -> None:
-        """Somebody goes on with a paused run."""
+        """A person resumes a paused run."""
         self.go_outside()
         record = self.runs[head.run_id]
         questions = run_info(head).questions
@@ -216,7 +217,7 @@ class Simulation(World):
         entry.resume(self.compiled(head.graph), head.run_id, given, None, False).close()
 
     def cancel(self) -> None:
-        """Somebody cancels a run."""
+        """A person cancels a run."""
         self.go_outside()
         run_id = self.dice.choice(list(self.runs))
         if self.dice.random() < 0.7:
@@ -231,24 +232,30 @@ class Simulation(World):
     def idle(self, seconds: float) -> None:
         """A worker waits for the store. Meanwhile, other things happen."""
         self.clock.advance(seconds)
-        worker, drive = self.current, self.driving
+        worker = self.current
+        drive = self.driving
         if worker is None or not self.faults:
             return
-        self.depth, was = self.depth + 1, worker.busy
+        self.depth = self.depth + 1
+        was = worker.busy
         worker.busy = True
         if self.depth < 3:
             for _ in range(self.dice.randrange(4)):
                 self.act()
         else:
             self.outage = 0
-        worker.busy, self.depth = was, self.depth - 1
-        self.current, self.driving = worker, drive
+        worker.busy = was
+        self.depth = self.depth - 1
+        self.current = worker
+        self.driving = drive
         if worker.dead:
             raise Lost
 
     def settle(self) -> None:
-        """No more faults: everything has to come to an end."""
-        self.faults, self.lossy, self.outage = False, False, 0
+        """No more faults: every run has to end."""
+        self.faults = False
+        self.lossy = False
+        self.outage = 0
         self.note("no more faults")
         for turn in range(60):
             for worker in list(self.workers):
@@ -267,7 +274,7 @@ class Simulation(World):
             self.check_end(head)
 
     def help(self, head: RunHead, turn: int) -> None:
-        """A quarantined run is resumed again, and what waits for somebody is answered."""
+        """A quarantined run is resumed again, and open questions are answered."""
         if head.status == PAUSED and (head.due is None or (turn < 3 and self.dice.random() < 0.3)):
             self.answer_to(head)
         elif head.status == FAILED and not CASES[head.graph].poison:
@@ -281,30 +288,44 @@ class Simulation(World):
         return head.status in (COMPLETED, CANCELLED) or (head.status == FAILED and CASES[head.graph].poison)
 
     def check_end(self, head: RunHead) -> None:
-        """A run has come to the end that it had to come to."""
-        record, case = self.runs[head.run_id], CASES[head.graph]
+        """A run has ended as it had to."""
+        record = self.runs[head.run_id]
+        case = CASES[head.graph]
         self.check(head.status in ENDED, f"{head.run_id} never ends: it is {head.status}, due {head.due}")
         if record.cancelled is not None:
             self.check(head.status != PAUSED and head.status != RUNNING, f"{head.run_id} wasn't cancelled")
         else:
             wanted = FAILED if case.poison else COMPLETED
-            self.check(head.status == wanted, f"{head.run_id} is {head.status}, and nobody cancelled it")
+            self.check(head.status == wanted, f"{head.run_id} is {head.status} without a request")
         if head.status == COMPLETED:
             self.check(not case.poison, f"{head.run_id} completed")
             state = read_progress(MemoryStore.read(self.store, head.run_id)).state
-            seen, wanted = case.seen(state), case.model(record.n, record.answers)
-            self.check(seen == wanted, f"{head.run_id} came to {seen!r}, and an uncut one to {wanted!r}")
+            seen = case.seen(state)
+            wanted = case.model(record.n, record.answers)
+            self.check(
+                seen == wanted, f"{head.run_id} ended with {seen!r}, and an uninterrupted one with {wanted!r}"
+            )
 
 
 LENGTH = 40
 """How many things happen in a schedule before the faults stop."""
 GRAPHS = ("line", "fan", "spread", "inner", "gate", "flow", "poison")
 EVENTS = {
-    "crash": 3, "freeze": 3, "leave": 2, "renew": 6, "jump": 7, "skew": 1, "fail": 4, "mumble": 3, "start_run": 1,
-    "answer": 5, "cancel": 2,
-}  # fmt: skip
-"""What may happen beside the workers' work, and how often."""
-NAMES, WEIGHTS = list(EVENTS), list(EVENTS.values())
+    "crash": 3,
+    "freeze": 3,
+    "leave": 2,
+    "renew": 6,
+    "jump": 7,
+    "skew": 1,
+    "fail": 4,
+    "mumble": 3,
+    "start_run": 1,
+    "answer": 5,
+    "cancel": 2,
+}
+"""What may happen besides the work of workers, and how often."""
+NAMES = list(EVENTS)
+WEIGHTS = list(EVENTS.values())
 
 
 @contextmanager
@@ -315,7 +336,7 @@ def simulated() -> Iterator[None]:
         return Stage.world
 
     class Links(dict[Any, Any]):
-        """The links of whoever is at work."""
+        """The lease clients of the worker at work, or of the person."""
 
         def get(self, key: Any, default: Any = None) -> Any:
             return self._mine().get(key, default)
@@ -362,7 +383,7 @@ def simulated() -> Iterator[None]:
 
 
 def explore(seeds: Iterable[int], kind: type[Simulation] = Simulation, length: int = LENGTH) -> int:
-    """Run the schedules of these seeds; returns how many. Raises a `Violation` that tells all about the first one."""
+    """Run the schedules of these seeds; returns how many. Raises a `Violation` for the first that fails."""
     count = 0
     with simulated():
         for seed in seeds:
@@ -371,6 +392,6 @@ def explore(seeds: Iterable[int], kind: type[Simulation] = Simulation, length: i
                 sim.__init__(seed)  # type: ignore[misc]  # the engine asks for its world while that is being made
                 sim.run(length)
             except (Exception, Never) as problem:
-                raise Violation(sim.told_of(problem)) from problem
+                raise Violation(sim.report(problem)) from problem
             count += 1
     return count

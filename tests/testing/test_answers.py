@@ -75,7 +75,7 @@ def test_what_does_not_fit_the_script_is_an_error(answers: dict[str, Any], probl
     assert problem in str(raised.value)
 
 
-def test_interrupts_are_gone_on_from() -> None:
+def test_a_run_is_resumed_after_interrupts() -> None:
     """F3, F6: with an update where one is scripted for the node."""
     answers = {"One?": "yes", "Two?": 2}
     graph = reviewing(interrupt_before=["review"], interrupt_after=["end"])

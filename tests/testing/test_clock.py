@@ -1,4 +1,4 @@
-"""The clock that skips time: sleeps end, deadlines pass and supervisors wake, and nobody waits."""
+"""The clock that skips time: sleeps end, deadlines pass and supervisors wake, and the test doesn't wait."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sleeper(store: Any, *spans: Any) -> StateGraph:
     return graph.set_entry_point("nap").set_finish_point("nap").compile(store=store, preserve=True)
 
 
-def test_it_stands_still_until_it_is_told() -> None:
+def test_it_stands_still_until_time_is_skipped() -> None:
     """H9."""
     clock = FakeClock(datetime(2030, 1, 1, tzinfo=UTC))
     began = clock()
@@ -72,8 +72,9 @@ def test_a_run_that_sleeps_for_days_ends_at_once(kind: str, driver: str, tmp_pat
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
 def test_branches_that_sleep_wake_in_order(driver: str) -> None:
-    """H9, F12: beside branches that work, and beside each other, for as long as the longest."""
-    clock, order = FakeClock(auto=True), []
+    """H9, F12: concurrently with other branches and with each other, for as long as the longest."""
+    clock = FakeClock(auto=True)
+    order = []
     began = clock()
 
     def napping(days: float) -> Callable[[Any], None]:
@@ -102,7 +103,7 @@ def test_branches_that_sleep_wake_in_order(driver: str) -> None:
 
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
-def test_a_run_that_waits_goes_on_when_time_is_skipped(driver: str) -> None:
+def test_a_waiting_run_continues_when_time_is_skipped(driver: str) -> None:
     """H9, G12: not before; and it can be cancelled while it waits."""
     clock = FakeClock()
     graph = sleeper(MemoryStore(clock), DAY)
@@ -139,7 +140,8 @@ def test_a_run_that_waits_can_be_cancelled() -> None:
 def test_a_supervisor_wakes_what_is_due_when_time_is_skipped() -> None:
     """H1, H9: at once, however seldom it looks by itself; once, and not before."""
     clock = FakeClock()
-    store, woken = MemoryStore(clock), []
+    store = MemoryStore(clock)
+    woken = []
 
     def nap(state: Any) -> None:
         sleep(DAY)
@@ -159,7 +161,7 @@ def test_a_supervisor_wakes_what_is_due_when_time_is_skipped() -> None:
     assert woken == [began + DAY]
 
 
-def test_a_question_that_nobody_answers_is_answered_by_its_deadline() -> None:
+def test_an_unanswered_question_ends_at_its_deadline() -> None:
     """H9: `UNANSWERED` lets it pass."""
     clock = FakeClock()
 
@@ -177,7 +179,8 @@ def test_a_question_that_nobody_answers_is_answered_by_its_deadline() -> None:
 
 def test_time_that_is_skipped_while_a_supervisor_looks_is_not_missed() -> None:
     """H1, H9: what became due after it had looked is found at once, and not when it would look next."""
-    clock, skipped = FakeClock(), threading.Event()
+    clock = FakeClock()
+    skipped = threading.Event()
 
     class Slow(MemoryStore):
         """A store during whose answer time is skipped, once the run sleeps."""
@@ -189,7 +192,8 @@ def test_time_that_is_skipped_while_a_supervisor_looks_is_not_missed() -> None:
                 clock.skip(DAY)
             return found
 
-    store, began = Slow(clock), clock()
+    store = Slow(clock)
+    began = clock()
     graph = sleeper(store, DAY)
     run = graph.start(run_id="r")
     with supervise(store, [graph], poll=3600.0) as supervisor:

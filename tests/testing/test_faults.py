@@ -1,4 +1,4 @@
-"""The store that fails on demand: a store like any other without faults, and with them as it was told."""
+"""The store that fails on demand: without faults it is a store like any other, and with them it fails as planned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from limpet.testing.conformance.store_calls import commit, create, expect_accept
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 class TestFaultyStore(StoreConformance):
-    """P5: without a fault nobody can tell it from the other."""
+    """P5: without a fault it behaves like the other store."""
 
     @pytest.fixture
     def store(self, kind: str, tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
@@ -53,7 +53,7 @@ def steps(store: FaultyStore, count: int = 3, **settings: Any) -> StateGraph:
     ("kind", "says"), [("fail", "can't be reached"), ("disk_full", "No space left on device")]
 )
 def test_a_call_that_fails_has_done_nothing(store: FaultyStore, kind: str, says: str) -> None:
-    """G9: the run stops, and goes on where it was when the store does."""
+    """G9: the run stops, and resumes there when the store works again."""
     graph = steps(store)
     fault = getattr(store, kind)("append", nth=2)
     with pytest.raises(ExecutionError, match=says):
@@ -75,7 +75,7 @@ def test_an_acknowledgement_can_be_lost(store: FaultyStore) -> None:
 
 
 def test_a_patient_run_waits_for_a_store_that_comes_back(store: FaultyStore) -> None:
-    """H1: also where it was the acknowledgement that was lost."""
+    """H1: also if only the acknowledgement failed."""
     store.fail("append", nth=2, times=3)
     store.lose_ack("append", nth=6)
     assert steps(store, on_save_error="wait").execute() == {"n": 3}
@@ -107,7 +107,8 @@ def test_a_call_that_hangs_too_long_fails(store: FaultyStore) -> None:
 
 def test_closing_lets_go_of_what_hangs(store: FaultyStore) -> None:
     """So that no thread of a test is left."""
-    fault, outcome = store.hang("head"), []
+    fault = store.hang("head")
+    outcome = []
 
     def look() -> None:
         try:

@@ -99,7 +99,7 @@ def test_both_apis_yield_the_same_events(mix: str) -> None:
     assert resumed[-1]["state"] == {"ok": 1, "path": names(1, 2, 3, 4)}
 
 
-def test_observers_are_told_the_same_through_either_api() -> None:
+def test_observers_get_the_same_events_from_both_apis() -> None:
     """H7, G11: one loop."""
     seen: list[Event] = []
     graph = line(note, anote, note, observer=seen.append).compile(store="memory://")
@@ -171,7 +171,7 @@ def test_an_async_run_can_be_read() -> None:
     asyncio.run(main())
 
 
-# The event loop goes on
+# The event loop is never blocked
 
 
 async def heartbeat(beats: list[int], enough: int, then: Callable[[], Any]) -> None:
@@ -184,7 +184,8 @@ async def heartbeat(beats: list[int], enough: int, then: Callable[[], Any]) -> N
 
 def test_a_sync_node_in_an_async_run_does_not_block_the_event_loop() -> None:
     """H7: the node waits for beats that only a free event loop can make."""
-    enough, beats = threading.Event(), []
+    enough = threading.Event()
+    beats = []
 
     def wait(state: State) -> dict[str, Any]:
         return {"free": enough.wait(SOON), "thread": threading.current_thread() is threading.main_thread()}
@@ -206,7 +207,8 @@ class SlowStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.free, self.waited = threading.Event(), []
+        self.free = threading.Event()
+        self.waited = []
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         self.waited.append(self.free.wait(SOON))
@@ -215,7 +217,8 @@ class SlowStore(MemoryStore):
 
 def test_a_save_in_an_async_run_does_not_block_the_event_loop() -> None:
     """H7: the store waits for beats that only a free event loop can make."""
-    store, beats = SlowStore(), []
+    store = SlowStore()
+    beats = []
 
     async def main() -> State:
         beating = asyncio.create_task(heartbeat(beats, 50, store.free.set))
@@ -228,11 +231,12 @@ def test_a_save_in_an_async_run_does_not_block_the_event_loop() -> None:
     assert all(store.waited)
 
 
-def test_async_runs_go_on_at_the_same_time() -> None:
+def test_async_runs_run_concurrently() -> None:
     """H7: each waits for all the others to have begun."""
 
     async def main() -> list[State]:
-        begun, everyone = [], asyncio.Event()
+        begun = []
+        everyone = asyncio.Event()
 
         async def meet(state: State) -> dict[str, Any]:
             begun.append(1)
@@ -256,7 +260,9 @@ def test_commits_of_many_async_runs_go_to_the_store_together() -> None:
             sizes.append(len(commits))
             return super().append(commits)
 
-    store, begun, beating = Gathering(), [], []
+    store = Gathering()
+    begun = []
+    beating = []
 
     async def main() -> list[State]:
         async def begin(state: State) -> dict[str, Any]:
@@ -373,13 +379,14 @@ def test_an_async_run_can_be_cancelled_between_two_nodes(how: str) -> None:
             graph.cancel(event.data["run_id"])
 
     async def main() -> None:
-        running, go_on = asyncio.Event(), asyncio.Event()
+        running = asyncio.Event()
+        proceed = asyncio.Event()
         if how == "observer":
-            go_on.set()
+            proceed.set()
 
         async def wait(state: State, node: str) -> dict[str, Any]:
             running.set()
-            await soon(go_on.wait())
+            await soon(proceed.wait())
             return note(state, node)
 
         nonlocal graph
@@ -391,7 +398,7 @@ def test_an_async_run_can_be_cancelled_between_two_nodes(how: str) -> None:
             run.cancel()
         elif how == "graph":
             graph.cancel(run.id)
-        go_on.set()
+        proceed.set()
         await soon(waiting)
         assert (run.status, run.state["path"]) == ("cancelled", names(1))
         assert isinstance(run.error, RunCancelled)
@@ -437,7 +444,7 @@ def test_an_async_run_that_waits_to_be_tried_again_can_be_cancelled() -> None:
 
 
 def test_an_async_run_that_is_cancelled_when_it_is_about_to_wait_does_not_wait() -> None:
-    """G12, H8: by the observer that is told of the wait."""
+    """G12, H8: by the observer that gets the event of the wait."""
 
     async def fail(state: State) -> None:
         raise ValueError
@@ -457,7 +464,9 @@ def test_cancelling_the_task_that_awaits_a_run_gives_the_run_back(kind: str) -> 
     """G12, H7: what was saved can be resumed at once, by the same process."""
 
     async def main() -> None:
-        running, release, calls = asyncio.Event(), threading.Event(), []
+        running = asyncio.Event()
+        release = threading.Event()
+        calls = []
         loop = asyncio.get_running_loop()
 
         async def wait(state: State, node: str) -> dict[str, Any]:

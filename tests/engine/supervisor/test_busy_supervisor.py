@@ -64,7 +64,7 @@ def test_queued_runs_follow_one_another_without_a_pause(on_a_loop: bool) -> None
     assert store.looks < 60
 
 
-def test_one_sweep_goes_on_with_all_that_is_ready() -> None:
+def test_a_drain_resumes_all_runs_that_are_ready() -> None:
     """H1: however few at a time, and however soon they end."""
     store = MemoryStore()
     graph = steps("short", store, nothing)
@@ -73,15 +73,17 @@ def test_one_sweep_goes_on_with_all_that_is_ready() -> None:
     assert {run.status for run in runs} == {"completed"}
 
 
-def test_a_graph_that_is_full_costs_no_looks_and_goes_on_when_it_has_room() -> None:
+def test_a_graph_without_room_costs_no_looks_and_continues_when_it_has_room() -> None:
     """P7: others aren't held up by it, and its next run begins when one has ended."""
-    store, gate = Counted(), threading.Event()
+    store = Counted()
+    gate = threading.Event()
 
     def hold(state: Any) -> dict[str, Any]:
         gate.wait(60)
         return {}
 
-    slow, quick = steps("slow", store, hold), steps("quick", store, nothing)
+    slow = steps("slow", store, hold)
+    quick = steps("quick", store, nothing)
     held = [slow.start({}) for _ in range(40)]
     with supervise(store, [slow, quick], concurrency=4, per_graph={"slow": 1}, poll=NEVER) as supervisor:
         wait(lambda: supervisor.running)
@@ -96,13 +98,14 @@ def test_a_graph_that_is_full_costs_no_looks_and_goes_on_when_it_has_room() -> N
 
 @pytest.mark.parametrize("on_a_loop", [False, True])
 def test_a_node_that_would_end_the_process_ends_no_supervisor(on_a_loop: bool) -> None:
-    """H1: its run is left alone, with the reason, and others go on."""
+    """H1: its run is skipped, with the reason, and other runs continue."""
     store = MemoryStore()
 
     async def leave_here(state: Any) -> None:
         sys.exit(3)
 
-    leaving, leaving_here = steps("a", store, lambda state: sys.exit(3)), steps("b", store, leave_here)
+    leaving = steps("a", store, lambda state: sys.exit(3))
+    leaving_here = steps("b", store, leave_here)
     other = steps("other", store, nothing)
     leaving.start({}, run_id="a")
     leaving_here.start({}, run_id="b")
@@ -126,7 +129,9 @@ def test_a_node_that_would_end_the_process_ends_no_supervisor(on_a_loop: bool) -
 
 def test_nodes_that_keep_all_threads_busy_keep_no_supervisor_from_ending() -> None:
     """H1: on an event loop, whose threads sync nodes run in, the grace is kept and the leases are given back."""
-    store, gate, begun = MemoryStore(), threading.Event(), threading.Semaphore(0)
+    store = MemoryStore()
+    gate = threading.Event()
+    begun = threading.Semaphore(0)
 
     def hold(state: Any) -> dict[str, Any]:
         begun.release()

@@ -1,4 +1,4 @@
-"""Supervisors: they go on with what nobody goes on with, no more at once than they may, and let go when asked. H1."""
+"""Supervisors resume the runs that no process advances, never too many, and release them when stopped. H1."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def hello(state: State) -> dict[str, Any]:
 
 
 class BlockingNode:
-    """A node that says when it has begun, and ends when it is let."""
+    """A node that says when it has begun, and ends when the test opens it."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -148,7 +148,8 @@ def test_no_more_runs_are_under_way_than_may_be(blocking_node: BlockingNode) -> 
 @pytest.mark.parametrize("limit", [2, {"a": 2, "b": 2}])
 def test_no_graph_has_more_runs_under_way_than_it_may(limit: Any) -> None:
     """H1: and none waits for another's."""
-    store, blocking_nodes = MemoryStore(), {"a": BlockingNode(), "b": BlockingNode()}
+    store = MemoryStore()
+    blocking_nodes = {"a": BlockingNode(), "b": BlockingNode()}
     graphs = [one(blocking_nodes[name], name=name).compile(store=store) for name in blocking_nodes]
     runs = [graphs[0].start() for _ in range(6)] + [graphs[1].start() for _ in range(3)]
     with supervise(store, graphs, per_graph=limit, poll=0.02):
@@ -166,10 +167,8 @@ def test_no_graph_has_more_runs_under_way_than_it_may(limit: Any) -> None:
 def test_a_graph_with_many_runs_does_not_starve_another(blocking_node: BlockingNode) -> None:
     """H1: of those that are as urgent, each graph has its turn."""
     store = MemoryStore()
-    many, few = (
-        one(blocking_node, name="many").compile(store=store),
-        one(blocking_node, name="few").compile(store=store),
-    )
+    many = one(blocking_node, name="many").compile(store=store)
+    few = one(blocking_node, name="few").compile(store=store)
     for number in range(50):
         many.start(run_id=f"many-{number}")
     few.start(run_id="few")
@@ -194,10 +193,11 @@ def test_an_urgent_run_overtakes_those_that_wait(blocking_node: BlockingNode) ->
     assert first.status == "completed"
 
 
-def test_a_run_of_an_unknown_graph_is_left_alone_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_of_an_unknown_graph_is_skipped_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     """H1: nothing of it is touched."""
     store = MemoryStore()
-    known, unknown = one(hello).compile(store=store), one(hello, name="strange").compile(store=store)
+    known = one(hello).compile(store=store)
+    unknown = one(hello, name="strange").compile(store=store)
     strange = unknown.start()
     before = store.read(strange.id)
     with supervise(store, [known], poll=0.02) as supervisor:
@@ -208,22 +208,22 @@ def test_a_run_of_an_unknown_graph_is_left_alone_and_reported(caplog: pytest.Log
     assert sum(strange.id in record.message for record in caplog.records) == 1
 
 
-def test_a_run_whose_graph_has_changed_too_much_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """H1: it stands at a node that is gone; it is told once, stays as it is, and others go on."""
+def test_a_run_whose_graph_has_changed_too_much_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """H1: its node was removed; that is logged once, the run stays as it is, and others continue."""
     store = MemoryStore()
     old = StateGraph(name="g").add_node("gone").add_node("a").add_edge("gone", "a")
     old.set_entry_point("gone").set_finish_point("a").compile(store=store)
-    lost = old.start()
+    outdated = old.start()
     new = StateGraph(name="g").add_node("a").set_entry_point("a").set_finish_point("a").compile(store=store)
     with supervise(store, [new], poll=0.02) as supervisor:
-        until(lambda: lost.id in supervisor.skipped)
-        assert "'gone', which is no longer in the graph" in supervisor.skipped[lost.id]
+        until(lambda: outdated.id in supervisor.skipped)
+        assert "'gone', which is no longer in the graph" in supervisor.skipped[outdated.id]
         new.start().result(SOON)
-        head = store.head(lost.id)
+        head = store.head(outdated.id)
         assert (head.status, head.holder, head.crashes) == ("running", None, 0)
     with supervise(store, [old], poll=0.02):
-        lost.wait(SOON)
-    assert lost.status == "completed"
+        outdated.wait(SOON)
+    assert outdated.status == "completed"
 
 
 def test_a_node_that_raises_fails_its_run_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
@@ -236,7 +236,8 @@ def test_a_node_that_raises_fails_its_run_and_nothing_else(caplog: pytest.LogCap
 
     store = MemoryStore()
     graph = one(node).compile(store=store)
-    bad, good = graph.start({"bad": True}), graph.start()
+    bad = graph.start({"bad": True})
+    good = graph.start()
     with supervise(store, [graph], poll=0.02):
         assert bad.wait(SOON).reason == "ValueError: no"
         assert good.wait(SOON).status == "completed"
@@ -244,8 +245,8 @@ def test_a_node_that_raises_fails_its_run_and_nothing_else(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("sort", ["sync", "async", "branch"])
-def test_a_node_that_would_end_the_process_is_left_alone(sort: str, caplog: pytest.LogCaptureFixture) -> None:
-    """H1: it isn't taken on again at once, the supervisor lives on, and a sweep comes to an end."""
+def test_a_node_that_would_end_the_process_is_skipped(sort: str, caplog: pytest.LogCaptureFixture) -> None:
+    """H1: it isn't resumed again at once, the supervisor continues, and a drain ends."""
     calls: list[int] = []
 
     def node(state: State) -> None:
@@ -276,7 +277,7 @@ def test_a_node_that_would_end_the_process_is_left_alone(sort: str, caplog: pyte
     assert store.head(bad.id).holder is None
 
 
-def test_a_stop_lets_running_nodes_finish_and_others_go_on(blocking_node: BlockingNode) -> None:
+def test_a_stop_lets_running_nodes_finish_and_another_supervisor_resume(blocking_node: BlockingNode) -> None:
     """H1: what is done is saved, the lease is given back, and nothing more is begun."""
     store = MemoryStore()
     graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=blocking_node)
@@ -300,7 +301,7 @@ def test_a_stop_lets_running_nodes_finish_and_others_go_on(blocking_node: Blocki
 
 
 def test_a_stop_does_not_wait_for_ever(blocking_node: BlockingNode, caplog: pytest.LogCaptureFixture) -> None:
-    """H1: after the grace the lease is given back at once; what the node then comes to isn't taken."""
+    """H1: after the grace the lease is released at once; the late result of the node isn't saved."""
     store = MemoryStore()
     graph = one(blocking_node).compile(store=store)
     run = graph.start()
@@ -319,7 +320,8 @@ def test_a_stop_does_not_wait_for_ever(blocking_node: BlockingNode, caplog: pyte
 
 def test_a_stop_while_a_run_pauses_leaves_it_paused() -> None:
     """H1, G12: it isn't cancelled, and its question stands."""
-    asked, go = threading.Event(), threading.Event()
+    asked = threading.Event()
+    go = threading.Event()
 
     def node(state: State) -> dict[str, Any]:
         asked.set()
@@ -428,8 +430,9 @@ def test_a_cancel_is_not_lost_when_the_supervisor_stops(
 
 
 def test_runs_wait_while_the_store_is_away(caplog: pytest.LogCaptureFixture) -> None:
-    """H1: a save that can't be made is made when it can; nothing is called twice, and nothing is lost."""
-    store, calls = Moody(), list[str]()
+    """H1: a save that fails is repeated until it succeeds; no node is called twice, and no result is missing."""
+    store = Moody()
+    calls = list[str]()
 
     def first(state: State) -> dict[str, Any]:
         calls.append("first")
@@ -461,7 +464,7 @@ def test_a_supervisor_looks_again_when_the_store_is_back(caplog: pytest.LogCaptu
 
 
 def test_a_stop_while_the_store_is_away_ends(caplog: pytest.LogCaptureFixture) -> None:
-    """H1: the run isn't failed by that. Its lease can't be given back, but a resume here knows that nobody has it."""
+    """H1: the run doesn't fail. Its lease can't be released, but a resume here knows that no run uses it."""
     store = Moody()
 
     def first(state: State) -> dict[str, Any]:
@@ -482,9 +485,10 @@ def test_a_stop_while_the_store_is_away_ends(caplog: pytest.LogCaptureFixture) -
     assert graph.resume(run.id)["log"] == ["first", "hello"]
 
 
-def test_a_graph_that_goes_on_without_saving_does_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_graph_that_tolerates_failed_saves_continues(caplog: pytest.LogCaptureFixture) -> None:
     """H1: `on_save_error="continue"` counts for a supervised run, too."""
-    store, calls = Moody(), list[int]()
+    store = Moody()
+    calls = list[int]()
 
     def first(state: State) -> dict[str, Any]:
         store.away = True
@@ -537,11 +541,13 @@ def test_an_idle_supervisor_costs_one_small_query_a_look() -> None:
 
 
 def test_an_idle_supervisor_finds_what_another_process_queued(tmp_path: Path) -> None:
-    """H1: by looking, as nobody nudges it: two stores of one file."""
+    """H1: by polling, without a nudge: two stores of one file."""
     from limpet.stores.sqlite.store import SQLiteStore
 
-    here, there = SQLiteStore(tmp_path / "runs.db"), SQLiteStore(tmp_path / "runs.db")
-    graph, elsewhere = one(hello).compile(store=here), one(hello).compile(store=there)
+    here = SQLiteStore(tmp_path / "runs.db")
+    there = SQLiteStore(tmp_path / "runs.db")
+    graph = one(hello).compile(store=here)
+    elsewhere = one(hello).compile(store=there)
     with supervise(here, [graph], poll=0.02):
         assert elsewhere.start().result(SOON)["log"] == ["hello"]
 
@@ -600,19 +606,19 @@ def test_graphs_are_found_by_reference(tmp_path: Path, monkeypatch: pytest.Monke
         "their_graphs": "isn't a reference to a graph",
         "their_graphs:insid": "did you mean 'inside'",
         "their_graphs:broken": "isn't a graph",
-        "nobody_has_this:graph": "can't import 'nobody_has_this'",
+        "no_such_module:graph": "can't import 'no_such_module'",
         ":graph": "isn't a reference to a graph",
     }.items():
         with pytest.raises(DefinitionError, match=what):
             GraphCatalog([reference])
 
 
-def test_a_reference_that_leads_nowhere_leaves_its_runs_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reference_that_leads_nowhere_skips_its_runs(caplog: pytest.LogCaptureFixture) -> None:
     """H1: until it does; also one that leads to a graph of another name."""
     store = MemoryStore()
     graph = one(hello).compile(store=store)
     run = graph.start()
-    with supervise(store, {"one": "nobody_has_this:graph"}, poll=0.02) as supervisor:
+    with supervise(store, {"one": "no_such_module:graph"}, poll=0.02) as supervisor:
         until(lambda: run.id in supervisor.skipped)
         assert "can't import" in supervisor.skipped[run.id]
     assert store.head(run.id).crashes == 0
@@ -635,7 +641,7 @@ def test_registered_graphs_are_known_to_all(monkeypatch: pytest.MonkeyPatch) -> 
         assert graph.start().wait(SOON).status == "completed"
 
 
-def test_a_workflow_is_supervised_beside_a_graph() -> None:
+def test_one_supervisor_resumes_workflows_and_graphs() -> None:
     """H1."""
     store = MemoryStore()
     flow = Workflow("flow").add_task("a", lambda: 1).add_task("b", lambda a: a + 1, depends_on=["a"])
@@ -649,29 +655,40 @@ def test_a_workflow_is_supervised_beside_a_graph() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"lease": 0}, {"lease": -1}, {"poll": 0}, {"patience": -1}, {"grace": -1}, {"max_crashes": 0},
-        {"max_crashes": 1.5}, {"concurrency": 0}, {"concurrency": 1.5}, {"per_graph": 0}, {"per_graph": {"one": 0}},
+        {"lease": 0},
+        {"lease": -1},
+        {"poll": 0},
+        {"patience": -1},
+        {"grace": -1},
+        {"max_crashes": 0},
+        {"max_crashes": 1.5},
+        {"concurrency": 0},
+        {"concurrency": 1.5},
+        {"per_graph": 0},
+        {"per_graph": {"one": 0}},
     ],
-)  # fmt: skip
-def test_habits_that_nobody_can_have_are_refused(wrong: dict[str, Any]) -> None:
+)
+def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     """H1."""
     with pytest.raises(UsageError):
         supervise(MemoryStore(), [one(hello)], **wrong)
 
 
 @pytest.mark.parametrize("graphs", ["one", 5, [5], [None]])
-def test_what_is_no_graph_is_refused(graphs: Any) -> None:
+def test_objects_that_are_not_graphs_are_refused(graphs: Any) -> None:
     """H1."""
     with pytest.raises((UsageError, DefinitionError)):
         supervise(MemoryStore(), graphs)
 
 
 def test_an_async_supervisor_runs_on_the_event_loop() -> None:
-    """H1: async nodes run beside each other there, and sync ones don't block it."""
-    store, where = MemoryStore(), list[bool]()
+    """H1: async nodes run concurrently there, and sync ones don't block it."""
+    store = MemoryStore()
+    where = list[bool]()
 
     async def main() -> None:
-        loop, both = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        both = asyncio.Event()
 
         async def node(state: State) -> dict[str, Any]:
             where.append(asyncio.get_running_loop() is loop)
@@ -680,10 +697,8 @@ def test_an_async_supervisor_runs_on_the_event_loop() -> None:
             await asyncio.wait_for(both.wait(), SOON)
             return {"log": ["async"]}
 
-        anode, sync = (
-            one(node, name="async").compile(store=store),
-            one(hello, name="sync").compile(store=store),
-        )
+        anode = one(node, name="async").compile(store=store)
+        sync = one(hello, name="sync").compile(store=store)
         async with supervise(store, [anode, sync], poll=0.02) as supervisor:
             runs = [await anode.astart() for _ in range(2)] + [await sync.astart()]
             for run in runs:
@@ -700,7 +715,8 @@ def test_an_async_supervisor_stops_gracefully(caplog: pytest.LogCaptureFixture) 
     store = MemoryStore()
 
     async def main() -> None:
-        begun, go = asyncio.Event(), asyncio.Event()
+        begun = asyncio.Event()
+        go = asyncio.Event()
 
         async def first(state: State) -> dict[str, Any]:
             if state.get("bad"):
@@ -726,7 +742,7 @@ def test_an_async_supervisor_stops_gracefully(caplog: pytest.LogCaptureFixture) 
 
 
 def test_an_interrupt_is_not_approved_by_a_supervisor() -> None:
-    """G12: it waits for somebody, whoever supervises."""
+    """G12: it waits for an answer, not for a supervisor."""
     store = MemoryStore()
     graph = one(hello).compile(store=store, interrupt_before=["node"])
     run = graph.start()
@@ -778,7 +794,8 @@ def test_a_stop_while_a_node_waits_for_the_store_does_not_fail_it(
     sort: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """H1: the run is left to others, with what the node wanted kept if that can be saved by then."""
-    store, effects = Returning(), list[str]()
+    store = Returning()
+    effects = list[str]()
 
     def effect() -> str:
         effects.append("paid")
@@ -832,7 +849,8 @@ def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(blocking_no
     store = MemoryStore()
 
     async def main() -> None:
-        blocked, free = one(blocking_node, name="blocked").compile(store=store), asyncio.Event()
+        blocked = one(blocking_node, name="blocked").compile(store=store)
+        free = asyncio.Event()
 
         async def node(state: State) -> None:
             free.set()
@@ -850,8 +868,8 @@ def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(blocking_no
     asyncio.run(main())
 
 
-def test_a_lost_run_whose_lease_has_run_out_is_gone_on_with_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """H1: it is known to be lost, and due as well; a sweep waits until it is through with it."""
+def test_an_orphan_whose_lease_has_expired_is_resumed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H1: it is listed as an orphan, and as due as well; a drain waits until it is done."""
     from limpet.engine.supervisor import orphans
     from limpet.testing.conformance.store_calls import ManualClock
 
@@ -862,7 +880,7 @@ def test_a_lost_run_whose_lease_has_run_out_is_gone_on_with_once(monkeypatch: py
 
     def work(state: State) -> dict[str, Any]:
         calls.append(state.run_id)
-        threading.Event().wait(0.05)  # longer than it takes to find that somebody else was quicker
+        threading.Event().wait(0.05)  # longer than it takes to find that another process has claimed it
         return {"done": True}
 
     graph = StateGraph(name="g").add_node("work", run=work).set_entry_point("work").set_finish_point("work")

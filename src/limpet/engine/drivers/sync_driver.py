@@ -28,8 +28,8 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
     stop = session.stop
     outer_task = CURRENT.get()
     threads = DriverThreads(session)
-    # Each step passes here several times, so the commands are told apart by type, the most frequent first: `is` costs
-    # a fraction of `isinstance` or `match`.
+    # Each step passes here several times, so the commands are distinguished by type, the most frequent first: `is`
+    # costs a fraction of `isinstance` or `match`.
     try:
         command: Command = next(loop)
         while True:
