@@ -34,7 +34,7 @@ from limpet.engine.operations.run_info import run_info
 from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions import session
 from limpet.engine.sessions import start as creation
-from limpet.engine.supervisor import orphans, skipped_runs, watch_loop
+from limpet.engine.supervisor import orphans, run_resumer, watch_loop
 from limpet.errors import AnswerRefused, Conflict, RunNotFound, StoreUnavailable, UsageError
 from limpet.journal.reader import read_progress
 from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, RunHead
@@ -361,7 +361,7 @@ def simulated() -> Iterator[None]:
         (orphans, "is_dead", lambda name: world().known_dead.get(name, False)),
         (orphans, "this_process", lambda: world().who),
         (orphans, "monotonic", lambda: world().clock.now),
-        (skipped_runs, "monotonic", lambda: world().clock.now),
+        (run_resumer, "monotonic", lambda: world().clock.now),
         (watch_loop, "monotonic", lambda: world().clock.now),
         (creation, "this_process", lambda: world().who),
         (creation, "time", lambda: world().now_here()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Protocol
 from weakref import WeakSet
@@ -46,6 +47,8 @@ class FakeClock:
         self._change = threading.Condition()
         self._watchers: WeakSet[ClockWatcher] = WeakSet()
         self.auto = auto
+        self.on_skip: Callable[[], None] | None = None
+        """Called when time was skipped, before any run sees the new time."""
 
     def __call__(self) -> float:
         """The time, in seconds since the epoch."""
@@ -78,7 +81,8 @@ class FakeClock:
         with self._change:
             if moment > self._now:
                 self._now = moment
-                self.skipped()
+                if self.on_skip is not None:
+                    self.on_skip()
             self._change.notify_all()
         for watcher in list(self._watchers):
             watcher.nudge()
@@ -87,9 +91,6 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Let so many seconds pass. The conformance suite of stores calls it."""
         self.skip(seconds)
-
-    def skipped(self) -> None:
-        """Called when time was skipped. Does nothing; subclasses may override it."""
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
         """Return when so many seconds have passed by this clock, or `stop` is set. Runs that sleep call it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
 
 from limpet.engine.drivers.sync_driver import drive
 from limpet.engine.leases.lease_client import client_for
@@ -17,7 +18,6 @@ from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import OrphanFinder
 from limpet.engine.supervisor.run_picker import RunPicker
-from limpet.engine.supervisor.skipped_runs import SkippedRuns
 from limpet.errors import (
     AlreadyCompleted,
     Conflict,
@@ -33,6 +33,8 @@ from limpet.observe.hub import Emit, both
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+RETRY_INTERVAL = 60.0
+"""Seconds until a run that couldn't be resumed is tried again."""
 STORE_RETRY_LIMIT = 10.0
 """Seconds, at most, between two tries to reach a store that is unavailable."""
 NODE_EXCEPTIONS = (Exception, SystemExit, KeyboardInterrupt)
@@ -179,15 +181,65 @@ class RunResumer:
         """A graph, with the settings by which it runs on this store."""
         if name not in self._compiled:
             compiled = self._catalog.graph(name).compiled()
+            on_save_error = compiled.on_save_error
+            # A worker waits for a store that is unavailable: failing its runs would help no caller.
+            if on_save_error == "fail":
+                on_save_error = "wait"
             self._compiled[name] = compiled._replace(
                 client=client_for(self._store, self._options.lease),
                 interval=compiled.interval or 1,
                 checkpointer=None,
                 scratch_store=False,
-                on_save_error="continue" if compiled.on_save_error == "continue" else "wait",
+                on_save_error=on_save_error,
                 emit=both(compiled.emit, self._emit),
             )
         return self._compiled[name]
+
+
+class SkippedRun(NamedTuple):
+    """Why a run is skipped, and until when by the monotonic clock."""
+
+    reason: str
+    until: float
+
+
+class SkippedRuns:
+    """The skipped runs, by id. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, SkippedRun] = {}
+        self._lock = threading.Lock()
+
+    def reasons(self) -> dict[str, str]:
+        """Why each run is skipped, by run id."""
+        with self._lock:
+            return {run_id: skipped.reason for run_id, skipped in self._runs.items()}
+
+    def run_ids(self) -> set[str]:
+        """The ids of the runs that are skipped now."""
+        now = monotonic()
+        with self._lock:
+            # A run is remembered for a while after its time is up: if it fails again for the same reason, that isn't
+            # logged again.
+            self._runs = {
+                run_id: skipped
+                for run_id, skipped in self._runs.items()
+                if skipped.until > now - RETRY_INTERVAL
+            }
+            return {run_id for run_id, skipped in self._runs.items() if skipped.until > now}
+
+    def skip(self, run_id: str, reason: str, seconds: float = RETRY_INTERVAL) -> None:
+        """Skip a run for so many seconds, and log a reason that is new."""
+        with self._lock:
+            before = self._runs.get(run_id)
+            self._runs[run_id] = SkippedRun(reason, monotonic() + seconds)
+        if before is None or before.reason != reason:
+            log().warning("run %s is skipped: %s", run_id, reason)
+
+    def forget(self, run_id: str) -> None:
+        """A run that was skipped is resumed."""
+        with self._lock:
+            self._runs.pop(run_id, None)
 
 
 def _drive_to_stop(session: Session) -> Verdict:

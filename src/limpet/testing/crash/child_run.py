@@ -21,7 +21,7 @@ from limpet.journal.store import COMPLETED, PAUSED, RUNNING, RunHead
 from limpet.testing import effects
 from limpet.testing.answers import Script, aresume_to_end, resume_arguments, resume_to_end
 from limpet.testing.crash.graph_source import GraphSource, build, load
-from limpet.testing.crash.watched_process import SharedClock, WatchedProcess, WatchedStore
+from limpet.testing.crash.watched_process import WatchedProcess, WatchedStore, clock_of_run
 
 RUN_ID = "matrix"
 LEASE = 60.0
@@ -53,7 +53,7 @@ def run_graph(
     process = WatchedProcess(log, point, delay)
     os.environ[effects.FILE] = log
     effects.ON_RECORD[:] = [process.effect]
-    store = WatchedStore(Path(database), level="process", clock=SharedClock(process))
+    store = WatchedStore(Path(database), level="process", clock=clock_of_run(process))
     store.process = process
     graph = WatchedGraph(build(load(source), store, str(source)), store)
     script = Script(given.answers, process.earlier_answers(), process.note_answer)
@@ -143,7 +143,7 @@ def _recover(graph: WatchedGraph, script: Script, store: WatchedStore) -> None:
                 f"{supervisor.skipped or run_info(head).reason}"
             )
         else:
-            store.clock.skip_to(head.due or 0.0)  # type: ignore[attr-defined]  # a SharedClock
+            store.clock.skip_to(head.due or 0.0)  # type: ignore[attr-defined]  # a FakeClock
     raise RuntimeError(f"the run hasn't ended after {MAX_SWEEPS} sweeps of a supervisor")
 
 

@@ -199,15 +199,11 @@ class WatchedStore(SQLiteStore):
         return outcomes
 
 
-class SharedClock(FakeClock):
+def clock_of_run(process: WatchedProcess) -> FakeClock:
     """A clock that skips by itself, and starts with the time at which the process before ended."""
-
-    def __init__(self, process: WatchedProcess) -> None:
-        super().__init__(process.start_time(), auto=True)
-        self._process = process
-
-    def skipped(self) -> None:
-        self._process.note("clock", now=self())
+    clock = FakeClock(process.start_time(), auto=True)
+    clock.on_skip = lambda: process.note("clock", now=clock())
+    return clock
 
 
 def read_log(path: str) -> list[dict[str, Any]]:
