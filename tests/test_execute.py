@@ -458,7 +458,7 @@ def test_a_run_that_stands_at_a_node_that_is_gone_says_so() -> None:
     nodes.once["n3"] = throw(ValueError())
     with pytest.raises(ExecutionError):
         line(3, nodes).compile(store=store).execute({}, run_id="r")
-    with pytest.raises(DefinitionError, match="stands at node 'n3', which is no longer in the graph"):
+    with pytest.raises(DefinitionError, match="is at node 'n3', which is no longer in the graph"):
         line(2, nodes).compile(store=store).resume("r")
     assert line(3, nodes).compile(store=store).resume("r")["path"] == names(1, 2, 3)
 

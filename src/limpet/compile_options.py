@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from limpet.defaults import LEASE, MAX_CONCURRENCY
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.sessions.session import CompiledGraph, OnSaveError
+from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError
 from limpet.graphs.config import CheckpointConfig

@@ -15,8 +15,9 @@ from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations.run_info import RunInfo
 from limpet.engine.operations.stored_state import Difference
 from limpet.engine.sessions.checkpoint_refs import run_of
-from limpet.engine.sessions.resume import recall, resume
-from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.resume import resume, resume_checkpoint
+from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.start import check_id, enqueue, start
 from limpet.errors import UsageError
 from limpet.graphs.state import State, new_id
@@ -424,7 +425,7 @@ class GraphMethods(ABC, Generic[S]):
         if run_id is not None:
             raise UsageError("a checkpoint belongs to its run: give checkpoint= or run_id=, not both")
         given = ResumeInput(NOT_GIVEN if input is None else input, config=config)
-        return run_of(checkpoint), lambda: recall(compiled, checkpoint, given, stream)
+        return run_of(checkpoint), lambda: resume_checkpoint(compiled, checkpoint, given, stream)
 
     def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
         compiled = self.compiled()

@@ -80,7 +80,7 @@ class OpenedRun(Generic[S]):
         session = self._slot.session
         if session is None:
             raise UsageError(f"run {self.id!r} has not begun")
-        state = session.core.state
+        state = session.lifecycle.state
         if self._slot.verdict is None:
             # Nodes still change the state, so the caller gets values that share nothing with it.
             return cast(S, detached(state))

@@ -18,7 +18,7 @@ from limpet.engine.operations.stored_state import (
     progress_of,
     secrets_of,
 )
-from limpet.engine.sessions.session import CompiledGraph
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import UsageError
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint

@@ -10,8 +10,9 @@ from limpet.compile_options import CompileOptions, read_encryption, resolve_obse
 from limpet.defaults import LEASE, MAX_CONCURRENCY, MAX_ITERATIONS
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import run_of
-from limpet.engine.sessions.resume import recall
-from limpet.engine.sessions.session import CompiledGraph, OnSaveError, Session
+from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError
+from limpet.engine.sessions.resume import resume_checkpoint
+from limpet.engine.sessions.session import Session
 from limpet.errors import UsageError
 from limpet.graph_methods import GraphMethods
 from limpet.graphs.builder import GraphBuilder, stop_names
@@ -216,7 +217,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
     ) -> Callable[[], Session]:
         compiled = self.compiled()
         given = ResumeInput(update=state_update, config=config)
-        return lambda: recall(compiled, path, given, stream=False, file=True)
+        return lambda: resume_checkpoint(compiled, path, given, stream=False, is_file=True)
 
     def _compile(self) -> CompiledGraph:
         return self._options.compiled(self.freeze(*self._interrupts), self._observers)

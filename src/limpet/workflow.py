@@ -14,8 +14,9 @@ from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.operations.workflow_checkpoints import WorkflowCheckpoint
 from limpet.engine.sessions.checkpoint_refs import check_step, located, run_of
 from limpet.engine.sessions.compatibility import workflows_in
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume
-from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.sessions.session import Session
 from limpet.errors import DefinitionError, did_you_mean
 from limpet.graph_methods import Config, GraphMethods, resume_input
 from limpet.graphs.plan import Plan

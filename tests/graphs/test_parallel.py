@@ -1706,11 +1706,11 @@ def test_a_run_whose_branch_is_no_longer_in_the_graph_says_so(store: Any) -> Non
     """F12, F10: rather than forget it."""
     graph = fan({"a": [None, None], "b": None}).compile(store=store, interrupt_before=["a2"])
     run = graph.invoke({}).wait()
-    with pytest.raises(DefinitionError, match="stands at node 'a/a2', which is no longer in the graph"):
+    with pytest.raises(DefinitionError, match="is at node 'a/a2', which is no longer in the graph"):
         fan({"a": None, "b": None}).compile(store=store).resume(run.id)
     alone = StateGraph(name="fan").add_node("src").add_node("join").add_edge("src", "join")
     alone.set_entry_point("src").set_finish_point("join").compile(store=store)
-    with pytest.raises(DefinitionError, match="in branches that node 'src' doesn't open any more"):
+    with pytest.raises(DefinitionError, match="in branches that node 'src' no longer opens"):
         alone.resume(run.id)
     assert graph.resume(run.id)["results"] == [{}, {}]
 

@@ -163,7 +163,7 @@ class ModelBench:
     def opened_session(self, session: Session) -> None:
         """A session was opened: have it live by our clock and chance."""
         self.session = session
-        context = session.core.context
+        context = session.lifecycle.context
         context.clocks = context.clocks._replace(now=CLOCK, random=lambda: 0.75)
 
     def begin_life(self) -> None:
@@ -259,7 +259,7 @@ class ModelBench:
             return Signalled(self.run_id, "cancel")
         refusal = self.session.write(commit)
         self.check_nothing_wrong()
-        return self.session.settle(commit, refusal)  # type: ignore[return-value]  # there is no checkpointer
+        return self.session.finish_commit(commit, refusal)  # type: ignore[return-value]  # there is no checkpointer
 
     # What may happen at any point
 

@@ -33,8 +33,8 @@ from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations.fork import fork
 from limpet.engine.operations.rollback import rollback
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume
-from limpet.engine.sessions.session import CompiledGraph
 from limpet.engine.sessions.start import start
 from limpet.errors import ExecutionError, StoreUnavailable
 from limpet.graphs.builder import GraphBuilder

@@ -28,8 +28,9 @@ from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.node_context import NodeContext, pause
 from limpet.engine.node_context.questions import ResumeInput
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume
-from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.start import new_run
 from limpet.errors import Conflict, ExecutionError, StoreUnavailable
 from limpet.graphs.builder import GraphBuilder
@@ -621,7 +622,7 @@ class Bench:
         compiled = CompiledGraph(plan, CLIENT, self.interval, True, self._emit if self.watched else None)
         brought = ResumeInput(answers=deepcopy(reply.answers), update=deepcopy(reply.update))
         session: Session = resume(compiled, self.run_id, brought, None, self.stream)
-        self.core, self.writer, self.stop = session.core, session.writer, session.stop
+        self.core, self.writer, self.stop = session.lifecycle, session.writer, session.stop
         assert self.core is not None
         context = self.core.context
         context.clocks = context.clocks._replace(now=CLOCK, random=lambda: CHANCE)

@@ -887,7 +887,7 @@ class Bench(ModelBench):
         loaded = self.workflow.checkpoint(checkpoint_id)
         assert loaded.checkpoint_id == checkpoint_id
         assert self.session is not None
-        now = told_apart(self.session.core.state)
+        now = told_apart(self.session.lifecycle.state)
         assert told_apart(loaded.state) == now
         loaded.state.check()
         self.emitted[checkpoint_id] = now
@@ -905,12 +905,12 @@ class Bench(ModelBench):
         self.verdicts.append(verdict.status)
         assert self.session is not None
         if verdict.status == COMPLETED:
-            self._compare(self.session.core.state, self.expected.state)
-            saved = self.session.core.state.checkpoint_id  # type: ignore[attr-defined]
+            self._compare(self.session.lifecycle.state, self.expected.state)
+            saved = self.session.lifecycle.state.checkpoint_id  # type: ignore[attr-defined]
             assert self.tolerant or saved is not None
             if saved is not None and not self.gap:
                 loaded = self.workflow.checkpoint(saved).state
-                assert told_apart(loaded) == told_apart(self.session.core.state)
+                assert told_apart(loaded) == told_apart(self.session.lifecycle.state)
         if self.troubled:
             if not self.tolerant:
                 assert isinstance(verdict.error, ExecutionError)

@@ -140,7 +140,7 @@ class Drive:
         return [*found, (None, Cancelled())] if self.session.stop.asked else found
 
     def _commit(self, commit: Commit) -> Any:
-        answer: Any = self.session.stopped(commit) if self.session.stop.asked else None
+        answer: Any = self.session.refuse_if_stopping(commit) if self.session.stop.asked else None
         if answer is not None:
             return answer
         answer = self.sim.write(self.session, commit)
@@ -151,7 +151,7 @@ class Drive:
             saved = record.fence > writer.fence or record.sequence == writer.sequence
             self.sim.check(saved and not writer.pending, "a save was reported that wasn't made")
         if answer is not None or commit.status is not None:
-            answer = self.session.settle(commit, answer)
+            answer = self.session.finish_commit(commit, answer)
         return answer
 
 

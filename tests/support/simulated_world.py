@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.session import Session
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.errors import StoreUnavailable
 from limpet.journal.store import FAILED, Commit, Lease, NewRun, OnSignal, RunFilter, RunHead, Tail

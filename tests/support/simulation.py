@@ -368,7 +368,7 @@ def simulated() -> Iterator[None]:
         (entry, "time", lambda: world().now_here()),
         (session, "time", lambda: world().now_here()),
         (session, "sleep", lambda seconds: world().idle(seconds)),
-        (session, "_chance", lambda: world().dice.random()),
+        (session, "_random", lambda: world().dice.random()),
     ]
     before = [getattr(module, name) for module, name, _ in patches]
     logging.disable(logging.CRITICAL)

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from limpet.defaults import LEASE
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.sessions.session import CompiledGraph
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.supervisor.catalog import find_graph
 from limpet.errors import DefinitionError, LimpetError, StoreUnavailable, UsageError, did_you_mean
 from limpet.graph_methods import GraphMethods

@@ -317,6 +317,6 @@ def test_a_checkpoint_that_is_not_the_newest_any_more_is_refused() -> None:
     graph = graph_of(Ran()).compile(store="memory://", interrupt_before=["review", "publish"])
     (first,) = graph.invoke({}, run_id="r")
     (second,) = graph.invoke(None, checkpoint=first["checkpoint_path"])
-    with pytest.raises(Conflict, match=r"step 1 is not its newest any more.*fork\('r', step=1\)"):
+    with pytest.raises(Conflict, match=r"step 1 is no longer its newest.*fork\('r', step=1\)"):
         list(graph.invoke(None, checkpoint=first["checkpoint_path"]))
     assert types(list(graph.invoke(None, checkpoint=second["checkpoint_path"]))) == ["final"]

@@ -257,7 +257,7 @@ def crashes_too_often(store: RecordingStore) -> None:
         graph.start({}, run_id="crashes")
     crash_at_claim(store, "crashes", 3)
     with store.during(QUARANTINE), pytest.raises(RunQuarantined):
-        resume_when_due(graph, "crashes", most_crashes=3)
+        resume_when_due(graph, "crashes", max_crashes=3)
 
 
 def crashes_too_often_when_resumed(store: RecordingStore) -> None:
@@ -266,7 +266,7 @@ def crashes_too_often_when_resumed(store: RecordingStore) -> None:
     store.manual.advance(AN_HOUR)
     crash_at_claim(store, "crashes", 3)
     with store.during(QUARANTINE), pytest.raises(RunQuarantined):
-        resume_when_due(graph, "crashes", most_crashes=3)
+        resume_when_due(graph, "crashes", max_crashes=3)
 
 
 SCENARIOS = [

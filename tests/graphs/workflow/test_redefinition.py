@@ -647,7 +647,7 @@ def test_the_question_of_a_task_that_is_gone_or_changed_is_no_longer_open() -> N
     """D7, D11: an answer to it is refused; a changed task asks again, and waits."""
     store, calls = at_c("paused")
     made = edited(store, calls, EDITS["dependency of the failed one"][0], on_mismatch="warn")
-    with pytest.raises(UsageError, match="is gone, as the task that asked it has changed"):
+    with pytest.raises(UsageError, match="no longer exists, as the task that asked it has changed"):
         made.resume("r", answers={"c:3.1:1": 1})
     with pytest.raises(RunPaused) as caught:
         made.resume("r")

@@ -258,7 +258,7 @@ def test_a_checkpoint_saved_by_hand_runs_its_node(checkpointer: Checkpointer) ->
 def test_a_checkpoint_of_a_node_that_is_gone_says_so(checkpointer: Checkpointer) -> None:
     """F10, F11: it names the node."""
     reference = checkpointer.save({}, "vanished", {})
-    with pytest.raises(DefinitionError, match="stands at node 'vanished', which is no longer in the graph"):
+    with pytest.raises(DefinitionError, match="is at node 'vanished', which is no longer in the graph"):
         list(build(checkpointer, Ran()).invoke(None, checkpoint=reference))
 
 

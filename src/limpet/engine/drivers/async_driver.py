@@ -40,9 +40,11 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                 answer = await call_on_loop(session.stop, command)
             elif type(command) is Commit:
                 if session.stop.asked:
-                    answer = session.stopped(command)
+                    answer = session.refuse_if_stopping(command)
                 if answer is None:
-                    answer = session.settle(command, await commit(session, command, node_tasks, outcomes))
+                    answer = session.finish_commit(
+                        command, await commit(session, command, node_tasks, outcomes)
+                    )
             elif type(command) is Report:
                 # The caller that iterates the run isn't inside its node.
                 CURRENT.set(outer_task)
@@ -52,7 +54,7 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
             elif type(command) is Begin:
                 await node_tasks.start(command.tasks)
             elif type(command) is Gather:
-                answer = await node_tasks.gather(session.at_most(command.seconds))
+                answer = await node_tasks.gather(session.limit_wait(command.seconds))
             else:
                 assert type(command) is Wait
                 answer = await sleep(session, command.seconds)
@@ -76,14 +78,12 @@ async def commit(
     assert client is not None
     if client.store.abilities.level == "memory":
         return session.write(commit)
-    if (refusal := session.resting(commit)) is not None:
+    if (refusal := session.skip_save(commit)) is not None:
         return refusal
     refusal = await _write(session, client, commit, node_tasks, outcomes)
-    if refusal is not None and session.compiled.on_save_error == "wait":
-        return await asyncio.to_thread(session.persist, commit, refusal)
-    if refusal is None or session.compiled.on_save_error != "continue":
+    if refusal is None or session.compiled.on_save_error == "fail":
         return refusal
-    return await asyncio.to_thread(session.reconsidered, commit, refusal)
+    return await asyncio.to_thread(session.handle_refusal, commit, refusal)
 
 
 async def _write(
@@ -96,7 +96,7 @@ async def _write(
 
     def on_done(pending: PendingCommit) -> None:
         if pending.outcome is None:
-            session.written(commit)
+            session.acknowledge(commit)
         if nodes_run:
             session.journal_lock.release()
         outcomes.put(written, pending.outcome)
@@ -160,8 +160,8 @@ _commit_outcomes: WeakKeyDictionary[asyncio.AbstractEventLoop, CommitOutcomes] =
 async def sleep(session: Session, seconds: float) -> Cancelled | None:
     """Let time pass, unless the run is asked to stop."""
     stop = session.stop
-    if session.wait is not None:
-        return await _sleep_by_clock(session.wait, stop, seconds)
+    if session.clock_wait is not None:
+        return await _sleep_by_clock(session.clock_wait, stop, seconds)
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
     stop.wake = lambda: loop.call_soon_threadsafe(woken.set)

@@ -46,12 +46,12 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
                     answer = threads.await_node(command, answer)
             elif type(command) is Commit:
                 if stop.asked:
-                    answer = session.stopped(command)
+                    answer = session.refuse_if_stopping(command)
                 if answer is None:
                     answer = session.write(command)
                     # A plain commit that was accepted needs nothing more.
                     if answer is not None or command.status is not None:
-                        answer = session.settle(command, answer)
+                        answer = session.finish_commit(command, answer)
             elif type(command) is Report:
                 # The caller that iterates the run isn't inside its node.
                 CURRENT.set(outer_task)
@@ -61,7 +61,7 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
             elif type(command) is Begin:
                 threads.node_threads.start(command.tasks)
             elif type(command) is Gather:
-                answer = threads.node_threads.gather(session.at_most(command.seconds))
+                answer = threads.node_threads.gather(session.limit_wait(command.seconds))
             else:
                 assert type(command) is Wait
                 answer = sleep(session, command.seconds)
@@ -136,10 +136,10 @@ def sleep(session: Session, seconds: float) -> Cancelled | None:
     stop.wake = woken.set
     # `wake` is set first: a request that is made between the two lines is seen by one of them.
     if not stop.asked:
-        if session.wait is None:
+        if session.clock_wait is None:
             woken.wait(seconds)
         else:
-            session.wait(seconds, woken)
+            session.clock_wait(seconds, woken)
     stop.wake = None
     if stop.asked:
         return Cancelled()

@@ -163,7 +163,9 @@ class LeaseClient:
         self.store = store
         self.ttl = ttl
         self._clock: Callable[[], float] | None = getattr(store, "clock", None)
-        self.wait: Callable[[float, threading.Event], object] | None = getattr(self._clock, "wait", None)
+        self.clock_wait: Callable[[float, threading.Event], object] | None = getattr(
+            self._clock, "wait", None
+        )
         """How to let time pass, if the store's clock is one that tests turn: see `journal.store`."""
         self.reset()
 

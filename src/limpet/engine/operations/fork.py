@@ -8,9 +8,9 @@ from typing import Any
 from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.sessions.compatibility import check_fits
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import merge_update
-from limpet.engine.sessions.session import CompiledGraph
-from limpet.engine.sessions.start import check_id, made_with, new_run
+from limpet.engine.sessions.start import check_id, new_run, run_metadata
 from limpet.graphs.state import new_id
 from limpet.journal.progress import Progress
 from limpet.journal.store import PAUSED, RUNNING
@@ -34,7 +34,7 @@ def fork(
     check_fits(compiled.plan, progress)
     progress.run_id = check_id(new_id() if new_run_id is None else new_run_id)
     progress.parent = f"{run_id}@{progress.step}"
-    progress.meta = made_with(compiled, tags)
+    progress.meta = run_metadata(compiled, tags)
     progress.crashes = 0
     progress.status = PAUSED
     progress.reason = f"forked from {progress.parent}"

@@ -7,7 +7,7 @@ from time import time
 from limpet.engine.operations.fork import forget_stop
 from limpet.engine.operations.stored_state import as_state
 from limpet.engine.sessions.compatibility import check_fits
-from limpet.engine.sessions.session import CompiledGraph
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.graphs.state import State
 from limpet.journal.reader import next_step, progress_at
 from limpet.journal.salvage import salvaged

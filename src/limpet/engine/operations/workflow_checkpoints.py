@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from limpet.engine.operations.stored_state import as_state, checkpoints, progress_of
-from limpet.engine.sessions.session import CompiledGraph
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import MASK, masked
 from limpet.graphs.workflow.dag import layers_of

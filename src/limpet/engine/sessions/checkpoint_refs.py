@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.sessions.session import CompiledGraph
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import RunNotFound, UsageError
 from limpet.graphs.plan import Plan
 from limpet.journal.progress import Progress

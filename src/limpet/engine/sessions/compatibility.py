@@ -1,4 +1,4 @@
-"""Whether a run can be gone on with by the graph as it is now, and what has to be changed for that."""
+"""Whether the graph as it is now can resume a run, and what has to change in the run's progress for that."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 
 from limpet.engine.loop.next_node import plan_of_branches
 from limpet.engine.sessions.session import log
-from limpet.errors import (
-    DefinitionError,
-    UsageError,
-)
+from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.plan import PLANNER, Plan
 from limpet.journal.progress import Progress
 
@@ -19,44 +16,31 @@ if TYPE_CHECKING:
 
 
 def check_fits(plan: Plan, progress: Progress) -> bool:
-    """Raise unless this plan can go on from this progress: the same graph, and the nodes are still there.
+    """Raise unless this plan can resume from this progress: it is the same graph, and has the nodes that it needs.
 
-    Says whether the progress had to be changed for that, as that of a workflow whose tasks have changed is.
+    Returns whether the progress was changed for that, as that of a workflow whose tasks have changed is.
     """
     if progress.graph != plan.name:
         raise UsageError(f"run {progress.run_id!r} belongs to graph {progress.graph!r}, not to {plan.name!r}")
-    if (plan.layers is not None) != (
-        "dag" in progress.state and PLANNER in (progress.node, *progress.visits)
-    ):
+    if (plan.layers is not None) != _is_workflow(progress):
         raise UsageError(f"run {progress.run_id!r} is of another kind of graph than {plan.name!r}")
-    changed = progress.fingerprint != plan.fingerprint
-    refitted = changed and _refitted(plan, progress)
-    missing = _missing(plan, progress, "")
-    if missing:
-        way_out = "put it back, or rollback() to an earlier step"
-        raise DefinitionError(f"run {progress.run_id!r} stands {missing}; {way_out}", plan.name)
-    if changed:
-        if plan.layers is None:
-            log().warning("graph %s has changed since run %s was saved with it", plan.name, progress.run_id)
-        elif refitted:
-            progress.fingerprint = plan.fingerprint
+    if progress.fingerprint == plan.fingerprint:
+        _refuse_missing(plan, progress)
+        return False
+    # First fit the workflows, which may drop tasks that no longer exist. Only then look for what is missing.
+    refitted = _refit_workflows(plan, progress)
+    _refuse_missing(plan, progress)
+    if plan.layers is None:
+        log().warning("graph %s has changed since run %s was saved with it", plan.name, progress.run_id)
+    elif refitted:
+        progress.fingerprint = plan.fingerprint
     return refitted
-
-
-def _refitted(plan: Plan, progress: Progress) -> bool:
-    """Have workflows that have changed, the run's or inside of it, go on as they are now, where that may be."""
-    from limpet.graphs.workflow.redefinition import refit
-
-    changed = [
-        refit(layers, inner, name, place) for layers, inner, name, place in workflows_in(plan, progress)
-    ]
-    return any(changed)
 
 
 def workflows_in(
     plan: Plan, progress: Progress, place: str = ""
 ) -> Iterator[tuple[Layers, Progress, str, str]]:
-    """The workflows that are under way in a run, with how far each has come, its name, and the way to it."""
+    """The unfinished workflows of a run, itself included, with the progress, the name and the place of each."""
     if progress.done:
         return
     if plan.layers is not None:
@@ -69,27 +53,54 @@ def workflows_in(
     except (LookupError, DefinitionError):
         return
     if section.layer is not None:
-        inner = inner._replace(layers=None)  # a task follows no workflow, but may run one
+        # The branches of a layer are tasks. The plan inside of a task isn't the workflow that the task belongs to.
+        inner = inner._replace(layers=None)
     for key, child in section.children.items():
         label = "" if section.inside and place else section.label(key)
         yield from workflows_in(inner, child, "/".join(filter(None, (place, label))))
 
 
-def _missing(plan: Plan, progress: Progress, way: str) -> str:
-    """Where a run, or one of its branches, stands that isn't there any more, in words; empty if all is there."""
+def _is_workflow(progress: Progress) -> bool:
+    return "dag" in progress.state and PLANNER in (progress.node, *progress.visits)
+
+
+def _refit_workflows(plan: Plan, progress: Progress) -> bool:
+    """Have changed workflows, the run's own and those inside of it, resume with their tasks of now.
+
+    Returns whether any has changed. Raises `WorkflowChanged` for one that may not be resumed like that.
+    """
+    from limpet.graphs.workflow.redefinition import refit
+
+    # A list, and not `any(…)` over the generator: all of them have to be refitted, not only the first that changed.
+    changed = [
+        refit(layers, inner, name, place) for layers, inner, name, place in workflows_in(plan, progress)
+    ]
+    return any(changed)
+
+
+def _refuse_missing(plan: Plan, progress: Progress) -> None:
+    missing = _missing(plan, progress, "")
+    if missing:
+        raise DefinitionError(
+            f"run {progress.run_id!r} is {missing}; put it back, or rollback() to an earlier step", plan.name
+        )
+
+
+def _missing(plan: Plan, progress: Progress, path: str) -> str:
+    """Where a run, or one of its branches, is that no longer exists in the graph, in words; empty if all exists."""
     if progress.done:
         return ""
     if progress.node not in plan.nodes:
-        return f"at node {way + progress.node!r}, which is no longer in the graph"
+        return f"at node {path + progress.node!r}, which is no longer in the graph"
     section = progress.section
     if section is None:
         return ""
     try:
         inner, _ = plan_of_branches(plan, progress)
     except LookupError:
-        return f"in branches that node {way + section.source!r} doesn't open any more"
+        return f"in branches that node {path + section.source!r} no longer opens"
     for key, child in section.children.items():
-        missing = _missing(inner, child, f"{way}{section.label(key)}/")
+        missing = _missing(inner, child, f"{path}{section.label(key)}/")
         if missing:
             return missing
     return ""

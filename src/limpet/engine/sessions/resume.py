@@ -1,7 +1,14 @@
-"""The ways into a run: it is started, resumed, or recalled from a checkpoint of a user's own store.
+"""Resume a stored run: claim it, rebuild its progress, store what the caller brings, and open a session.
 
-This is where runs differ: a new one is created, a stored one is claimed and rebuilt. What comes out is a session, and
-the same loop goes on from it.
+The order matters, because the process may crash at any point:
+
+1. *Claim.* From here on no other process writes to the run. If anything below fails, the lease is released.
+2. *Read* the journal from its newest snapshot, and rebuild the run's progress from it.
+3. *Check* before anything is written: is the run still due, does it crash its process too often, can this graph
+   resume it, is it at the step that the caller means?
+4. *Store* answers and updates in one commit, which also makes the run `running`. A crash before this commit leaves
+   the run as it was; a crash after it leaves a run that any process can resume without being given anything again.
+5. *Open* the session. The node loop starts from the progress, as it does for a new run.
 """
 
 from __future__ import annotations
@@ -10,7 +17,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, client_for
 from limpet.engine.loop.next_node import update_for_branch
@@ -18,9 +25,10 @@ from limpet.engine.loop.state_changes import Changes
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import check_step, is_run, located, names_file
 from limpet.engine.sessions.compatibility import check_fits
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.provenance import environment
-from limpet.engine.sessions.session import CompiledGraph, Session
-from limpet.engine.sessions.start import new_run, tell_start
+from limpet.engine.sessions.session import Opening, Session
+from limpet.engine.sessions.start import emit_start, new_run
 from limpet.engine.sessions.user_checkpointer import load_checkpoint
 from limpet.errors import (
     AlreadyCompleted,
@@ -36,79 +44,76 @@ from limpet.graphs.state import State, new_id
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import read_on
-from limpet.journal.store import (
-    COMPLETED,
-    FAILED,
-    RUNNING,
-    OnSignal,
-    RunHead,
-    Tail,
-)
+from limpet.journal.store import COMPLETED, FAILED, RUNNING, OnSignal, RunHead, Tail
 from limpet.journal.waits import FAILED_PHASE
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
-A_MOMENT = 1.0
-"""Seconds by which what is known of the store's clock may be wrong."""
+CLOCK_TOLERANCE = 1.0
+"""Seconds by which this process's idea of the store's clock may be wrong."""
 
 
 def resume(
     compiled: CompiledGraph,
     run_id: str,
     given: ResumeInput,
-    wait: float | None,
-    stream: bool,
+    wait: float | None = None,
+    stream: bool = False,
     step: int | None = None,
+    *,
     patience: float | None = None,
-    most_crashes: int | None = None,
+    max_crashes: int | None = None,
     known: RunHead | None = None,
 ) -> Session:
-    """Open a stored run where it stands, with what `given` brings, which is durable before this returns.
+    """Open a stored run at its position. What `given` brings is durable before this returns.
 
-    `step` says where the caller believes the run to be, `patience` for how long it may wait here, `most_crashes` how
-    often in a row it may have taken its process down, `known` what the store said of it just now. Raises
-    `RunNotFound`, `AlreadyCompleted`, `Conflict`, `AnswerRefused`, `RunPaused` for a question left open,
-    `DamagedRecord`, `UsageError`, `RunQuarantined`.
+    `wait` is how many seconds to wait for another holder, `step` where the caller believes the run to be, `patience`
+    how long the run may sleep in this process, `max_crashes` how often in a row it may have crashed its process,
+    `known` the run's head if the caller has just read it. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`,
+    `AnswerRefused`, `RunPaused` for a question that stays open, `DamagedRecord`, `UsageError`, `RunQuarantined`.
     """
     client = compiled.need_client("resume")
     if known is None:
+        # Before the claim, so that looking at a complete run, which is common, doesn't write to the store.
         refuse_completed(client.head(run_id))
     with client.holding(run_id, wait, known) as held:
         tail = held.read()
-        progress, writer, losses = _reopen(compiled, tail, held, step, given, most_crashes)
-        _bring_in(compiled, progress, writer, given, tail.head.signal is not None, held)
-        fresh = progress.meta.get("queued") and not progress.iterations and progress.section is None
-        session = Session(
-            compiled, progress, writer, held.lease, stream=stream, resumed=not fresh, whole=tail.first,
-            patience=patience, losses=losses,
-        )  # fmt: skip
+        reopened = _reopen(compiled, tail, held, given, step, max_crashes)
+        progress = reopened.progress
+        cancel_requested = tail.head.signal is not None
+        _store_input(compiled, reopened, held, given, cancel_requested)
+        # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
+        is_start = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
+        opening = Opening(stream, not is_start, tail.first, patience, reopened.crashes)
+        session = Session(compiled, progress, reopened.writer, held.lease, opening)
         held.keep()
-    if given.timed and tail.head.signal is not None:
+    if given.timed and cancel_requested:
+        # No user has resumed it since the request to cancel, so the request still holds.
         session.stop.ask()
-    if fresh:
-        tell_start(compiled, run_id)
+    if is_start:
+        emit_start(compiled, run_id)
     elif compiled.emit is not None:
         data = {"run_id": run_id, "node": progress.made_by}
         compiled.emit(events.CHECKPOINT_LOAD, compiled.plan.name, data)
     return session
 
 
-def recall(
+def resume_checkpoint(
     compiled: CompiledGraph,
     reference: str | os.PathLike[str],
     given: ResumeInput,
     stream: bool,
-    file: bool = False,
+    is_file: bool = False,
 ) -> Session:
-    """Open the run that a checkpoint's reference leads to: a file's, if `file`. Raises what `resume` does."""
-    file = file or isinstance(reference, os.PathLike)
-    if compiled.checkpointer is None and not (file or names_file(compiled.plan, reference)):
+    """Open the run that a checkpoint belongs to: one in the store, in a user's checkpointer, or in a file.
+
+    Raises what `resume` and the checkpointer raise.
+    """
+    is_file = is_file or isinstance(reference, os.PathLike)
+    if compiled.checkpointer is None and not (is_file or names_file(compiled.plan, reference)):
         run_id, step = located(compiled, reference)
         return resume(compiled, run_id, given, None, stream, step)
-    from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
-
-    keeper = compiled.checkpointer if compiled.checkpointer is not None and not file else CheckpointFiles()
-    progress = load_checkpoint(keeper, os.fspath(reference), compiled.plan)
+    progress = _load(compiled, reference, is_file)
     check_fits(compiled.plan, progress)
     if compiled.client is None:
         from limpet.stores.memory import MemoryStore
@@ -119,74 +124,89 @@ def recall(
         with suppress(RunNotFound):
             client.store.delete(progress.run_id)
     elif is_run(client, progress.run_id):
-        if _stands_there(client, progress):
+        if _is_newest(client, progress):
             return resume(compiled, progress.run_id, given, None, stream, progress.step)
-        progress.run_id, progress.parent = new_id(), progress.run_id
+        # The stored run has moved on, and is never replaced. So the checkpoint becomes a run of its own.
+        progress.parent = progress.run_id
+        progress.run_id = new_id()
     progress.crashes = 0
     client.store.create(new_run(progress, (), None, client.ttl))
     return resume(compiled, progress.run_id, given, None, stream)
 
 
-def _stands_there(client: LeaseClient, progress: Progress) -> bool:
-    """Whether the stored run is still where this progress of it was saved: then its journal is gone on with."""
-    tail = client.store.read(progress.run_id)
-    if not tail.records or tail.head.status == COMPLETED:
-        return False
-    stored, _ = read_on(tail)
-    return (stored.step, stored.node, stored.phase, stored.status, stored.state) == (
-        progress.step, progress.node, progress.phase, progress.status, progress.state
-    )  # fmt: skip
+def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> bytes:
+    """Change the state as if a node had returned `update`; return the delta. Raises `UnstorableValue`."""
+    changes = Changes(State(progress.state), plan.schema.reducers, durable=True, base=progress.state)
+    try:
+        delta = changes.collect(changes.hand_out(tracked=False), dict(update))
+    except UnstorableValue as problem:
+        raise refused_discreetly(problem, plan.secrets) from None
+    progress.change(decode(delta))
+    return delta
+
+
+def refuse_completed(head: RunHead) -> None:
+    """Raise `AlreadyCompleted` for a run that is complete."""
+    if head.status != COMPLETED:
+        return
+    if head.snapshot:
+        way_out = "fork() it to run it again from one of its steps"
+    else:
+        way_out = "its journal was deleted then; compile(preserve=True) keeps it"
+    raise AlreadyCompleted(f"run {head.run_id!r} is complete; {way_out}", head.run_id)
+
+
+class _Reopened(NamedTuple):
+    """A run as it was rebuilt from its journal, ready to be written to."""
+
+    progress: Progress
+    writer: JournalWriter
+    crashes: int
+    """How many holders crashed since the run last made progress."""
 
 
 def _reopen(
     compiled: CompiledGraph,
     tail: Tail,
     held: HeldRun,
-    step: int | None,
     given: ResumeInput,
-    most_crashes: int | None,
-) -> tuple[Progress, JournalWriter, int]:
-    """The run's progress, the ledger to go on with, and how many holders were lost since it last came further."""
+    step: int | None,
+    max_crashes: int | None,
+) -> _Reopened:
+    """Rebuild a run's progress, check that it can be resumed from there, and count the crashes of its holders."""
+    # The head was read before the claim: since then another process may have resumed the run, even to its end.
     refuse_completed(tail.head)
-    if given.timed and (tail.head.due is None or tail.head.due > held.now() + A_MOMENT):
-        raise Conflict(tail.head.run_id, "it isn't due any more")
+    if given.timed:
+        _refuse_not_due(tail.head, held)
     progress, weight = read_on(tail)
-    losses = held.crashes - progress.crashes
-    waits = (progress.due() or 0.0) > held.now()
-    if most_crashes is not None and losses >= most_crashes and not waits:
-        _set_aside(compiled, progress, tail, held)
-    asked = {question.id for question in progress.open_questions()}
-    refitted = check_fits(compiled.plan, progress)
-    gone = sorted(asked - {question.id for question in progress.open_questions()})
-    if gone and given.answers_any:
-        way_out = f"resume({progress.run_id!r}) without an answer goes on"
-        raise UsageError(f"question {gone[0]!r} is gone, as the task that asked it has changed; {way_out}")
+    # The store counts crashes over the run's whole life; the journal has the count at the last progress.
+    crashes = held.crashes - progress.crashes
+    sleeps = (progress.due() or 0.0) > held.now()
+    if max_crashes is not None and crashes >= max_crashes and not sleeps:
+        _quarantine(compiled, progress, tail, held)
+    changed = _fit_to_plan(compiled.plan, progress, given)
     check_step(progress, step)
-    if step is not None and step != progress.step and compiled.plan.layers is None:
-        raise Conflict(
-            progress.run_id,
-            f"step {step} is not its newest any more, that is {progress.step}; "
-            f"fork({progress.run_id!r}, step={step}) goes on from there beside the run",
-        )
+    if compiled.plan.layers is None:
+        _refuse_old_step(progress, step)
     writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence, weight)
-    if losses > 0 and waits:
-        _forgive(progress, writer, held)
-        losses = 0
+    if crashes > 0 and sleeps:
+        _forgive_crashes(progress, writer, held)
+        crashes = 0
     progress.lost(held.crashes)
-    if refitted:
+    if changed:
+        # A refitted workflow has other tasks. The records before don't add up to it, so it is stored whole.
         writer.whole(progress)
-    return progress, writer, losses
+    return _Reopened(progress, writer, crashes)
 
 
-def _forgive(progress: Progress, writer: JournalWriter, held: HeldRun) -> None:
-    """A run that only let time pass took nobody down: holders that were lost meanwhile don't count against it."""
-    changes = {"attempts": progress.attempts} if progress.section is None else {}
-    progress.lost(held.crashes)
-    writer.move(progress, changes, time())
+def _refuse_not_due(head: RunHead, held: HeldRun) -> None:
+    """Refuse a resume by a supervisor whose list is out of date: the run was answered, or sleeps for longer."""
+    if head.due is None or head.due > held.now() + CLOCK_TOLERANCE:
+        raise Conflict(head.run_id, "it is no longer due")
 
 
-def _set_aside(compiled: CompiledGraph, progress: Progress, tail: Tail, held: HeldRun) -> None:
-    """Have a run that takes its process down again and again count as failed: `RunQuarantined`."""
+def _quarantine(compiled: CompiledGraph, progress: Progress, tail: Tail, held: HeldRun) -> None:
+    """Mark a run that crashes its process again and again as failed. Always raises `RunQuarantined`."""
     times = held.crashes - progress.crashes
     node = progress.place()
     reason = f"its process crashed {times} times in a row at {node!r}, so it was quarantined"
@@ -205,26 +225,54 @@ def _set_aside(compiled: CompiledGraph, progress: Progress, tail: Tail, held: He
     raise RunQuarantined(message, progress.run_id)
 
 
-def refuse_completed(head: RunHead) -> None:
-    if head.status == COMPLETED:
-        kept = "fork() it to go on from one of its steps"
-        kept = kept if head.snapshot else "its journal went with that; compile(preserve=True) keeps it"
-        message = f"run {head.run_id!r} is complete; {kept}"
-        raise AlreadyCompleted(message, head.run_id)
+def _fit_to_plan(plan: Plan, progress: Progress, given: ResumeInput) -> bool:
+    """Check that this graph can resume the run, and say whether the progress was changed for that.
 
-
-def _bring_in(
-    compiled: CompiledGraph,
-    progress: Progress,
-    writer: JournalWriter,
-    given: ResumeInput,
-    signalled: bool,
-    held: HeldRun,
-) -> None:
-    """Make a resume durable: from now on the run is running again, with what it was given.
-
-    A request to cancel that its holder didn't live to heed is over: resuming is the newer wish, if it is one.
+    A workflow whose tasks have changed is refitted, and questions of changed tasks are dropped. An answer to such a
+    question is refused, rather than taken for another one.
     """
+    asked = {question.id for question in progress.open_questions()}
+    changed = check_fits(plan, progress)
+    dropped = sorted(asked - {question.id for question in progress.open_questions()})
+    if dropped and given.answers_any:
+        raise UsageError(
+            f"question {dropped[0]!r} no longer exists, as the task that asked it has changed; "
+            f"resume({progress.run_id!r}) without an answer continues the run"
+        )
+    return changed
+
+
+def _refuse_old_step(progress: Progress, step: int | None) -> None:
+    """Refuse to resume from a checkpoint that isn't the newest: later steps are done, and are never undone here."""
+    if step is None or step == progress.step:
+        return
+    run_id = progress.run_id
+    raise Conflict(
+        run_id,
+        f"step {step} is no longer its newest, which is {progress.step}; "
+        f"fork({run_id!r}, step={step}) starts a new run from there",
+    )
+
+
+def _forgive_crashes(progress: Progress, writer: JournalWriter, held: HeldRun) -> None:
+    """Reset the count of crashes of a run that sleeps: it did nothing, so holders didn't crash because of it."""
+    changes = {"attempts": progress.attempts} if progress.section is None else {}
+    progress.lost(held.crashes)
+    writer.move(progress, changes, time())
+
+
+def _store_input(
+    compiled: CompiledGraph,
+    reopened: _Reopened,
+    held: HeldRun,
+    given: ResumeInput,
+    cancel_requested: bool,
+) -> None:
+    """Make a resume durable: in one commit the run is running again, with its answers, update and config.
+
+    A run that is `running` already (its process crashed) and gets nothing new isn't written to.
+    """
+    progress, writer, _ = reopened
     now = held.now()
     answers = given.answers_to(progress, now)
     update = given.update_for(progress)
@@ -233,37 +281,67 @@ def _bring_in(
         update = compiled.plan.layers.check_update(update)
     encode(answers, "answers")
     encode(dict(given.config or {}), "config")
+    # A user who resumes wants the run to run: that takes back a request to cancel which the last holder didn't live
+    # to carry out, and lets failed branches run again. A supervisor resumes only because it is time.
     failed = any(branch.status == FAILED for _, branch in progress.stops())
-    wished = not given.timed and (signalled or failed)
-    brings = answers or update or given.config or wished or overdue or writer.pending
-    if progress.status == RUNNING and not brings:
+    wanted = not given.timed and (cancel_requested or failed)
+    has_news = answers or update or given.config or wanted or overdue or writer.pending
+    if progress.status == RUNNING and not has_news:
         return
-    changes: dict[str, Any] = {"meta": {**progress.meta, **environment()}}
-    changes["fingerprint"] = compiled.plan.fingerprint
-    if given.config:
-        changes["config"] = {**progress.config, **given.config}
     at = time()
-    if overdue or given.timed:
-        changes["time_passed"] = overdue
-    writer.move(progress, changes if given.timed else {**changes, "going_on": answers}, at)
+    writer.move(progress, _changes(compiled.plan, progress, given, answers, overdue), at)
     if update:
-        writer.note(progress.move_record({}, at, merge_update(compiled.plan, update, progress)))
-        for path, branch in list(progress.under_way()):
-            delta = merge_update(*update_for_branch(compiled.plan, progress, path, update), branch)
-            writer.put(progress, path, at, branch.move_record({}, at, delta))
-    commit = writer.commit(
-        RUNNING, summary(progress), on_signal=OnSignal.IGNORE if given.timed else OnSignal.CLEAR, due=0.0
-    )
+        _note_update(compiled.plan, progress, writer, update, at)
+    on_signal = OnSignal.IGNORE if given.timed else OnSignal.CLEAR
+    commit = writer.commit(RUNNING, summary(progress), on_signal=on_signal, due=0.0)
     held.commit(commit)
     writer.acknowledged(commit)
 
 
-def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> bytes:
-    """Change the state as if a node had returned `update`; returns the delta. Raises `UnstorableValue`."""
-    changes = Changes(State(progress.state), plan.schema.reducers, durable=True, base=progress.state)
-    try:
-        delta = changes.collect(changes.hand_out(tracked=False), dict(update))
-    except UnstorableValue as problem:
-        raise refused_discreetly(problem, plan.secrets) from None
-    progress.change(decode(delta))
-    return delta
+def _changes(
+    plan: Plan, progress: Progress, given: ResumeInput, answers: dict[str, Any], overdue: list[str]
+) -> dict[str, Any]:
+    """What a resume changes in the progress besides the state."""
+    changes: dict[str, Any] = {
+        "meta": {**progress.meta, **environment()},
+        "fingerprint": plan.fingerprint,
+    }
+    if given.config:
+        changes["config"] = {**progress.config, **given.config}
+    if overdue or given.timed:
+        changes["time_passed"] = overdue
+    if not given.timed:
+        changes["going_on"] = answers
+    return changes
+
+
+def _note_update(
+    plan: Plan, progress: Progress, writer: JournalWriter, update: Mapping[str, Any], at: float
+) -> None:
+    """Merge an update into the state, and into the private states of branches that are in progress."""
+    writer.note(progress.move_record({}, at, merge_update(plan, update, progress)))
+    for path, branch in list(progress.under_way()):
+        delta = merge_update(*update_for_branch(plan, progress, path, update), branch)
+        writer.put(progress, path, at, branch.move_record({}, at, delta))
+
+
+def _load(compiled: CompiledGraph, reference: str | os.PathLike[str], is_file: bool) -> Progress:
+    from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
+
+    checkpointer = compiled.checkpointer
+    if checkpointer is None or is_file:
+        checkpointer = CheckpointFiles()
+    return load_checkpoint(checkpointer, os.fspath(reference), compiled.plan)
+
+
+def _is_newest(client: LeaseClient, progress: Progress) -> bool:
+    """Whether the stored run is still where this checkpoint of it was saved: then its journal is continued."""
+    tail = client.store.read(progress.run_id)
+    if not tail.records or tail.head.status == COMPLETED:
+        return False
+    stored, _ = read_on(tail)
+    return _position(stored) == _position(progress)
+
+
+def _position(progress: Progress) -> tuple[Any, ...]:
+    return progress.step, progress.node, progress.phase, progress.status, progress.state

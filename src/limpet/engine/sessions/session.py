@@ -1,104 +1,64 @@
-"""A session: one run, opened in this process, ready to be driven; and what all runs of a graph have in common."""
+"""A session: one run, opened in this process, ready to be driven.
+
+It stands between the node loop, which only decides, and the store. The drivers pass the loop's commits to it; it
+writes them, deals with a store that can't be reached, and releases the lease when the run stops.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from threading import Event, Lock
 from time import sleep, time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.defaults import MAX_CONCURRENCY
-from limpet.engine.leases.lease_client import HeldLease, LeaseClient, StopRequest, with_holder_described
+from limpet.engine.leases.lease_client import HeldLease, StopRequest, with_holder_described
 from limpet.engine.loop.commands import Command, Verdict
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.questions import CallAbandoned
 from limpet.engine.node_context.scope import JournalLock, Scope
-from limpet.engine.sessions.step_retention import LARGE_CHECKPOINT, BackgroundCleanup, StepRetention
+from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.step_retention import LARGE_CHECKPOINT, StepRetention
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
-from limpet.errors import (
-    Conflict,
-    StoreError,
-    StoreUnavailable,
-    TooLarge,
-    UsageError,
-)
-from limpet.graphs.plan import Plan
+from limpet.errors import Conflict, StoreError, StoreUnavailable, TooLarge
 from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress
-from limpet.journal.store import (
-    CANCELLED,
-    FAILED,
-    PAUSED,
-    RUNNING,
-    Commit,
-    OnSignal,
-    Signalled,
-)
+from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Commit, OnSignal, Signalled
 from limpet.journal.writer import JournalWriter, summary
-from limpet.observe.hub import Emit
-from limpet.stores.user_stores.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
     from logging import Logger
 
+FAKE_CLOCK_CHECK_INTERVAL = 0.02
+"""Seconds between two looks at a clock that only tests turn, while nodes run."""
 
-A_GLANCE = 0.02
-"""Seconds for which nodes that run are waited for before a look at a clock which doesn't go by itself."""
-OnSaveError = Literal["fail", "continue", "wait"]
+FIRST_SAVE_RETRY = 0.05
+"""Seconds until a save is tried again the first time, if the run waits for its store."""
 
-SOONEST = 0.05
-OFTEN, A_WHILE = 16, 1.0
-"""After so many failures in a row, a save is tried again after so many seconds, where a run goes on without."""
+LONGEST_SAVE_RETRY = 1.0
+"""Seconds, at most, between two tries to save."""
+
+MAX_EAGER_RETRIES = 16
+"""Failed saves in a row after which a run that continues unsaved no longer tries with every step."""
 
 
-class CompiledGraph(NamedTuple):
-    """A plan and all that a run of it needs: where it is saved, how often, who watches."""
+class Opening(NamedTuple):
+    """How a run was opened."""
 
-    plan: Plan
-    client: LeaseClient | None
-    interval: int
-    preserve: bool
-    emit: Emit | None
-    checkpointer: Checkpointer | None = None
-    scratch_store: bool = False
-    """Whether the store is only for the time until a checkpointer gets the run, so that its runs may be replaced."""
-    executor: Executor | None = None
-    max_concurrency: int = MAX_CONCURRENCY
-    on_save_error: OnSaveError = "fail"
-    """Whether a run that can't be saved fails, continues unsaved, or waits until the store can be reached."""
-    keep: int | None = None
-    """How many of a run's newest checkpoints are kept; None keeps all."""
-    cleanup: BackgroundCleanup | None = None
-    """Deletes expired runs of this graph."""
-    has_secrets: bool = False
-    """Whether anything in the plan is secret."""
-    stores_plain_text: bool = False
-    """Whether what is secret would be stored for all to read, which nobody has allowed."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """How runs are executed, as data to be stored with them."""
-        return {
-            "max_concurrency": self.max_concurrency,
-            "preserve": self.preserve,
-            "on_save_error": self.on_save_error,
-            "keep": self.keep,
-        }
-
-    def need_client(self, what: str) -> LeaseClient:
-        """The link to the store. Raises `UsageError` if the graph has none."""
-        if self.client is None:
-            kind = "graph" if self.plan.layers is None else "workflow"
-            raise UsageError(
-                f"{what} needs a store, and {kind} {self.plan.name!r} has none: compile(store=…)"
-            )
-        return self.client
+    stream: bool = False
+    """Whether the caller wants a `state` event after every node."""
+    resumed: bool = True
+    """Whether it ran before."""
+    first_record: int = 1
+    """The oldest record that its journal has, which is a snapshot."""
+    patience: float | None = None
+    """For how many seconds it may sleep in this process; None for ever."""
+    crashes: int = 0
+    """How many of its holders crashed since it last made progress."""
 
 
 class Session:
-    """One run in this process: the loop, the lease it works under, and the flag that stops it."""
+    """One run in this process: its node loop, the lease it runs under, and the request to stop it."""
 
     def __init__(
         self,
@@ -106,49 +66,22 @@ class Session:
         progress: Progress,
         writer: JournalWriter | None,
         held: HeldLease | None,
-        *,
-        stream: bool,
-        resumed: bool,
-        whole: int = 1,
-        patience: float | None = None,
-        losses: int = 0,
+        opening: Opening,
     ) -> None:
-        self.compiled, self.progress, self.writer, self.held = compiled, progress, writer, held
-        self.stop = held.stop if held is not None else StopRequest()
+        self.compiled = compiled
+        self.progress = progress
+        self.writer = writer
+        self.held = held
+        self.stop = StopRequest() if held is None else held.stop
         self.journal_lock = JournalLock(Lock())
-        self.failures, self.tried = 0, 0.0
-        self._losses, self._opened_at = losses, 0 if writer is None else writer.sequence
-        watched = writer is not None and (compiled.keep is not None or compiled.plan.layers is not None)
-        self.retention = StepRetention(compiled.keep, whole) if watched else None
-        self.core = RunLifecycle(compiled.plan, self._run_context(stream, resumed, patience))
-
-    def _run_context(self, stream: bool, resumed: bool, patience: float | None) -> RunContext:
-        """What the loop gets from outside, made once for all loops of the run."""
-        compiled = self.compiled
-        progress = self.progress
-        saving = Saving(
-            writer=self.writer,
-            interval=compiled.interval,
-            preserve=compiled.preserve or bool(progress.meta.get("queued")),
-            tolerant=compiled.on_save_error == "continue",
-            keep_result=None if self.writer is None else self._keep,
-            on_checkpoint=None if self.retention is None else self._mark,
-        )
-        masker = SecretMasker(compiled.plan.secrets, compiled.has_secrets, compiled.stores_plain_text)
-        limits = Limits(
-            max_concurrency=compiled.max_concurrency,
-            call_single_node_inline=compiled.executor is None,
-            max_wait=patience,
-            is_handover=lambda: self.stop.leaving,
-        )
-        return RunContext(
-            progress,
-            Clocks(now=time, store=time if self.held is None else self.held.now, random=_chance),
-            saving,
-            Reporting(masker, compiled.emit, stream, resumed),
-            limits,
-            self.journal_lock,
-        )
+        self._opening = opening
+        self._opened_at = 0 if writer is None else writer.sequence
+        self._failed_saves = 0
+        self._last_failed_save = 0.0
+        self._retention: StepRetention | None = None
+        if writer is not None and (compiled.keep is not None or compiled.plan.layers is not None):
+            self._retention = StepRetention(compiled.keep, opening.first_record)
+        self.lifecycle = RunLifecycle(compiled.plan, self._run_context())
 
     @property
     def id(self) -> str:
@@ -158,159 +91,226 @@ class Session:
     @property
     def degraded(self) -> bool:
         """Whether the run continues although its last save failed."""
-        return self.core.context.save_error is not None
+        return self.lifecycle.context.save_error is not None
 
     @property
-    def wait(self) -> Callable[[float, Event], object] | None:
-        """How to let time pass by the store's clock, where that isn't done by just waiting."""
-        return None if self.compiled.client is None else self.compiled.client.wait
-
-    def at_most(self, seconds: float | None) -> float | None:
-        """For how long to wait for nodes that run, where somebody else sleeps for so many seconds."""
-        return seconds if seconds is None or self.wait is None else min(seconds, A_GLANCE)
+    def crashes(self) -> int:
+        """How many processes in a row crashed with this run before it made any progress; 0 once it has."""
+        if self.writer is None or self.writer.sequence != self._opened_at:
+            return 0
+        return self._opening.crashes
 
     @property
-    def losses(self) -> int:
-        """How many processes in a row were lost with this run before it came any further; 0 once it has."""
-        return self._losses if self.writer is not None and self.writer.sequence == self._opened_at else 0
+    def clock_wait(self) -> Callable[[float, Event], object] | None:
+        """How to wait by the store's clock, if that is one that tests turn; None to just wait."""
+        return None if self.compiled.client is None else self.compiled.client.clock_wait
+
+    def limit_wait(self, seconds: float | None) -> float | None:
+        """For how long to wait for running nodes, if a branch sleeps for so many seconds meanwhile."""
+        if seconds is None or self.clock_wait is None:
+            return seconds
+        return min(seconds, FAKE_CLOCK_CHECK_INTERVAL)
 
     def loop(self) -> Generator[Command, Any, Verdict]:
         """The loop, to be driven."""
-        return self.core.run()
+        return self.lifecycle.run()
 
-    def stopped(self, commit: Commit) -> Signalled | None:
-        """The answer to a commit that would go on although this process asked the run to stop.
+    def refuse_if_stopping(self, commit: Commit) -> Signalled | None:
+        """The refusal of a commit after this process asked the run to stop; None for a commit that is written still.
 
-        One that stops the run by itself isn't in the way of leaving it.
+        A run that is only to be released may still stop by itself: a pause or an end is better than a handover.
         """
-        if commit.on_signal is not OnSignal.REFUSE or (self.stop.leaving and commit.status is not None):
+        if commit.on_signal is not OnSignal.REFUSE:
+            return None
+        if self.stop.leaving and commit.status is not None:
             return None
         return Signalled(commit.run_id, "cancel")
 
     def write(self, commit: Commit) -> Exception | None:
-        """Carry out a commit, and have the ledger know. Returns why it was refused, or None."""
+        """Write a commit to the store. Returns why it was refused, or None."""
         assert self.compiled.client is not None
-        if self.failures and (rest := self.resting(commit)) is not None:
-            return rest
+        if self._failed_saves and (error := self.skip_save(commit)) is not None:
+            return error
         refusal = self.compiled.client.commit(commit)
         if refusal is None:
-            self.written(commit)
-        elif self.compiled.on_save_error == "continue":
-            return self.reconsidered(commit, refusal)
-        elif self.compiled.on_save_error == "wait":
-            return self.persist(commit, refusal)
-        return refusal
-
-    def persist(self, commit: Commit, refusal: Exception | None) -> Exception | None:
-        """Try a save again until the store can be reached, or the run is asked to stop."""
-        client, pause = self.compiled.need_client("save"), SOONEST
-        while (
-            isinstance(refusal, StoreUnavailable)
-            and not isinstance(refusal, TooLarge)
-            and not self.stop.asked
-        ):
-            if not self.failures:
-                log().warning("run %s waits for its store: %s", self.id, refusal)
-            self.failures += 1
-            sleep(pause)
-            pause = min(pause * 2, A_WHILE)
-            refusal = client.commit(commit)
-            if refusal is None:
-                self.written(commit)
-        if isinstance(refusal, Conflict):
-            refusal = self.reconsidered(commit, refusal)
-        self.failures = 0
-        return refusal
-
-    def resting(self, commit: Commit) -> Exception | None:
-        """Why nothing is saved now: it was tried often, and just before. Where a run stops it is always tried."""
-        if self.failures <= OFTEN or commit.status is not None or time() - self.tried > A_WHILE:
+            self.acknowledge(commit)
             return None
-        return self.core.context.save_error
+        return self.handle_refusal(commit, refusal)
 
-    def reconsidered(self, commit: Commit, refusal: Exception) -> Exception | None:
-        """A refusal, where a run goes on all the same: it may be that an earlier save was taken after all.
-
-        Nobody knows that of one that failed. If its records are what the store has, the rest is saved after them.
-        """
-        writer, client = self.writer, self.compiled.client
-        assert writer is not None
-        assert client is not None
-        if not isinstance(refusal, Conflict):
-            self.failures, self.tried = self.failures + 1, time()
-            return refusal
-        try:
-            found = client.store.read(commit.run_id, first=commit.expected + 1) if self.failures else None
-        except Exception:
-            return refusal
-        count = len(found.records) if found is not None and found.head.fence == commit.fence else 0
-        if found is None or not count or found.records != commit.records[:count]:
-            return refusal
-        self.failures = 0
-        writer.taken(count)
-        # What was taken may have been a stop, of which nobody was told: the head is to say what is so now.
-        status, note = commit.status or RUNNING, commit.note or summary(self.progress)
-        due = commit.due if commit.status else 0.0
-        return self.write(writer.commit(status, note, commit.purge, commit.on_signal, due))
-
-    def written(self, commit: Commit) -> None:
-        """A commit is durable, and so is all that couldn't be saved before it."""
+    def acknowledge(self, commit: Commit) -> None:
+        """A commit is durable, and so is everything that couldn't be saved before it."""
         assert self.writer is not None
         self.writer.acknowledged(commit)
         if self.compiled.on_save_error == "continue":
-            self.core.context.save_error = None
-            self.failures = 0
-        if self.retention is not None:
-            self.retention.add_commit(commit)
+            self.lifecycle.context.save_error = None
+            self._failed_saves = 0
+        if self._retention is not None:
+            self._retention.add_commit(commit)
 
-    def settle(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
-        """What the loop is told about a commit: the reference, where a checkpointer keeps the run."""
+    def skip_save(self, commit: Commit) -> Exception | None:
+        """The last error, if a run that continues unsaved should not try to save now.
+
+        With every try a step waits for a store that can't be reached. A commit that stops the run is always tried.
+        """
+        if self._failed_saves <= MAX_EAGER_RETRIES or commit.status is not None:
+            return None
+        if time() - self._last_failed_save > LONGEST_SAVE_RETRY:
+            return None
+        return self.lifecycle.context.save_error
+
+    def handle_refusal(self, commit: Commit, refusal: Exception) -> Exception | None:
+        """Do about a refused commit what `on_save_error` says. Returns the refusal that remains, or None."""
+        if self.compiled.on_save_error == "continue":
+            return self._continue_unsaved(commit, refusal)
+        if self.compiled.on_save_error == "wait":
+            return self._wait_for_store(commit, refusal)
+        return refusal
+
+    def finish_commit(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
+        """What the loop gets for a commit: the refusal, or the reference if a checkpointer keeps the run.
+
+        With the commit of a stop the store has released the lease, so it isn't renewed any longer.
+        """
+        if isinstance(refusal, Conflict):
+            return with_holder_described(refusal)
         if refusal is not None or commit.status is None or commit.status == RUNNING:
-            return with_holder_described(refusal) if isinstance(refusal, Conflict) else refusal
-        if self.held is not None and self.compiled.client is not None:
-            self.compiled.client.stop_renewing(self.held)
+            return refusal
+        client = self.compiled.client
+        if self.held is not None and client is not None:
+            client.stop_renewing(self.held)
             self.held = None
             if self.compiled.cleanup is not None:
-                self.compiled.cleanup.start_if_due(self.compiled.client)
-        if self.compiled.checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
+                self.compiled.cleanup.start_if_due(client)
+        checkpointer = self.compiled.checkpointer
+        if checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
             return None
         try:
-            return save_checkpoint(self.compiled.checkpointer, self.progress, self.core.joined_results())
+            return save_checkpoint(checkpointer, self.progress, self.lifecycle.joined_results())
         except Exception as problem:
             return problem
 
     def close(self) -> None:
-        """Give the lease back if it is still held. What was saved can be resumed by anybody."""
-        held, self.held = self.held, None
+        """Release the lease if it is still held, so that any process can resume the run from what was saved."""
+        held = self.held
+        self.held = None
         if held is None or self.compiled.client is None:
             return
         try:
             self.compiled.client.release(held)
         except StoreError as problem:
-            log().warning("run %s: couldn't give its lease back, so it has to run out: %s", self.id, problem)
+            log().warning("run %s: couldn't release its lease, so it has to run out: %s", self.id, problem)
 
-    def _mark(self) -> None:
-        """A checkpoint is durable: have older ones go that are no longer to be kept, without waiting for that."""
-        retention, writer, client = self.retention, self.writer, self.compiled.need_client("keep")
-        assert retention is not None
+    def _run_context(self) -> RunContext:
+        """What the loop gets from outside, made once for all loops of the run."""
+        compiled = self.compiled
+        progress = self.progress
+        saving = Saving(
+            writer=self.writer,
+            interval=compiled.interval,
+            # A queued run's result is read by another process, so it is kept.
+            preserve=compiled.preserve or bool(progress.meta.get("queued")),
+            tolerant=compiled.on_save_error == "continue",
+            keep_result=None if self.writer is None else self._keep_result,
+            on_checkpoint=None if self._retention is None else self._on_checkpoint,
+        )
+        masker = SecretMasker(compiled.plan.secrets, compiled.has_secrets, compiled.stores_plain_text)
+        limits = Limits(
+            max_concurrency=compiled.max_concurrency,
+            call_single_node_inline=compiled.executor is None,
+            max_wait=self._opening.patience,
+            is_handover=lambda: self.stop.leaving,
+        )
+        return RunContext(
+            progress,
+            Clocks(now=time, store=time if self.held is None else self.held.now, random=_random),
+            saving,
+            Reporting(masker, compiled.emit, self._opening.stream, self._opening.resumed),
+            limits,
+            self.journal_lock,
+        )
+
+    def _wait_for_store(self, commit: Commit, refusal: Exception | None) -> Exception | None:
+        """Try a save again until the store can be reached, or the run is asked to stop."""
+        client = self.compiled.need_client("save")
+        pause = FIRST_SAVE_RETRY
+        while _may_succeed_later(refusal) and not self.stop.asked:
+            if not self._failed_saves:
+                log().warning("run %s waits for its store: %s", self.id, refusal)
+            self._failed_saves += 1
+            sleep(pause)
+            pause = min(pause * 2, LONGEST_SAVE_RETRY)
+            refusal = client.commit(commit)
+            if refusal is None:
+                self.acknowledge(commit)
+        if isinstance(refusal, Conflict):
+            refusal = self._save_the_rest(commit, refusal)
+        self._failed_saves = 0
+        return refusal
+
+    def _continue_unsaved(self, commit: Commit, refusal: Exception) -> Exception | None:
+        if isinstance(refusal, Conflict):
+            return self._save_the_rest(commit, refusal)
+        self._failed_saves += 1
+        self._last_failed_save = time()
+        return refusal
+
+    def _save_the_rest(self, commit: Commit, conflict: Conflict) -> Exception | None:
+        """Find out whether a conflict is with a save of our own, and if so, save what comes after it.
+
+        A save that failed may have been written all the same: the connection broke before the store could answer.
+        Then the journal has more records than this process knows, and refuses the next commit. If these are the first
+        records of that commit, under our own fence, there is no conflict.
+        """
+        writer = self.writer
+        client = self.compiled.client
         assert writer is not None
-        added, before = retention.add_checkpoint(writer.sequence)
-        if added > LARGE_CHECKPOINT:
-            where, kilobytes = f"run {self.id}, step {self.progress.step}", added // 1000
-            log().warning("%s: its checkpoint is large, it added %d KB to the journal", where, kilobytes)
-        if before:
-            client.prune_later(self.id, before)
+        assert client is not None
+        if not self._failed_saves:
+            return conflict
+        try:
+            found = client.store.read(commit.run_id, first=commit.expected + 1)
+        except Exception:
+            return conflict
+        written = len(found.records)
+        if found.head.fence != commit.fence or not written or found.records != commit.records[:written]:
+            return conflict
+        self._failed_saves = 0
+        writer.taken(written)
+        # The commit that was written may have been a stop that the loop doesn't know of, so that the head has a
+        # status which no longer holds. So this commit always sets the status.
+        status = commit.status or RUNNING
+        due = commit.due if commit.status else 0.0
+        note = commit.note or summary(self.progress)
+        return self.write(writer.commit(status, note, commit.purge, commit.on_signal, due))
 
-    def _keep(self, scope: Scope, key: str, value: Any) -> None:
+    def _on_checkpoint(self) -> None:
+        """A checkpoint is durable: have those deleted that are no longer kept, without waiting for it."""
+        assert self._retention is not None
+        assert self.writer is not None
+        added, before = self._retention.add_checkpoint(self.writer.sequence)
+        if added > LARGE_CHECKPOINT:
+            log().warning(
+                "run %s, step %d: its checkpoint is large, it added %d KB to the journal",
+                self.id,
+                self.progress.step,
+                added // 1000,
+            )
+        if before:
+            self.compiled.need_client("keep").prune_later(self.id, before)
+
+    def _keep_result(self, scope: Scope, key: str, value: Any) -> None:
+        """Save a result of `once` in the middle of a node."""
         writer = self.writer
         assert writer is not None
         writer.memo(self.progress, scope.path, key, value, time())
         refusal = self.write(writer.commit(on_signal=OnSignal.IGNORE))
-        if refusal is not None and not self.core.context.tolerates(refusal):
+        context = self.lifecycle.context
+        if refusal is not None and not context.tolerates(refusal):
             if self.stop.asked and isinstance(refusal, StoreUnavailable):
-                raise CallAbandoned  # it was waited for, and would be still
+                # The run waited for its store until it was asked to stop. That isn't a failure of the node.
+                raise CallAbandoned
             raise refusal
-        self.core.context.save_error = refusal
+        context.save_error = refusal
 
 
 def log() -> Logger:
@@ -320,7 +320,11 @@ def log() -> Logger:
     return getLogger("limpet.run")
 
 
-def _chance() -> float:
+def _may_succeed_later(refusal: Exception | None) -> bool:
+    return isinstance(refusal, StoreUnavailable) and not isinstance(refusal, TooLarge)
+
+
+def _random() -> float:
     from random import random
 
     return random()

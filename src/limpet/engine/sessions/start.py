@@ -1,4 +1,4 @@
-"""How a run comes to be: begun here and now, or left in the store for a supervisor to begin."""
+"""Create a run: to execute it here and now, or to queue it for a supervisor."""
 
 from __future__ import annotations
 
@@ -7,73 +7,73 @@ from time import time
 from typing import Any
 
 from limpet.engine.leases.process_identity import this_process
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.provenance import environment
-from limpet.engine.sessions.session import CompiledGraph, Session
-from limpet.errors import (
-    RunExists,
-    UnstorableValue,
-    UsageError,
-)
+from limpet.engine.sessions.session import Opening, Session
+from limpet.errors import RunExists, UnstorableValue, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import refused_discreetly
 from limpet.journal.encoding.codec import encode
 from limpet.journal.encoding.copies import detached_value
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import Progress
-from limpet.journal.store import (
-    RUNNING,
-    NewRun,
-    OnSignal,
-)
+from limpet.journal.store import RUNNING, NewRun, OnSignal
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
+
+MAX_ID_LENGTH = 200
+"""Characters that a run id may have."""
 
 
 def start(
     compiled: CompiledGraph,
-    given: Any,
+    input: Any,
     config: Mapping[str, Any] | None,
     run_id: str,
     tags: tuple[str, ...],
     stream: bool,
 ) -> Session:
-    """Open a new run. Raises `RunExists`, `UnstorableValue`, `UsageError`."""
-    client, progress = compiled.client, _new(compiled.plan, given, config, run_id)
-    writer, held = None, None
+    """Create a run and open it. Raises `RunExists`, `UnstorableValue`, `UsageError`."""
+    client = compiled.client
+    progress = _initial_progress(compiled.plan, input, config, run_id)
+    writer = None
+    lease = None
     if client is not None:
         encode(progress.config, "config")
-        progress.meta = made_with(compiled, tags)
+        progress.meta = run_metadata(compiled, tags)
         try:
-            made = new_run(progress, tags, this_process(), client.ttl, due=0.0)
+            run = new_run(progress, tags, this_process(), client.ttl, due=0.0)
         except UnstorableValue as problem:
             raise refused_discreetly(problem, compiled.plan.secrets) from None
-        held = client.create(made)
-        writer = JournalWriter(run_id, held.lease.fence, 1)
-    tell_start(compiled, run_id)
-    return Session(compiled, progress, writer, held, stream=stream, resumed=False)
+        lease = client.create(run)
+        writer = JournalWriter(run_id, lease.lease.fence, 1)
+    emit_start(compiled, run_id)
+    return Session(compiled, progress, writer, lease, Opening(stream, resumed=False))
 
 
 def enqueue(
     compiled: CompiledGraph,
-    given: Any,
+    input: Any,
     config: Mapping[str, Any] | None,
     run_id: str,
     tags: tuple[str, ...],
     priority: int,
     delay: float,
 ) -> bool:
-    """Create a run for whoever supervises the store. False if this run is there already.
+    """Create a run for a supervisor of the store. False if this run exists already.
 
     Raises `RunExists` if the id is that of a run of another graph, `UnstorableValue`, `UsageError`.
     """
     client = compiled.need_client("start")
     if not client.store.abilities.leases:
         raise UsageError(
-            f"{client.store!r} can't keep two processes apart, so nobody could take the run up: execute() it here"
+            f"{client.store!r} can't keep two processes apart, so none can execute the run later: execute() it here"
         )
-    progress = _new(compiled.plan, given, config, run_id)
+    progress = _initial_progress(compiled.plan, input, config, run_id)
     encode(progress.config, "config")
-    progress.meta = {**made_with(compiled, tags), "queued": True}
+    progress.meta = {**run_metadata(compiled, tags), "queued": True}
+    # Only the store knows the time by the store's clock, and it tells its holders. So a run with a delay is created
+    # with this process as its holder, which then commits when the run is due, and releases it.
     holder = this_process() if delay else None
     try:
         run = new_run(progress, tags, holder, client.ttl, due=0.0, priority=priority)
@@ -83,7 +83,7 @@ def enqueue(
         if not delay:
             client.store.create(run)
             return True
-        lease = client.create(run)  # so that the delay is one by the store's clock
+        lease = client.create(run)
     except RunExists:
         if client.head(run_id).graph != compiled.plan.name:
             raise
@@ -94,30 +94,6 @@ def enqueue(
     return True
 
 
-def _new(plan: Plan, given: Any, config: Mapping[str, Any] | None, run_id: str) -> Progress:
-    """A run at its beginning."""
-    initial = plan.schema.initial(given if plan.layers is None else detached_value(given))
-    return Progress(
-        run_id, plan.name, plan.fingerprint, plan.entry,
-        initial if plan.layers is not None else detached_value(initial),
-        at=time(), config=dict(config or {}),
-    )  # fmt: skip
-
-
-def tell_start(compiled: CompiledGraph, run_id: str) -> None:
-    plan = compiled.plan
-    if compiled.emit is not None:
-        entry = plan.entry if plan.layers is None else None
-        compiled.emit(events.GRAPH_START, plan.name, {"run_id": run_id, "entry": entry})
-
-
-def made_with(compiled: CompiledGraph, tags: tuple[str, ...]) -> dict[str, Any]:
-    """What is stored with a new run of where it was made, and how."""
-    settings = {} if compiled.plan.layers is None else {"settings": compiled.settings}
-    secrets = {"secrets": sorted(compiled.plan.secrets)} if compiled.plan.secrets else {}
-    return {**environment(), "tags": list(tags), **settings, **secrets}
-
-
 def new_run(
     progress: Progress,
     tags: tuple[str, ...],
@@ -126,25 +102,55 @@ def new_run(
     due: float | None = None,
     priority: int = 0,
 ) -> NewRun:
-    """The run that begins with this progress, as a store takes it."""
+    """The run that starts with this progress, as a store takes it."""
     first = Envelope(progress.run_id).close(1, progress.snapshot_record())
     return NewRun(
-        progress.run_id,
-        progress.graph,
-        [first],
-        progress.status,
-        holder,
-        ttl,
-        tags,
-        progress.parent,
-        b"" if progress.status == RUNNING else summary(progress),
-        due,
-        priority,
+        run_id=progress.run_id,
+        graph=progress.graph,
+        records=[first],
+        status=progress.status,
+        holder=holder,
+        ttl=ttl,
+        tags=tags,
+        parent=progress.parent,
+        note=b"" if progress.status == RUNNING else summary(progress),
+        due=due,
+        priority=priority,
     )
 
 
+def run_metadata(compiled: CompiledGraph, tags: tuple[str, ...]) -> dict[str, Any]:
+    """What is stored with a new run about where it was created, and how."""
+    metadata: dict[str, Any] = {**environment(), "tags": list(tags)}
+    if compiled.plan.layers is not None:
+        metadata["settings"] = compiled.settings
+    if compiled.plan.secrets:
+        metadata["secrets"] = sorted(compiled.plan.secrets)
+    return metadata
+
+
+def emit_start(compiled: CompiledGraph, run_id: str) -> None:
+    """Tell the observers that a run starts."""
+    plan = compiled.plan
+    if compiled.emit is not None:
+        entry = plan.entry if plan.layers is None else None
+        compiled.emit(events.GRAPH_START, plan.name, {"run_id": run_id, "entry": entry})
+
+
 def check_id(run_id: Any) -> str:
-    """A run id as it may be: a str of 1 to 200 printable characters. Raises `UsageError`."""
-    if not isinstance(run_id, str) or not 0 < len(run_id) <= 200 or not run_id.isprintable():
-        raise UsageError(f"a run id is a str of 1 to 200 printable characters, not {run_id!r}")
+    """A valid run id: a str of 1 to 200 printable characters. Raises `UsageError` for another."""
+    if not isinstance(run_id, str) or not 0 < len(run_id) <= MAX_ID_LENGTH or not run_id.isprintable():
+        raise UsageError(f"a run id is a str of 1 to {MAX_ID_LENGTH} printable characters, not {run_id!r}")
     return run_id
+
+
+def _initial_progress(plan: Plan, input: Any, config: Mapping[str, Any] | None, run_id: str) -> Progress:
+    """A run before its first node. Its state shares nothing with the caller's input."""
+    if plan.layers is not None:
+        # The state of a workflow is made of the inputs, so these are copied.
+        state = plan.schema.initial(detached_value(input))
+    else:
+        state = detached_value(plan.schema.initial(input))
+    return Progress(
+        run_id, plan.name, plan.fingerprint, plan.entry, state, at=time(), config=dict(config or {})
+    )

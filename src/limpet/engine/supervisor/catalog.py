@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from threading import Lock
 from typing import Protocol
 
-from limpet.engine.sessions.session import CompiledGraph
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import DefinitionError, UsageError, did_you_mean
 
 

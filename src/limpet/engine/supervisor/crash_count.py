@@ -22,7 +22,7 @@ class CrashCount:
 
     def is_suspect(self, session: Session) -> bool:
         """Whether the run is quarantined if its process crashes once more."""
-        return session.losses >= self._suspect_from
+        return session.crashes >= self._suspect_from
 
     def other_suspect(self, session: Session, in_progress: Iterable[Session]) -> Session | None:
         """A suspect in progress that keeps this run, a suspect too, from being resumed now."""

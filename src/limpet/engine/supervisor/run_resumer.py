@@ -11,7 +11,8 @@ from limpet.engine.leases.lease_client import client_for
 from limpet.engine.loop.commands import Verdict
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions import resume as entry
-from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.session import Session
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.engine.supervisor.crash_count import CrashCount
 from limpet.engine.supervisor.log import log
@@ -107,7 +108,7 @@ class RunResumer:
                 None,
                 False,
                 patience=self._options.patience,
-                most_crashes=self._options.max_crashes,
+                max_crashes=self._options.max_crashes,
                 known=head,
             )
         except Conflict as conflict:
@@ -172,7 +173,7 @@ class RunResumer:
                 if self.stopping:
                     session.stop.leave()
                 return True
-        crashes = f"its process crashed {session.losses} times in a row"
+        crashes = f"its process crashed {session.crashes} times in a row"
         reason = f"{crashes}, and so did that of run {other.id!r}: they are resumed one at a time"
         self.skipped.skip(session.id, reason, self._options.poll)
         return False

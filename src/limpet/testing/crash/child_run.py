@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations.run_info import run_info
-from limpet.engine.sessions.session import CompiledGraph, Session
+from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.session import Session
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.supervisor import Supervisor

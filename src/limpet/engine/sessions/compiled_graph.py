@@ -1,0 +1,69 @@
+"""`CompiledGraph`: a plan, and how its runs are saved and executed. `compile()` makes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from limpet.defaults import MAX_CONCURRENCY
+from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.sessions.step_retention import BackgroundCleanup
+from limpet.errors import UsageError
+from limpet.graphs.plan import Plan
+from limpet.observe.hub import Emit
+from limpet.stores.user_stores.checkpointer import Checkpointer
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+OnSaveError = Literal["fail", "continue", "wait"]
+
+
+class CompiledGraph(NamedTuple):
+    """A plan and everything that a run of it needs."""
+
+    plan: Plan
+    client: LeaseClient | None
+    """Where runs are saved; None if they aren't."""
+    interval: int
+    """After how many steps a run is saved; 0 saves it only where it stops."""
+    preserve: bool
+    """Whether the journal of a run is kept when it completes."""
+    emit: Emit | None
+    """Where events go; None if no observer watches."""
+    checkpointer: Checkpointer | None = None
+    """A user's own way to keep runs where they stop."""
+    scratch_store: bool = False
+    """Whether the store is only for the time until a checkpointer gets the run, so that its runs may be replaced."""
+    executor: Executor | None = None
+    """What calls sync nodes of parallel branches; None for threads of our own."""
+    max_concurrency: int = MAX_CONCURRENCY
+    """How many nodes of one run are called at the same time."""
+    on_save_error: OnSaveError = "fail"
+    """Whether a run that can't be saved fails, continues unsaved, or waits until the store can be reached."""
+    keep: int | None = None
+    """How many of a run's newest checkpoints are kept; None keeps all."""
+    cleanup: BackgroundCleanup | None = None
+    """Deletes expired runs of this graph."""
+    has_secrets: bool = False
+    """Whether anything in the plan is secret."""
+    stores_plain_text: bool = False
+    """Whether secrets would be stored unencrypted, which the user hasn't allowed."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How runs are executed, as data that is stored with them."""
+        return {
+            "max_concurrency": self.max_concurrency,
+            "preserve": self.preserve,
+            "on_save_error": self.on_save_error,
+            "keep": self.keep,
+        }
+
+    def need_client(self, call: str) -> LeaseClient:
+        """The client of the store. Raises `UsageError`, which names the call, if the graph has no store."""
+        if self.client is None:
+            kind = "graph" if self.plan.layers is None else "workflow"
+            raise UsageError(
+                f"{call} needs a store, and {kind} {self.plan.name!r} has none: compile(store=…)"
+            )
+        return self.client
