@@ -223,7 +223,7 @@ def test_a_worker_that_cancels_what_it_should_leave_is_caught(monkeypatch: pytes
 def test_a_task_that_is_not_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant 2: what `once` kept doesn't happen again."""
     monkeypatch.setattr(
-        Session, "_keep", lambda self, scope, key, value: self.writer and self.writer.commit()
+        Session, "_keep_result", lambda self, scope, key, value: self.writer and self.writer.commit()
     )
 
     class Kept(Simulation):
