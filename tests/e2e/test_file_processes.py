@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import limpet.stores
-from limpet.stores.files.locks import SHARED
+from limpet.stores.files.locks import HAS_FILE_LOCKS
 
 pytestmark = pytest.mark.skipif(
-    not SHARED or not hasattr(os, "fork"), reason="this platform has no fork or no file locks"
+    not HAS_FILE_LOCKS or not hasattr(os, "fork"), reason="this platform has no fork or no file locks"
 )
 
 PREAMBLE = """

@@ -173,9 +173,11 @@ def test_a_due_time_without_a_status_changes_nothing() -> None:
     assert heads.apply(HELD, commit(due=9.0), 50.0).due == 0.0
 
 
-def test_clearing_no_signal_changes_nothing() -> None:
-    """Invariant 6."""
-    assert not heads.changes_more_than_sequence(HELD, commit(on_signal=OnSignal.CLEAR))
+def test_giving_what_the_head_has_already_changes_nothing() -> None:
+    """Invariant 6: no signal to clear, the same note, the same snapshot."""
+    same = commit(on_signal=OnSignal.CLEAR, note=HELD.note, snapshot=HELD.snapshot)
+    assert not heads.changes_more_than_sequence(HELD, same)
+    assert heads.apply(HELD, same, 50.0) == HELD._replace(sequence=4)
 
 
 # Refusals

@@ -19,7 +19,7 @@ from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.export import new_run_of, packed, parcel_of, unpacked
 from limpet.journal.store import COMPLETED, PAUSED, RUNNING, Commit, NewRun, RunFilter, RunHead, Store
 from limpet.stores import MemoryStore
-from limpet.stores.files import frames as files_format
+from limpet.stores.files import frames
 from limpet.stores.files.store import FileStore
 from limpet.stores.migrations import migrations_of
 from limpet.stores.redis.head_fields import SEALED, SEALED_IN_FORMAT_1, checksum
@@ -137,7 +137,7 @@ def test_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return [*head[1:10], list(head.tags), *head[11:15]]
 
     with monkeypatch.context() as patch, closing(FileStore(tmp_path / "runs")) as store:
-        patch.setattr(files_format, "_head_data", as_before)
+        patch.setattr(frames, "_head_fields", as_before)
         fill(store)
     with closing(FileStore(tmp_path / "runs")) as store:
         check(store)

@@ -138,9 +138,9 @@ def changes_more_than_sequence(head: RunHead, commit: Commit) -> bool:
     """Whether a commit changes anything in the head but its sequence number. Most don't, and so cost a store less."""
     return bool(
         commit.status
-        or commit.snapshot
-        or commit.note is not None
         or commit.purge
+        or commit.snapshot not in (0, head.snapshot)
+        or commit.note not in (None, head.note)
         or (commit.on_signal is OnSignal.CLEAR and head.signal is not None)
     )
 

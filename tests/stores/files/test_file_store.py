@@ -29,10 +29,7 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores import open_store
-from limpet.stores.files import frames as files_format
-from limpet.stores.files import locks as files_locks
-from limpet.stores.files import run_cache as files_shelf
-from limpet.stores.files import run_files as files_runs
+from limpet.stores.files import frames, locks, run_cache, run_files
 from limpet.stores.files.store import FileStore
 from limpet.testing.conformance import ManualClock, StoreConformance
 
@@ -249,7 +246,7 @@ def test_what_is_pruned_leaves_the_file_in_time(path: Path) -> None:
         for number in range(2, 400):
             landed(store, Commit("r", 1, number - 1, [b"%d" % number * 400], snapshot=number))
             assert store.prune("r", number - 2) == (number > 3)
-            assert journal_of(path).stat().st_size < 4 * files_runs.WORTH_REWRITING
+            assert journal_of(path).stat().st_size < 4 * run_files.MIN_REWRITE_SIZE
         tail = other.read("r", first=1)
         assert (tail.first, tail.records) == (397, [b"%d" % number * 400 for number in (397, 398, 399)])
         landed(other, Commit("r", 1, 399, [b"400"]))
@@ -326,7 +323,7 @@ def test_a_purge_that_fails_does_so_alone(path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_record_too_large_refuses_its_own_commit_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_format, "LARGEST", 1000)
+    monkeypatch.setattr(frames, "MAX_BODY_SIZE", 1000)
     with closing(FileStore(path)) as store:
         for run_id in ("large", "small"):
             store.create(NewRun(run_id, "g", [b"1"], holder="ann"))
@@ -358,33 +355,33 @@ def test_many_runs_leave_few_files_open(path: Path) -> None:
             store.create(NewRun(f"r{number}", "g", [b"1"]))
         for number in range(400):
             landed(store, Commit(f"r{number}", 1, 1, [b"2"]))
-        limit = files_locks.STRIPES * (files_shelf.MOST_OPEN + 1)
+        limit = locks.LOCK_FILES * (run_cache.MAX_OPEN_JOURNALS + 1)
         assert (
-            sum(run.descriptor is not None for each in store._locks.stripes for run in each.runs.values())
+            sum(run.descriptor is not None for each in store._locks.files for run in each.runs.values())
             <= limit
         )
         assert len(store.list(RunFilter())) == 400
-        assert store._locks.stripes[0].all_known
+        assert store._locks.files[0].knows_all_runs
 
 
 def test_few_runs_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_shelf, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(run_cache, "MAX_REMEMBERED_RUNS", 3)
     with closing(FileStore(path, level="process")) as store:
         for number in range(200):
             store.create(NewRun(f"r{number}", "g", [b"1"]))
         for _ in range(2):
             assert len(store.list(RunFilter())) == 200
-        assert max(len(stripe.runs) for stripe in store._locks.stripes) <= 3
+        assert max(len(lock.runs) for lock in store._locks.files) <= 3
 
 
 def test_a_store_nobody_refers_to_lets_go_of_its_files(path: Path) -> None:
     store = FileStore(path)
     store.create(NewRun("r", "g", [b"1"]))
-    stripe = store._locks.stripe_of(files_runs.name_of("r"))
-    descriptor = stripe.descriptor
+    lock = store._locks.lock_of(run_files.file_name_of("r"))
+    descriptor = lock.descriptor
     assert descriptor is not None
     gone = weakref.ref(store)
-    del store, stripe
+    del store, lock
     gc.collect()
     assert gone() is None
     with pytest.raises(OSError, match="Bad file"):
@@ -395,8 +392,8 @@ def test_a_lock_that_is_never_given_back_is_named(path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     with closing(FileStore(path, timeout=0.05)) as store:
         store.create(NewRun("r", "g", [b"1"]))
-        stripe = store._locks.stripe_of(files_runs.name_of("r"))
-        with stripe.path.open("r+b") as other:
+        lock = store._locks.lock_of(run_files.file_name_of("r"))
+        with lock.path.open("r+b") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             with pytest.raises(StoreUnavailable, match=r"locked by another process for 0\.05 s"):
                 store.head("r")
@@ -472,8 +469,8 @@ def test_a_url_leads_to_the_directory(path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_without_locks_of_the_system_it_is_not_shared(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The abilities say so; threads are kept apart all the same."""
-    monkeypatch.setattr("limpet.stores.files.store.SHARED", False)
-    monkeypatch.setattr(files_locks, "SHARED", False)
+    monkeypatch.setattr("limpet.stores.files.store.HAS_FILE_LOCKS", False)
+    monkeypatch.setattr(locks, "HAS_FILE_LOCKS", False)
     with closing(FileStore(path)) as store:
         assert store.abilities.shared is False
         store.create(NewRun("r", "g", [b"1"]))

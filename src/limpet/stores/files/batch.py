@@ -1,72 +1,93 @@
-"""Commits to several runs in files, written together: all of them land, or none does."""
+"""Commits to several runs in files, written together: all of them happen, or none does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from limpet.journal.store import RunHead
 from limpet.stores.atomic_files import explain
-from limpet.stores.files.locks import Stripe
+from limpet.stores.files.locks import LockFile
 from limpet.stores.files.run_files import RunFiles
 
 
-class Batch:
-    """Commits of one call: all written, then all flushed; if either fails, none of them was.
+class CommitBatch:
+    """The commits of one call: all are written, then all are flushed; if either fails, none of them happened.
 
-    A purge replaces a head, which can't be taken back. So purges come last, and one that fails does so
-    alone: `failed` has them by their numbers.
+    A purge replaces a head, which can't be undone. So purges come last, and one that fails does so alone: `failed`
+    has the failed ones by their numbers.
     """
 
     def __init__(self) -> None:
         self.failed: dict[int, Exception] = {}
-        self._written: dict[str, tuple[Stripe, RunFiles, bytes, int, RunHead | None]] = {}
-        self._purged: dict[str, tuple[int, Stripe, RunFiles, RunHead]] = {}
+        self._written: dict[str, _WrittenFrame] = {}
+        self._purges: dict[str, _Purge] = {}
 
     def has(self, run_id: str) -> bool:
-        """Whether a commit of this run is on its way."""
-        return run_id in self._written or run_id in self._purged
+        """Whether a commit of this run is in the batch."""
+        return run_id in self._written or run_id in self._purges
 
-    def purge(self, number: int, stripe: Stripe, run: RunFiles, head: RunHead) -> None:
-        """Drop a run's journal and give it a new head, when all else has landed."""
-        self._purged[run.head.run_id] = number, stripe, run, head
+    def add_purge(self, number: int, lock: LockFile, run: RunFiles, head: RunHead) -> None:
+        """Drop a run's journal and give it a new head, once all else has happened."""
+        self._purges[run.head.run_id] = _Purge(number, lock, run, head)
 
-    def write(self, stripe: Stripe, run: RunFiles, records: Sequence[bytes], head: RunHead | None) -> None:
+    def write(self, lock: LockFile, run: RunFiles, records: Sequence[bytes], head: RunHead | None) -> None:
         """Write a commit's frame. Raises `ValueError` if it is too large, `OSError`."""
         if not records and head is None:
             return
-        stripe.changed()
+        run_id = run.head.run_id
+        lock.count_change()
+        # Known before it is written, so that half a frame is undone as well.
+        self._written[run_id] = _WrittenFrame(run, b"", 0, None)
         try:
-            self._written[run.head.run_id] = stripe, run, b"", 0, None
-            made = run.write([*records], head)
-        except ValueError:
-            del self._written[run.head.run_id]
+            frame = run.write_frame([*records], head)
+        except ValueError:  # refuses its own commit, before anything is written
+            del self._written[run_id]
             raise
         except BaseException:
             self._undo()
             raise
-        self._written[run.head.run_id] = stripe, run, made, len(records), head
+        self._written[run_id] = _WrittenFrame(run, frame, len(records), head)
 
-    def land(self) -> None:
-        """Flush what was written, and count it in."""
+    def complete(self) -> None:
+        """Flush what was written and count it in; then carry out the purges."""
         try:
-            for _, run, *_ in self._written.values():
-                run.sync()
+            for written in self._written.values():
+                written.run.flush_journal()
         except BaseException:
             self._undo()
             raise
-        for _, run, made, count, head in self._written.values():
-            run.accept(made, count, head)
+        for written in self._written.values():
+            written.run.accept_frame(written.frame, written.record_count, written.head)
         self._written.clear()
-        for number, stripe, run, head in self._purged.values():
-            stripe.changed()
+        for purge in self._purges.values():
+            purge.lock.count_change()
             try:
-                run.purge(head)
+                purge.run.purge(purge.head)
             except OSError as error:
-                self.failed[number] = explain(error, run.head_path)
-        self._purged.clear()
+                self.failed[purge.number] = explain(error, purge.run.head_path)
+        self._purges.clear()
 
     def _undo(self) -> None:
-        for _, run, *_ in self._written.values():
-            run.undo()
+        for written in self._written.values():
+            written.run.undo()
         self._written.clear()
-        self._purged.clear()
+        self._purges.clear()
+
+
+class _WrittenFrame(NamedTuple):
+    """A frame of so many records, and the head that it brings."""
+
+    run: RunFiles
+    frame: bytes
+    record_count: int
+    head: RunHead | None
+
+
+class _Purge(NamedTuple):
+    """The purge that is commit `number` of the call."""
+
+    number: int
+    lock: LockFile
+    run: RunFiles
+    head: RunHead

@@ -1,4 +1,4 @@
-"""What the files of a run look like inside: a head, and frames one after the other.
+"""The file formats of a run: a head file, and a journal file of frames one after the other.
 
     frame   length u32 · CRC-32 of the body u32 · number of its first record u64 · how many u32 · kind u8 ·
             CRC-32 of this header u32 · body
@@ -6,9 +6,14 @@
     MIXED   the body is [records, head]: several records, or the head as it is from here on, or both
     head    "LMF1" · CRC-32 · [run id, head, where the journal is]
 
-All numbers are big-endian. The checksums begin with the run's id and the name of its journal file, so that a frame
-or file that ended up in another place is damage too. `frames` finds out how far a journal file is good: what a
-killed writer left half-written at its end is told from damage, which may be anywhere.
+All numbers are big-endian. A frame is one commit: it counts when all of it is in the file, and not at all before. The
+checksum of a header is seeded with the run's id and the name of its journal file, so a frame that ended up in another
+file is damage too.
+
+A writer that is killed, or a machine that loses power, leaves an *unfinished* frame at the end of the file: one that
+is cut short, or that has blocks of zeros where the disk hadn't written yet. Its commit was never acknowledged, so it
+is cut off. Anything else that doesn't match its checksum is *damage*: its commit may have been acknowledged, so it
+is reported and never removed. `scan_frames` tells the two apart.
 """
 
 from __future__ import annotations
@@ -21,145 +26,175 @@ from zlib import crc32
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.store import RUNNING, RunHead
 
-PLAIN, MIXED = 0, 1
-LARGEST = 0xFFFF_0000
-"""Bytes of the largest frame's body."""
+PLAIN = 0
+MIXED = 1
+MAX_BODY_SIZE = 0xFFFF_0000
+HEAD_MARK = b"LMF1"
+BLOCK_SIZE = 512
+"""What a disk writes whole or not at all."""
+
+_FIELDS = Struct(">IIQIB")
+_CHECKSUM = Struct(">I")
+_HEAD_PREFIX = Struct(">4sI")
+HEADER_SIZE = _FIELDS.size + _CHECKSUM.size
+_FIRST_RECORD = slice(8, 16)
+"""Where in a frame's header the number of its first record is."""
 
 
 class Frame(NamedTuple):
-    """One commit: so many `records` from number `first` on, in the bytes from `start` to `end`."""
+    """One commit: `record_count` records from number `first` on, with its body in the bytes from `start` to `end`."""
 
     kind: int
     first: int
-    records: int
+    record_count: int
     start: int
     end: int
     checksum: int
 
+    @property
+    def offset(self) -> int:
+        """Where in the file the frame begins, with its header."""
+        return self.start - HEADER_SIZE
+
     def body(self, data: bytes, base: int) -> bytes:
-        """Its body, out of the bytes from `base` on. Raises `ValueError` if it isn't what was written."""
+        """Its body, from `data`, which begins at `base` in the file. Raises `ValueError` if it was changed."""
         body = data[self.start - base : self.end - base]
         if crc32(body) != self.checksum:
             raise ValueError("its checksum doesn't match its contents")
         return body
 
 
-class Torn(Exception):
-    """From `offset` on a file holds what a writer left that didn't come to an end."""
+class UnfinishedFrame(Exception):
+    """From `offset` on, the file holds a frame that its writer didn't finish."""
 
     def __init__(self, offset: int) -> None:
+        super().__init__(f"it is cut off at byte {offset:,}")
         self.offset = offset
 
 
-class Place(NamedTuple):
-    """Where a run's journal is, as of a head.
+class JournalPlace(NamedTuple):
+    """Where a run's journal is, as of its head file.
 
-    It is in the file named by `token`, and `end` is how far the head knows it: what follows is newer. Records up
-    to `dropped` don't count any more; the frame that holds the next begins at `begin`, that of the newest whole
-    record at `whole`.
+    `token` is part of the journal file's name, and `end` is how much of the file the head covers: frames after it are
+    newer than the head. Records up to number `dropped` were pruned. The frame with the first record that is left
+    begins at `oldest_frame`, that with the newest whole record at `snapshot_frame`.
     """
 
     token: str
     end: int = 0
     dropped: int = 0
-    begin: int = 0
-    whole: int = 0
+    oldest_frame: int = 0
+    snapshot_frame: int = 0
 
 
-def seed_of(run_id: str, token: str) -> int:
-    """What the checksums of a run's frames begin with."""
+def checksum_seed(run_id: str, token: str) -> int:
+    """What the header checksums of a run's frames start from."""
     return crc32(f"{token} {run_id}".encode("utf-8", "surrogatepass"))
 
 
-def frame(seed: int, first: int, records: list[bytes], head: RunHead | None) -> bytes:
-    """The bytes of a commit. Raises `ValueError` if there are more of them than a frame can have."""
+def encode_frame(seed: int, first: int, records: list[bytes], head: RunHead | None) -> bytes:
+    """The bytes of a commit. Raises `ValueError` if they are more than a frame can hold."""
     if head is None and len(records) == 1:
-        kind, body = PLAIN, records[0]
+        kind = PLAIN
+        body = records[0]
     else:
-        kind, body = MIXED, encode([list(map(bytes, records)), None if head is None else _head_data(head)])
-    if len(body) > LARGEST:
-        raise ValueError(f"{len(body):,} bytes are more than a frame can hold ({LARGEST:,})")
+        kind = MIXED
+        head_fields = None if head is None else _head_fields(head)
+        body = encode([list(map(bytes, records)), head_fields])
+    if len(body) > MAX_BODY_SIZE:
+        raise ValueError(f"{len(body):,} bytes are more than a frame can hold ({MAX_BODY_SIZE:,})")
     fields = _FIELDS.pack(len(body), crc32(body), first, len(records), kind)
-    return b"".join((fields, _CHECK.pack(crc32(fields, seed)), body))
+    return b"".join((fields, _CHECKSUM.pack(crc32(fields, seed)), body))
 
 
-def records_of(kind: int, body: bytes) -> list[bytes]:
+def records_in(kind: int, body: bytes) -> list[bytes]:
     """The records in a frame's body."""
-    return [body] if kind == PLAIN else decode(body)[0]
+    if kind == PLAIN:
+        return [body]
+    records: list[bytes] = decode(body)[0]
+    return records
 
 
-def head_of(body: bytes, run_id: str) -> RunHead | None:
+def head_in(body: bytes, run_id: str) -> RunHead | None:
     """The head in the body of a MIXED frame, if it has one."""
-    data = decode(body)[1]
-    return None if data is None else _head_from(run_id, data)
+    fields = decode(body)[1]
+    if fields is None:
+        return None
+    return _head_from(run_id, fields)
 
 
-def frames(data: bytes, base: int, expected: int, seed: int) -> Iterator[Frame]:
+def first_record_in(data: bytes) -> int:
+    """The number of the first record of the frame that `data` begins with. Not checked: `scan_frames` does that."""
+    return int.from_bytes(data[_FIRST_RECORD], "big")
+
+
+def scan_frames(data: bytes, base: int, expected: int, seed: int) -> Iterator[Frame]:
     """The frames in the bytes of a journal file from `base` to its end, the first of them for record `expected`.
 
-    Raises `Torn` where the rest is what a writer left, and `ValueError` for damage.
+    Checks headers, not bodies. Raises `UnfinishedFrame` where a writer left one, and `ValueError` for damage.
     """
-    at, size = 0, len(data)
+    at = 0
+    size = len(data)
     while at < size:
-        if size - at < HEADER:
-            raise Torn(base + at)
+        if size - at < HEADER_SIZE:
+            raise UnfinishedFrame(base + at)
         fields = data[at : at + _FIELDS.size]
-        (check,) = _CHECK.unpack_from(data, at + _FIELDS.size)
+        (header_checksum,) = _CHECKSUM.unpack_from(data, at + _FIELDS.size)
         length, checksum, first, count, kind = _FIELDS.unpack(fields)
-        if crc32(fields, seed) != check:
-            if not any(data[at:]):
-                raise Torn(base + at)
+        if crc32(fields, seed) != header_checksum:
+            if not any(data[at:]):  # the file grew, but the disk hadn't written the frame yet
+                raise UnfinishedFrame(base + at)
             raise ValueError("the header of its frame is damaged, so that what follows can't be found")
-        start = at + HEADER
+        start = at + HEADER_SIZE
         if start + length > size:
-            raise Torn(base + at)
+            raise UnfinishedFrame(base + at)
         if first != expected:
             raise ValueError(f"a frame for record {first} stands in its place")
-        if start + length == size and _is_unwritten(data[start:], checksum, base + start):
-            raise Torn(base + at)
+        # Only the last frame can be unfinished: a commit is acknowledged before the next one is written.
+        if start + length == size and _has_unwritten_blocks(data[start:], checksum, base + start):
+            raise UnfinishedFrame(base + at)
         expected += count
         yield Frame(kind, first, count, base + start, base + start + length, checksum)
         at = start + length
 
 
-def head_file(head: RunHead, place: Place) -> bytes:
+def encode_head_file(head: RunHead, place: JournalPlace) -> bytes:
     """The content of a head file."""
-    data = encode([head.run_id, _head_data(head), list(place)])
-    return _HEAD.pack(MARK, crc32(data)) + data
+    data = encode([head.run_id, _head_fields(head), list(place)])
+    return _HEAD_PREFIX.pack(HEAD_MARK, crc32(data)) + data
 
 
-def read_head(content: bytes) -> tuple[RunHead, Place]:
-    """What a head file says. Raises `ValueError` if it isn't what was written."""
-    if len(content) < _HEAD.size:
+def decode_head_file(content: bytes) -> tuple[RunHead, JournalPlace]:
+    """The head and the place in a head file. Raises `ValueError` if the content isn't what was written."""
+    if len(content) < _HEAD_PREFIX.size:
         raise ValueError("its head file is cut off")
-    mark, checksum = _HEAD.unpack_from(content)
-    data = content[_HEAD.size :]
-    if mark != MARK or crc32(data) != checksum:
+    mark, checksum = _HEAD_PREFIX.unpack_from(content)
+    data = content[_HEAD_PREFIX.size :]
+    if mark != HEAD_MARK or crc32(data) != checksum:
         raise ValueError("the checksum of its head file doesn't match")
-    run_id, head, place = decode(data)
-    return _head_from(run_id, head), Place(*place)
+    run_id, fields, place = decode(data)
+    return _head_from(run_id, fields), JournalPlace(*place)
 
 
-def _is_unwritten(body: bytes, checksum: int, offset: int) -> bool:
+def _has_unwritten_blocks(body: bytes, checksum: int, offset: int) -> bool:
     """Whether a body at the end of a file has blocks that never reached the disk: those read as zeros."""
     if crc32(body) == checksum:
         return False
-    begin = -offset % BLOCK
-    return any(not any(body[at : at + BLOCK]) for at in range(begin, len(body) - BLOCK + 1, BLOCK))
+    first_block = -offset % BLOCK_SIZE
+    blocks = range(first_block, len(body) - BLOCK_SIZE + 1, BLOCK_SIZE)
+    return any(not any(body[at : at + BLOCK_SIZE]) for at in blocks)
 
 
-def _head_data(head: RunHead) -> list[Any]:
+def _head_fields(head: RunHead) -> list[Any]:
     return [*head[1:10], list(head.tags), *head[11:]]
 
 
-def _head_from(run_id: str, data: list[Any]) -> RunHead:
-    if len(data) == _BEFORE_DUE:
-        data = [*data, 0.0 if data[_STATUS] == RUNNING else None, 0]
-    return RunHead._make([run_id, *data[:9], tuple(data[9]), *data[10:]])
+def _head_from(run_id: str, fields: list[Any]) -> RunHead:
+    if len(fields) == _FIELDS_BEFORE_DUE:  # written by a version whose heads had no `due` and no `priority`
+        due = 0.0 if fields[_STATUS_FIELD] == RUNNING else None
+        fields = [*fields, due, 0]
+    return RunHead._make([run_id, *fields[:9], tuple(fields[9]), *fields[10:]])
 
 
-MARK = b"LMF1"
-BLOCK = 512
-_STATUS, _BEFORE_DUE = RunHead._fields.index("status") - 1, RunHead._fields.index("due") - 1
-_FIELDS, _CHECK, _HEAD = Struct(">IIQIB"), Struct(">I"), Struct(">4sI")
-HEADER = _FIELDS.size + _CHECK.size
+_STATUS_FIELD = RunHead._fields.index("status") - 1
+_FIELDS_BEFORE_DUE = RunHead._fields.index("due") - 1

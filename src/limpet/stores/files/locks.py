@@ -1,8 +1,8 @@
-"""Locks that processes and threads share, and by which each learns whether others have written meanwhile.
+"""Locks that processes and threads share, and by which each process learns whether another one has written.
 
-Runs are spread over a fixed number of lock files, which are never removed: a lock file that can go away is no lock.
-Each holds a number that grows with every change under it. Who finds the number that it left there itself knows that
-all it remembers is still so.
+Runs are spread over a fixed number of lock files. These are never removed: if one were, two processes could each lock
+"the" file and hold two different ones. Each lock file contains a number that grows with every change to a run under
+it. A process that finds the number which it left there itself knows that all it remembers of these runs is current.
 """
 
 from __future__ import annotations
@@ -25,48 +25,58 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-STRIPES = 16
-SHARED = fcntl is not None
-"""Whether this system has locks that other processes heed."""
+LOCK_FILES = 16
+"""How many lock files a directory has. It is part of the format: all processes must agree on it."""
+HAS_FILE_LOCKS = fcntl is not None
+"""Whether this system has locks that other processes respect."""
+
+FIRST_RETRY_DELAY = 0.0002
+LONGEST_RETRY_DELAY = 0.005
+
+_NUMBER = Struct(">Q")
 
 
-class Stripe:
-    """One lock file. `changes` is its number when this process last looked; `None` when it has yet to look."""
+class LockFile:
+    """One lock file, and what this process remembers of the runs under it. Use all of it while holding the lock.
+
+    `change_number` is the file's number when this process last read it, None before that. `runs` are the remembered
+    runs by their ids, and `open_runs` those whose journal may be open, the one used last at the end. `knows_all_runs`
+    says that `runs` has every run under this lock, so that listing them reads no directory.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.descriptor: int | None = None
         self.runs: dict[str, Any] = {}
-        """What is remembered of the runs under this lock, for whoever holds it."""
-        self.opened: dict[str, Any] = {}
-        """Those of them whose journal may be open, the one that was used last at the end."""
-        self.begin()
+        self.open_runs: dict[str, Any] = {}
+        self.reset()
 
-    def begin(self) -> None:
-        """Remember nothing: at first, and in a child that was forked off."""
-        self.forget()
-        self.thread = threading.Lock()
+    def reset(self) -> None:
+        """Start without memory and without an open file: at first, and in a forked child."""
+        self.forget_runs()
+        self.thread_lock = threading.Lock()
         self.descriptor = None
-        self.changes: int | None = None
+        self.change_number: int | None = None
 
-    def forget(self) -> None:
-        """Let go of all that is remembered."""
-        for run in [*self.runs.values()]:
+    def forget_runs(self) -> None:
+        """Forget all runs, and close their journals."""
+        for run in list(self.runs.values()):
             run.close()
         self.runs.clear()
-        self.opened.clear()
-        self.all_known = False
+        self.open_runs.clear()
+        self.knows_all_runs = False
 
     def open(self) -> int:
-        """The open lock file."""
+        """The descriptor of the lock file, which is opened if need be."""
         if self.descriptor is None:
             flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
             self.descriptor = os.open(self.path, flags, 0o600)
         return self.descriptor
 
     def close(self) -> None:
-        """Let go of the file."""
-        descriptor, self.descriptor = self.descriptor, None
+        """Close the lock file."""
+        descriptor = self.descriptor
+        self.descriptor = None
         if descriptor is not None:
             with suppress(OSError):
                 os.close(descriptor)
@@ -74,63 +84,73 @@ class Stripe:
     __del__ = close
 
     def is_unchanged(self) -> bool:
-        """Whether nobody else has changed anything since this process last held the lock."""
-        found = _number(os.pread(self.open(), _NUMBER.size, 0)) if SHARED else self.changes or 0
-        same = found == self.changes
-        self.changes = found
-        return same
+        """Whether no other process has changed a run under this lock since this process last held it."""
+        if HAS_FILE_LOCKS:
+            found = _decode_number(os.pread(self.open(), _NUMBER.size, 0))
+        else:  # no other process can use the directory
+            found = self.change_number or 0
+        unchanged = found == self.change_number
+        self.change_number = found
+        return unchanged
 
-    def changed(self) -> None:
-        """Say that something was changed, to those who will look."""
-        self.changes = (self.changes or 0) + 1
-        if SHARED:
-            os.pwrite(self.open(), _NUMBER.pack(self.changes), 0)
+    def count_change(self) -> None:
+        """Let other processes know that a run is about to change. Called before the change.
+
+        If this process is killed in between, the others look at the files once more than they need to. The other way
+        round, they would trust what they remember and miss the change.
+        """
+        self.change_number = (self.change_number or 0) + 1
+        if HAS_FILE_LOCKS:
+            os.pwrite(self.open(), _NUMBER.pack(self.change_number), 0)
 
 
 class Locks:
     """The locks of one directory. `timeout` is how many seconds to wait for a lock that another process holds."""
 
     def __init__(self, directory: Path, timeout: float) -> None:
-        self.directory, self.timeout = directory, timeout
-        self.stripes = [Stripe(directory / f"{number:02}") for number in range(STRIPES)]
-        _all.add(self)
+        self.directory = directory
+        self.timeout = timeout
+        self.files = [LockFile(directory / f"{number:02}") for number in range(LOCK_FILES)]
+        _all_locks.add(self)
 
-    def stripe_of(self, name: str) -> Stripe:
-        """The lock that a run is under."""
-        return self.stripes[crc32(name.encode()) % STRIPES]
+    def lock_of(self, name: str) -> LockFile:
+        """The lock of the run whose files have this name."""
+        return self.files[crc32(name.encode()) % LOCK_FILES]
 
     @contextmanager
     def holding(self, *names: str) -> Iterator[None]:
-        """Hold the locks of these runs. In one order for all, so that nobody waits for each other."""
-        stripes = {id(stripe): stripe for stripe in map(self.stripe_of, names)}
+        """Hold the locks of these runs. All callers lock in one order, so that no two wait for each other."""
+        files = {id(lock): lock for lock in map(self.lock_of, names)}
         with ExitStack() as held:
-            for stripe in sorted(stripes.values(), key=lambda each: each.path):
-                held.enter_context(self.held(stripe))
+            for lock in sorted(files.values(), key=lambda each: each.path):
+                held.enter_context(self.holding_file(lock))
             yield
 
     @contextmanager
-    def held(self, stripe: Stripe) -> Iterator[None]:
-        """Hold one lock."""
-        with stripe.thread:
-            descriptor = stripe.open()
+    def holding_file(self, lock: LockFile) -> Iterator[None]:
+        """Hold one lock, against the other threads and the other processes."""
+        with lock.thread_lock:
+            descriptor = lock.open()
             self._lock(descriptor)
             try:
                 yield
             finally:
-                if SHARED and stripe.descriptor is not None:
+                if HAS_FILE_LOCKS and lock.descriptor is not None:
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Let go of all files."""
-        for stripe in self.stripes:
-            with stripe.thread:
-                stripe.forget()
-                stripe.close()
+        """Close all files."""
+        for lock in self.files:
+            with lock.thread_lock:
+                lock.forget_runs()
+                lock.close()
 
     def _lock(self, descriptor: int) -> None:
-        if not SHARED:
+        if not HAS_FILE_LOCKS:
             return
-        deadline, pause = time.monotonic() + self.timeout, 0.0002
+        deadline = time.monotonic() + self.timeout
+        delay = FIRST_RETRY_DELAY
+        # By polling, since a blocking flock has no timeout.
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,29 +158,30 @@ class Locks:
                 if time.monotonic() >= deadline:
                     raise StoreUnavailable(
                         f"{self.directory.parent} was locked by another process for {self.timeout:g} s: end "
-                        "whatever holds it, or allow a longer timeout"
+                        "the process that holds it, or allow a longer timeout"
                     ) from None
             else:
                 return
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.005)
+            time.sleep(delay)
+            delay = min(delay * 1.5, LONGEST_RETRY_DELAY)
 
 
-def _number(content: bytes) -> int:
-    return int(_NUMBER.unpack(content)[0]) if len(content) == _NUMBER.size else 0
+def _decode_number(content: bytes) -> int:
+    if len(content) != _NUMBER.size:  # a new lock file is empty
+        return 0
+    return int(_NUMBER.unpack(content)[0])
 
 
-_NUMBER = Struct(">Q")
-_all: WeakSet[Locks] = WeakSet()
+_all_locks: WeakSet[Locks] = WeakSet()
 
 
-def _begin_in_child() -> None:
-    """A child shares its parent's open files, and with them its locks: it opens its own."""
-    for locks in list(_all):
-        for stripe in locks.stripes:
-            stripe.close()
-            stripe.begin()
+def _reset_in_child() -> None:
+    """A forked child shares its parent's open files, and a lock belongs to the open file: it opens its own."""
+    for locks in list(_all_locks):
+        for lock in locks.files:
+            lock.close()
+            lock.reset()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_in_child)
+    os.register_at_fork(after_in_child=_reset_in_child)

@@ -1,6 +1,6 @@
-"""The runs of a directory as this process knows them: found once, remembered, and looked at again when need be.
+"""The runs of a directory as this process remembers them: read once, and again when another process may have written.
 
-All of it happens under the lock of the run; `Stripe` has what is remembered under it.
+All of it happens under the lock of the run; the `LockFile` holds what is remembered under it.
 """
 
 from __future__ import annotations
@@ -13,118 +13,130 @@ from typing import TYPE_CHECKING
 
 from limpet.errors import DamagedRecord, LimpetError, RunNotFound
 from limpet.journal.store import RunHead
-from limpet.stores.files.locks import Locks, Stripe
-from limpet.stores.files.run_files import HEAD, JOURNAL, RunFiles, find, name_of, parsed
+from limpet.stores.files.locks import LockFile, Locks
+from limpet.stores.files.run_files import (
+    HEAD_SUFFIX,
+    JOURNAL_SUFFIX,
+    RunFiles,
+    file_name_of,
+    open_run,
+    parse_head_file,
+)
 
 if TYPE_CHECKING:
     from logging import Logger
 
-MOST_OPEN = 8
-"""Journal files that are kept open under one lock."""
-MOST_REMEMBERED = 2000
-"""Runs that are remembered under one lock."""
+MAX_OPEN_JOURNALS = 8
+"""How many journal files are kept open under one lock."""
+MAX_REMEMBERED_RUNS = 2000
+"""How many runs are remembered under one lock."""
 
 
 class RunCache:
-    """The runs in `directory`, under `locks`. `flush` says whether what is written is to reach the disk."""
+    """The runs in `directory`, under `locks`. `flush` says whether each write is flushed to the disk."""
 
     def __init__(self, directory: Path, locks: Locks, flush: bool) -> None:
-        self.directory, self.flush = directory, flush
+        self.directory = directory
+        self.flush = flush
         self._locks = locks
 
-    def take_in(self, stripe: Stripe) -> None:
-        """If others have written under this lock, what is remembered is to be looked at again."""
-        if not stripe.is_unchanged():
-            stripe.all_known = False
-            for run in stripe.runs.values():
-                run.fresh = False
+    def check(self, lock: LockFile) -> None:
+        """Mark what is remembered as out of date if another process has written under this lock. Call it first."""
+        if not lock.is_unchanged():
+            lock.knows_all_runs = False
+            for run in lock.runs.values():
+                run.is_current = False
 
-    def find(self, stripe: Stripe, run_id: str) -> RunFiles:
+    def find(self, lock: LockFile, run_id: str) -> RunFiles:
         """The run as it is now. Raises `RunNotFound`, `DamagedRecord`."""
-        run: RunFiles | None = stripe.runs.get(run_id)
+        run: RunFiles | None = lock.runs.get(run_id)
         if run is None:
-            run = find(self.directory, self.flush, run_id)
-            self.remember(stripe, run)
-        elif not run.fresh or not run.is_in_place():
+            run = open_run(self.directory, self.flush, run_id)
+            self.add(lock, run)
+        elif not run.is_current or not run.has_known_size():
             try:
                 run.refresh()
             except LimpetError:
-                self._forget(stripe, run)
+                self._forget(lock, run)
                 raise
-        stripe.opened.pop(run_id, None)
-        stripe.opened[run_id] = run
-        if len(stripe.opened) > MOST_OPEN:
-            stripe.opened.pop(next(iter(stripe.opened))).close()
+        # To the end of the order, so that the journals used longest ago are closed first.
+        lock.open_runs.pop(run_id, None)
+        lock.open_runs[run_id] = run
+        if len(lock.open_runs) > MAX_OPEN_JOURNALS:
+            oldest = next(iter(lock.open_runs))
+            lock.open_runs.pop(oldest).close()
         return run
 
-    def remember(self, stripe: Stripe, run: RunFiles) -> None:
-        """Know a run that was found, or made, from now on."""
-        if len(stripe.runs) >= MOST_REMEMBERED:
-            stripe.forget()
-        stripe.runs[run.head.run_id] = run
+    def add(self, lock: LockFile, run: RunFiles) -> None:
+        """Remember a run that was opened or created."""
+        if len(lock.runs) >= MAX_REMEMBERED_RUNS:
+            lock.forget_runs()
+        lock.runs[run.head.run_id] = run
 
-    def replace(self, stripe: Stripe, run: RunFiles, head: RunHead) -> None:
-        """Give a run another head, and have others see it."""
-        stripe.changed()
+    def replace_head(self, lock: LockFile, run: RunFiles, head: RunHead) -> None:
+        """Give a run another head."""
+        lock.count_change()
         run.replace_head(head)
 
-    def remove(self, stripe: Stripe, run: RunFiles) -> None:
-        """Remove a run, and have others see that."""
-        stripe.changed()
-        self._forget(stripe, run)
+    def remove(self, lock: LockFile, run: RunFiles) -> None:
+        """Remove a run and its files."""
+        lock.count_change()
+        self._forget(lock, run)
         run.remove()
 
-    def remove_files(self, stripe: Stripe, run_id: str) -> None:
-        """Remove a run that can't be read."""
-        stripe.changed()
-        name = name_of(run_id)
-        (self.directory / f"{name}{HEAD}").unlink()
-        for path in self.directory.glob(f"{name}.*{JOURNAL}"):
+    def remove_damaged(self, lock: LockFile, run_id: str) -> None:
+        """Remove the files of a run that can't be read."""
+        lock.count_change()
+        name = file_name_of(run_id)
+        (self.directory / f"{name}{HEAD_SUFFIX}").unlink()
+        for path in self.directory.glob(f"{name}.*{JOURNAL_SUFFIX}"):
             path.unlink()
 
-    def heads_under(self, stripe: Stripe, wanted: Callable[[RunHead], bool]) -> list[RunHead]:
-        """The heads of the runs under a lock that are wanted. Of what can't be read at all, a warning says that it is
-        left out.
-        """
-        if stripe.all_known:
-            sought = [run_id for run_id, run in stripe.runs.items() if wanted(run.head)]
-            with suppress(RunNotFound, DamagedRecord):  # somebody was at the files: look at all of them again
-                return [self.find(stripe, run_id).head for run_id in sought]
-        heads, known = [], {name_of(run_id): run_id for run_id in stripe.runs}
+    def heads_under(self, lock: LockFile, wanted: Callable[[RunHead], bool]) -> list[RunHead]:
+        """The heads of the wanted runs under a lock. A run that can't be read at all is left out, with a warning."""
+        if lock.knows_all_runs:
+            remembered = [run_id for run_id, run in lock.runs.items() if wanted(run.head)]
+            # If files changed without the lock, as when a user deletes some, the directory is read again.
+            with suppress(RunNotFound, DamagedRecord):
+                return [self.find(lock, run_id).head for run_id in remembered]
+        heads = []
+        known = {file_name_of(run_id): run_id for run_id in lock.runs}
         for entry in os.scandir(self.directory):
-            name = entry.name.removesuffix(HEAD)
-            if name == entry.name or self._locks.stripe_of(name) is not stripe:
+            name = entry.name.removesuffix(HEAD_SUFFIX)
+            if name == entry.name or self._locks.lock_of(name) is not lock:
                 continue
-            head = self._head_in(stripe, Path(entry.path), known.get(name))
+            head = self._read_head(lock, Path(entry.path), known.get(name))
             if head is not None:
                 heads.append(head)
-        stripe.all_known = len(heads) == len(stripe.runs)
-        return [*filter(wanted, heads)]
+        lock.knows_all_runs = len(heads) == len(lock.runs)
+        return [head for head in heads if wanted(head)]
 
-    def _head_in(self, stripe: Stripe, path: Path, run_id: str | None) -> RunHead | None:
-        """The head of the run in a head file. Of a damaged run, what the file says, if that can be read: a warning
-        says that it may be out of date, or that the run is left out.
+    def _read_head(self, lock: LockFile, path: Path, run_id: str | None) -> RunHead | None:
+        """The head of the run with this head file.
+
+        For a damaged run, the head in the file, if that can be read. A warning says that it may be out of date, or
+        that the run is left out.
         """
         stored = None
         try:
-            stored = parsed(None, path.read_bytes())[0]
-            run = self.find(stripe, run_id or stored.run_id)
+            stored = parse_head_file(None, path.read_bytes())[0]
+            run = self.find(lock, run_id or stored.run_id)
             run.close()
             return run.head
         except (RunNotFound, FileNotFoundError):
             return None
         except DamagedRecord as damage:
-            what = "left out of the list" if stored is None else "listed as its head file has it"
-            _log().warning("%s is %s: %s", path, what, damage)
+            outcome = "left out of the list" if stored is None else "listed as its head file has it"
+            _log().warning("%s is %s: %s", path, outcome, damage)
             return stored
 
-    def _forget(self, stripe: Stripe, run: RunFiles) -> None:
+    def _forget(self, lock: LockFile, run: RunFiles) -> None:
         run.close()
-        stripe.runs.pop(run.head.run_id, None)
-        stripe.opened.pop(run.head.run_id, None)
+        lock.runs.pop(run.head.run_id, None)
+        lock.open_runs.pop(run.head.run_id, None)
 
 
 def _log() -> Logger:
-    from logging import getLogger
+    from logging import getLogger  # late, as most programs never need it here
 
     return getLogger("limpet.stores")

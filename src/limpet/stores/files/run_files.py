@@ -1,9 +1,22 @@
 """One run in files: its head, its journal, and what this process knows of both.
 
-The journal file only grows. A commit is one frame at its end, which also says how the head changes, if it does: so a
-commit is whole when its frame is, and there is nothing to be done in two places. The head file, which is replaced
-whole, has what changes without a commit (who holds the run, a signal, what was dropped), and how far into the journal
-it knows; whoever reads it goes on from there. All of this happens under the run's lock.
+The journal file only grows. A commit is one frame at its end, which also says how the head changes, if it does. So a
+commit is whole when its frame is, and never needs two files to change together.
+
+The head file is replaced whole. It has what changes without a commit (holder, signal, dropped records), and how much
+of the journal it covers. To know the present head, read the head file and then the frames after the part it covers.
+
+What is flushed before what, at the level "disk":
+
+- A commit: the frame is written and flushed, then acknowledged. The head file isn't touched.
+- A new run: the journal is flushed, then the head file appears. A run exists when its head file does, so no process
+  ever sees a run without its records. A journal without a head is removed by the next `expire`.
+- A journal that is rewritten without its dropped records: the new journal file, under another name, is flushed
+  first; then a head file that names it replaces the old one; then the old journal is removed. So the head file names
+  a whole journal at every moment. A purge is the same with an empty journal, whose file comes with its first record.
+- A deletion: the head file goes first, and with it the run; then its journals.
+
+All of this happens under the run's lock.
 """
 
 from __future__ import annotations
@@ -18,38 +31,41 @@ from limpet.errors import DamagedRecord, RunNotFound
 from limpet.journal.store import RunHead
 from limpet.stores.atomic_files import flush_directory, replace_file, write_all
 from limpet.stores.files.frames import (
-    HEADER,
     MIXED,
-    Place,
-    Torn,
-    frame,
-    frames,
-    head_file,
-    head_of,
-    read_head,
-    records_of,
-    seed_of,
+    JournalPlace,
+    UnfinishedFrame,
+    checksum_seed,
+    decode_head_file,
+    encode_frame,
+    encode_head_file,
+    first_record_in,
+    head_in,
+    records_in,
+    scan_frames,
 )
 from limpet.stores.heads import prunable
 
-HEAD, JOURNAL = ".head", ".log"
-WORTH_REWRITING = 64 * 1024
+HEAD_SUFFIX = ".head"
+JOURNAL_SUFFIX = ".log"
+MIN_REWRITE_SIZE = 64 * 1024
 """Bytes of dropped records from which on a journal is rewritten without them, if they are half of it."""
 
 
 @lru_cache(4096)
-def name_of(run_id: str) -> str:
-    """What the files of a run are called: readable, safe, and no other's, whatever the id and the file system."""
+def file_name_of(run_id: str) -> str:
+    """What the files of a run are called: readable, safe on every file system, and different for each id."""
     from hashlib import sha256
 
-    told = re.sub(r"[^A-Za-z0-9_-]", "_", run_id)[:40]
-    return f"{told}.{sha256(run_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", run_id)[:40]
+    digest = sha256(run_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{readable}.{digest}"
 
 
 class RunFiles:
-    """A run that is known here. `head` is as it is now; `end` is where the next frame goes.
+    """A run that this process knows. Get one with `open_run` or `create_run`.
 
-    Find one with `find`; begin one with `begin`. `fresh` is False once somebody else may have written.
+    `head` is the present head, and `end` the place in the journal file where the next frame goes. `head_bytes` is the
+    head file as it was last read or written. `is_current` is False once another process may have written.
     """
 
     __slots__ = (
@@ -57,278 +73,312 @@ class RunFiles:
         "directory",
         "end",
         "flush",
-        "fresh",
         "head",
+        "head_bytes",
+        "is_current",
+        "name",
         "place",
         "seed",
-        "stored",
-        "told",
     )
 
-    def __init__(self, directory: Path, flush: bool, head: RunHead, place: Place) -> None:
-        self.directory, self.flush = directory, flush
-        self.told = name_of(head.run_id)
+    def __init__(self, directory: Path, flush: bool, head: RunHead, place: JournalPlace) -> None:
+        self.directory = directory
+        self.flush = flush
+        self.name = file_name_of(head.run_id)
         self.descriptor: int | None = None
-        self.fresh = True
-        self.stored = b""
-        self._stand(head, place)
+        self.is_current = True
+        self.head_bytes = b""
+        self._set_head(head, place)
 
-    def _stand(self, head: RunHead, place: Place) -> None:
-        self.head, self.place, self.end = head, place, place.end
-        self.seed = seed_of(head.run_id, place.token)
+    def _set_head(self, head: RunHead, place: JournalPlace) -> None:
+        self.head = head
+        self.place = place
+        self.end = place.end
+        self.seed = checksum_seed(head.run_id, place.token)
 
     @property
     def head_path(self) -> Path:
-        return self.directory / f"{self.told}{HEAD}"
+        return self.directory / f"{self.name}{HEAD_SUFFIX}"
 
     @property
     def journal_path(self) -> Path:
-        return self.directory / f"{self.told}.{self.place.token}{JOURNAL}"
+        return self.directory / f"{self.name}.{self.place.token}{JOURNAL_SUFFIX}"
+
+    # Reading
 
     def refresh(self) -> None:
-        """Take in what others have written. Raises `RunNotFound`, `DamagedRecord`."""
+        """Read what other processes have written. Raises `RunNotFound`, `DamagedRecord`."""
         if self.descriptor is not None and os.fstat(self.descriptor).st_nlink == 0:
-            self.close()
-        stored = stored_head(self.directory, self.head.run_id)
-        if stored != self.stored:
-            head, place = parsed(self.head.run_id, stored)
+            self.close()  # the open journal was removed, and the run may have another one by now
+        content = read_head_file(self.directory, self.head.run_id)
+        if content != self.head_bytes:
+            head, place = parse_head_file(self.head.run_id, content)
             if place.token != self.place.token:
                 self.close()
-            self.stored = stored
-            self._stand(head, place)
-        self._catch_up()
-        self.fresh = True
+            self.head_bytes = content
+            self._set_head(head, place)
+        self._read_new_frames()
+        self.is_current = True
 
-    def _catch_up(self) -> None:
-        """Read the frames that are newer than what is known, and cut off what a killed writer left."""
+    def _read_new_frames(self) -> None:
+        """Read the frames after the known end, and cut off one that a killed writer left unfinished."""
         size = self._size()
         if size == self.end:
             return
         if size < self.end:
             raise self._damaged(self.head.sequence, f"its journal ends at byte {size:,} of {self.end:,}")
-        data, base = self._bytes(self.end, size), self.end
+        base = self.end
+        data = self._bytes(base, size)
         try:
-            for each in frames(data, base, self.head.sequence + 1, self.seed):
-                head = head_of(each.body(data, base), self.head.run_id) if each.kind == MIXED else None
-                self._advance(each.start - HEADER, each.records, head, each.end)
-        except Torn as torn:
-            self._cut(torn.offset, size)
+            for frame in scan_frames(data, base, self.head.sequence + 1, self.seed):
+                head = None
+                if frame.kind == MIXED:
+                    head = head_in(frame.body(data, base), self.head.run_id)
+                self._advance(frame.offset, frame.record_count, head, frame.end)
+        except UnfinishedFrame as unfinished:
+            self._cut_off(unfinished.offset, size)
         except ValueError as problem:
             raise self._damaged(self.head.sequence + 1, str(problem)) from problem
 
-    def _cut(self, offset: int, size: int) -> None:
+    def _cut_off(self, offset: int, size: int) -> None:
+        """Remove an unfinished frame. Its commit was never acknowledged, and the next frame must begin here."""
         import logging
 
         logging.getLogger("limpet.stores").warning(
             "run %s: cut off %d bytes that a writer left unfinished at the end of %s",
-            self.head.run_id, size - offset, self.journal_path,
-        )  # fmt: skip
-        os.ftruncate(self._opened(), offset)
+            self.head.run_id,
+            size - offset,
+            self.journal_path,
+        )
+        os.ftruncate(self._open(), offset)
         if self.flush:
-            os.fsync(self._opened())
+            os.fsync(self._open())
 
     def _advance(self, offset: int, count: int, head: RunHead | None, end: int) -> None:
-        """A frame of so many records, at this offset, is part of the journal."""
-        sequence, before = self.head.sequence + count, self.head.snapshot
-        self.head = (self.head if head is None else head)._replace(sequence=sequence)
-        if self.head.snapshot != before:
-            self.place = self.place._replace(whole=offset)
+        """Count in a frame of `count` records at `offset`, which ends at `end` and may bring a new head."""
+        snapshot = self.head.snapshot
+        sequence = self.head.sequence + count
+        if head is None:
+            head = self.head
+        self.head = head._replace(sequence=sequence)
+        if self.head.snapshot != snapshot:
+            self.place = self.place._replace(snapshot_frame=offset)
         self.end = end
 
-    def write(self, records: list[bytes], head: RunHead | None) -> bytes:
-        """Write a frame at the end, without flushing it or counting it in. Raises `ValueError`, `OSError`."""
-        made = frame(self.seed, self.head.sequence + 1, records, head)
-        _write_at(self._opened(create=True), made, self.end)
-        return made
-
-    def accept(self, made: bytes, count: int, head: RunHead | None) -> None:
-        """The frame that was written is to stay."""
-        self._advance(self.end, count, head, self.end + len(made))
-
-    def undo(self) -> None:
-        """Take back what was written and not accepted. What can't be is cut off when it is next seen."""
-        self.fresh = False
-        if self.descriptor is not None:
-            with suppress(OSError):
-                os.ftruncate(self.descriptor, self.end)
-
-    def sync(self) -> None:
-        """Have what was written reach the disk, if that is this store's level."""
-        if self.flush:
-            os.fsync(self._opened())
-
-    def replace_head(self, head: RunHead) -> None:
-        """Make this the head, whole or not at all."""
-        self._put(head, self.place._replace(end=self.end))
-
-    def _put(self, head: RunHead, place: Place) -> None:
-        content = head_file(head, place)
-        replace_file(self.head_path, content, flush=self.flush)
-        self.stored = content
-        self._stand(head, place)
-
-    def purge(self, head: RunHead) -> None:
-        """Drop the journal and make this the head, in one."""
-        self._move_to(head, Place(_token(), dropped=head.sequence))
-
-    def drop(self, before: int) -> int:
-        """Drop the records below a number; returns how many. They leave the file when it is worth it."""
-        gone = prunable(self.head, self.place.dropped, before)
-        if gone == 0:
-            return 0
-        dropped = self.place.dropped + gone
-        begin = self._offset_of(dropped + 1)
-        if begin < WORTH_REWRITING or begin * 2 < self.end:
-            self._put(self.head, self.place._replace(dropped=dropped, begin=begin, end=self.end))
-        else:
-            self._rewrite(dropped)
-        return gone
-
-    def _rewrite(self, dropped: int) -> None:
-        """Put what is left of the journal into a file of its own, and let go of the old one."""
-        records = self.records(dropped + 1, self.head.sequence)
-        place = Place(_token(), dropped=dropped)
-        seed = seed_of(self.head.run_id, place.token)
-        made, whole, at = [], 0, 0
-        for number, record in enumerate(records, dropped + 1):
-            whole = at if number == self.head.snapshot else whole
-            made.append(frame(seed, number, [record], None))
-            at += len(made[-1])
-        path = self.directory / f"{self.told}.{place.token}{JOURNAL}"
-        replace_file(path, b"".join(made), flush=self.flush)
-        self._move_to(self.head, place._replace(end=at, whole=whole))
-
-    def _move_to(self, head: RunHead, place: Place) -> None:
-        old = self.journal_path
-        self.close()
-        self._put(head, place)
-        with suppress(OSError):
-            old.unlink()
-
     def records(self, first: int, last: int) -> list[bytes]:
-        """These records. Raises `DamagedRecord`."""
+        """The records with these numbers. Raises `DamagedRecord`."""
         if first > last:
             return []
-        place = self.place
-        early = first < self.head.snapshot or not self.head.snapshot
-        base = place.begin if early else place.whole
+        # Most reads start at the newest whole record, so the older frames needn't be read at all.
+        if self.head.snapshot and first >= self.head.snapshot:
+            base = self.place.snapshot_frame
+        else:
+            base = self.place.oldest_frame
         data = self._bytes(base, self.end)
         found: list[bytes] = []
         number = None
         try:
-            for each in frames(data, base, self._first_at(data, base), self.seed):
-                number = each.first
-                if each.first + each.records <= first:
+            for frame in scan_frames(data, base, first_record_in(data), self.seed):
+                number = frame.first
+                if frame.first + frame.record_count <= first:
                     continue
-                if each.first > last:
+                if frame.first > last:
                     break
-                number = max(each.first, first)
-                records = records_of(each.kind, each.body(data, base))
-                found += records[max(first - each.first, 0) : last - each.first + 1]
-                number = each.first + each.records
+                number = max(frame.first, first)
+                records = records_in(frame.kind, frame.body(data, base))
+                found += records[max(first - frame.first, 0) : last - frame.first + 1]
+                number = frame.first + frame.record_count
                 if number > last:
                     break
-        except (ValueError, Torn) as problem:
-            reason = "it is cut off" if isinstance(problem, Torn) else str(problem)
-            raise self._damaged(number or first, reason) from problem
+        except UnfinishedFrame as problem:  # this part of the journal was whole when it was counted in
+            raise self._damaged(number or first, "it is cut off") from problem
+        except ValueError as problem:
+            raise self._damaged(number or first, str(problem)) from problem
         if len(found) != last - first + 1:
-            raise self._damaged(first + len(found), "it isn't there")
+            raise self._damaged(first + len(found), "it is missing")
         return found
 
-    def _first_at(self, data: bytes, base: int) -> int:
-        """The number of the first record of the frame at `base`: as the frame says, if it is one."""
-        return int.from_bytes(data[8:16], "big")
-
-    def _offset_of(self, number: int) -> int:
+    def _frame_with(self, number: int) -> int:
         """Where the frame begins that holds a record."""
-        base = self.place.begin
+        base = self.place.oldest_frame
         data = self._bytes(base, self.end)
         try:
-            for each in frames(data, base, self._first_at(data, base), self.seed):
-                if each.first <= number < each.first + each.records:
-                    return each.start - HEADER
-        except (ValueError, Torn) as problem:
+            for frame in scan_frames(data, base, first_record_in(data), self.seed):
+                if frame.first <= number < frame.first + frame.record_count:
+                    return frame.offset
+        except (ValueError, UnfinishedFrame) as problem:
             raise self._damaged(number, str(problem)) from problem
         return self.end
 
+    # Committing: `write_frame`, `flush_journal`, then `accept_frame` or `undo`
+
+    def write_frame(self, records: list[bytes], head: RunHead | None) -> bytes:
+        """Write a frame at the end, without flushing it or counting it in. Raises `ValueError`, `OSError`."""
+        frame = encode_frame(self.seed, self.head.sequence + 1, records, head)
+        _write_at(self._open(create=True), frame, self.end)
+        return frame
+
+    def flush_journal(self) -> None:
+        """Have the written frame reach the disk, if that is this store's level."""
+        if self.flush:
+            os.fsync(self._open())
+
+    def accept_frame(self, frame: bytes, count: int, head: RunHead | None) -> None:
+        """Count in the frame that was written."""
+        self._advance(self.end, count, head, self.end + len(frame))
+
+    def undo(self) -> None:
+        """Remove the frame that was written and not accepted.
+
+        Where that fails, it was not acknowledged all the same. As the run isn't current any more, the next call reads
+        the file again: half a frame is cut off then.
+        """
+        self.is_current = False
+        if self.descriptor is not None:
+            with suppress(OSError):
+                os.ftruncate(self.descriptor, self.end)
+
+    # Replacing the head
+
+    def replace_head(self, head: RunHead) -> None:
+        """Make this the head, whole or not at all."""
+        self._store_head(head, self.place._replace(end=self.end))
+
+    def _store_head(self, head: RunHead, place: JournalPlace) -> None:
+        content = encode_head_file(head, place)
+        replace_file(self.head_path, content, flush=self.flush)
+        self.head_bytes = content
+        self._set_head(head, place)
+
+    def purge(self, head: RunHead) -> None:
+        """Drop the journal and make this the head, in one."""
+        self._switch_journal(head, JournalPlace(_new_token(), dropped=head.sequence))
+
+    def prune(self, before: int) -> int:
+        """Drop the records below a number; returns how many. They leave the file when that frees enough of it."""
+        count = prunable(self.head, self.place.dropped, before)
+        if count == 0:
+            return 0
+        dropped = self.place.dropped + count
+        oldest_frame = self._frame_with(dropped + 1)
+        if oldest_frame < MIN_REWRITE_SIZE or oldest_frame * 2 < self.end:
+            place = self.place._replace(dropped=dropped, oldest_frame=oldest_frame, end=self.end)
+            self._store_head(self.head, place)
+        else:
+            self._rewrite(dropped)
+        return count
+
+    def _rewrite(self, dropped: int) -> None:
+        """Put the records that are left into a new journal file, and remove the old one."""
+        records = self.records(dropped + 1, self.head.sequence)
+        place = JournalPlace(_new_token(), dropped=dropped)
+        seed = checksum_seed(self.head.run_id, place.token)
+        frames = []
+        snapshot_frame = 0
+        end = 0
+        for number, record in enumerate(records, dropped + 1):
+            if number == self.head.snapshot:
+                snapshot_frame = end
+            frame = encode_frame(seed, number, [record], None)
+            frames.append(frame)
+            end += len(frame)
+        path = self.directory / f"{self.name}.{place.token}{JOURNAL_SUFFIX}"
+        replace_file(path, b"".join(frames), flush=self.flush)
+        self._switch_journal(self.head, place._replace(end=end, snapshot_frame=snapshot_frame))
+
+    def _switch_journal(self, head: RunHead, place: JournalPlace) -> None:
+        """Make another journal file the run's own: the head file decides which one counts."""
+        old = self.journal_path
+        self.close()
+        self._store_head(head, place)
+        with suppress(OSError):  # if it stays, no head names it, and `expire` removes it
+            old.unlink()
+
     def remove(self) -> None:
-        """Remove the run, at once, and then its journal."""
+        """Remove the run: its head first, with which it is gone, and then its journals."""
         self.close()
         self.head_path.unlink()
         if self.flush:
             flush_directory(self.directory)
-        for path in self.directory.glob(f"{self.told}.*{JOURNAL}"):
+        for path in self.directory.glob(f"{self.name}.*{JOURNAL_SUFFIX}"):
             with suppress(OSError):
                 path.unlink()
 
-    def is_in_place(self) -> bool:
-        """Whether the journal file is still the one by that name, and as long as is known here."""
+    # The journal file
+
+    def has_known_size(self) -> bool:
+        """Whether the journal file is still the one that is open here, and as long as is known."""
         if self.descriptor is None:
             return self._size() == self.end
         found = os.fstat(self.descriptor)
         return found.st_size == self.end and found.st_nlink > 0
 
     def close(self) -> None:
-        """Let go of the journal file."""
-        descriptor, self.descriptor = self.descriptor, None
+        """Close the journal file."""
+        descriptor = self.descriptor
+        self.descriptor = None
         if descriptor is not None:
             with suppress(OSError):
                 os.close(descriptor)
 
     __del__ = close
 
-    def _opened(self, create: bool = False) -> int:
+    def _open(self, create: bool = False) -> int:
         if self.descriptor is None:
-            path, binary = self.journal_path, getattr(os, "O_BINARY", 0)
+            path = self.journal_path
+            flags = os.O_RDWR | getattr(os, "O_BINARY", 0)
             try:
-                self.descriptor = os.open(path, os.O_RDWR | binary)
+                self.descriptor = os.open(path, flags)
             except FileNotFoundError:
                 if not create:
                     raise
-                self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | binary, 0o600)
+                self.descriptor = os.open(path, flags | os.O_CREAT, 0o600)
                 if self.flush:
                     flush_directory(self.directory)
         return self.descriptor
 
     def _size(self) -> int:
         try:
-            return os.fstat(self._opened()).st_size
-        except FileNotFoundError:  # it comes with the first record
+            return os.fstat(self._open()).st_size
+        except FileNotFoundError:  # the file is created with the first record
             return 0
 
     def _bytes(self, start: int, stop: int) -> bytes:
         if start >= stop:
             return b""
         try:
-            return _read_at(self._opened(), stop - start, start)
+            return _read_at(self._open(), stop - start, start)
         except FileNotFoundError as error:
-            raise self._damaged(self.head.sequence, f"its journal {self.journal_path} is gone") from error
+            raise self._damaged(
+                self.head.sequence, f"its journal {self.journal_path} doesn't exist any more"
+            ) from error
 
     def _damaged(self, sequence: int, reason: str) -> DamagedRecord:
         return DamagedRecord(self.head.run_id, sequence, reason)
 
 
-def find(directory: Path, flush: bool, run_id: str) -> RunFiles:
+def open_run(directory: Path, flush: bool, run_id: str) -> RunFiles:
     """A run, as it is now. Raises `RunNotFound`, `DamagedRecord`."""
-    stored = stored_head(directory, run_id)
-    found = RunFiles(directory, flush, *parsed(run_id, stored))
-    found.stored = stored
+    content = read_head_file(directory, run_id)
+    head, place = parse_head_file(run_id, content)
+    run = RunFiles(directory, flush, head, place)
+    run.head_bytes = content
     try:
-        found._catch_up()
+        run._read_new_frames()
     except BaseException:
-        found.close()
+        run.close()
         raise
-    return found
+    return run
 
 
-def begin(directory: Path, flush: bool, head: RunHead, records: list[bytes]) -> RunFiles:
-    """A new run with its first records. It is there when its head is."""
-    run = RunFiles(directory, flush, head._replace(sequence=0), Place(_token()))
+def create_run(directory: Path, flush: bool, head: RunHead, records: list[bytes]) -> RunFiles:
+    """A new run with its first records. It exists once its head file does, so that comes last."""
+    run = RunFiles(directory, flush, head._replace(sequence=0), JournalPlace(_new_token()))
     try:
         if records:
-            made = run.write(records, None)
-            run.sync()
-            run._advance(0, len(records), None, len(made))
+            frame = run.write_frame(records, None)
+            run.flush_journal()
+            run.accept_frame(frame, len(records), None)
         run.replace_head(head._replace(sequence=len(records)))
     except BaseException:
         run.close()
@@ -338,18 +388,18 @@ def begin(directory: Path, flush: bool, head: RunHead, records: list[bytes]) -> 
     return run
 
 
-def stored_head(directory: Path, run_id: str) -> bytes:
+def read_head_file(directory: Path, run_id: str) -> bytes:
     """The bytes of a run's head file. Raises `RunNotFound`."""
     try:
-        return (directory / f"{name_of(run_id)}{HEAD}").read_bytes()
+        return (directory / f"{file_name_of(run_id)}{HEAD_SUFFIX}").read_bytes()
     except FileNotFoundError:
         raise RunNotFound(run_id) from None
 
 
-def parsed(run_id: str | None, stored: bytes) -> tuple[RunHead, Place]:
-    """What a head file says, of this run if it is given. Raises `DamagedRecord`."""
+def parse_head_file(run_id: str | None, content: bytes) -> tuple[RunHead, JournalPlace]:
+    """The head and the place in a head file, of this run if its id is given. Raises `DamagedRecord`."""
     try:
-        head, place = read_head(stored)
+        head, place = decode_head_file(content)
         if run_id is not None and head.run_id != run_id:
             raise ValueError(f"its head file is that of run {head.run_id!r}")
     except (ValueError, TypeError, IndexError) as problem:
@@ -357,7 +407,7 @@ def parsed(run_id: str | None, stored: bytes) -> tuple[RunHead, Place]:
     return head, place
 
 
-def _token() -> str:
+def _new_token() -> str:
     return os.urandom(6).hex()
 
 
@@ -372,4 +422,6 @@ def _read_at(descriptor: int, size: int, offset: int) -> bytes:
     while size > 0 and (part := os.read(descriptor, size)):
         parts.append(part)
         size -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    if len(parts) == 1:  # the usual case, without a copy
+        return parts[0]
+    return b"".join(parts)

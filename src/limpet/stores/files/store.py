@@ -1,7 +1,8 @@
 """Runs in plain files: nothing but a directory, shared by the processes of one machine.
 
-Each run has a journal file that only grows and a small head file that is replaced; see `files_runs.py`. The common
-commit is one frame, written and flushed. Locks are the operating system's: a process that is killed holds none.
+Each run has a journal file that only grows and a small head file that is replaced; see `run_files.py`. The usual
+commit is one frame, written and flushed. Locks are those of the operating system, which releases them when a process
+is killed.
 """
 
 from __future__ import annotations
@@ -33,11 +34,22 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores import heads
-from limpet.stores.files.batch import Batch
-from limpet.stores.files.directory import explaining, prepare, sweep
-from limpet.stores.files.locks import SHARED, Locks, Stripe
+from limpet.stores.atomic_files import TEMPORARY_SUFFIX, create_file, explain, make_directory
+from limpet.stores.files.batch import CommitBatch
+from limpet.stores.files.locks import HAS_FILE_LOCKS, LockFile, Locks
 from limpet.stores.files.run_cache import RunCache
-from limpet.stores.files.run_files import HEAD, JOURNAL, begin, name_of, parsed
+from limpet.stores.files.run_files import (
+    HEAD_SUFFIX,
+    JOURNAL_SUFFIX,
+    create_run,
+    file_name_of,
+    parse_head_file,
+)
+
+FORMAT = b"limpet files 1\n"
+FORMAT_FILE = "FORMAT"
+STALE_AFTER = 3600.0
+"""Seconds after which a temporary file is taken for one that a killed writer left."""
 
 
 class FileStore:
@@ -45,7 +57,7 @@ class FileStore:
 
     `level` is what an acknowledged save survives: "disk" a power loss (an fsync for each commit), "process" a kill of
     the process. `timeout` is how many seconds to wait for another process that is writing. Threads may share a store,
-    and where the system has file locks, processes may share its directory; a fork may happen at any time. Raises
+    and where the system has file locks, processes may share its directory. A process may fork at any time. Raises
     `StoreUnavailable` where the directory can't be used.
     """
 
@@ -64,61 +76,62 @@ class FileStore:
         if not os.fspath(path):
             raise UsageError("a file store needs the path of a directory")
         self.path = Path(path).resolve()
-        self.abilities = Abilities(level=level, shared=SHARED)
+        self.abilities = Abilities(level=level, shared=HAS_FILE_LOCKS)
         self.closed = False
-        self.clock, self._flush = clock, level == "disk"
+        self.clock = clock
+        self._flush = level == "disk"
         self._runs = self.path / "runs"
-        with explaining(self.path):
-            prepare(self.path, self._flush)
+        with _explaining(self.path):
+            _prepare_directory(self.path, self._flush)
             self._locks = Locks(self.path / "locks", timeout)
-            self._shelf = RunCache(self._runs, self._locks, self._flush)
-            sweep(self._runs)
+            self._cache = RunCache(self._runs, self._locks, self._flush)
+            _remove_stale_files(self._runs)
 
     def __repr__(self) -> str:
         return f"FileStore({str(self.path)!r}, level={self.abilities.level!r})"
 
     def create(self, run: NewRun) -> Lease | None:
-        with self._holding(run.run_id) as (stripe,):
+        with self._holding(run.run_id) as (lock,):
             with suppress(RunNotFound):
-                self._shelf.find(stripe, run.run_id)
+                self._cache.find(lock, run.run_id)
                 raise RunExists(run.run_id)
             head, lease = heads.create(run, self.clock())
-            stripe.changed()
+            lock.count_change()
             try:
-                made = begin(self._runs, self._flush, head, list(run.records))
+                created = create_run(self._runs, self._flush, head, list(run.records))
             except ValueError as problem:
                 raise StoreUnavailable(f"run {run.run_id!r}: {problem}") from problem
-            self._shelf.remember(stripe, made)
+            self._cache.add(lock, created)
         return lease
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         outcomes: list[Exception | None] = [None] * len(commits)
-        batch = Batch()
+        batch = CommitBatch()
         with self._holding(*(commit.run_id for commit in commits)):
             for number, commit in enumerate(commits):
                 outcomes[number] = self._prepare_commit(commit, batch, number)
-            batch.land()
+            batch.complete()
         for number, problem in batch.failed.items():
             outcomes[number] = problem
         return outcomes
 
     def head(self, run_id: str) -> RunHead:
-        with self._holding(run_id) as (stripe,):
-            return self._shelf.find(stripe, run_id).head
+        with self._holding(run_id) as (lock,):
+            return self._cache.find(lock, run_id).head
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
-        with self._holding(run_id) as (stripe,):
-            run = self._shelf.find(stripe, run_id)
+        with self._holding(run_id) as (lock,):
+            run = self._cache.find(lock, run_id)
             head = run.head
             start, stop = heads.readable(head, run.place.dropped, first, last)
             records = run.records(start, stop)
             return Tail(head, start if records else head.sequence + 1, records)
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
-        with self._holding(run_id) as (stripe,):
-            run = self._shelf.find(stripe, run_id)
+        with self._holding(run_id) as (lock,):
+            run = self._cache.find(lock, run_id)
             head, lease = heads.claim(run.head, holder, ttl, self.clock(), instead_of)
-            self._shelf.replace(stripe, run, head)
+            self._cache.replace_head(lock, run, head)
             return lease
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
@@ -126,16 +139,16 @@ class FileStore:
         return [self._renew(lease, ttl) for lease in leases]
 
     def release(self, lease: Lease) -> None:
-        with suppress(RunNotFound), self._holding(lease.run_id) as (stripe,):
-            run = self._shelf.find(stripe, lease.run_id)
+        with suppress(RunNotFound), self._holding(lease.run_id) as (lock,):
+            run = self._cache.find(lock, lease.run_id)
             head = heads.release(run.head, lease)
             if head is not None and head != run.head:
-                self._shelf.replace(stripe, run, head)
+                self._cache.replace_head(lock, run, head)
 
     def signal(self, run_id: str, signal: str) -> None:
-        with self._holding(run_id) as (stripe,):
-            run = self._shelf.find(stripe, run_id)
-            self._shelf.replace(stripe, run, heads.signal(run.head, signal))
+        with self._holding(run_id) as (lock,):
+            run = self._cache.find(lock, run_id)
+            self._cache.replace_head(lock, run, heads.signal(run.head, signal))
 
     def list(self, which: RunFilter) -> list[RunHead]:
         now = self.clock()
@@ -156,71 +169,71 @@ class FileStore:
         return ready
 
     def prune(self, run_id: str, before: int) -> int:
-        with self._holding(run_id) as (stripe,):
-            run = self._shelf.find(stripe, run_id)
-            stripe.changed()
-            return run.drop(before)
+        with self._holding(run_id) as (lock,):
+            run = self._cache.find(lock, run_id)
+            lock.count_change()
+            return run.prune(before)
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
         count = 0
-        self._sweep_journals()
+        self._remove_stray_journals()
         for found in self._heads():
             if found.status not in statuses:
                 continue
-            with self._holding(found.run_id) as (stripe,), suppress(RunNotFound, DamagedRecord):
-                run = self._shelf.find(stripe, found.run_id)
+            with self._holding(found.run_id) as (lock,), suppress(RunNotFound, DamagedRecord):
+                run = self._cache.find(lock, found.run_id)
                 if heads.is_expired(run.head, older_than, statuses, self.clock()):
-                    self._shelf.remove(stripe, run)
+                    self._cache.remove(lock, run)
                     count += 1
         return count
 
     def delete(self, run_id: str) -> None:
-        with self._holding(run_id) as (stripe,):
+        with self._holding(run_id) as (lock,):
             try:
-                run = self._shelf.find(stripe, run_id)
+                run = self._cache.find(lock, run_id)
             except DamagedRecord:
-                self._shelf.remove_files(stripe, run_id)
+                self._cache.remove_damaged(lock, run_id)
                 return
             heads.refuse_if_held(run.head, self.clock())
-            self._shelf.remove(stripe, run)
+            self._cache.remove(lock, run)
 
     def close(self) -> None:
         self.closed = True
         self._locks.close()
 
     @contextmanager
-    def _holding(self, *run_ids: str) -> Iterator[Sequence[Stripe]]:
-        """The locks of these runs, held, in the runs' order."""
+    def _holding(self, *run_ids: str) -> Iterator[Sequence[LockFile]]:
+        """Hold the locks of these runs, and give them in the runs' order."""
         self._refuse_closed()
-        names = [name_of(run_id) for run_id in run_ids]
-        with explaining(self.path), self._locks.holding(*names):
-            self._refuse_closed()
-            stripes = [self._locks.stripe_of(name) for name in names]
-            for stripe in {id(each): each for each in stripes}.values():
-                self._shelf.take_in(stripe)
-            yield stripes
+        names = [file_name_of(run_id) for run_id in run_ids]
+        with _explaining(self.path), self._locks.holding(*names):
+            self._refuse_closed()  # again: another thread may have closed the store while this one waited
+            locks = [self._locks.lock_of(name) for name in names]
+            for lock in {id(each): each for each in locks}.values():
+                self._cache.check(lock)
+            yield locks
 
     def _refuse_closed(self) -> None:
         if self.closed:
             raise StoreUnavailable(f"this store on {self.path} was closed; open it again")
 
     def _renew(self, lease: Lease, ttl: float) -> str | None:
-        with suppress(RunNotFound), self._holding(lease.run_id) as (stripe,):
-            run = self._shelf.find(stripe, lease.run_id)
+        with suppress(RunNotFound), self._holding(lease.run_id) as (lock,):
+            run = self._cache.find(lock, lease.run_id)
             head = heads.renew(run.head, lease, ttl, self.clock())
             if head is None:
                 return None
-            self._shelf.replace(stripe, run, head)
+            self._cache.replace_head(lock, run, head)
             return head.signal or ""
         return None
 
-    def _prepare_commit(self, commit: Commit, batch: Batch, number: int) -> Exception | None:
-        """Write a commit, to land with the others of its call; or why it is refused."""
-        stripe = self._locks.stripe_of(name_of(commit.run_id))
-        if batch.has(commit.run_id):
-            batch.land()
+    def _prepare_commit(self, commit: Commit, batch: CommitBatch, number: int) -> Exception | None:
+        """Add a commit to the batch; returns why it is refused, if it is."""
+        lock = self._locks.lock_of(file_name_of(commit.run_id))
+        if batch.has(commit.run_id):  # a second commit of one run builds on the first
+            batch.complete()
         try:
-            run = self._shelf.find(stripe, commit.run_id)
+            run = self._cache.find(lock, commit.run_id)
         except StoreError as missing:
             return missing
         now = self.clock()
@@ -232,33 +245,78 @@ class FileStore:
             head = heads.apply(run.head, commit, now)
         if commit.purge:
             assert head is not None
-            batch.purge(number, stripe, run, head)
+            batch.add_purge(number, lock, run, head)
             return None
         try:
-            batch.write(stripe, run, commit.records, head)
+            batch.write(lock, run, commit.records, head)
         except ValueError as problem:
             return StoreUnavailable(f"run {commit.run_id!r}: {problem}")
         return None
 
     def _heads(self, wanted: Callable[[RunHead], bool] = lambda head: True) -> Heads:
-        """The heads of all runs, lock by lock, or of those that are wanted."""
+        """The heads of all runs, or of the wanted ones. One lock after the other is held, never all at once."""
         self._refuse_closed()
         found: Heads = []
-        with explaining(self.path):
-            for stripe in self._locks.stripes:
-                with self._locks.held(stripe):
+        with _explaining(self.path):
+            for lock in self._locks.files:
+                with self._locks.holding_file(lock):
                     self._refuse_closed()
-                    self._shelf.take_in(stripe)
-                    found += self._shelf.heads_under(stripe, wanted)
+                    self._cache.check(lock)
+                    found += self._cache.heads_under(lock, wanted)
         return found
 
-    def _sweep_journals(self) -> None:
-        """Remove journal files that killed writers left and that no head knows."""
+    def _remove_stray_journals(self) -> None:
+        """Remove journal files that killed writers left and that no head names."""
         self._refuse_closed()
-        with explaining(self.path):
-            for path in self._runs.glob(f"*{JOURNAL}"):
-                name, _, token = path.name.removesuffix(JOURNAL).rpartition(".")
+        with _explaining(self.path):
+            for path in self._runs.glob(f"*{JOURNAL_SUFFIX}"):
+                name, _, token = path.name.removesuffix(JOURNAL_SUFFIX).rpartition(".")
                 with self._locks.holding(name), suppress(FileNotFoundError, DamagedRecord):
-                    head = self._runs / f"{name}{HEAD}"
-                    if not head.exists() or parsed(None, head.read_bytes())[1].token != token:
+                    head_path = self._runs / f"{name}{HEAD_SUFFIX}"
+                    if not head_path.exists():
                         path.unlink()
+                        continue
+                    _, place = parse_head_file(None, head_path.read_bytes())
+                    if place.token != token:
+                        path.unlink()
+
+
+def _prepare_directory(path: Path, flush: bool) -> None:
+    """Make the directory a store, unless it is one. Raises `StoreUnavailable` if it is something else."""
+    make_directory(path, flush=flush)
+    format_file = path / FORMAT_FILE
+    if not format_file.exists():
+        others = [name for name in os.listdir(path) if not name.startswith(".") and name != FORMAT_FILE]
+        if others:
+            raise StoreUnavailable(
+                f"{path} has something else in it ({sorted(others)[0]!r}): give Limpet a directory of its own"
+            )
+        with suppress(FileExistsError):  # another process prepares the directory, too
+            create_file(format_file, FORMAT, flush=flush)
+    found = format_file.read_bytes()
+    if found != FORMAT:
+        raise StoreUnavailable(
+            f"{path} was written by a newer Limpet, or isn't a store ({FORMAT_FILE} has {found[:40]!r}): "
+            "upgrade limpet, or use another directory"
+        )
+    for name in ("locks", "runs"):
+        make_directory(path / name, flush=flush)
+
+
+def _remove_stale_files(runs: Path) -> None:
+    """Remove temporary files that killed writers left long ago."""
+    with suppress(OSError):
+        for entry in os.scandir(runs):
+            if not entry.name.endswith(TEMPORARY_SUFFIX):
+                continue
+            if entry.stat().st_mtime < time.time() - STALE_AFTER:
+                os.unlink(entry.path)
+
+
+@contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    """Turn errors of the system into `StoreUnavailable` that names the file, or else `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, Path(error.filename) if error.filename else path, "used") from error
