@@ -50,7 +50,7 @@ def one_of_each(store: Any) -> None:
 
 
 def test_what_ended_long_ago_goes_and_what_waits_stays() -> None:
-    """P7, F14: after 24 hours, unless it is said otherwise."""
+    """P7, F14: after 24 hours, unless the caller gives another age."""
     clock = ManualClock()
     store = MemoryStore(clock)
     one_of_each(store)
@@ -90,7 +90,7 @@ def test_only_so_many_ended_runs_are_kept(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_held_is_spared() -> None:
-    """P7, P8: also where somebody takes it at the last moment."""
+    """P7, P8: also where another process claims it at the last moment."""
 
     class Late(MemoryStore):
         def list(self, which: RunFilter) -> list[RunHead]:
@@ -112,7 +112,7 @@ def test_a_run_that_is_held_is_spared() -> None:
     assert left(store) == {"old"}
 
 
-def test_a_run_that_somebody_went_on_with_is_spared() -> None:
+def test_a_run_that_another_process_resumed_is_spared() -> None:
     """P7: a failed run that was resumed, and waits by now, isn't what was to go."""
 
     class Resumed(MemoryStore):
@@ -217,7 +217,7 @@ def test_a_policy_that_makes_no_sense_is_refused(policy: dict[str, Any], hint: s
         Cleaner(MemoryStore(), **policy)
 
 
-def test_runs_go_on_while_it_works() -> None:
+def test_runs_continue_while_it_works() -> None:
     """P7, F14: the runs of a graph that is busy aren't touched."""
     store = MemoryStore()
     graph = StateGraph(name="loop")

@@ -97,7 +97,7 @@ def places(data: bytes, share: float) -> Iterator[tuple[int, bytes]]:
 def test_a_flipped_byte_never_makes_wrong_data(
     opened: Open, share: float, verified: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """H5: of no store in files. What damage to SQLite's own trees may hide, `verify` tells."""
+    """H5: of no store in files. `verify` reports what damage to SQLite's own trees may hide."""
     if opened is encrypted:
         needed("cryptography")
     patient = Patient(opened, tmp_path, verified)
@@ -128,7 +128,7 @@ def test_a_file_that_was_cut_off_never_makes_wrong_data(
 def test_a_journal_that_was_cut_off_is_an_earlier_moment(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """H5: of a run in files, as after a crash; and it is said if a commit was half there."""
+    """H5: of a run in files, as after a crash; and a half-written commit is reported."""
     patient = Patient(files, tmp_path, False)
     earlier: dict[str, list[Any]] = {}
     with closing(files(patient.copy())()) as store:
@@ -136,7 +136,8 @@ def test_a_journal_that_was_cut_off_is_an_earlier_moment(
         for run_id in RUNS[:3]:
             steps = [each.step for each in graph.history(run_id)]
             earlier[run_id] = [exact(graph.state_at(run_id, step)) for step in steps]
-    chance, told = Random(3), 0
+    chance = Random(3)
+    reported = 0
     for journal in patient.whole.rglob("*.log"):
         run_id, data = journal.name.partition(".")[0], journal.read_bytes()
         for size in range(len(data)) if ALL else chance.sample(range(len(data)), 8):
@@ -144,9 +145,9 @@ def test_a_journal_that_was_cut_off_is_an_earlier_moment(
             (copy / journal.relative_to(patient.whole)).write_bytes(data[:size])
             caplog.clear()
             found = patient.ask(copy)[f"state {run_id}"]
-            told += isinstance(found, StoreError) or "cut off" in caplog.text
+            reported += isinstance(found, StoreError) or "cut off" in caplog.text
             assert found in earlier[run_id] or (isinstance(found, StoreError) and run_id in str(found))
-    assert told > 10
+    assert reported > 10
 
 
 def test_a_damaged_log_of_sqlite_is_an_earlier_moment(

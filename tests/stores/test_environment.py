@@ -133,7 +133,7 @@ def test_the_stores_of_backends_are_where_they_should_be(
         ({STORE: "memroy"}, "unknown store 'memroy'"),
     ],
 )
-def test_what_makes_no_sense_is_told_without_passwords(
+def test_what_makes_no_sense_is_reported_without_passwords(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], hint: str
 ) -> None:
     """P5."""
@@ -141,9 +141,9 @@ def test_what_makes_no_sense_is_told_without_passwords(
         monkeypatch.setenv(name, value)
     with pytest.raises((UsageError, UnknownName)) as caught:
         open_store("env")
-    told = [str(caught.value), *getattr(caught.value, "__notes__", ())]
-    assert hint in told[0]
-    assert not any("secret" in line for line in told)
+    messages = [str(caught.value), *getattr(caught.value, "__notes__", ())]
+    assert hint in messages[0]
+    assert not any("secret" in line for line in messages)
 
 
 def test_what_names_no_store_uses_the_one_of_limpet_store(
@@ -177,7 +177,9 @@ def test_what_names_a_store_is_not_swayed(monkeypatch: pytest.MonkeyPatch) -> No
     assert caught.value.__notes__ == [f"The store was named by {STORE}."]
 
 
-def test_a_server_that_cannot_be_reached_is_told_with_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_be_reached_is_reported_with_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """P5: what to start, and who asked for it."""
     if find_spec("redis") is None and "CI" not in os.environ:
         pytest.skip("the package redis isn't installed")
@@ -191,7 +193,7 @@ def test_a_server_that_cannot_be_reached_is_told_with_the_variable(monkeypatch: 
     assert "secret" not in str(caught.value)
 
 
-def test_a_missing_extra_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """P5."""
     for name in [each for each in sys.modules if each.partition(".")[0] == "redis"]:
         monkeypatch.delitem(sys.modules, name)
@@ -222,7 +224,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("package")
 def test_an_installed_package_may_bring_stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P5: by URL and by name, without anybody registering them."""
+    """P5: by URL and by name, without registering them."""
     store: Any = open_store("tidal://me:pw@host/place?pool=4")
     assert (store.url.scheme, store.url.host, store.url.query) == ("tidal", "me:pw@host", {"pool": "4"})
     named: Any = open_store("tidal")

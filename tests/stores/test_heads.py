@@ -23,6 +23,7 @@ from limpet.journal.store import (
     RunFilter,
     RunHead,
     Signalled,
+    Tail,
 )
 from limpet.stores import MemoryStore, heads
 
@@ -43,9 +44,20 @@ def test_a_new_run_starts_at_fence_one_with_all_its_records() -> None:
     head, lease = heads.create(new, 50.0)
     assert lease is None
     assert head == RunHead(
-        "r", "g", PAUSED, sequence=2, snapshot=1, fence=1, created=50.0, updated=50.0,
-        tags=("t",), parent="p", note=b"n", due=7.0, priority=2,
-    )  # fmt: skip
+        "r",
+        "g",
+        PAUSED,
+        sequence=2,
+        snapshot=1,
+        fence=1,
+        created=50.0,
+        updated=50.0,
+        tags=("t",),
+        parent="p",
+        note=b"n",
+        due=7.0,
+        priority=2,
+    )
 
 
 def test_a_new_run_with_a_holder_is_leased_to_it() -> None:
@@ -313,6 +325,12 @@ def test_reading_starts_at_the_newest_whole_record(
 ) -> None:
     """H1: or where the caller says, but never at a record that was dropped."""
     assert heads.readable(FREE, dropped, first, last) == expected
+
+
+def test_a_tail_without_records_begins_at_the_next_one() -> None:
+    """H1."""
+    assert heads.tail(FREE, 2, [b"b", b"c"]) == Tail(FREE, 2, [b"b", b"c"])
+    assert heads.tail(FREE, 2, []) == Tail(FREE, 4, [])
 
 
 @pytest.mark.parametrize(

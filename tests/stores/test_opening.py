@@ -170,7 +170,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, target: object, hint: st
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_scheme_that_is_unknown_is_told_with_how_to_add_it() -> None:
+def test_an_unknown_scheme_is_refused_with_how_to_add_it() -> None:
     """G10: what the error advises is what works."""
     with pytest.raises(UnknownName, match=r"register_store\('attic', …\)"):
         open_store("attic")

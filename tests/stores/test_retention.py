@@ -59,10 +59,21 @@ def test_a_time_is_seconds_a_timedelta_or_a_text() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"completed": -1}, {"failed": "soon"}, {"failed": "7"}, {"paused": True}, {"completed": float("nan")},
-     {"completed": [1]}, {"newest": -1}, {"newest": 1.5}, {"newest": True}, {"cancelled": timedelta(-1)}],
+    [
+        {},
+        {"completed": -1},
+        {"failed": "soon"},
+        {"failed": "7"},
+        {"paused": True},
+        {"completed": float("nan")},
+        {"completed": [1]},
+        {"newest": -1},
+        {"newest": 1.5},
+        {"newest": True},
+        {"cancelled": timedelta(-1)},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_policy_that_makes_no_sense_is_refused(given: dict[str, Any]) -> None:
     """F14: also one that would never let anything go."""
     with pytest.raises(UsageError, match="Retention: "):
@@ -70,7 +81,7 @@ def test_a_policy_that_makes_no_sense_is_refused(given: dict[str, Any]) -> None:
 
 
 def test_each_status_has_its_own_time_and_what_isnt_named_stays() -> None:
-    """P7: what is paused or running goes only if it is asked for."""
+    """P7: paused and running runs are deleted only if the policy names them."""
     clock = ManualClock()
     store = MemoryStore(clock)
     fill(store, *((status, "g", status) for status in STATUSES))
@@ -113,7 +124,7 @@ def test_only_so_many_ended_runs_of_each_graph_are_kept() -> None:
 
 
 def test_a_run_that_is_held_or_has_changed_stays() -> None:
-    """P7, P8: whoever resumes a run keeps it from being let go."""
+    """P7, P8: a run that a process resumes is not deleted."""
     clock = ManualClock()
     store = MemoryStore(clock)
     fill(
@@ -124,11 +135,11 @@ def test_a_run_that_is_held_or_has_changed_stays() -> None:
         ("gone", "g", "paused"),
     )
     clock.advance(2 * DAY)
-    store.claim("held", "somebody", 60)
+    store.claim("held", "ann", 60)
     policy = Retention(paused="1d")
     found = find_expired(store, policy, clock=clock)
     assert {each.run_id for each in found} == {"changed", "old", "gone"}
-    store.release(store.claim("changed", "somebody", 60))
+    store.release(store.claim("changed", "ann", 60))
     store.delete("gone")
     assert [each.run_id for each in delete_expired(store, found)] == ["old"]
     assert left(store) == {"held", "changed"}
@@ -145,7 +156,7 @@ def tidied(graph: Any) -> None:
     graph.compiled().client.cleanup_thread.submit(lambda: None).result(30)
 
 
-def test_a_graph_lets_go_of_its_own_runs_in_the_background(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_graph_deletes_its_own_expired_runs_in_the_background(caplog: pytest.LogCaptureFixture) -> None:
     """F14, P7: when a run stops; those of other graphs stay."""
     store = MemoryStore()
     other = flow_of(store, "other")
@@ -227,8 +238,12 @@ def test_a_cleaner_goes_by_a_policy() -> None:
             sleep(0.005)
     assert left(store) == {"b", "c", "d"}
     assert Cleaner(store, retention=Retention(completed=0, failed=0)).clean() == 2
-    for wrong in ({"retention": 3}, {"graph": "a"}, {"retention": Retention(newest=1), "keep_runs": 3},
-                  {"retention": Retention(newest=1), "statuses": "paused"}):  # fmt: skip
+    for wrong in (
+        {"retention": 3},
+        {"graph": "a"},
+        {"retention": Retention(newest=1), "keep_runs": 3},
+        {"retention": Retention(newest=1), "statuses": "paused"},
+    ):
         with pytest.raises(UsageError, match="a Cleaner can't work like this"):
             Cleaner(store, **wrong)  # type: ignore[arg-type]
 
@@ -258,9 +273,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     opened.close()
 
 
-@pytest.mark.parametrize("how", ["deleted", "expired", "let go", "pruned"])
+@pytest.mark.parametrize("how", ["deleted", "expired", "by policy", "pruned"])
 def test_a_fork_does_without_the_run_that_it_was_made_from(how: str, store: Any) -> None:
-    """H6, F14: whatever becomes of the base, the fork's steps can be read, verified, forked and gone on with."""
+    """H6, F14: whatever becomes of the base, the fork's steps can be read, verified, forked and resumed."""
     graph = StateGraph({"n": int, "big": str}, name="g")
     graph.add_node("add", run=lambda state: {"n": state["n"] + 1, "big": str(state["n"]) * 2000})
     graph.set_entry_point("add").add_edge("add", "add", lambda state: state["n"] < 40).set_finish_point("add")
@@ -272,7 +287,7 @@ def test_a_fork_does_without_the_run_that_it_was_made_from(how: str, store: Any)
             store.delete("base")
         case "expired":
             assert store.expire(0) == 1
-        case "let go":
+        case "by policy":
             assert [each.run_id for each in graph.cleanup(Retention(completed=0))] == ["base"]
         case "pruned":
             store.prune("base", before=10**6)
@@ -292,7 +307,7 @@ def test_a_fork_does_without_the_run_that_it_was_made_from(how: str, store: Any)
 
 
 def test_old_checkpoint_files_go_by_age_and_number(tmp_path: Path) -> None:
-    """F14: those that a run has named; what somebody else put there stays."""
+    """F14: those that a run has named; other files stay."""
     now = int(time() * 1000)
     days = [0, 1, 2, 9, 10]
     for age in days:

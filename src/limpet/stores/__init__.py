@@ -1,4 +1,4 @@
-"""What keeps runs: stores, each a file of its own, all held to `limpet.testing.conformance`."""
+"""Stores of runs. Each is a module or folder here, and `limpet.testing.conformance` tests them all alike."""
 
 from limpet.stores.memory import MemoryStore
 from limpet.stores.opening import open_store, register_store

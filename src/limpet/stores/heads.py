@@ -36,6 +36,7 @@ from limpet.journal.store import (
     RunFilter,
     RunHead,
     Signalled,
+    Tail,
 )
 
 # Transitions
@@ -247,6 +248,13 @@ def readable(head: RunHead, dropped: int, first: int | None, last: int | None) -
     start = head.snapshot if first is None else first
     stop = head.sequence if last is None else min(last, head.sequence)
     return max(start, dropped + 1), stop
+
+
+def tail(head: RunHead, start: int, records: list[bytes]) -> Tail:
+    """The head and these records from number `start` on; without any, the tail begins at the next record to come."""
+    if not records:
+        start = head.sequence + 1
+    return Tail(head, start, records)
 
 
 def prunable(head: RunHead, dropped: int, before: int) -> int:

@@ -70,7 +70,7 @@ class MemoryStore:
             head = run.current_head()
             start, stop = heads.readable(head, run.dropped, first, last)
             records = run.records[start - run.dropped - 1 : max(stop - run.dropped, 0)]
-            return Tail(head, start if records else head.sequence + 1, records)
+            return heads.tail(head, start, records)
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         with self._lock:

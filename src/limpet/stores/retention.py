@@ -286,7 +286,7 @@ class Cleaner:
 
 
 def _without_encryption(store: Store) -> Store:
-    """The store inside of an encrypted one: finding and deleting runs needs no key, so a lost key is no obstacle."""
+    """The store inside of an encrypted one: finding and deleting runs needs no key, so it works without one."""
     inner: Store = getattr(store, "inner", store)
     return inner
 

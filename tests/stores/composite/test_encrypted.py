@@ -258,7 +258,7 @@ def test_damage_is_found_by_looking_through_a_run(store: EncryptedStore, inner: 
 
 
 def test_keys_can_be_changed(store: EncryptedStore, inner: MemoryStore) -> None:
-    """P6, P10: old runs go on with the new key, and what the old one wrote is still read."""
+    """P6, P10: old runs resume with the new key, and what the old one wrote is still read."""
     store.create(NewRun("r", "g", [b"old"], note=b"old"))
     rotated = EncryptedStore(inner, Keys({"2026": KEY, "2027": OTHER}, current="2027"))
     assert rotated.append([Commit("r", 1, 1, [b"new"])]) == [None]
@@ -275,7 +275,7 @@ def test_keys_can_be_changed(store: EncryptedStore, inner: MemoryStore) -> None:
     assert without.read("r", 2).records == [b"new"]
 
 
-def test_a_wrong_key_is_told_from_damage(store: EncryptedStore, inner: MemoryStore) -> None:
+def test_a_wrong_key_is_distinguished_from_damage(store: EncryptedStore, inner: MemoryStore) -> None:
     """H5: the id is right and the key isn't."""
     store.create(NewRun("r", "g", [b"1"], note=b"note"))
     wrong = EncryptedStore(inner, Keys({"2026": OTHER}))
@@ -287,7 +287,7 @@ def test_a_wrong_key_is_told_from_damage(store: EncryptedStore, inner: MemorySto
 def test_a_run_whose_key_is_missing_keeps_no_other_from_being_found(
     store: EncryptedStore, inner: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """H1, P6: it is left out, with a warning that names the key; and told if nothing is left."""
+    """H1, P6: it is left out, with a warning that names the key; and raised if that leaves no run."""
     for number in range(5):
         store.create(NewRun(f"lost-{number}", "g", [b"1"], note=b"SecretNote", due=0.0, priority=1))
     other = EncryptedStore(inner, Keys({"2027": OTHER}))
@@ -305,7 +305,7 @@ def test_a_run_whose_key_is_missing_keeps_no_other_from_being_found(
 
 
 def test_a_supervisor_lets_runs_be_whose_key_is_missing(store: EncryptedStore, inner: MemoryStore) -> None:
-    """H1: it tries each once in a while, and goes on with the others; what is let be isn't harmed."""
+    """H1: it tries each once in a while, and resumes the others; an unreadable run is left unchanged."""
     ran: list[str] = []
     graph = StateGraph({"n": int}, name="g").add_node("a", run=lambda state: ran.append(state.run_id))
     graph.set_entry_point("a").set_finish_point("a")
@@ -365,18 +365,18 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         Keys({"k": KEY})
 
 
-# Beside stores that aren't encrypted
+# With stores that aren't encrypted
 
 
 def test_what_isnt_encrypted_is_refused(store: EncryptedStore, inner: MemoryStore) -> None:
-    """P6: whoever can write to the inner store can't slip in a record of their own."""
+    """P6: an attacker who can write to the inner store can't insert a record."""
     inner.create(NewRun("r", "g", [b"plain"], note=b""))
     with pytest.raises(DamagedRecord, match="it isn't encrypted"):
         store.read("r")
 
 
 def test_without_keys_nothing_is_taken_for_data(store: EncryptedStore, inner: MemoryStore) -> None:
-    """H5: whoever forgets them is told."""
+    """H5: a user who forgets them gets an error."""
     graph = StateGraph(name="g").add_node("a", run=lambda state: {"x": pause("?")})
     graph.set_entry_point("a").set_finish_point("a").compile(store=store).invoke({}, run_id="r").wait()
     graph.compile(store=inner)

@@ -87,7 +87,7 @@ def tell_all(store: Any, **options: Any) -> None:
 
 
 def check(raw: bytes) -> None:
-    """Nothing of what a user gave is there to be read, but ids, names and tags are."""
+    """Nothing that a user gave can be read, except ids, names and tags."""
     assert [mark for mark in MARKERS if mark.encode() in raw] == []
     for clear in (b"clear-asks", b"clear-graph", b"clear-tag"):
         assert clear in raw
@@ -108,7 +108,7 @@ def test_nothing_that_a_user_gave_is_in_the_files(target: str, tmp_path: Path) -
     check(raw())
     (tmp_path / "clear").mkdir()
     tell_all(target.format(tmp_path / "clear"), allow_plain_text_secrets=True)
-    assert b"MarkPrompt" in raw(), "without a key it is there to be found"
+    assert b"MarkPrompt" in raw(), "without a key it can be read"
     open_store(target.format(tmp_path / "clear")).close()
 
 
@@ -152,7 +152,7 @@ def test_nothing_that_a_user_gave_is_in_the_keys(tmp_path: Path) -> None:
 
 
 def test_a_store_of_five_methods_can_be_encrypted() -> None:
-    """P4: what it is given to keep is ciphertext, and the run's place is not told."""
+    """P4: it stores ciphertext, and the run's place isn't shown."""
     kept = InMemoryCheckpointStore()
     tell_all(kept, encryption=KEY)
     checkpoints = kept.list()
@@ -176,12 +176,20 @@ def runs(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     "given",
     [
-        KEY, KEY.hex(), KEY.hex().upper(), base64.b64encode(KEY).decode(), base64.urlsafe_b64encode(KEY).decode(),
-        base64.b64encode(KEY).decode().rstrip("="), f" {KEY.hex()}\n", {"a": KEY}, {"a": KEY.hex(), "b": OTHER},
-        f"a:{KEY.hex()}", Keys({"a": KEY}),
+        KEY,
+        KEY.hex(),
+        KEY.hex().upper(),
+        base64.b64encode(KEY).decode(),
+        base64.urlsafe_b64encode(KEY).decode(),
+        base64.b64encode(KEY).decode().rstrip("="),
+        f" {KEY.hex()}\n",
+        {"a": KEY},
+        {"a": KEY.hex(), "b": OTHER},
+        f"a:{KEY.hex()}",
+        Keys({"a": KEY}),
     ],
     ids=lambda given: type(given).__name__,
-)  # fmt: skip
+)
 def test_a_key_is_given_in_many_ways(given: Any, runs: str) -> None:
     """P5: bytes, hexadecimal, base64, several by id, or Keys; no repr has it."""
     graph = graph_of(store=runs, encryption=given)
@@ -193,19 +201,23 @@ def test_a_key_is_given_in_many_ways(given: Any, runs: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [b"short", "short", "", 7, {}, KEY.hex()[:-2], "zz" * 32, {"a": "short"}, {"a": 1}, True, [KEY]],
+    "given",
+    [b"short", "short", "", 7, {}, KEY.hex()[:-2], "zz" * 32, {"a": "short"}, {"a": 1}, True, [KEY]],
     ids=repr,
-)  # fmt: skip
+)
 def test_what_is_no_key_is_refused_without_being_quoted(given: Any, runs: str) -> None:
-    """P6: whoever mistypes a key finds nothing of it in the message, or in what led to it."""
-    for call in (lambda: graph_of(store=runs, encryption=given), lambda: open_store(runs, given),
-                 lambda: Workflow("w", store=runs, encryption=given)):  # fmt: skip
+    """P6: no part of a mistyped key is in the message, or in its cause."""
+    for call in (
+        lambda: graph_of(store=runs, encryption=given),
+        lambda: open_store(runs, given),
+        lambda: Workflow("w", store=runs, encryption=given),
+    ):
         with pytest.raises(UsageError) as refused:
             call()
-        told = "".join(traceback.format_exception_only(refused.value))
-        assert "zzzz" not in told
-        assert KEY.hex()[:8] not in told
-        assert "32" in told
+        message_text = "".join(traceback.format_exception_only(refused.value))
+        assert "zzzz" not in message_text
+        assert KEY.hex()[:8] not in message_text
+        assert "32" in message_text
 
 
 def test_the_key_of_the_environment_encrypts_every_store_that_outlasts_the_process(
@@ -315,7 +327,7 @@ def test_the_store_of_a_checkpoint_config_is_encrypted_as_compile_says(
     ]
 
 
-def test_equal_keys_are_told_from_others() -> None:
+def test_equal_keys_are_distinguished_from_others() -> None:
     """P6: by a mark that isn't the key."""
     one = read_keys({"a": KEY})
     assert one.mark == Keys({"a": KEY}).mark

@@ -1,4 +1,4 @@
-"""The hot store lost, flushed, set back, broken or damaged, at any moment: all is as if there were only the cold."""
+"""The hot store killed, flushed, restored or damaged at any time: runs behave as with the cold one alone."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ class TestTheHotStoreIsUsed:
 
     def test_old_copies_expire(self, store: TieredStore) -> None:
         begin(store)
-        store.hot.create(NewRun("somebody else's", "g", [b"1"]))
+        store.hot.create(NewRun("another user's", "g", [b"1"]))
         assert store.expire(-1) == 0
-        assert [head.run_id for head in store.hot.list(RunFilter())] == ["somebody else's"]
+        assert [head.run_id for head in store.hot.list(RunFilter())] == ["another user's"]
         assert store.append([Commit("r", 1, 10, [b"11"])]) == [None]
         assert cold_reads(store, "r") == [11]
         assert cold_reads(store, "r") == [1]
@@ -209,7 +209,7 @@ class TestTheHotStoreIsNotBelieved:
         assert cold_reads(store, "r") == [2]
         assert cold_reads(store, "r") == [1, 2]
 
-    def test_equal_records_at_other_places_are_told_apart(self, store: TieredStore) -> None:
+    def test_equal_records_at_other_places_are_distinguished(self, store: TieredStore) -> None:
         store.create(NewRun("r", "g", [b"", b""], holder="ann"))
         for expected in (2, 4):
             assert store.cold.append([Commit("r", 1, expected, [b"", b""], snapshot=expected + 1)]) == [None]
@@ -248,7 +248,7 @@ class TestTheHotStoreIsNotBelieved:
             lambda client: client.script_flush(),
         ],
     )
-    def test_whatever_is_done_to_it_runs_go_on(
+    def test_whatever_is_done_to_it_runs_continue(
         self, client: Any, tmp_path: Path, server: RedisServer, harm: Any
     ) -> None:
         """P5, H5: damaged and malicious values are ignored."""
@@ -275,7 +275,7 @@ def _lease(store: TieredStore) -> Lease:
 
 
 class TestAHotStoreThatFails:
-    """P5: it is left alone for a while, and nobody fails for it."""
+    """P5: it is left out for a while, and no run fails."""
 
     def test_it_is_tried_again_later_and_then_less_often(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -348,14 +348,14 @@ class TestURL:
             begin(store)
             assert cold_reads(store, "r") == [1]
 
-    def test_a_hot_one_that_is_away_keeps_nobody_from_opening(self, tmp_path: Path) -> None:
+    def test_an_unavailable_hot_one_doesnt_prevent_opening(self, tmp_path: Path) -> None:
         url = f"tiered://?hot=redis://:s3cret@127.0.0.1:1&cold=sqlite:///{tmp_path}/cold.db"
         with closing(open_store(url)) as store:
             begin(store)
             assert len(store.read("r").records) == 10
             assert "s3cret" not in repr(store)
 
-    def test_a_hot_one_whose_package_is_missing_is_told(
+    def test_a_hot_one_whose_package_is_missing_is_reported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """P5: it wouldn't come by waiting."""
@@ -426,7 +426,7 @@ class TieredAgrees(StoresAgree):
         self.hot.restore(self.dumps[-1])
 
     @rule()
-    def the_hot_store_breaks_or_is_mended(self) -> None:
+    def the_hot_store_breaks_or_is_repaired(self) -> None:
         self.hot.broken = not self.hot.broken
 
 
@@ -515,7 +515,7 @@ WHOLE = {"seen": list(range(STEPS)), "text": "".join(f"{number};" for number in 
 @pytest.mark.parametrize(
     ("cold", "seed"), [*(("sqlite", seed) for seed in range(10)), ("postgres", 10), ("postgres", 11)]
 )
-def test_runs_go_on_however_often_the_hot_store_is_flushed(
+def test_runs_continue_however_often_the_hot_store_is_flushed(
     server: RedisServer, client: Any, tmp_path: Path, cold: str, seed: int, request: pytest.FixtureRequest
 ) -> None:
     """P5, P8, P9: FLUSHALL at random moments; pauses, failures and resumes in between."""
@@ -555,7 +555,7 @@ def test_runs_go_on_however_often_the_hot_store_is_flushed(
         assert dict(state) == WHOLE
 
 
-def test_runs_go_on_when_the_hot_store_is_killed(tmp_path: Path) -> None:
+def test_runs_continue_when_the_hot_store_is_killed(tmp_path: Path) -> None:
     """P5: in the middle of a run, and while another resumes without it."""
     with redis_server(tmp_path / "own") as own:
         hot = RedisStore(own.url, timeout=0.2)
@@ -571,7 +571,7 @@ def test_runs_go_on_when_the_hot_store_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_hot_store_set_back_to_an_old_dump_is_found_out(tmp_path: Path) -> None:
-    """P5: the dump of a Redis server, from the middle of a run that has gone on since."""
+    """P5: the dump of a Redis server, from the middle of a run that continued since."""
     with redis_server(tmp_path / "own", dbfilename="old.rdb") as own:
 
         def meanwhile(number: int) -> None:
@@ -593,7 +593,7 @@ def test_a_hot_store_set_back_to_an_old_dump_is_found_out(tmp_path: Path) -> Non
 
 
 def test_two_processes_share_both_stores(server: RedisServer, client: Any, tmp_path: Path) -> None:
-    """P8: one is killed in the middle of a run, the other goes on from the hot copy."""
+    """P8: one is killed in the middle of a run, the other resumes from the hot copy."""
     code = f"""
 import os, sys
 sys.path[:0] = {[str(Path(__file__).parents[2])]!r}

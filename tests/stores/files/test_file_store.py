@@ -125,7 +125,7 @@ def test_every_cut_is_noticed_or_a_torn_tail(path: Path, caplog: pytest.LogCaptu
     records, _ = filled(path)
     file = journal_of(path)
     whole = file.read_bytes()
-    said = []
+    cuts = []
     for size in range(len(whole)):
         file.write_bytes(whole[:size])
         caplog.clear()
@@ -139,10 +139,10 @@ def test_every_cut_is_noticed_or_a_torn_tail(path: Path, caplog: pytest.LogCaptu
                 cut = size - file.stat().st_size
                 assert (cut == 0) == (caplog.text == "")
                 assert cut == 0 or f"cut off {cut} bytes that a writer left unfinished" in caplog.text
-                said.append(cut)
+                cuts.append(cut)
                 landed(store, Commit("r", 1, len(found.records), [b"again"], on_signal=OnSignal.IGNORE))
                 assert store.read("r", first=1).records == [*found.records, b"again"]
-    assert sum(cut > 0 for cut in said) > 100
+    assert sum(cut > 0 for cut in cuts) > 100
     file.write_bytes(b"")
     with closing(FileStore(path, level="process")) as store:
         with pytest.raises(DamagedRecord):
@@ -190,7 +190,7 @@ def test_a_file_of_another_run_is_damage(path: Path) -> None:
         store.head("r")
 
 
-def test_a_damaged_head_is_left_out_of_the_list_and_said(
+def test_a_damaged_head_is_left_out_of_the_list_and_reported(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """H5: the other runs are still found, and the damaged one can be deleted."""
@@ -209,7 +209,7 @@ def test_a_damaged_head_is_left_out_of_the_list_and_said(
         store.create(NewRun("r", "g", [b"1"]))
 
 
-def test_a_damaged_run_keeps_no_other_from_being_taken_up(path: Path) -> None:
+def test_a_damaged_run_keeps_no_other_from_being_claimed(path: Path) -> None:
     """H1, H5: however urgent it is, for a store that knew it and for one that didn't."""
     with closing(FileStore(path)) as store:
         for run_id in ("r", "s"):
@@ -223,7 +223,7 @@ def test_a_damaged_run_keeps_no_other_from_being_taken_up(path: Path) -> None:
 
 
 def test_a_frame_that_the_head_does_not_know_yet_counts(path: Path) -> None:
-    """Invariant 1: a commit is there when its frame is; the head file is brought up to it by whoever reads."""
+    """Invariant 1: a commit exists when its frame does; the next reader applies it to the head."""
     with closing(FileStore(path)) as store:
         store.create(NewRun("r", "g", [b"1"], holder="ann"))
         before = head_file_of(path).read_bytes()
@@ -268,7 +268,7 @@ def test_what_is_gone_takes_no_room(path: Path) -> None:
 
 @pytest.mark.parametrize("failing", ["write", "fsync"])
 def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
-    """G9: no commit of the call is applied, the message says what to do, and then it goes on."""
+    """G9: no commit of the call is applied, the message says what to do, and later calls succeed."""
     with closing(FileStore(path)) as store:
         for run_id in ("r", "s"):
             store.create(NewRun(run_id, "g", [b"1"], holder="ann"))
@@ -336,7 +336,7 @@ def test_a_record_too_large_refuses_its_own_commit_only(path: Path, monkeypatch:
 
 
 def test_files_that_were_removed_take_nothing_more(path: Path) -> None:
-    """Invariant 1: what is written to a file that nobody can find isn't saved."""
+    """Invariant 1: what is written to a removed file isn't saved."""
     with closing(FileStore(path)) as store:
         lease = store.create(NewRun("r", "g", [b"1"], holder="me"))
         assert lease is not None
@@ -374,7 +374,7 @@ def test_few_runs_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert max(len(lock.runs) for lock in store._locks.files) <= 3
 
 
-def test_a_store_nobody_refers_to_lets_go_of_its_files(path: Path) -> None:
+def test_a_store_without_references_closes_its_files(path: Path) -> None:
     store = FileStore(path)
     store.create(NewRun("r", "g", [b"1"]))
     lock = store._locks.lock_of(run_files.file_name_of("r"))

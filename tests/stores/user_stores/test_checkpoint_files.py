@@ -1,4 +1,4 @@
-"""Checkpoint files: written whole, read without running anything, gone on from exactly."""
+"""Checkpoint files: written whole, read without executing anything, resumed from exactly."""
 
 from __future__ import annotations
 
@@ -103,18 +103,44 @@ class Unlisted:
 
 
 PLAIN: dict[str, Any] = {
-    "none": None, "bool": True, "int": 7, "big": 2**90, "float": 1.5, "text": "kelp 🦑", "half": "\ud800",
-    "bytes": b"\0", "bytearray": bytearray(b"ab"), "empty": bytearray(), "list": [1, [2]], "tuple": (1, (2,)),
-    "set": {1, 2}, "frozenset": frozenset({3}), "dict": {1: "a", "b": {}, (1, 2): 3}, "complex": 1 + 2j,
+    "none": None,
+    "bool": True,
+    "int": 7,
+    "big": 2**90,
+    "float": 1.5,
+    "text": "kelp 🦑",
+    "half": "\ud800",
+    "bytes": b"\0",
+    "bytearray": bytearray(b"ab"),
+    "empty": bytearray(),
+    "list": [1, [2]],
+    "tuple": (1, (2,)),
+    "set": {1, 2},
+    "frozenset": frozenset({3}),
+    "dict": {1: "a", "b": {}, (1, 2): 3},
+    "complex": 1 + 2j,
     "range": range(1, 9, 2),
-    "slice": slice(1, None), "dots": ..., "datetime": datetime(2026, 1, 2, 3, 4, 5, 6),
-    "aware": datetime(2026, 1, 2, tzinfo=UTC), "zone": datetime(2026, 1, 2, tzinfo=ZoneInfo("Europe/Oslo")),
-    "date": date(2026, 1, 2), "time": time(1, 2, fold=1), "delta": timedelta(1, 2, 3),
-    "offset": timezone(timedelta(hours=2), "here"), "uuid": uuid.UUID(int=5), "decimal": Decimal("1.50"),
-    "fraction": Fraction(-1, 3), "path": Path("a/b"), "pure": PurePosixPath("/x"), "windows": PureWindowsPath("c:/x"),
-    "ordered": OrderedDict(b=1, a=2), "counter": Counter("aab"), "deque": deque([1, 2], 5),
-    "default": defaultdict(list, a=[1]), "nothing": defaultdict(None),
-}  # fmt: skip
+    "slice": slice(1, None),
+    "dots": ...,
+    "datetime": datetime(2026, 1, 2, 3, 4, 5, 6),
+    "aware": datetime(2026, 1, 2, tzinfo=UTC),
+    "zone": datetime(2026, 1, 2, tzinfo=ZoneInfo("Europe/Oslo")),
+    "date": date(2026, 1, 2),
+    "time": time(1, 2, fold=1),
+    "delta": timedelta(1, 2, 3),
+    "offset": timezone(timedelta(hours=2), "here"),
+    "uuid": uuid.UUID(int=5),
+    "decimal": Decimal("1.50"),
+    "fraction": Fraction(-1, 3),
+    "path": Path("a/b"),
+    "pure": PurePosixPath("/x"),
+    "windows": PureWindowsPath("c:/x"),
+    "ordered": OrderedDict(b=1, a=2),
+    "counter": Counter("aab"),
+    "deque": deque([1, 2], 5),
+    "default": defaultdict(list, a=[1]),
+    "nothing": defaultdict(None),
+}
 OURS: dict[str, Any] = {
     "mood": Mood.BAD,
     "message": Message("hi", ["x"]),
@@ -237,8 +263,8 @@ def test_a_manual_save_runs_its_node(tmp_path: Path, way: str, settings: dict[st
     assert run.id == events[-1]["run_id"]
 
 
-def test_a_run_goes_on_from_its_file_in_a_new_graph(tmp_path: Path) -> None:
-    """F3, F8, F6: without any store; the file is there before the event is."""
+def test_a_run_resumes_from_its_file_in_a_new_graph(tmp_path: Path) -> None:
+    """F3, F8, F6: without any store; the file exists before the event does."""
     ran = Ran()
     first = build(ran, interrupt_before=["review"], checkpoint_dir=str(tmp_path / "c")).invoke(
         {"value": 1}, config={"depth": 2}
@@ -258,7 +284,7 @@ def test_a_run_goes_on_from_its_file_in_a_new_graph(tmp_path: Path) -> None:
 
 
 def test_the_phase_is_in_the_file(tmp_path: Path) -> None:
-    """F5: after `interrupt_after` it goes on with the next node; a node in both lists stops twice and runs once."""
+    """F5: after `interrupt_after` it resumes with the next node; a node in both lists stops twice and runs once."""
     ran = Ran()
     stops = {"interrupt_before": ["review"], "interrupt_after": ["review"], "checkpoint_dir": tmp_path}
     (before,) = build(ran, **stops).invoke({})
@@ -377,7 +403,7 @@ def test_a_question_is_answered_through_its_file(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_has_a_file_too(tmp_path: Path) -> None:
-    """F8: mend the node and go on."""
+    """F8: fix the node and resume."""
 
     def fail(ctx: NodeContext) -> None:
         if ctx.node == "review":
@@ -390,8 +416,8 @@ def test_a_failed_run_has_a_file_too(tmp_path: Path) -> None:
     assert (final["type"], ran.nodes) == ("final", ["review", "publish"])
 
 
-def test_with_a_store_the_journal_goes_on(tmp_path: Path) -> None:
-    """F3, F8: both are written; the file leads to the stored run while that stands there, and beside it after."""
+def test_with_a_store_the_journal_continues(tmp_path: Path) -> None:
+    """F3, F8: both are written; the file leads to the stored run while that is at this step, else to a new one."""
     ran, store = Ran(), MemoryStore()
     graph = build(ran, store=store, interrupt_before=["review"], checkpoint_dir=tmp_path)
     (event,) = graph.invoke({"v": 1}, run_id="r")
@@ -478,8 +504,8 @@ WHOLE = {"state": {"v": 1}, "node": "review", "config": {}, "timestamp": 1.0, "v
         (safe_pickle.dumps({**WHOLE, "__limpet__": "x"}), UsageError, "damaged under '__limpet__'"),
         (b"\x80\x02cfractions\nFraction\nX\x03\0\0\x001e9\x85R.", DamagedCheckpoint, "isn't a fraction"),
     ],
-)  # fmt: skip
-def test_what_is_wrong_with_a_file_is_said(
+)
+def test_what_is_wrong_with_a_file_is_reported(
     tmp_path: Path, content: bytes, error: type[LimpetError], words: str
 ) -> None:
     """F10: corrupt, truncated, of another version, without its keys; nothing runs."""
@@ -614,21 +640,33 @@ HARMFUL = {
     "dotted": (b"\x80\x04\x8c\x08datetime\x8c\x12datetime.__class__\x93.", "datetime.datetime.__class__"),
     "an unlisted class": (checkpoint_with(Unlisted()), f"{__name__}.Unlisted"),
     "an unlisted function": (checkpoint_with(build), f"{__name__}.build"),
-    "getattr": (raw(b"cbuiltins\ngetattr\ncdatetime\ndatetime\nX\t\0\0\0__class__\x86R"), "getattr, for '__class__'"),
+    "getattr": (
+        raw(b"cbuiltins\ngetattr\ncdatetime\ndatetime\nX\t\0\0\0__class__\x86R"),
+        "getattr, for '__class__'",
+    ),
     "getattr of a value": (raw(b"cbuiltins\ngetattr\n]X\x06\0\0\0append\x86R"), "getattr, for 'append'"),
     "extension": (raw(b"\x82\x01"), "extension 1"),
     "persistent id": (raw(b"Pid\n"), "persistent id"),
     "attributes of a class": (raw(b"cuuid\nUUID\nN}X\x01\0\0\0xK\x01s\x86b"), "set attributes of uuid.UUID"),
-    "attributes of a member": (raw(b"cuuid\nSafeUUID\nK\0\x85R}X\x01\0\0\0xK\x01sb"), "of a value of uuid.SafeUUID"),
-    "filled twice": (raw(b"cuuid\nUUID\n)\x81}X\x03\0\0\0intK\x01sb}X\x03\0\0\0intK\x02sb"), "attributes of a value"),
+    "attributes of a member": (
+        raw(b"cuuid\nSafeUUID\nK\0\x85R}X\x01\0\0\0xK\x01sb"),
+        "of a value of uuid.SafeUUID",
+    ),
+    "filled twice": (
+        raw(b"cuuid\nUUID\n)\x81}X\x03\0\0\0intK\x01sb}X\x03\0\0\0intK\x02sb"),
+        "attributes of a value",
+    ),
     "keywords": (b"\x80\x04\x8c\x04uuid\x8c\x04UUID\x93)}\x92.", "keyword arguments"),
     "call of a value": (raw(b"K\x01)R"), "to call a value of builtins.int"),
     "call of a result": (raw(b"cdatetime\ntimedelta\n)R)R"), "to call a value of datetime.timedelta"),
     "append to a bytearray": (raw(b"cbuiltins\nbytearray\n)RK\x01a"), "add to a value of builtins.bytearray"),
     "items of a class": (raw(b"ccollections\nCounter\nK\x01K\x02s"), "add to collections.Counter"),
     "codec": (raw(b"c_codecs\nencode\nX\x01\0\0\0xX\x05\0\0\0rot13\x86R"), "_codecs.encode to 'rot13'"),
-    "factory": (raw(b"ccollections\ndefaultdict\nccollections\ndeque\n\x85R"), "defaultdict of collections.deque"),
-}  # fmt: skip
+    "factory": (
+        raw(b"ccollections\ndefaultdict\nccollections\ndeque\n\x85R"),
+        "defaultdict of collections.deque",
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", HARMFUL)

@@ -1,4 +1,4 @@
-"""Objects with five methods as stores, and what is told of those that lack some."""
+"""Objects with five methods as stores, and the errors for those that lack some."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def release(store: Any, calls: list[str], **options: Any) -> Workflow:
 
 
 def test_a_store_of_five_methods_keeps_a_run_that_pauses() -> None:
-    """P4, D2: one that somebody had already, with another import line; paused and resumed in this process."""
+    """P4, D2: one from another library, with another import line; paused and resumed in this process."""
     kept, calls = InMemoryCheckpointStore(), list[str]()
     made = release(kept, calls)
     with pytest.raises(RunPaused):
@@ -77,7 +77,7 @@ def test_a_store_of_five_methods_keeps_a_run_that_pauses() -> None:
     assert kept.list()[0].pause_metadata is None
 
 
-def test_a_run_goes_on_from_what_such_a_store_kept(tmp_path: Path) -> None:
+def test_a_run_resumes_from_what_such_a_store_kept(tmp_path: Path) -> None:
     """P4, P1: by other objects than those that began it, as in another process."""
     calls: list[str] = []
     with pytest.raises(RunPaused):

@@ -90,12 +90,12 @@ def build(checkpointer: Any, run: Callable[..., Any], **settings: Any) -> StateG
 
 
 def test_any_object_with_save_and_load_is_a_checkpointer(checkpointer: Checkpointer) -> None:
-    """F11: the protocol, told by its methods."""
+    """F11: the protocol, recognised by its methods."""
     assert isinstance(checkpointer, Checkpointer)
     assert not isinstance(object(), Checkpointer)
 
 
-def test_a_run_stops_and_goes_on_in_a_new_graph(checkpointer: Checkpointer) -> None:
+def test_a_run_stops_and_resumes_in_a_new_graph(checkpointer: Checkpointer) -> None:
     """F11: with nothing but what the checkpointer gives back; finished nodes don't run again."""
     ran = Ran()
     run = build(checkpointer, ran, interrupt_before=["review"]).invoke({"value": 1}, config={"depth": 2})
@@ -143,7 +143,7 @@ def test_what_is_saved_is_plain_data_of_the_checkpointers_own() -> None:
 
 @pytest.mark.parametrize("kind", ["interrupt_before", "interrupt_after"])
 def test_the_phase_and_the_counters_travel_with_the_checkpoint(checkpointer: Checkpointer, kind: str) -> None:
-    """F11, F5, G7: visits, steps, budget and where to go on aren't inferred from today's settings."""
+    """F11, F5, G7: visits, steps, budget and position aren't inferred from today's settings."""
     ran = Ran()
 
     def loop(limit: int = 100, **settings: Any) -> StateGraph:
@@ -179,7 +179,7 @@ def test_the_same_reference_may_be_resumed_twice(checkpointer: Checkpointer) -> 
 
 
 def test_the_same_reference_may_be_resumed_again_when_that_failed(checkpointer: Checkpointer) -> None:
-    """F11: a failure is handed over as well, and goes on where it failed."""
+    """F11: a failed run is saved as well, and resumes where it failed."""
     ran, fail = Ran(), [True]
 
     def fragile(state: State, ctx: NodeContext) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Keys:
         self._keys = {key_id: _checked(key_id, key) for key_id, key in keys.items()}
         self._writing = self._keys[self.current]
         self.mark = (self.current, tuple(sorted((key_id, _digest(key)) for key_id, key in keys.items())))
-        """What tells these keys from others. No key can be derived from it."""
+        """What distinguishes these keys from others. No key can be derived from it."""
 
     def __repr__(self) -> str:
         return f"<Keys {', '.join(map(repr, self._keys))}; current={self.current!r}>"

@@ -13,7 +13,7 @@ file is damage too.
 A writer that is killed, or a machine that loses power, leaves an *unfinished* frame at the end of the file: one that
 is cut short, or that has blocks of zeros where the disk hadn't written yet. Its commit was never acknowledged, so it
 is cut off. Anything else that doesn't match its checksum is *damage*: its commit may have been acknowledged, so it
-is reported and never removed. `scan_frames` tells the two apart.
+is reported and never removed. `scan_frames` distinguishes the two.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class FileStore:
             head = run.head
             start, stop = heads.readable(head, run.place.dropped, first, last)
             records = run.records(start, stop)
-            return Tail(head, start if records else head.sequence + 1, records)
+            return heads.tail(head, start, records)
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         with self._holding(run_id) as (lock,):

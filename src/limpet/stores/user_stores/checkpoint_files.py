@@ -62,7 +62,9 @@ class CheckpointFiles:
     ) -> str:
         """Write a new file, flushed and under a name that no other file has; returns its path."""
         if self.directory is None:
-            raise UsageError("there is no directory to save checkpoints in: compile(checkpoint_dir=…)")
+            raise UsageError(
+                "CheckpointFiles has no directory to save checkpoints in: compile(checkpoint_dir=…)"
+            )
         now = time.time()
         data = _content(state, node, config, now, parallel_results)
         stem = f"{_safe_name(node)}_{int(now * 1000)}"

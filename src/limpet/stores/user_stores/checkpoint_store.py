@@ -166,7 +166,7 @@ class AdaptedStore:
         dropped = head.sequence - len(records)
         start, stop = heads.readable(head, dropped, first, last)
         found = records[start - dropped - 1 : max(stop - dropped, 0)]
-        return Tail(head, start if found else head.sequence + 1, found)
+        return heads.tail(head, start, found)
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         with self._locked():

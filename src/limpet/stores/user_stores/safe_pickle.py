@@ -68,7 +68,7 @@ def registered(name: str, parts: Any) -> Any:
 
 
 NAME_IN_FILES = "limpet_checkpoint"
-"""The module that files name for `registered`. It is no file, so moving this module never breaks a checkpoint."""
+"""The module that files name for `registered`. It isn't a file, so moving this module never breaks a checkpoint."""
 
 
 def _provide_name_in_files() -> None:
