@@ -137,13 +137,13 @@ def apply(head: RunHead, commit: Commit, now: float) -> RunHead:
 
 def changes_more_than_sequence(head: RunHead, commit: Commit) -> bool:
     """Whether a commit changes anything in the head but its sequence number. Most don't, and so cost a store less."""
-    return bool(
-        commit.status
-        or commit.purge
-        or commit.snapshot not in (0, head.snapshot)
-        or commit.note not in (None, head.note)
-        or (commit.on_signal is OnSignal.CLEAR and head.signal is not None)
-    )
+    if commit.status or commit.purge:
+        return True
+    if commit.snapshot and commit.snapshot != head.snapshot:
+        return True
+    if commit.note is not None and commit.note != head.note:
+        return True
+    return head.signal is not None and commit.on_signal is OnSignal.CLEAR
 
 
 # Refusals
@@ -174,7 +174,7 @@ def refusal(commit: Commit, head: RunHead, now: float, sequence: int | None = No
             head.holder,
             head.lease_until,
         )
-    if commit.on_signal is OnSignal.REFUSE and head.signal is not None:
+    if head.signal is not None and commit.on_signal is OnSignal.REFUSE:
         return Signalled(head.run_id, head.signal)
     return None
 
