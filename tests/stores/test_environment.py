@@ -26,8 +26,7 @@ from limpet import (
     pause,
     register_store,
 )
-from limpet.stores import opening as registry
-from limpet.stores import urls as schemes
+from limpet.stores import opening, urls
 from limpet.stores.files.store import FileStore
 from limpet.stores.opening import BACKEND_VARIABLE as BACKEND
 from limpet.stores.opening import DSN_VARIABLE as DSN
@@ -38,11 +37,11 @@ from limpet.stores.sqlite.store import SQLiteStore
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_names", dict(registry._names))
-    monkeypatch.setattr(registry, "_schemes", dict(registry._schemes))
+    monkeypatch.setattr(opening, "_names", dict(opening._names))
+    monkeypatch.setattr(opening, "_schemes", dict(opening._schemes))
     monkeypatch.chdir(tmp_path)
     yield
-    for store in list(schemes._open_stores.values()):
+    for store in list(urls._open_stores.values()):
         store.close()
 
 
@@ -244,7 +243,7 @@ def test_an_installed_package_may_bring_stores(monkeypatch: pytest.MonkeyPatch) 
 
 def test_packages_are_not_asked_for_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """P5, D9: looking through them takes its time."""
-    monkeypatch.setattr(registry, "_plugin", None)
+    monkeypatch.setattr(opening, "_plugin", None)
     monkeypatch.setitem(sys.modules, "importlib.metadata", None)
     for target in ("memory", "memory://", "runs.db", "sqlite:///runs.db", "file://./runs"):
         open_store(target)

@@ -14,20 +14,18 @@ import pytest
 
 from limpet.errors import StoreUnavailable, UnknownName, UsageError
 from limpet.journal.store import NewRun, RunFilter, Store
-from limpet.stores import MemoryStore, open_store, register_store
-from limpet.stores import opening as registry
-from limpet.stores import urls as schemes
+from limpet.stores import MemoryStore, open_store, opening, register_store, urls
 from limpet.stores.opening import StoreURL, register_store_scheme
 from limpet.stores.sqlite.store import SQLiteStore
 
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_names", dict(registry._names))
-    monkeypatch.setattr(registry, "_schemes", dict(registry._schemes))
+    monkeypatch.setattr(opening, "_names", dict(opening._names))
+    monkeypatch.setattr(opening, "_schemes", dict(opening._schemes))
     monkeypatch.chdir(tmp_path)
     yield
-    for store in list(schemes._open_stores.values()):
+    for store in list(urls._open_stores.values()):
         store.close()
 
 
@@ -223,6 +221,6 @@ def test_a_scheme_can_be_registered() -> None:
 def test_the_stores_are_light_to_import() -> None:
     """`import limpet` stays light: no sqlite3 until a SQLite store is opened, and never pytest."""
     code = "import sys, limpet.stores; print(*({'sqlite3', 'pytest'} & {*sys.modules}))"
-    environment = {**os.environ, "PYTHONPATH": str(Path(registry.__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(opening.__file__).parents[2])}
     shown = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
     assert shown.strip() == ""

@@ -45,7 +45,7 @@ from limpet import (
     pause,
     register_type,
 )
-from limpet.stores import atomic_files as durable
+from limpet.stores import atomic_files
 from limpet.stores.user_stores import checkpoint_files, safe_pickle
 from support.graphs import chain
 
@@ -330,9 +330,9 @@ def test_without_links_names_are_taken_all_the_same(tmp_path: Path, monkeypatch:
         path = tmp_path / f"{expected or 'one'}.pkl"
         if expected is None:
             with pytest.raises(FileExistsError):
-                durable.create_file(path, b"no")
+                atomic_files.create_file(path, b"no")
         else:
-            durable.create_file(path, b"%d" % number)
+            atomic_files.create_file(path, b"%d" % number)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"one.pkl": b"0", "two.pkl": b"2"}
 
 

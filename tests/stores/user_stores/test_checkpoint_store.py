@@ -32,15 +32,15 @@ from limpet import (
     register_store,
 )
 from limpet.journal.store import NewRun, RunFilter
-from limpet.stores import opening as registry
+from limpet.stores import opening
 from limpet.stores.user_stores.checkpoint_store import KEY, AdaptedStore
 from support.checkpoint_stores import InMemoryCheckpointStore, JsonCheckpointStore
 
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_names", dict(registry._names))
-    monkeypatch.setattr(registry, "_schemes", dict(registry._schemes))
+    monkeypatch.setattr(opening, "_names", dict(opening._names))
+    monkeypatch.setattr(opening, "_schemes", dict(opening._schemes))
 
 
 def release(store: Any, calls: list[str], **options: Any) -> Workflow:
@@ -117,7 +117,7 @@ def test_one_object_is_one_store() -> None:
     assert open_store(kept) is store
     register_store("kept", kept)
     register_store("made", lambda: kept)
-    registry.register_store_scheme("kept", lambda url: kept)
+    opening.register_store_scheme("kept", lambda url: kept)
     assert [open_store(name) for name in ("kept", "made", "kept://")] == [store] * 3
     lease = store.create(NewRun("r", "g", [b"1"], holder="ann"))
     assert lease is not None
