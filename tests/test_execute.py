@@ -551,7 +551,7 @@ def test_on_success_the_checkpoints_are_deleted_and_a_summary_stays() -> None:
     assert (info.tags, info.error, info.questions, info.holder) == (("nightly",), None, [], None)
     assert store.read(final.run_id, first=1).records == []
     for call in (graph.history, graph.state_at, graph.fork):
-        with pytest.raises(UsageError, match=r"went when it completed; preserve=True keeps it"):
+        with pytest.raises(UsageError, match=r"was deleted when it completed; preserve=True keeps it"):
             call(final.run_id)
 
 

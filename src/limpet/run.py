@@ -99,7 +99,7 @@ class OpenedRun(Generic[S]):
             reason = (
                 f"{progress.reason} — resume({self.id!r}, {_what_to_give(verdict.questions)}) continues it"
             )
-            raise RunPaused(self.id, reason, verdict.questions, progress.place())
+            raise RunPaused(self.id, reason, verdict.questions, progress.current_node())
         return self._state()
 
     def _marks(self, session: Session) -> RunMarks:

@@ -38,7 +38,7 @@ from limpet import (
     merge,
     once,
 )
-from limpet.journal import writer as writer
+from limpet.journal import snapshots
 from limpet.journal.store import Commit
 from support.graphs import AT_ONCE, SOON, Calls, Crash, Run, Via, fan, gather
 
@@ -52,9 +52,9 @@ def journal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def snapshots_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the ledger write everything after every record, as it does in long runs now and then."""
-    monkeypatch.setattr(writer, "LEAST_WEIGHT", 0)
-    monkeypatch.setattr(writer, "SNAPSHOT_FACTOR", 0)
+    """Have a snapshot written after every record, as happens in long runs now and then."""
+    monkeypatch.setattr(snapshots, "MIN_WEIGHT", 0)
+    monkeypatch.setattr(snapshots, "SNAPSHOT_FACTOR", 0)
 
 
 # Branches and their fan-in

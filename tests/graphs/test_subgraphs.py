@@ -29,7 +29,9 @@ from limpet import (
     once,
     pause,
 )
-from limpet.journal import writer as writer
+from limpet.journal import snapshots as policy
+from limpet.journal.records import snapshot_record
+from limpet.journal.writer import JournalWriter
 from support.graphs import AT_ONCE, Calls, Crash, Via, chain, gather
 
 
@@ -800,21 +802,21 @@ def test_a_fork_of_nested_sections_has_their_states(store: Any, via: Via) -> Non
 
 
 class Snapshots:
-    """Has the ledger write everything after the n-th record, and only then."""
+    """Has the writer add a snapshot after the n-th record, and only then."""
 
     def __init__(self, number: int) -> None:
         self.left, self.made = number, False
 
-    def consider(self, own: writer.JournalWriter, progress: Any) -> None:
+    def snapshot_if_due(self, writer: JournalWriter, progress: Any) -> None:
         self.left -= 1
         if self.left == 0:
             self.made = True
-            own._begin_anew(progress.snapshot_record())
+            writer._add_snapshot(snapshot_record(progress))
 
 
 def test_a_snapshot_at_any_moment_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """F12, invariant 2: a run that stopped in the middle of all there is goes on as it would have."""
-    monkeypatch.setattr(writer, "LEAST_WEIGHT", 0)
+    monkeypatch.setattr(policy, "MIN_WEIGHT", 0)
 
     def build() -> StateGraph:
         def work(state: State, ctx: NodeContext) -> dict[str, Any]:
@@ -845,7 +847,9 @@ def test_a_snapshot_at_any_moment_changes_nothing(monkeypatch: pytest.MonkeyPatc
     def run(number: int) -> tuple[State, int, bool]:
         snapshots = Snapshots(number)
         monkeypatch.setattr(
-            writer.JournalWriter, "consider", lambda own, progress: snapshots.consider(own, progress)
+            JournalWriter,
+            "snapshot_if_due",
+            lambda writer, progress: snapshots.snapshot_if_due(writer, progress),
         )
         graph, stops = build(), 0
         handle = graph.invoke({"log": [], "items": [1, 2]}, run_id="r").wait()

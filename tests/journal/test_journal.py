@@ -22,16 +22,18 @@ from hypothesis import strategies as st
 
 from limpet.engine.sessions.start import new_run
 from limpet.errors import Conflict, DamagedRecord, UnstorableValue, UsageError
-from limpet.journal import writer as writers
+from limpet.journal import snapshots as policy
 from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.encoding.user_types import register_type
-from limpet.journal.progress import PATH_KEPT, SNAPSHOT, STEP, Progress
-from limpet.journal.reader import history, opened, progress_at, read_on, read_progress
+from limpet.journal.progress import PATH_KEPT, Progress
+from limpet.journal.reader import history, progress_at, read_progress, read_progress_and_weight, read_records
+from limpet.journal.records import SNAPSHOT, STEP, snapshot_record
+from limpet.journal.snapshots import RECORD_WEIGHT
 from limpet.journal.store import PAUSED, RUNNING, Commit, Tail
 from limpet.journal.waits import AFTER, BEFORE, Question
-from limpet.journal.writer import RECORD_WEIGHT, JournalWriter
+from limpet.journal.writer import JournalWriter
 from limpet.stores.memory import MemoryStore
 
 RUN = "run-1"
@@ -72,7 +74,7 @@ class Book:
         data = delta.encode()
         read_delta(decode(data)).apply(self.live.state)
         self.live.complete(node, self.now, following)
-        self.writer.step(self.live, data, following)
+        self.writer.add_step(self.live, data, following)
         self._remember()
 
     def move(self, changes: dict[str, Any], delta: Delta | None = None) -> None:
@@ -81,26 +83,26 @@ class Book:
         if data is not None:
             read_delta(decode(data)).apply(self.live.state)
         self.now += 1.0
-        self.writer.move(self.live, changes, self.now, data)
+        self.writer.add_move(self.live, changes, self.now, data)
         self._remember()
 
     def memo(self, key: str, value: Any) -> None:
         self.now += 1.0
-        self.writer.memo(self.live, (), key, value, self.now)
+        self.writer.add_memo(self.live, (), key, value, self.now)
         self._remember()
 
     def whole(self) -> None:
-        self.writer.whole(self.live)
+        self.writer.add_snapshot(self.live)
         self._remember()
 
     def commit(self, status: str | None = None) -> Commit:
         """Have all that waits stored."""
         commit = self.writer.commit(status)
         assert self.store.append([commit]) == [None]
-        self.writer.acknowledged(commit)
+        self.writer.acknowledge(commit)
         self.written += sum(map(len, commit.records))
         stored = Counter(
-            number for number, _ in opened(Tail(self.tail.head, commit.expected + 1, commit.records))
+            number for number, _ in read_records(Tail(self.tail.head, commit.expected + 1, commit.records))
         )
         for number in sorted(stored):
             self._committed += stored[number]
@@ -110,18 +112,18 @@ class Book:
     def reopen(self) -> None:
         """Go on as another process would, from what is stored."""
         tail = self.store.read(RUN)
-        self.live, weight = read_on(tail)
+        self.live, weight = read_progress_and_weight(tail)
         self.writer = JournalWriter(RUN, self.writer.fence, tail.head.sequence, weight)
 
     def snapshots(self) -> list[int]:
         """The numbers of the whole records."""
-        return [number for number, record in opened(self.tail) if record[0] == SNAPSHOT]
+        return [number for number, record in read_records(self.tail) if record[0] == SNAPSHOT]
 
     def _remember(self) -> None:
         """A snapshot that came along with a record says the same as that record."""
         now = all_of(self.live) if self.remembers else {}
         writer = self.writer
-        closed = sum(1 for _ in opened(Tail(self.tail.head, writer.sequence + 1, writer._closed)))
+        closed = sum(1 for _ in read_records(Tail(self.tail.head, writer.sequence + 1, writer._closed)))
         while len(self.was) < self._committed + closed + len(writer._pending):
             self.was.append(now)
         if self.apart:
@@ -141,8 +143,8 @@ def _plain(value: Any) -> Any:
 def eager_snapshots() -> Iterator[None]:
     """Have a snapshot after every few records, so that short journals have some."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writers, "LEAST_WEIGHT", 1)
-        patch.setattr(writers, "SNAPSHOT_FACTOR", 0.7)
+        patch.setattr(policy, "MIN_WEIGHT", 1)
+        patch.setattr(policy, "SNAPSHOT_FACTOR", 0.7)
         yield
 
 
@@ -295,7 +297,7 @@ def test_what_was_refused_is_committed_again_together_with_what_came_after() -> 
     assert again.records[0] == first.records[0]
     assert book.writer.pending == 3
     assert book.store.append([again]) == [None]
-    book.writer.acknowledged(again)
+    book.writer.acknowledge(again)
     assert (book.writer.sequence, book.writer.pending) == (4, 0)
     assert isinstance(book.store.append([first])[0], Conflict)
     assert all_of(read_progress(book.store.read(RUN))) == book.was[-1]
@@ -315,9 +317,9 @@ def test_a_value_that_cannot_be_stored_leaves_the_ledger_as_it_was() -> None:
     book = Book({"n": 0})
     before = all_of(book.live)
     with pytest.raises(UnstorableValue):
-        book.writer.memo(book.live, (), "k", object(), 1.0)
+        book.writer.add_memo(book.live, (), "k", object(), 1.0)
     with pytest.raises(UnstorableValue):
-        book.writer.move(book.live, {"answers": {"q": object()}}, 1.0)
+        book.writer.add_move(book.live, {"answers": {"q": object()}}, 1.0)
     assert book.writer.pending == 0
     assert all_of(book.live) == before
 
@@ -346,7 +348,7 @@ def test_many_tiny_records_bring_a_snapshot_on() -> None:
     assert len(book.store.read(RUN).records) <= 300
     steps = [
         len(data)
-        for data, (_, record) in zip(book.tail.records, opened(book.tail), strict=True)
+        for data, (_, record) in zip(book.tail.records, read_records(book.tail), strict=True)
         if record[0] == STEP
     ]
     assert max(steps) < 50
@@ -400,7 +402,7 @@ def test_a_large_state_of_which_little_changes_is_seldom_looked_at() -> None:
     book.live.state["big"] = Looked()
     before = Looked.times
     for number in range(4000):
-        book.writer.step(book.live, Delta({"n": number}).encode(), "a")
+        book.writer.add_step(book.live, Delta({"n": number}).encode(), "a")
     assert Looked.times - before <= 4
     assert book.writer.commit().snapshot == 0
 
@@ -422,18 +424,19 @@ def test_neither_writing_nor_reading_costs_much_more_than_it_must(phases: Any, r
             item = bytes(size)
             book.step(delta=Delta(appends={"log": [item]}) if adds else Delta({"value": item}))
         book.commit()
-        state = max(state, len(book.live.snapshot_record()))
+        state = max(state, len(snapshot_record(book.live)))
         if reopened:
             book.reopen()
     records = [
-        (len(data), record) for data, (_, record) in zip(book.tail.records, opened(book.tail), strict=True)
+        (len(data), record)
+        for data, (_, record) in zip(book.tail.records, read_records(book.tail), strict=True)
     ]
     plain = sum(size + RECORD_WEIGHT for size, record in records if record[0] != SNAPSHOT)
     snapshots = sum(size for size, record in records[1:] if record[0] == SNAPSHOT)
-    assert snapshots <= plain / writers.SNAPSHOT_FACTOR
+    assert snapshots <= plain / policy.SNAPSHOT_FACTOR
     largest = max(size for size, _ in records)
-    most = max(writers.LEAST_WEIGHT, writers.SNAPSHOT_FACTOR * (state + RECORD_WEIGHT))
-    assert read_on(book.store.read(RUN))[1] <= 1.1 * most + largest + RECORD_WEIGHT
+    most = max(policy.MIN_WEIGHT, policy.SNAPSHOT_FACTOR * (state + RECORD_WEIGHT))
+    assert read_progress_and_weight(book.store.read(RUN))[1] <= 1.1 * most + largest + RECORD_WEIGHT
 
 
 def test_being_resumed_often_neither_prevents_snapshots_nor_causes_them() -> None:
@@ -613,4 +616,6 @@ def test_a_snapshot_says_everything_and_a_step_says_what_it_must() -> None:
     assert len(start) < 50
     assert len(step) < 120
     assert math.isclose(read_progress(book.tail).at, 100.0)
-    assert all(later - earlier == 1 for earlier, later in pairwise(number for number, _ in opened(book.tail)))
+    assert all(
+        later - earlier == 1 for earlier, later in pairwise(number for number, _ in read_records(book.tail))
+    )

@@ -45,8 +45,8 @@ def test_a_sound_run_has_nothing_amiss(kind: str, tmp_path: Path) -> None:
     assert (found.ok, found.restorable, found.steps) == (True, True, [0, 1, 2, 3])
     assert (found.records, found.size) == (len(stored), sum(map(len, stored)))
     assert (found.damaged, found.missing, found.status) == ([], [], "completed")
-    assert str(found).startswith("run r: completed; nothing is amiss\n")
-    assert "steps to go back to: 0–3" in str(found)
+    assert str(found).startswith("run r: completed; intact\n")
+    assert "steps that can be restored: 0–3" in str(found)
     store.close()
 
 
@@ -83,7 +83,7 @@ def test_missing_records_are_named(tmp_path: Path) -> None:
         assert (found.missing, found.damaged, found.records) == ([3, 4], [], newest - 2)
         assert (found.restorable, found.steps) == (False, [0])
         assert "missing: 3–4" in str(found)
-        assert "is lost" in str(found)
+        assert "can't be restored" in str(found)
 
 
 def test_damage_that_the_store_itself_notices_is_named(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_purged_run_and_a_paused_one() -> None:
     graph.execute({}, run_id="r")
     found = graph.verify("r")
     assert (found.ok, found.purged, found.records) == (True, True, 0)
-    assert "went when it completed" in str(found)
+    assert "was deleted when it completed" in str(found)
     asking = StateGraph(name="asks").add_node("ask", run=_ask).set_entry_point("ask").set_finish_point("ask")
     asking.compile(store=MemoryStore()).invoke({}, run_id="q").wait()
     assert asking.verify("q").restorable

@@ -21,8 +21,9 @@ from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Repor
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.journal.open_section import Key
-from limpet.journal.progress import MEMO, NESTED, STEP, Progress
-from limpet.journal.reader import opened
+from limpet.journal.progress import Progress
+from limpet.journal.reader import read_records
+from limpet.journal.records import MEMO, NESTED, STEP, apply_record
 from limpet.journal.store import FAILED, PAUSED, RUNNING, Commit, Lease, OnSignal, Signalled, Tail
 from limpet.testing.conformance import ManualClock
 
@@ -93,8 +94,8 @@ def eager_snapshots(wanted: bool) -> Iterator[None]:
     """Take a snapshot after every few records, so that short runs have some."""
     with pytest.MonkeyPatch.context() as patch:
         if wanted:
-            patch.setattr("limpet.journal.writer.LEAST_WEIGHT", 1)
-            patch.setattr("limpet.journal.writer.SNAPSHOT_FACTOR", 0.5)
+            patch.setattr("limpet.journal.snapshots.MIN_WEIGHT", 1)
+            patch.setattr("limpet.journal.snapshots.SNAPSHOT_FACTOR", 0.5)
         yield
 
 
@@ -269,7 +270,7 @@ class ModelBench:
         self.left -= 1
         if self.whole and self.session is not None and self.may_snapshot() and self.chance.random() < 0.1:
             assert self.session.writer is not None
-            self.session.writer.whole(self.session.progress)
+            self.session.writer.add_snapshot(self.session.progress)
         if self.left == -1 and self.fate == KILL:
             STORE.deserted = True
             raise Killed
@@ -382,15 +383,15 @@ class ModelBench:
         """Follow the journal record by record: what completes, and what nodes keep."""
         root = self.followed
         head = STORE.head(self.run_id)
-        for _, record in opened(Tail(head, commit.expected + 1, commit.records)):
+        for _, record in read_records(Tail(head, commit.expected + 1, commit.records)):
             path, inner = (tuple(record[4]), record[5]) if record[0] == NESTED else ((), record)
             if inner[0] == STEP:
                 this = occurrence(root, path, inner[4])
                 assert this not in self.durable, f"{this} completes again"
                 self.durable[this] = record[1]
             elif inner[0] == MEMO:
-                self.kept.add((occurrence(root, path, root.descend(path).node), inner[4]))
-            root.apply(record)
+                self.kept.add((occurrence(root, path, root.branch_at(path).node), inner[4]))
+            apply_record(root, record)
             self.trees.pop(record[1], None)
 
     def check_kept(self, this: Occurrence, key: str) -> None:

@@ -47,6 +47,7 @@ from limpet.graphs.state import State
 from limpet.journal.encoding.codec import decode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Checkpoint, history, progress_at, read_progress
+from limpet.journal.records import apply_record, snapshot_record
 from limpet.journal.store import (
     CANCELLED,
     COMPLETED,
@@ -746,7 +747,7 @@ class Bench(ModelBench):
     def _answers(self, stored: Progress) -> dict[str, Any]:
         """Answers to some of the open questions; to one at least, if nothing else could continue."""
         questions = stored.open_questions()
-        waits = [branch for _, branch in stored.stops()] + [stored] * bool(stored.questions)
+        waits = [branch for _, branch in stored.stopped_branches()] + [stored] * bool(stored.questions)
         least = stored.status == PAUSED and all(branch.questions for branch in waits)
         chosen = self.chance.sample(
             questions, self.chance.randint(min(least, len(questions)), len(questions))
@@ -787,7 +788,7 @@ class Bench(ModelBench):
         assert tree(self.followed, {}) == live
         if self.may_snapshot():
             whole = Progress("", "", "", "", {})
-            whole.apply(decode(self.progress.snapshot_record()))
+            apply_record(whole, decode(snapshot_record(self.progress)))
             assert tree(whole, {}) == live
         self.trees[self.followed.step] = live
 
@@ -812,7 +813,7 @@ class Bench(ModelBench):
         assert verdict.status == stored.status
         if verdict.status == PAUSED:
             assert [*verdict.questions] == stored.open_questions()
-            stops = [(stored.way_to(path), branch.node) for path, branch in stored.stops()]
+            stops = [(stored.path_name(path), branch.node) for path, branch in stored.stopped_branches()]
             events = [each for each in self.events if each["type"] in ("interrupt", "pause")]
             told = [(each.get("branch"), each["node"]) for each in events]
             assert told == (stops or [(None, stored.node)]) or self._varies
@@ -821,7 +822,7 @@ class Bench(ModelBench):
             assert isinstance(verdict.error.cause, Broken), verdict.error
             failed = {
                 _place(stored, path, each): each
-                for path, each in [((), stored), *stored.stops()]
+                for path, each in [((), stored), *stored.stopped_branches()]
                 if each.status == FAILED
             }
             assert told_apart(verdict.error.state) == told_apart(failed[verdict.error.node].state)
@@ -831,7 +832,7 @@ class Bench(ModelBench):
 
     def check_paused(self, stored: Progress) -> None:
         """There is a reason for each pause: a question, or an interrupt."""
-        for path, branch in [*stored.stops()] or [((), stored)]:
+        for path, branch in [*stored.stopped_branches()] or [((), stored)]:
             assert branch.status == PAUSED
             if branch.questions:
                 self.check_questions(stored, path, branch)
@@ -876,12 +877,12 @@ class Bench(ModelBench):
 
 
 def _place(root: Progress, path: tuple[Key, ...], branch: Progress) -> str:
-    return f"{root.way_to(path)}/{branch.node}" if path else branch.node
+    return f"{root.path_name(path)}/{branch.node}" if path else branch.node
 
 
 def full_state(progress: Progress) -> dict[str, Any]:
     """The state of a run, or of a branch: also of one that hasn't begun, or is done."""
-    return progress.result() if progress.start is None else {**(progress.base or {}), **progress.start}
+    return progress.branch_state() if progress.start is None else {**(progress.base or {}), **progress.start}
 
 
 def _states(progress: Progress, path: tuple[Key, ...] = ()) -> dict[Any, dict[str, str]]:
@@ -896,7 +897,7 @@ def _updated(root: Progress, update: Mapping[str, Any], plan: Plan) -> dict[Any,
     """The same after a resume with an update: it reaches the main state, the branches under way, and those that are
     to begin from a state that it has reached."""
     found = _states(root)
-    for path, branch in [((), root), *root.under_way()] if update else ():
+    for path, branch in [((), root), *root.branches_under_way()] if update else ():
         inner, passed = update_for_branch(plan, root, path, update)
         reducers, state = inner.schema.reducers, full_state(branch)
         for key, value in passed.items():

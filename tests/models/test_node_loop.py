@@ -595,10 +595,10 @@ class Bench:
         self.writer = writer = JournalWriter(self.run_id, 1, 1)
 
         def keep(scope: Any, key: str, value: Any) -> None:
-            writer.memo(progress, scope.path, key, value, CLOCK())
+            writer.add_memo(progress, scope.path, key, value, CLOCK())
             commit = writer.commit(on_signal=OnSignal.CLEAR)
             assert STORE.append([commit]) == [None]
-            writer.acknowledged(commit)
+            writer.acknowledge(commit)
 
         emit = self._emit if self.watched else None
         context = RunContext(
@@ -657,7 +657,7 @@ class Bench:
         refusal: Exception | None = STORE.append([commit])[0]
         if refusal is None:
             assert self.writer is not None
-            self.writer.acknowledged(commit)
+            self.writer.acknowledge(commit)
         return refusal
 
     def _wait(self, seconds: float) -> Cancelled | None:

@@ -29,6 +29,7 @@ from limpet.errors import Conflict, ExecutionError, StoreUnavailable, UsageError
 from limpet.journal.encoding.codec import decode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import history, progress_at, read_progress
+from limpet.journal.records import apply_record, snapshot_record
 from limpet.journal.store import (
     CANCELLED,
     COMPLETED,
@@ -715,7 +716,7 @@ def tree(progress: Progress, path: tuple[Key, ...] = ()) -> dict[Any, Any]:
 
 
 def _full_state(progress: Progress) -> dict[str, Any]:
-    return progress.so_far() if progress.start is None else {**(progress.base or {}), **progress.start}
+    return progress.state_so_far() if progress.start is None else {**(progress.base or {}), **progress.start}
 
 
 @dataclass
@@ -805,7 +806,7 @@ class Bench(ModelBench):
 
     def check_paused(self, stored: Progress) -> None:
         assert stored.open_questions()
-        for path, branch in [*stored.stops(), ((), stored)]:
+        for path, branch in [*stored.stopped_branches(), ((), stored)]:
             self.check_questions(stored, path, branch)
 
     def _check_plan(self, stored: Progress) -> None:
@@ -814,7 +815,7 @@ class Bench(ModelBench):
         plan = self.workflow.plan_resume(self.run_id)
         assert STORE.read(self.run_id, first=1) == before
         assert not plan.differs, str(plan)
-        state = stored.so_far()
+        state = stored.state_so_far()
         assert [*dict.fromkeys(plan.kept)] == [*state["tasks"]]
         left = [name for names in plan.layers for name in names]
         assert {*left} == state["dag"].keys() - state["tasks"].keys()
@@ -870,9 +871,9 @@ class Bench(ModelBench):
         assert tree(self.followed) == live
         if self.may_snapshot():
             whole = Progress("", "", "", "", {})
-            whole.apply(decode(self.progress.snapshot_record()))
+            apply_record(whole, decode(snapshot_record(self.progress)))
             assert tree(whole) == live
-        WorkflowState(self.followed.so_far()).check()
+        WorkflowState(self.followed.state_so_far()).check()
         self.trees[self.followed.step] = live
 
     def check_event(self, event: dict[str, Any]) -> None:

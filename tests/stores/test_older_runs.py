@@ -16,7 +16,7 @@ import pytest
 
 from limpet.errors import StoreError
 from limpet.journal.encoding.codec import decode, encode
-from limpet.journal.export import new_run_of, packed, parcel_of, unpacked
+from limpet.journal.export import ExportedRun
 from limpet.journal.store import COMPLETED, PAUSED, RUNNING, Commit, NewRun, RunFilter, RunHead, Store
 from limpet.stores import MemoryStore
 from limpet.stores.files import frames
@@ -179,10 +179,10 @@ def test_in_an_exported_run() -> None:
     """D10, P7: the priority is kept, but not the due time: an imported run waits until it is resumed."""
     store = MemoryStore()
     store.create(NewRun("r", "g", [], due=0.0, priority=7))
-    parcel = parcel_of(store.read("r"))
-    arrived = new_run_of(unpacked(packed(parcel), "it"), "s")
+    exported = ExportedRun.from_tail(store.read("r"))
+    arrived = ExportedRun.from_bytes(exported.to_bytes(), "it").to_new_run("s")
     assert (arrived.due, arrived.priority) == (None, 7)
-    before = namedtuple("Before", parcel._fields[:-1])(*parcel[:-1])  # type: ignore[misc]
-    assert unpacked(packed(before), "it") == parcel._replace(priority=0)  # type: ignore[arg-type]
+    before = namedtuple("Before", exported._fields[:-1])(*exported[:-1])  # type: ignore[misc]
+    assert ExportedRun.from_bytes(ExportedRun.to_bytes(before), "it") == exported._replace(priority=0)  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="priority isn't a number"):
-        unpacked(packed(parcel._replace(priority="high")), "it")  # type: ignore[arg-type]
+        ExportedRun.from_bytes(exported._replace(priority="high").to_bytes(), "it")  # type: ignore[arg-type]

@@ -271,7 +271,7 @@ class Simulation(World):
                 self.help(head, turn)
             self.clock.advance(5 * LEASE)
         for head in self.heads():
-            self.check_end(head)
+            self.check_complete(head)
 
     def help(self, head: RunHead, turn: int) -> None:
         """A quarantined run is resumed again, and open questions are answered."""
@@ -287,7 +287,7 @@ class Simulation(World):
         """Whether nothing more is to be expected of a run."""
         return head.status in (COMPLETED, CANCELLED) or (head.status == FAILED and CASES[head.graph].poison)
 
-    def check_end(self, head: RunHead) -> None:
+    def check_complete(self, head: RunHead) -> None:
         """A run has ended as it had to."""
         record = self.runs[head.run_id]
         case = CASES[head.graph]

@@ -16,8 +16,9 @@ from limpet.graphs.plan import END, PLANNER, START, Plan
 from limpet.graphs.workflow.dag import Dag
 from limpet.graphs.workflow.state import TASK_COMPLETED, TASK_SKIPPED
 from limpet.journal.open_section import Key, OpenSection
-from limpet.journal.progress import NESTED, PATH_KEPT, SNAPSHOT, STEP, Progress
-from limpet.journal.reader import opened
+from limpet.journal.progress import PATH_KEPT, Progress
+from limpet.journal.reader import read_records
+from limpet.journal.records import NESTED, SNAPSHOT, STEP, apply_record
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, Tail
 from limpet.journal.waits import FAILED_PHASE
 
@@ -104,14 +105,14 @@ def marks_of_stored_run(plan: Plan, tail: Tail) -> RunMarks:
         return RunMarks(head.run_id, head.status, {END: Mark("done")}, note=note)
     progress = Progress(head.run_id, "", "", "", {})
     history = _BranchHistory(plan)
-    for _, record in opened(tail):
+    for _, record in read_records(tail):
         is_branch_step = record[0] == NESTED and record[5][0] == STEP
         step_before = progress.step
         if record[0] == STEP:
             history.note_lines_to(progress, (), record[4])
         elif is_branch_step:
             history.note_lines_to(progress, record[4], record[5][4])
-        progress.apply(record)
+        apply_record(progress, record)
         if is_branch_step:
             history.count_visit(progress, record[4], record[5][4])
         elif record[0] == SNAPSHOT and progress.step != step_before:
@@ -211,7 +212,7 @@ class _BranchHistory:
     def restart_from(self, progress: Progress) -> None:
         """Forget what came after this point: the run was rolled back to it, or begins with it."""
         self.visits = [each for each in self.visits if each[0] < progress.iterations]
-        for path, branch in progress.under_way():
+        for path, branch in progress.branches_under_way():
             for node, visits in branch.visits.items():
                 self.count_visit(progress, path, node, visits)
 
@@ -353,7 +354,7 @@ class _Marker:
     def _mark_tasks(self, scope: _Scope, progress: Progress, status: str) -> None:
         """Mark the tasks of a workflow: those with an outcome by their records, the others by the open layer."""
         scope = scope._replace(dag=progress.state.get("dag"))
-        for name, record in (progress.so_far().get("tasks") or {}).items():
+        for name, record in (progress.state_so_far().get("tasks") or {}).items():
             kind = _task_mark_kind(record["status"])
             visits = 1 if kind == "done" else 0
             self._set(scope.prefix + name, Mark(kind, visits, _error_type(record.get("error"))))
@@ -405,7 +406,7 @@ def _note_between_layers(progress: Progress, status: str) -> str:
 
 def _stopped_by_itself(progress: Progress) -> bool:
     """Whether a part of the run has stopped for a reason that isn't inside one of its branches."""
-    return progress.status in (PAUSED, FAILED) and not any(progress.stops())
+    return progress.status in (PAUSED, FAILED) and not any(progress.stopped_branches())
 
 
 def _position_mark(progress: Progress, status: str) -> Mark:

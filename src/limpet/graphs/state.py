@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from limpet.errors import UsageError
 from limpet.graphs.secrets import masked
-from limpet.journal.encoding.copies import ATOMS, detached_value
+from limpet.journal.encoding.codec import IMMUTABLE_TYPES, detached_value
 from limpet.observe.events import STATE_CLONE, STATE_CREATE, STATE_MERGE, STATE_SET
 from limpet.observe.hub import Emit, gather
 from limpet.observe.registry import resolve_observer
@@ -227,7 +227,7 @@ class TrackedState(NodeState):
 
     def __getitem__(self, key: str) -> Any:
         value = dict.__getitem__(self, key)
-        if type(value) in ATOMS or key in self.notes.touched:
+        if type(value) in IMMUTABLE_TYPES or key in self.notes.touched:
             return value
         return self._touch(key, value)
 

@@ -1,8 +1,8 @@
-"""A delta: how one step changed the state, in as few bytes as say it.
+"""A delta: how one step changed the state, in as few bytes as possible.
 
-Four kinds of change: a key was set, a list under a key grew at its end, a dict under a key got entries, a
-key went. Applying the same deltas to the same state gives the same state, whether the run is live or is
-being rebuilt from its journal.
+There are four kinds of change: a key was set, a list under a key got items at its end, a dict under a key got
+entries, a key was deleted. Applying the same deltas to the same state gives the same state, whether the run is live
+or is restored from its journal.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from limpet.journal.encoding.codec import encode
-from limpet.journal.encoding.splice import NO_ENTRIES, NO_ITEMS, joined
+from limpet.journal.encoding.codec import EMPTY_DICT, EMPTY_LIST, encode, join_encoded
 
 
 class Delta:
-    """What changed. `live` has the whole value of a key where the live state can't be trusted to grow by it:
-    a node has had its hands on it. It isn't stored.
+    """The changes of one step.
+
+    `live` has whole values for the live state alone: a node has had its hands on the value there, so the live state
+    gets a fresh one instead of growing the old one in place. It isn't stored.
     """
 
     __slots__ = ("appends", "deletes", "live", "merges", "sets")
@@ -35,18 +36,28 @@ class Delta:
         self.live: dict[str, Any] = {}
 
     def encode(self) -> bytes:
-        """The bytes of it. Raises `UnstorableValue` with the path from the state's key on."""
+        """The bytes of the delta. Raises `UnstorableValue` with the path from the state's key on.
+
+        Most deltas only set keys, so that is just a dict. A delta with anything else is a list of four.
+        """
         if not (self.appends or self.merges or self.deletes):
             return encode(self.sets)
-        parts = (self.sets, self.appends, self.merges)
-        deletes = encode(self.deletes) if self.deletes else NO_ITEMS
-        return joined([*(encode(part) if part else NO_ENTRIES for part in parts), deletes])
+        # Each part is encoded by itself, so that the path in a refusal begins with the state's key.
+        return join_encoded(
+            [
+                encode(self.sets) if self.sets else EMPTY_DICT,
+                encode(self.appends) if self.appends else EMPTY_DICT,
+                encode(self.merges) if self.merges else EMPTY_DICT,
+                encode(self.deletes) if self.deletes else EMPTY_LIST,
+            ]
+        )
 
     def apply(self, state: dict[str, Any], base: Mapping[str, Any] | None = None) -> None:
-        """Change the state as this says, also one that refuses to be assigned to.
+        """Change the state. A value that the state shares with `base` is copied before it grows.
 
-        A value that the state shares with `base` is copied before it grows.
+        Lists and dicts grow in place, so that a long history costs as much as its new items.
         """
+        # `dict.update` and not `state.update`: the live state refuses to be changed by its own methods.
         dict.update(state, self.sets)
         dict.update(state, self.live)
         if base is not None:
@@ -72,9 +83,9 @@ class Delta:
         return [*self.sets, *self.appends, *self.merges, *self.deletes]
 
 
-def read_delta(found: Any) -> Delta:
-    """The delta that `encode` wrote, decoded."""
-    if type(found) is dict:
-        return Delta(found)
-    sets, appends, merges, deletes = found
+def read_delta(data: Any) -> Delta:
+    """The delta that `Delta.encode` wrote, from its decoded data."""
+    if type(data) is dict:
+        return Delta(data)
+    sets, appends, merges, deletes = data
     return Delta(sets, appends, merges, deletes)

@@ -1,7 +1,7 @@
-"""A section that is open: which branches there are, what each starts from, and how far each has come.
+"""An open section: which branches it has, what each starts from, and the progress of each.
 
-Branches that start from a copy of the state cost nothing to store until they change something: what they
-start from is in the journal already. So are the items of a map that goes over a list in the state.
+A branch that starts from a copy of the state costs no bytes until it changes something: the state it
+starts from is in the journal already. So are the items of a map over a list in the state.
 """
 
 from __future__ import annotations
@@ -9,31 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from limpet.journal.encoding.copies import detached_value
+from limpet.journal.encoding.codec import detached_value
 
 if TYPE_CHECKING:
     from limpet.journal.progress import Progress
 
 Key = str | int
-"""What tells the branches of a section apart: the node that a branch starts at, or the number of an item."""
+"""What identifies a branch within its section: the node that the branch starts at, or the number of an item."""
 
 
 class OpenSection:
-    """The branches that are under way, or done, between a node and its fan-in; or the graph that a node runs.
+    """The branches between a node and its fan-in, or the graph that a node runs.
 
-    `source` is the node that it follows, or that runs the graph. What an opening is, as data:
+    `source` is the node that it follows, or that runs the graph. It is made from an *opening*, which is data:
 
         source, branches            parallel edges: the nodes that the branches start at
-        source, each, entry, item,  a map: what a branch is called and where it starts, the key of its item, and
-          over or items             the key that the items come from, or the items
-        source, each, entry, states a map over a graph: the states that each item's starts with, by number
-        source, inside, entry,      a node that runs a graph: the same, by the node's name
-          states, kept              and those of its keys that are as they are outside, where they are reduced
-        source, layer, tasks        a layer of a workflow: its number, and the tasks; each starts with nothing
+        source, each, entry, item,  a map: the name of its branches and the node they start at, the key of the item,
+          over or items             and the key that has the items, or the items
+        source, each, entry, states a map over a graph: the states that the graphs start with, by item number
+        source, inside, entry,      a node that runs a graph: the state it starts with, by the node's name,
+          states, kept              and those of its keys that are as they are outside, where they have a reducer
+        source, layer, tasks        a layer of a workflow: its number and its tasks; each starts with an empty state
 
-    `step` is the step that it was opened after: with the branch's name it makes ids that no other branch has.
-    What the tasks of a layer came to is taken over into the state when all are done; then it is `folded`. `later` are
-    entries that were put into the state's dicts from outside meanwhile: they are newer than what the tasks put there.
+    `own` means that each branch has a state of its own rather than a copy of the run's. `step` is the step after
+    which the section was opened: together with a branch's name it makes ids that no other branch has. What the
+    tasks of a layer return is folded into the state when all are done; then it is `folded`. `later` are entries
+    that were merged into the state's dicts from outside meanwhile: they are newer than what the tasks return.
     """
 
     __slots__ = (
@@ -66,23 +67,26 @@ class OpenSection:
         self.own = "states" in opening or self.layer is not None
         self.inside: bool = opening.get("inside", False)
         self.kept: list[str] = opening.get("kept", [])
-        self.items: list[Any] = list(state[self.over]) if self.over is not None else opening.get("items", [])
+        if self.over is not None:
+            self.items: list[Any] = list(state[self.over])
+        else:
+            self.items = opening.get("items", [])
         self.children: dict[Key, Progress] = {}
 
     @property
-    def only(self) -> Progress | None:
-        """The one branch, if there is no other and it isn't done."""
+    def only_unfinished(self) -> Progress | None:
+        """The branch of a section that has a single one, unless that is done."""
         if len(self.children) != 1:
             return None
         child = next(iter(self.children.values()))
         return None if child.done else child
 
     def label(self, key: Key) -> str:
-        """What a branch is called."""
+        """The name of a branch."""
         return key if isinstance(key, str) else f"{self.each}[{key}]"
 
-    def places(self, opening: dict[str, Any]) -> Iterator[tuple[Key, str, Any]]:
-        """The branches of an opening: key, the node it starts at, and its state or what goes over its copy of one."""
+    def branch_starts(self, opening: dict[str, Any]) -> Iterator[tuple[Key, str, Any]]:
+        """For each branch its key, the node it starts at, and its state or what is put over its copy of one."""
         if self.layer is not None:
             for task in opening["tasks"]:
                 yield task, task, {}
@@ -97,26 +101,37 @@ class OpenSection:
                 yield name, name, {}
 
     def to_data(self) -> dict[str, Any]:
-        """The opening, to be stored again. The states of graphs are stored with their progress."""
+        """The opening, to be stored in a snapshot. Graphs that have begun are stored with their progress instead."""
         data: dict[str, Any] = {"source": self.source, "step": self.step}
         if self.layer is not None:
-            more = {"folded": self.folded, "later": self.later}
-            stored = {key: value for key, value in more.items() if value}
-            return {**data, "layer": self.layer, "tasks": list(self.children), **stored}
-        if self.own:
-            kind = {"inside": True, "kept": self.kept} if self.inside else {"each": self.each}
-            states = [[key, child.start or {}] for key, child in self.children.items()]
-            return {**data, **kind, "entry": self.entry, "states": states}
-        if self.each is None:
-            return {**data, "branches": list(self.children)}
-        data |= {"each": self.each, "entry": self.entry}
-        items = {"items": self.items} if self.over is None else {"over": self.over}
-        return {**data, "item": self.item, **items}
+            data["layer"] = self.layer
+            data["tasks"] = list(self.children)
+            if self.folded:
+                data["folded"] = True
+            if self.later:
+                data["later"] = self.later
+        elif self.own:
+            if self.inside:
+                data["inside"] = True
+                data["kept"] = self.kept
+            else:
+                data["each"] = self.each
+            data["entry"] = self.entry
+            data["states"] = [[key, child.start or {}] for key, child in self.children.items()]
+        elif self.each is None:
+            data["branches"] = list(self.children)
+        else:
+            data["each"] = self.each
+            data["entry"] = self.entry
+            data["item"] = self.item
+            if self.over is None:
+                data["items"] = self.items
+            else:
+                data["over"] = self.over
+        return data
 
-    def take_over(self, state: dict[str, Any], tasks: Iterable[Progress]) -> None:
-        """Add what tasks came to to a state: to its lists at their ends, and to its dicts, where `later` stays
-        newer.
-        """
+    def fold_into(self, state: dict[str, Any], tasks: Iterable[Progress]) -> None:
+        """Add what tasks returned to a state: items to its lists, entries to its dicts. `later` stays newer."""
         for task in tasks:
             for key, value in task.state.items():
                 if type(value) is list:
@@ -127,17 +142,18 @@ class OpenSection:
             for key, entries in merges.items():
                 state[key].update(detached_value(entries))
 
-    def keep(self, keys: Iterable[str], state: dict[str, Any]) -> None:
-        """These keys of the state are about to change: branches that have begun keep what they started from."""
+    def keep_inherited(self, keys: Iterable[str], state: dict[str, Any]) -> None:
+        """These keys of the state are about to change: branches that have begun keep the values they started from."""
         changing = list(keys)
         if self.over in changing:
-            self.items, self.over = detached_value(self.items), None
+            self.items = detached_value(self.items)
+            self.over = None
         for child in self.children.values():
             if child.base is None or child.start is not None:
                 continue
             inherited = [key for key in changing if key not in child.changed]
             if child.section is not None:
-                child.section.keep(inherited, child.state)
+                child.section.keep_inherited(inherited, child.state)
             for key in inherited:
                 child.changed[key] = None
                 if key in state:

@@ -1,23 +1,26 @@
-"""The store seam: what a journal asks of whatever keeps it.
+"""The store seam: what the library asks of a store, and what every store must do.
 
-A store keeps *runs*. A run is one `RunHead` (a small row that can be searched) and a journal: records
-numbered 1, 2, 3 … without a gap, opaque bytes to the store. Whoever advances a run holds its *lease*;
-each claim of the lease raises the run's *fence*, and every commit carries the fence under which it was
-made, so that a holder which was away too long is refused rather than obeyed.
+A store keeps *runs*. A run is a `RunHead` (a small row that can be searched) and a journal: records
+numbered 1, 2, 3 … without a gap, opaque bytes to the store. The process that advances a run holds its *lease*.
+Each claim of the lease raises the run's *fence*, and every commit carries the fence under which it was
+made. So a commit of a former holder, which was away for too long, is refused.
 
 What every store must do
-    - A call that returned has happened, at the durability level in `abilities.level`; a call that
+    - A call that returned has happened, at the durability level in `abilities.level`. A call that
       raised has changed nothing. There is no third outcome.
-    - `append` is all or nothing for each commit, and independent between the commits of one call.
-    - Any number of threads, and where `abilities.shared` says so of processes, use it at once.
-      Waiting for a lock is the store's business: nobody outside hears of it.
-    - Times are the store's: leases are granted and found expired, and runs found due, by one clock. Where
-      that is this process's own, the store has it as an attribute, `clock`. A clock that doesn't go by itself may
-      have a method `wait(seconds, stop)`: a run that waits calls it, and it returns when so much time has passed by
-      the clock, or when the `threading.Event` is set. `limpet.testing.FakeClock` is one.
+    - `append` applies each commit as a whole or not at all. The commits of one call are independent of each other.
+    - Any number of threads use it at once, and any number of processes if `abilities.shared` is true.
+      Waiting for locks is the store's business: callers never see a lock.
+    - Time is the store's: one clock decides when leases expire and when runs are due. If that is the clock of this
+      process, the store has it as an attribute, `clock`. A clock that doesn't advance by itself may have a method
+      `wait(seconds, stop)`: a run that waits calls it, and it returns when that much time has passed by the clock, or
+      when the `threading.Event` is set. `limpet.testing.FakeClock` is such a clock.
 
-What it may raise: `StoreUnavailable`, `RunNotFound`, `RunExists`, `Conflict`. Nothing of its driver's.
-What it must not do: look into records, log or keep anything of them, or import another store.
+What it may raise
+    `StoreUnavailable`, `RunNotFound`, `RunExists`, `Conflict`, `DamagedRecord`; never an exception of its driver.
+
+What it must not touch
+    A store doesn't look into records, doesn't log them or anything in them, and doesn't import another store.
 
 `limpet.testing.conformance` checks all of this for any store.
 """
@@ -42,12 +45,12 @@ ENDED = (COMPLETED, FAILED, CANCELLED)
 
 
 class Abilities(NamedTuple):
-    """What a store can do, declared rather than found out.
+    """What a store can do. Abilities are declared, not discovered by exceptions.
 
-    `level`: what an acknowledged save survives. `shared`: other processes can open the same store.
-    `leases`: it can keep two holders apart. `deltas`: it can append; without it every save is whole.
-    `notifies`: it can be waited for until something changes, and is a `Notifying` store. `keeps_secrets`: without a
-    key, nothing that is stored can be read outside of this process, as it is encrypted or never leaves it.
+    `level`: what an acknowledged save survives. `shared`: other processes can open the same store. `leases`: it can
+    keep two holders apart. `deltas`: it can append records; without it, every save is a snapshot. `notifies`:
+    callers can wait for a change, because it is a `Notifying` store. `keeps_secrets`: what is stored can't be read
+    outside of this process without a key, as it is encrypted or never leaves the process.
     """
 
     level: Level
@@ -59,14 +62,15 @@ class Abilities(NamedTuple):
 
 
 class RunHead(NamedTuple):
-    """What a store knows of a run without opening its journal.
+    """What a store knows of a run without reading its journal.
 
-    `sequence` is the number of the newest record, `snapshot` that of the newest whole one (0 after a
-    purge). `updated` moves when the run is created, claimed, renewed or given a status, not with each
+    `sequence` is the number of the newest record, `snapshot` that of the newest snapshot (0 after a
+    purge). `updated` changes when the run is created, claimed, renewed or given a status, not with each
     record. `note` is a small encoded summary (step, error, open questions), opaque to the store. `signal`
-    is a request to the holder, such as "cancel". `crashes` counts the holders that were
-    replaced without having let go. `due` is from when on the run wants a holder, if nobody has it: 0 at once,
-    None not by itself (it has ended, or waits for somebody). `priority` is how urgent that is: more comes first.
+    is a request to the holder, such as "cancel". `crashes` counts the holders that were replaced although they had
+    not released the lease. `due` is the time from which on the run needs a holder, if it has none: 0 means at once,
+    None means not by itself (it has ended, or waits for an answer). Of runs that are due, those of higher `priority`
+    come first.
     """
 
     run_id: str
@@ -92,7 +96,7 @@ Heads = list[RunHead]
 
 
 class NewRun(NamedTuple):
-    """A run to be created, together with its first records and, if `holder` is given, its first lease.
+    """A run to create, with its first records and, if `holder` is given, its first lease.
 
     `due` and `priority` are those of its head.
     """
@@ -124,10 +128,10 @@ class OnSignal(Enum):
 class Commit:
     """Records to append to a run that is still at sequence `expected`, by the holder of `fence`.
 
-    `snapshot` is the sequence number of the whole record among them, if one is (0: none is). `status` and `note`
-    replace those of the head when given; with a status goes the head's new `due`, and one other than `running` also
-    releases the lease. `purge` drops the journal, these records included, and keeps the head. `on_signal` says
-    what becomes of a signal that waits.
+    `snapshot` is the sequence number of the snapshot among them, 0 if none of them is a snapshot. `status` and `note`
+    replace those of the head when given. With a status, `due` replaces that of the head; and a status other than
+    `running` also releases the lease. `purge` deletes the journal, these records included, and keeps the head.
+    `on_signal` is what to do if a signal waits.
     """
 
     __slots__ = (
@@ -171,7 +175,7 @@ class Commit:
 class Lease(NamedTuple):
     """The right to advance a run until `until`, by the store's clock, with writes that carry `fence`.
 
-    `crashes` is how many holders before this one were replaced without having let go.
+    `crashes` is how many holders before this one were replaced although they had not released the lease.
     """
 
     run_id: str
@@ -181,9 +185,9 @@ class Lease(NamedTuple):
 
 
 class RunFilter(NamedTuple):
-    """Which runs to list; what is None or empty doesn't restrict. Newest first, at most `limit`.
+    """Which runs to list, newest first and at most `limit`. A field that is None or empty doesn't restrict.
 
-    `unclaimed` keeps the runs that nobody holds a valid lease of.
+    `unclaimed` selects the runs without a valid lease.
     """
 
     statuses: tuple[str, ...] = ()
@@ -204,16 +208,17 @@ class Tail(NamedTuple):
 
 
 class Signalled(Exception):
-    """A commit was refused because a signal waits for the holder. Nothing is wrong; answer it."""
+    """A commit was refused because a signal waits for the holder. Nothing is wrong: act on the signal."""
 
     def __init__(self, run_id: str, signal: str) -> None:
-        self.run_id, self.signal = run_id, signal
+        self.run_id = run_id
+        self.signal = signal
         super().__init__(f"run {run_id!r} was sent {signal!r}")
 
 
 @runtime_checkable
 class Store(Protocol):
-    """Keeps the journals of runs. The module's text says what holds for all of it."""
+    """Keeps the journals of runs. The module's docstring has the rules for all methods."""
 
     @property
     def abilities(self) -> Abilities:
@@ -221,120 +226,120 @@ class Store(Protocol):
         ...
 
     def create(self, run: NewRun) -> Lease | None:
-        """Add a run with its first records, the first of them whole; return its lease if it names a holder.
+        """Add a run with its first records, the first of which is a snapshot; return its lease if it names a holder.
 
-        The fence starts at 1, with a holder or without. Raises `RunExists` if the id is taken, also by a
-        run that has ended.
+        The fence starts at 1, with a holder or without. Raises `RunExists` if a run has the id, even one that
+        has ended.
         """
         ...
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
-        """Carry out commits of different runs together; return for each None, or why it was refused.
+        """Apply commits of different runs together; return for each None, or why it was refused.
 
         Refusals are `RunNotFound`, `Conflict` (the fence is old, or the run is at another sequence) and
-        `Signalled`, looked for in this order. A lease that ran out, or was given back, is no reason: until
-        somebody else claims the run, its fence is the newest. A record larger than the store can take
-        refuses its own commit, with `StoreUnavailable`. What stops the store as a whole (the same class)
-        is raised, and then no commit of the call was applied.
+        `Signalled`, checked in this order. An expired or released lease is not a reason to refuse: until
+        another holder claims the run, its fence is the newest. A record larger than the store can take
+        refuses its own commit, with `StoreUnavailable`. A failure of the store as a whole is raised, as the same
+        class; then no commit of the call was applied.
         """
         ...
 
     def head(self, run_id: str) -> RunHead:
-        """What is known of the run without opening its journal. Raises `RunNotFound`."""
+        """The run's head. Raises `RunNotFound`."""
         ...
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         """The head and the records `first`…`last` as of one moment.
 
-        `first` None starts at the newest whole record, `last` None ends at the newest record; records
-        that were pruned or purged are left out, so `Tail.first` says where it really starts. Where that
-        leaves none, `Tail.first` is the number that the next record will get. Raises `RunNotFound`.
+        `first` None starts at the newest snapshot, `last` None ends at the newest record. Records that were pruned
+        or purged are left out, so `Tail.first` is where the records really start. If none are left, `Tail.first` is
+        the number that the next record will get. Raises `RunNotFound`.
         """
         ...
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
-        """Take the lease of a run that nobody validly holds, and raise its fence.
+        """Take the lease of a run without a valid lease, and raise its fence.
 
-        If the last holder hasn't released it, or ended the run, that counts as a crash.
+        If the last holder has neither released the lease nor ended the run, that counts as a crash.
 
-        `instead_of` breaks a lease that has not run out, provided that the fence is still this number:
-        for a holder known to be dead. It is no condition for a run that is free. Raises `RunNotFound`, or
-        `Conflict` naming `holder` and `until`.
+        `instead_of` breaks a lease that has not expired, if the fence is still this number: for a holder whose
+        process is known to be dead. It doesn't matter for a run without a valid lease. Raises `RunNotFound`, or
+        `Conflict` with `holder` and `until`.
         """
         ...
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
-        """Prolong leases; for each: "" when it was, the waiting signal, or None when it is lost.
+        """Extend leases; for each return "" if it was, the waiting signal, or None if the lease is no longer valid.
 
-        A lease with a waiting signal is prolonged too, and so is one that ran out unless it was claimed
-        by somebody else, given back, or released by a status.
+        A lease with a waiting signal is extended too. So is one that has expired, unless another holder has claimed
+        the run, or the lease was released, by `release` or by a status.
         """
         ...
 
     def release(self, lease: Lease) -> None:
-        """Give the lease back. A lease that was lost meanwhile is left as it is; so is a missing run."""
+        """Release the lease. Does nothing if another holder has claimed the run, or if the run doesn't exist."""
         ...
 
     def signal(self, run_id: str, signal: str) -> None:
-        """Leave a request for the run's holder; its next commit or renewal learns of it.
+        """Leave a request for the run's holder, whose next commit or renewal returns it.
 
-        A later signal replaces an earlier one. It waits through claims and releases. Raises `RunNotFound`.
+        A later signal replaces an earlier one. A signal waits through claims and releases. Raises `RunNotFound`.
         """
         ...
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        """The runs of these graphs that want a holder: due by the store's clock, and nobody validly holds them.
+        """The runs of these graphs that need a holder: due by the store's clock, and without a valid lease.
 
-        The most urgent first: by priority, descending, then by `due`, creation and run id; at most `limit`.
+        The most urgent come first: by priority, descending, then by `due`, creation and run id; at most `limit`.
         """
         ...
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        """The heads of the runs that fit, newest first: by creation, then by run id, both descending."""
+        """The heads of the runs that match, newest first: by creation, then by run id, both descending."""
         ...
 
     def prune(self, run_id: str, before: int) -> int:
-        """Drop the records below sequence `before`, but never the newest whole one or what follows it.
+        """Delete the records below sequence `before`, but never the newest snapshot or the records after it.
 
-        Returns how many records went. Raises `RunNotFound`.
+        Returns how many records were deleted. Raises `RunNotFound`.
         """
         ...
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
-        """Delete runs of these statuses that have not changed for `older_than` seconds and that nobody holds.
+        """Delete runs of these statuses that have not changed for `older_than` seconds and have no valid lease.
 
-        Returns how many runs went.
+        Returns how many runs were deleted.
         """
         ...
 
     def delete(self, run_id: str) -> None:
-        """Remove the run and its journal. Raises `RunNotFound`, or `Conflict` while somebody holds it."""
+        """Delete the run and its journal. Raises `RunNotFound`, or `Conflict` while it has a valid lease."""
         ...
 
     def close(self) -> None:
-        """Let go of files and connections. Closing twice is harmless; any other call then fails."""
+        """Close files and connections. Closing twice is harmless; any other call then fails."""
         ...
 
 
 @runtime_checkable
 class Notifying(Store, Protocol):
-    """A store that declares `abilities.notifies`: whoever waits for a run need not ask again and again."""
+    """A store that declares `abilities.notifies`: a caller that waits for a run doesn't have to poll."""
 
     def wait_for_change(self, timeout: float) -> bool:
-        """Wait until something changes, for so many seconds at most; False if nothing did.
+        """Wait until something changes, for at most `timeout` seconds; False if nothing changed.
 
-        A change is that a run is created without a holder, released, given another status, signalled, deleted or
-        expired, by whomever, in whatever process. True also if there was one since this thread called last, so
-        that none is missed between two calls; and now and then for no reason. Any number of threads may wait. That
-        a lease runs out is no change. A store that can't be reached is not an error here: that counts as a change.
+        A change is that any process creates a run without a holder, releases, signals, deletes or expires a run, or
+        gives it another status. Returns True also if there was a change since this thread's last call, so that none
+        is missed between two calls, and sometimes without a change. Any number of threads may wait. An expired lease
+        is not a change. A store that can't be reached is not an error here: it counts as a change.
         """
         ...
 
 
 @runtime_checkable
 class Inspectable(Protocol):
-    """A store that can look itself through for damage that no single run shows. Few need to; `verify` asks them."""
+    """A store that can check itself for damage that no single run shows. Few need to; `verify` asks them."""
 
     def faults(self) -> Sequence[str]:
-        """What is wrong with whatever the runs are kept in, in words that name it; nothing if all is well."""
+        """Descriptions of what is wrong with the files or tables that hold the runs; empty if nothing is."""
         ...

@@ -1,7 +1,7 @@
-"""Looking through a run's journal for damage: what is harmed, and what can still be had all the same.
+"""Checking a run's journal for damage, and getting what can be read of a damaged one.
 
-Nothing is changed, and damage never raises: it is what is looked for. What keeps the store itself from being read
-(`RunNotFound`, `StoreUnavailable`, a key that is missing) does.
+Nothing is changed, and damage never raises: it is what `verify` looks for. What keeps the store itself from being
+read (`RunNotFound`, `StoreUnavailable`, a missing key) does raise.
 """
 
 from __future__ import annotations
@@ -11,26 +11,32 @@ from typing import Any, NamedTuple
 
 from limpet.errors import DamagedRecord, LimpetError
 from limpet.journal.encoding.codec import decode
-from limpet.journal.progress import SNAPSHOT, Progress
-from limpet.journal.reader import _apply, _each, read_progress
-from limpet.journal.salvage import Found, gathered
+from limpet.journal.progress import Progress
+from limpet.journal.reader import apply_checked, read_progress, read_records_or_damage
+from limpet.journal.records import SNAPSHOT
 from limpet.journal.store import RUNNING, Inspectable, RunHead, Store, Tail
+
+MAX_MISSING = 1_000_000
+"""How many records of a run may be missing. If more seem to be, the head's number of records is damaged."""
+
+FoundRecords = dict[int, "bytes | DamagedRecord"]
+"""Stored records by their numbers, or the error that the store raised instead."""
 
 
 class Damage(NamedTuple):
-    """One record that can't be read, by its number, and why. Number 0 is the run's head, or what is around it."""
+    """One record that can't be read, by its number, and why. Number 0 is the run's head or what contains it."""
 
     sequence: int
     reason: str
 
 
 class Verification(NamedTuple):
-    """What was found in a run's journal. `ok` if nothing is amiss; `str()` of it is an account to be read.
+    """The result of checking a run's journal. `ok` if it is intact; `str()` of it is a report to be read.
 
-    `damaged` are the records that can't be read, `missing` the numbers of those that aren't there. `restorable` says
-    whether the run's newest state can be had: by a resume, if it isn't complete. `steps` are those that `state_at`
-    and `fork` can go back to. `records` and `size`, in bytes, are of what is stored. `purged` says that there is no
-    journal any more, as it went when the run completed.
+    `damaged` are the records that can't be read, `missing` the numbers of those that the store doesn't have.
+    `restorable` means that the run's newest state can be restored: by a resume, if the run isn't complete. `steps`
+    are those that `state_at` and `fork` can return to. `records` and `size`, in bytes, are of what is stored.
+    `purged` means that the journal was deleted when the run completed.
     """
 
     run_id: str
@@ -45,36 +51,38 @@ class Verification(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is amiss."""
+        """Whether the journal is intact."""
         return not self.damaged and not self.missing
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterable[str]:
-        verdict = "nothing is amiss" if self.ok else "DAMAGED"
+        verdict = "intact" if self.ok else "DAMAGED"
         yield f"run {self.run_id}: {self.status or 'status unknown'}; {verdict}"
         yield f"  records: {self.records}, {self.size} bytes"
         for sequence, reason in self.damaged:
-            yield f"  damaged: {f'record {sequence}' if sequence else 'the head'}: {reason}"
+            where = f"record {sequence}" if sequence else "the head"
+            yield f"  damaged: {where}: {reason}"
         if self.missing:
-            yield f"  missing: {_spans(self.missing)}"
+            yield f"  missing: {_ranges(self.missing)}"
         if self.purged:
-            yield "  newest state: its journal went when it completed"
+            yield "  newest state: its journal was deleted when it completed"
             return
-        yield f"  newest state: {'can be restored' if self.restorable else 'is lost'}"
-        yield f"  steps to go back to: {_spans(self.steps)}"
+        newest = "can be restored" if self.restorable else "can't be restored"
+        yield f"  newest state: {newest}"
+        yield f"  steps that can be restored: {_ranges(self.steps)}"
 
 
 def verify(store: Store, run_id: str) -> Verification:
-    """Read all that a store has of a run. Raises `RunNotFound`, and what keeps the store from being read."""
+    """Check all that a store has of a run. Raises `RunNotFound`, and what keeps the store from being read."""
     try:
-        head, found = gathered(store, run_id)
+        head, found = gather_records(store, run_id)
     except DamagedRecord as damage:
         return Verification(run_id, None, 0, 0, [Damage(damage.sequence, damage.reason)], [], False, [])
-    journal = _Journal(head, found)
-    journal.look_through()
-    restorable = journal.restorable()
+    check = _JournalCheck(head, found)
+    check.follow_records()
+    restorable = check.restore()
     faults = store.faults() if isinstance(store, Inspectable) else []
     stored = [data for data in found.values() if isinstance(data, bytes)]
     return Verification(
@@ -84,20 +92,78 @@ def verify(store: Store, run_id: str) -> Verification:
         sum(map(len, stored)),
         [
             *(Damage(0, fault) for fault in faults),
-            *_of_head(head, journal.newest),
-            *(Damage(*each) for each in sorted(journal.damaged.items())),
+            *_head_damage(head, check.newest),
+            *(Damage(*each) for each in sorted(check.damaged.items())),
         ],
-        journal.missing,
+        check.missing,
         restorable,
-        journal.steps,
+        check.steps,
         purged=not head.snapshot and not found,
     )
 
 
-class _Journal:
-    """The records of a run as they were found, and what a walk through them brings to light."""
+def salvaged_tail(store: Store, run_id: str) -> Tail:
+    """All records from the first that the store has. A record that can't be read is an empty one, which is damaged.
 
-    def __init__(self, head: RunHead, found: Found) -> None:
+    Raises `DamagedRecord` if the head can't be read.
+    """
+    head, found = gather_records(store, run_id)
+    first = min(found, default=head.sequence + 1)
+    return Tail(head, first, _as_bytes(found, range(first, head.sequence + 1)))
+
+
+def gather_records(store: Store, run_id: str) -> tuple[RunHead, FoundRecords]:
+    """The head, and the records that the store has by their numbers, as of one moment unless some are damaged.
+
+    Raises `DamagedRecord` if the head, or its number of records, can't be trusted.
+    """
+    try:
+        tail = store.read(run_id, first=1)
+    except DamagedRecord:
+        head = store.head(run_id)
+    else:
+        head = tail.head
+        if tail.first + len(tail.records) == head.sequence + 1:
+            return head, dict(enumerate(tail.records, tail.first))
+    found = dict(_read_piecewise(store, run_id, 1, head.sequence))
+    if head.sequence - min(found, default=0) > len(found) + MAX_MISSING:
+        reason = f"its head counts {head.sequence} records, and only {len(found)} exist"
+        raise DamagedRecord(run_id, max(found, default=0), reason)
+    return head, found
+
+
+def _read_piecewise(
+    store: Store, run_id: str, first: int, last: int
+) -> Iterator[tuple[int, bytes | DamagedRecord]]:
+    """The records of a range. One that can't be read as a whole is read in halves, down to single records."""
+    try:
+        tail = store.read(run_id, first, last)
+    except DamagedRecord as damage:
+        if first == last:
+            yield first, damage
+            return
+    else:
+        if len(tail.records) in (0, last - first + 1):
+            yield from enumerate(tail.records, first)
+            return
+    middle = (first + last) // 2
+    yield from _read_piecewise(store, run_id, first, middle)
+    yield from _read_piecewise(store, run_id, middle + 1, last)
+
+
+def _as_bytes(found: FoundRecords, numbers: Iterable[int]) -> list[bytes]:
+    """The records of these numbers. An empty one stands for a record that is damaged or missing."""
+    records = []
+    for number in numbers:
+        data = found.get(number, b"")
+        records.append(data if isinstance(data, bytes) else b"")
+    return records
+
+
+class _JournalCheck:
+    """The records of a run as the store has them, and what a pass over them finds."""
+
+    def __init__(self, head: RunHead, found: FoundRecords) -> None:
         self.head = head
         self.first = min([*found, head.snapshot or head.sequence + 1])
         numbers = range(self.first, max(head.sequence, head.snapshot) + 1)
@@ -105,26 +171,25 @@ class _Journal:
         self.damaged = {
             number: data.reason for number, data in found.items() if isinstance(data, DamagedRecord)
         }
-        kept = (found.get(number) for number in numbers)
-        self.records = [data if isinstance(data, bytes) else b"" for data in kept]
+        self.records = _as_bytes(found, numbers)
         self.steps: list[int] = []
         self.newest: Progress | None = None
 
-    def look_through(self) -> None:
-        """Follow the records from the first to the last; note the damaged ones, and the steps that can be had."""
+    def follow_records(self) -> None:
+        """Apply the records from the first to the last; note damaged ones, and the steps that can be restored."""
         progress: Progress | None = None
         step = -1
-        for number, record in self._each():
+        for number, record in self._decoded_records():
             if record is not None and record[1] > step:
-                self._note(step, progress)
+                self._note_step(step, progress)
                 step = record[1]
             if record is not None and record[0] == SNAPSHOT:
                 progress = Progress(self.head.run_id, "", "", "", {})
-            progress = self._followed(progress, number, record)
-        self._note(step, progress)
+            progress = self._applied(progress, number, record)
+        self._note_step(step, progress)
 
-    def restorable(self) -> bool:
-        """Whether the newest state can be had. If not, and nothing else says why, the reason is noted."""
+    def restore(self) -> bool:
+        """Restore the newest state, if that can be done. If not, and no damage was found so far, note the reason."""
         if not self.head.snapshot:
             return False
         tail = Tail(self.head, self.head.snapshot, self.records[self.head.snapshot - self.first :])
@@ -138,15 +203,15 @@ class _Journal:
             return False
         return True
 
-    def _each(self) -> Iterator[tuple[int, list[Any] | None]]:
+    def _decoded_records(self) -> Iterator[tuple[int, list[Any] | None]]:
         """The records with their numbers, None for one that can't be read."""
-        gone = {*self.damaged, *self.missing}
+        unreadable = {*self.damaged, *self.missing}
         for number, data in enumerate(self.records, self.first):
-            if number in gone:
+            if number in unreadable:
                 yield number, None
                 continue
             try:
-                records = list(_each(Tail(self.head, number, [data])))
+                records = list(read_records_or_damage(Tail(self.head, number, [data])))
             except LimpetError as problem:  # of a newer Limpet, or of a class that isn't registered here
                 records = [(number, DamagedRecord(self.head.run_id, number, str(problem)))]
             for _, record in records:
@@ -156,44 +221,42 @@ class _Journal:
                 else:
                     yield number, record
 
-    def _followed(self, progress: Progress | None, number: int, record: list[Any] | None) -> Progress | None:
-        """The progress after a record, or None if it is unknown from here to the next whole record."""
+    def _applied(self, progress: Progress | None, number: int, record: list[Any] | None) -> Progress | None:
+        """The progress after a record, or None if it is unknown from here to the next snapshot."""
         if progress is None or record is None:
             return None
         try:
-            _apply(progress, number, record)
+            apply_checked(progress, number, record)
         except DamagedRecord as damage:
             self.damaged[number] = damage.reason
             return None
         return progress
 
-    def _note(self, step: int, progress: Progress | None) -> None:
+    def _note_step(self, step: int, progress: Progress | None) -> None:
         if progress is not None and step >= 0:
             self.steps.append(step)
 
 
-def _of_head(head: RunHead, newest: Progress | None) -> list[Damage]:
-    """What is wrong with the head: its note, or that it speaks of a stop of which the journal knows nothing."""
+def _head_damage(head: RunHead, newest: Progress | None) -> list[Damage]:
+    """What is wrong with the head: its note is unreadable, or it has a status that the journal doesn't end with."""
     try:
         note = decode(head.note) if head.note else {}
         if type(note) is not dict:
-            raise ValueError("it holds something else")
+            raise ValueError("it isn't a dict")
     except (ValueError, LimpetError) as problem:
         return [Damage(0, f"its summary can't be read: {problem}")]
     if newest is not None and head.status not in (RUNNING, newest.status):
-        what = "records after it are lost, or the head was changed"
-        return [
-            Damage(0, f"it is {head.status!r}, but its journal ends where it is {newest.status!r}: {what}")
-        ]
+        mismatch = f"it is {head.status!r}, but its journal ends where it is {newest.status!r}"
+        return [Damage(0, f"{mismatch}: records after it are missing, or the head was changed")]
     return []
 
 
-def _spans(numbers: list[int]) -> str:
-    """Numbers to be read: `1–4, 7`."""
-    spans: list[list[int]] = []
+def _ranges(numbers: list[int]) -> str:
+    """Numbers as text: `1–4, 7`."""
+    ranges: list[list[int]] = []
     for number in numbers:
-        if spans and spans[-1][-1] == number - 1:
-            spans[-1][1:] = [number]
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1][1:] = [number]
         else:
-            spans.append([number])
-    return ", ".join("–".join(map(str, span)) for span in spans) or "none"
+            ranges.append([number])
+    return ", ".join("–".join(map(str, each)) for each in ranges) or "none"

@@ -1,11 +1,14 @@
-"""What a run, or a branch of it, waits for: answers, approvals, a mended node, or time alone; and how it wakes."""
+"""What a run or a branch waits for (answers, approvals, retries, time), and how it continues.
+
+`Progress` has the questions and timers. The functions here change it when the wait ends. `Progress.move` calls them
+for the three names below, live and when the journal is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.journal.open_section import Key, OpenSection
 from limpet.journal.store import FAILED, PAUSED, RUNNING
 
 if TYPE_CHECKING:
@@ -18,11 +21,19 @@ FAILED_PHASE = "failed"
 ARRIVAL = ""
 """The timer before which nothing happens at a position."""
 NEXT_ATTEMPT = "again"
-"""The timer before which a node isn't tried again, unless somebody resumes the run."""
+"""The timer before which a node isn't retried. A resume by a user doesn't wait for it."""
+
+# Names in a MOVE record that aren't fields of a `Progress`. They are part of the stored format.
+RESUME = "going_on"
+"""A run is resumed; the value has the answers to its questions by id. See `resume`."""
+EXPIRE = "time_passed"
+"""Deadlines have passed; the value lists the ids of the questions. See `expire_questions`."""
+RETRY_BRANCHES = "section_again"
+"""A node that runs a graph is retried: the failed branches of its section are, too. See `retry_branches`."""
 
 
 class Question(NamedTuple):
-    """What a paused run waits to be told: the id that an answer names, and what the answer must be like."""
+    """A question that a paused run waits for: the id that an answer names, and what is a valid answer."""
 
     id: str
     prompt: str
@@ -30,12 +41,12 @@ class Question(NamedTuple):
     choices: list[Any] | None = None
     schema: dict[str, Any] | None = None
     deadline: float | None = None
-    """Until when it can be answered, by the store's clock; then it is taken back."""
+    """Until when it can be answered, by the store's clock. After that it is withdrawn."""
     secret: bool = False
-    """Whether the answer is to be shown nowhere."""
+    """Whether the answer must not be shown anywhere."""
 
     def to_data(self) -> dict[str, Any]:
-        """It as plain data."""
+        """The question as plain data."""
         data = self._asdict()
         if self.deadline is None:
             del data["deadline"]
@@ -44,117 +55,85 @@ class Question(NamedTuple):
         return data
 
 
-class Waiting:
-    """The part of a progress that knows what it waits for. See `Progress` for what these are."""
+def resume(progress: Progress, answers: Mapping[str, Any]) -> None:
+    """What has stopped, here and in all branches, runs again: failed nodes are retried, questions have answers.
 
-    if not TYPE_CHECKING:
-        __slots__ = ()
-    else:
-        node: str
-        status: str
-        phase: str
-        reason: str | None
-        attempts: int
-        questions: list[Question]
-        answers: dict[str, Any]
-        asked: dict[str, str]
-        hidden: list[str]
-        timers: dict[str, float]
-        section: OpenSection | None
-        way_to: Callable[[Sequence[Key], str], str]
+    A branch that waits for an approval is approved only if the run was paused: otherwise no caller has seen that it
+    waits. If the run itself had stopped, no node waits for its next attempt any longer.
+    """
+    if progress.status != RUNNING:
+        _drop_retry_timers(progress)
+    _wake(progress, answers, approved=progress.status == PAUSED, resumed=True)
 
-    def due(self) -> float | None:
-        """From when on something can go on by itself, by the store's clock; None if it waits for somebody."""
-        if self.section is not None and any(not child.done for child in self.section.children.values()):
-            moments = [child.due() for child in self.section.children.values() if not child.done]
-        elif self.status == RUNNING:
-            moments = [0.0]
-        else:
-            moments = [question.deadline for question in self.questions]
-        known = [moment for moment in moments if moment is not None]
-        return max(min(known), self.rests_until) if known else None
 
-    @property
-    def rests_until(self) -> float:
-        """Until when nothing happens at this position, by the store's clock."""
-        return max(self.timers.get(ARRIVAL, 0.0), self.timers.get(NEXT_ATTEMPT, 0.0))
+def expire_questions(progress: Progress, expired: Sequence[str]) -> None:
+    """Withdraw questions, here and in branches. What waits for no other answer runs again."""
+    _wake(progress, {}, approved=False, expired=expired)
+    if progress.status == PAUSED and progress.section is not None and progress.due() is not None:
+        progress.status = RUNNING
+        progress.reason = None
 
-    def overdue(self, now: float) -> list[str]:
-        """The questions that nobody can answer any more."""
-        asked = self.open_questions()
-        return [each.id for each in asked if each.deadline is not None and each.deadline <= now]
 
-    def open_questions(self) -> list[Question]:
-        """All questions that wait for an answer, here and in branches."""
-        return [*self.questions, *(each for _, child in self.stops() for each in child.questions)]
+def retry_branches(progress: Progress) -> None:
+    """Failed branches run again."""
+    _wake_branches(progress, {}, approved=False)
 
-    def under_way(self, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Progress]]:
-        """The branches that have begun and aren't done, with the way to each."""
-        for key, child in self.section.children.items() if self.section is not None else ():
-            if not child.done and child.start is None:
-                yield (*path, key), child
-                yield from child.under_way((*path, key))
 
-    def stops(self) -> Iterator[tuple[tuple[Key, ...], Progress]]:
-        """The branches that have stopped by themselves, and wait for an answer, an approval or a mended node."""
-        return ((path, branch) for path, branch in self.under_way() if branch.status != RUNNING)
+def _drop_retry_timers(progress: Progress) -> None:
+    progress.timers = {name: until for name, until in progress.timers.items() if name != NEXT_ATTEMPT}
+    if progress.section is not None:
+        for child in progress.section.children.values():
+            _drop_retry_timers(child)
 
-    def place(self) -> str:
-        """The node that it stands at; where one branch alone has stopped, that branch's, by the whole way there."""
-        stopped = list(self.stops())
-        if len(stopped) != 1:
-            return self.node
-        path, branch = stopped[0]
-        return self.way_to(path, branch.node)
 
-    def go_on(self, answers: Mapping[str, Any]) -> None:
-        """What has stopped, here and in all branches, runs again: what failed is tried, and what was asked has an
-        answer. A branch that stopped for an approval has it if the run was paused: else nobody has seen it wait.
-        Where the run had stopped, nothing waits for its next attempt any more.
-        """
-        if self.status != RUNNING:
-            self._hurry()
-        self._wake(answers, self.status == PAUSED, own=True)
+def _wake(
+    progress: Progress,
+    answers: Mapping[str, Any],
+    approved: bool,
+    resumed: bool = False,
+    expired: Sequence[str] = (),
+) -> None:
+    """Let what has stopped here and in branches run again, as far as its wait is over.
 
-    def _hurry(self) -> None:
-        self.timers = {name: until for name, until in self.timers.items() if name != NEXT_ATTEMPT}
-        for child in self.section.children.values() if self.section is not None else ():
-            child._hurry()
+    `resumed` is for the run itself, which a resume wakes whatever it waits for. Of branches, only those that failed,
+    that are `approved`, or one of whose questions is answered or expired run again.
+    """
+    answered = [question for question in progress.questions if question.id in answers]
+    closed = [question for question in progress.questions if question.id in expired or question.id in answers]
+    if closed or (not progress.questions and (resumed or approved or progress.status == FAILED)):
+        _close_questions(progress, answered, closed)
+        progress.answers = {**progress.answers, **{each.id: answers[each.id] for each in answered}}
+        if progress.status != RUNNING:
+            progress.status = RUNNING
+            progress.reason = None
+            progress.questions = []
+        if progress.phase == FAILED_PHASE:
+            progress.phase = BEFORE
+            progress.attempts = 0
+    graph_had_failed = _wake_branches(progress, answers, approved, expired)
+    if graph_had_failed:
+        progress.attempts = 0
 
-    def _pass_time(self, overdue: Sequence[str]) -> None:
-        """Questions are taken back, here and in branches; what waits for nobody else runs again."""
-        self._wake({}, approved=False, overdue=overdue)
-        if self.status == PAUSED and self.section is not None and self.due() is not None:
-            self.status, self.reason = RUNNING, None
 
-    def _wake(
-        self, answers: Mapping[str, Any], approved: bool, own: bool = False, overdue: Sequence[str] = ()
-    ) -> None:
-        mine = {question.id: answers[question.id] for question in self.questions if question.id in answers}
-        over = [question for question in self.questions if question.id in overdue or question.id in mine]
-        if over or (not self.questions and (own or approved or self.status == FAILED)):
-            limits = {each.id: each.deadline for each in over if each.deadline is not None}
-            self.timers = {**self.timers, **limits} if limits else self.timers
-            self.asked |= {question.id: question.prompt for question in self.questions if question.id in mine}
-            self.hidden = [
-                *self.hidden,
-                *(each.id for each in self.questions if each.secret and each.id in mine),
-            ]
-            if self.status != RUNNING:
-                self.status, self.reason, self.questions = RUNNING, None, []
-            if self.phase == FAILED_PHASE:
-                self.phase, self.attempts = BEFORE, 0
-            self.answers = {**self.answers, **mine}
-        if self._wake_branches(answers, approved, overdue):
-            self.attempts = 0
+def _close_questions(progress: Progress, answered: list[Question], closed: list[Question]) -> None:
+    """Keep what the node will need of its questions when it runs again: prompts, deadlines, which are secret."""
+    deadlines = {each.id: each.deadline for each in closed if each.deadline is not None}
+    if deadlines:
+        progress.timers = {**progress.timers, **deadlines}
+    progress.asked |= {question.id: question.prompt for question in answered}
+    progress.hidden = [*progress.hidden, *(question.id for question in answered if question.secret)]
 
-    def _wake_branches(self, answers: Mapping[str, Any], approved: bool, overdue: Sequence[str] = ()) -> bool:
-        """The same for all branches. Says whether this is a node that runs a graph, which had failed."""
-        section = self.section
-        if section is None:
-            return False
-        failed = section.inside and any(branch.status == FAILED for _, branch in self.stops())
-        for child in section.children.values():
-            if not child.done:
-                child._wake(answers, approved, overdue=overdue)
-        return failed
+
+def _wake_branches(
+    progress: Progress, answers: Mapping[str, Any], approved: bool, expired: Sequence[str] = ()
+) -> bool:
+    """The same for all branches. Returns whether this is a node that runs a graph, which had failed."""
+    section = progress.section
+    if section is None:
+        return False
+    # Asked before the branches wake: afterwards none is failed.
+    failed = section.inside and any(branch.status == FAILED for _, branch in progress.stopped_branches())
+    for child in section.children.values():
+        if not child.done:
+            _wake(child, answers, approved, expired=expired)
+    return failed

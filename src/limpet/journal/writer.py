@@ -1,13 +1,7 @@
-"""The ledger: turns what happened in a run into commits, and decides when a snapshot is worth its bytes.
+"""`JournalWriter`: turns what happens in a run into records, and pending records into commits.
 
-It does no I/O. Records wait in it until the engine asks for a commit; they leave it when the commit is
-acknowledged, so a refused one can be made again with more added.
-
-A snapshot is written when reading the records since the last one would clearly cost more than reading the
-state whole. A record weighs its bytes plus a fixed amount for being one. The state isn't measured at
-every step: it is looked at when the records weigh as much as it did at the last look would justify, so all
-the looking together costs a fraction of the writing. Superseded values and many tiny records thus bring a
-snapshot on, and an append-only history of large items hardly does.
+It does no I/O. Records stay pending until the engine asks for a commit, and leave when the commit is acknowledged. So
+a refused commit can be made again, with more records in it.
 """
 
 from __future__ import annotations
@@ -17,84 +11,105 @@ from typing import Any
 
 from limpet.journal.encoding.codec import encode
 from limpet.journal.encoding.envelope import Envelope
-from limpet.journal.encoding.splice import bundled
 from limpet.journal.open_section import Key
-from limpet.journal.progress import BUNDLE, Progress
+from limpet.journal.progress import Progress
+from limpet.journal.records import (
+    bundle,
+    memo_record,
+    move_record,
+    nested_record,
+    snapshot_record,
+    step_record,
+)
+from limpet.journal.snapshots import SnapshotPolicy
 from limpet.journal.store import Commit, OnSignal
-
-RECORD_WEIGHT = 256
-SNAPSHOT_FACTOR = 8
-LEAST_WEIGHT = 64 * 1024
 
 
 class JournalWriter:
-    """The writing side of one run's journal, for the holder of `fence`, after record `sequence`."""
+    """The writing side of one run's journal, for the holder of `fence`, after record number `sequence`.
+
+    `weight` is that of the records since the last snapshot, as `read_progress_and_weight` returned it.
+    """
 
     __slots__ = (
         "_closed",
-        "_look_at",
+        "_envelope",
         "_pending",
-        "_seal",
-        "_snapshot",
-        "_weight",
-        "_whole",
+        "_pending_snapshot",
+        "_snapshot_sequence",
+        "_snapshots",
         "fence",
         "run_id",
         "sequence",
     )
 
     def __init__(self, run_id: str, fence: int, sequence: int, weight: int = 0) -> None:
-        self.run_id, self.fence, self.sequence = run_id, fence, sequence
-        self._seal = Envelope(run_id)
+        self.run_id = run_id
+        self.fence = fence
+        self.sequence = sequence
+        self._envelope = Envelope(run_id)
+        self._snapshots = SnapshotPolicy(weight)
         self._pending: list[bytes] = []
+        """Records that no commit has had yet."""
         self._closed: list[bytes] = []
-        self._snapshot = self._whole = 0
-        self._weight = weight
-        self._look_at = max(weight, LEAST_WEIGHT)
+        """Records in their envelopes that a commit has had. A refused commit leaves them here, unchanged."""
+        self._pending_snapshot = 0
+        """How many of the pending records are before and including the snapshot; 0 if none is a snapshot."""
+        self._snapshot_sequence = 0
+        """The sequence number of the snapshot among the closed records; 0 if none is a snapshot."""
 
     @property
     def pending(self) -> int:
-        """How many records wait to be committed."""
+        """How many records wait to be acknowledged."""
         return len(self._pending) + len(self._closed)
 
-    def step(self, progress: Progress, delta: bytes, following: str | None) -> None:
-        """Note that a node completed; `progress` is already past it."""
-        record = progress.step_record(delta, following)
+    def add_step(self, progress: Progress, delta: bytes, following: str | None) -> None:
+        """A node completed; `progress` is already past it."""
+        record = step_record(progress, delta, following)
         self._pending.append(record)
-        self._weight += len(record) + RECORD_WEIGHT
-        if self._weight >= self._look_at:
-            self.consider(progress)
+        if self._snapshots.add(record):
+            self.snapshot_if_due(progress)
 
-    def move(
+    def add_move(
         self, progress: Progress, changes: Mapping[str, Any], at: float, delta: bytes | None = None
     ) -> None:
-        """Note that something else happened, and move `progress` on by it.
+        """Something else happened: add its record and apply it to `progress`.
 
-        `delta` is a change of the state that goes with it and that the live state has already seen.
+        `delta` is a change of the state that belongs to it. The live state has it already.
         """
-        record = progress.move_record(changes, at, delta)
+        record = move_record(progress, changes, at, delta)
         progress.move(changes)
-        self.note(record)
+        self.add_record(record)
 
-    def note(self, record: bytes) -> None:
-        """Note a record as it is."""
-        self._pending.append(record)
-        self._weight += len(record) + RECORD_WEIGHT
-
-    def put(self, root: Progress, path: Sequence[Key], began: float, record: bytes) -> None:
-        """Note a record of the run whose progress is `root`, or of the branch of it that `path` leads to."""
-        self.note(root.nested_record(path, began, record) if path else record)
-
-    def memo(self, root: Progress, path: Sequence[Key], key: str, value: Any, at: float) -> None:
-        """Note a result to be kept, and keep it in the progress. Raises `UnstorableValue`."""
-        progress = root.descend(path)
-        record = progress.memo_record(key, value, at)
+    def add_memo(self, root: Progress, path: Sequence[Key], key: str, value: Any, at: float) -> None:
+        """A node wants a result kept: add its record and apply it. Raises `UnstorableValue`."""
+        progress = root.branch_at(path)
+        record = memo_record(progress, key, value, at)
         progress.memos[key] = value
-        self.put(root, path, at, record)
+        self.add_record_at(root, path, at, record)
 
-    def whole(self, progress: Progress) -> None:
-        """Note all of `progress`, so that nothing before it counts any more."""
-        self._begin_anew(progress.snapshot_record())
+    def add_record(self, record: bytes) -> None:
+        """Add an encoded record of the run."""
+        self._pending.append(record)
+        self._snapshots.add(record)
+
+    def add_record_at(self, root: Progress, path: Sequence[Key], began: float, record: bytes) -> None:
+        """Add an encoded record of the branch at `path`, or of the run if `path` is empty."""
+        if path:
+            record = nested_record(root, path, began, record)
+        self.add_record(record)
+
+    def add_snapshot(self, progress: Progress) -> None:
+        """Add a snapshot of `progress`: no record before it is needed any longer."""
+        self._add_snapshot(snapshot_record(progress))
+
+    def snapshot_if_due(self, progress: Progress) -> None:
+        """Add a snapshot if it is worth its bytes. No node may be changing the state meanwhile."""
+        if not self._snapshots.check_due:
+            return
+        snapshot = snapshot_record(progress)
+        if self._snapshots.worthwhile(snapshot):
+            self._add_snapshot(snapshot)
 
     def commit(
         self,
@@ -104,28 +119,31 @@ class JournalWriter:
         on_signal: OnSignal = OnSignal.REFUSE,
         due: float | None = None,
     ) -> Commit:
-        """All that is pending, as a commit. It stays pending until `acknowledged`.
+        """All pending records as a commit. They stay pending until they are acknowledged.
 
-        What happened since the last commit is one record, or two where one is whole: then that begins the second.
-        Those of a commit that was refused are as they were, and come before it.
+        What happened since the last commit becomes one record in the store, or two where a snapshot is among it: a
+        restore reads from the snapshot on, so the snapshot begins the second. Records of a commit that was refused
+        come first and are not encoded again: their checksums fit their numbers already.
         """
-        closed, bodies, whole = self._closed, self._pending, self._snapshot
-        if len(bodies) == 1:
-            closed.append(self._seal.close(self.sequence + len(closed) + 1, bodies[0]))
-        elif bodies:
-            parts = [bodies[: whole - 1], bodies[whole - 1 :]] if whole > 1 else [bodies]
-            for part in parts:
-                closed.append(self._seal.close(self.sequence + len(closed) + 1, _together(part)))
-        bodies.clear()
-        if whole:
-            self._snapshot, self._whole = 0, self.sequence + len(closed)
-        records = closed.copy()
+        closed = self._closed
+        pending = self._pending
+        if len(pending) == 1:  # nearly always
+            closed.append(self._envelope.close(self.sequence + len(closed) + 1, pending[0]))
+        elif pending:
+            before_snapshot = max(self._pending_snapshot - 1, 0)
+            for part in (pending[:before_snapshot], pending[before_snapshot:]):
+                if part:
+                    closed.append(self._envelope.close(self.sequence + len(closed) + 1, bundle(part)))
+        pending.clear()
+        if self._pending_snapshot:
+            self._pending_snapshot = 0
+            self._snapshot_sequence = self.sequence + len(closed)
         return Commit(
             self.run_id,
             self.fence,
             self.sequence,
-            records,
-            self._whole,
+            closed.copy(),
+            self._snapshot_sequence,
             status,
             note,
             purge,
@@ -133,39 +151,21 @@ class JournalWriter:
             due,
         )
 
-    def acknowledged(self, commit: Commit) -> None:
-        """A commit is durable: forget what it held."""
-        self.taken(len(commit.records))
+    def acknowledge(self, commit: Commit) -> None:
+        """A commit is durable: forget its records."""
+        self.acknowledge_records(len(commit.records))
 
-    def taken(self, count: int) -> None:
-        """So many records, of those that were in a commit, are durable."""
+    def acknowledge_records(self, count: int) -> None:
+        """The first `count` records of the last commit are durable: forget them."""
         self.sequence += count
         del self._closed[:count]
-        if self._whole <= self.sequence:
-            self._whole = 0
+        if self._snapshot_sequence <= self.sequence:
+            self._snapshot_sequence = 0
 
-    def consider(self, progress: Progress) -> None:
-        """Write a snapshot if it is worth its bytes. No node may have its hands on the state meanwhile."""
-        if self._weight < self._look_at:
-            return
-        whole = progress.snapshot_record()
-        worth = SNAPSHOT_FACTOR * (len(whole) + RECORD_WEIGHT)
-        if self._weight > worth:
-            self._begin_anew(whole)
-        else:
-            self._look_at = worth + 1
-
-    def _begin_anew(self, whole: bytes) -> None:
-        self._pending.append(whole)
-        self._snapshot = len(self._pending)
-        self._weight, self._look_at = 0, LEAST_WEIGHT
-
-
-def _together(bodies: list[bytes]) -> bytes:
-    return bodies[0] if len(bodies) == 1 else bundled(_BUNDLE, bodies)
-
-
-_BUNDLE = encode(BUNDLE)
+    def _add_snapshot(self, snapshot: bytes) -> None:
+        self._pending.append(snapshot)
+        self._pending_snapshot = len(self._pending)
+        self._snapshots.start_over()
 
 
 TRACEBACK_KEPT = 4000
@@ -177,7 +177,7 @@ def summary(progress: Progress) -> bytes:
     return encode(
         {
             "step": progress.step,
-            "node": progress.place(),
+            "node": progress.current_node(),
             "phase": progress.phase,
             "reason": progress.reason,
             "error": progress.error,

@@ -74,7 +74,7 @@ class Life(fifty.Life):
             return None
         self.note("kept", *(place(step.branch, step.node) for step in steps[1:]))
         progress = read_progress(store.read(run_id))
-        for path, branch in progress.under_way():
+        for path, branch in progress.branches_under_way():
             for key in branch.memos:
                 self.note("paid", place(progress.way_to(path), branch.node), key)
         return steps[-1].id

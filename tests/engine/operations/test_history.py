@@ -159,7 +159,9 @@ def test_a_step_that_there_is_not_is_an_error(graph: StateGraph, step: int) -> N
         lambda: graph.fork("r", step),
         lambda: graph.rollback("r", step),
     ):
-        with pytest.raises(UsageError, match=rf"has no step {step} in its journal; history\(\) lists those"):
+        with pytest.raises(
+            UsageError, match=rf"has no step {step} in its journal; history\(\) lists its steps"
+        ):
             call()
     assert graph.runs()[0].status == "completed"
 

@@ -17,13 +17,12 @@ import pytest
 
 from limpet import END, START, StateGraph
 from limpet.errors import DamagedRecord, UnsupportedFormat
-from limpet.journal.encoding import compression
+from limpet.journal.encoding import envelope
 from limpet.journal.encoding.codec import encode
-from limpet.journal.encoding.compression import LEAST
-from limpet.journal.encoding.envelope import COMPRESSED, VERSION, Envelope
+from limpet.journal.encoding.envelope import COMPRESSED, MIN_COMPRESSED_SIZE, VERSION, Envelope
 from limpet.stores.sqlite.store import SQLiteStore
 
-SEAL = Envelope("run-1")
+ENVELOPE = Envelope("run-1")
 HEAD = 6
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
@@ -52,107 +51,114 @@ def no_zstd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     package, _, module = ZSTD.partition(".")
     monkeypatch.delattr(__import__(package), module, raising=False)
     monkeypatch.setitem(sys.modules, ZSTD, None)
-    compression._zstd.cache_clear()
+    envelope._zstd.cache_clear()
     yield
-    compression._zstd.cache_clear()
+    envelope._zstd.cache_clear()
 
 
 @pytest.mark.parametrize("make", [text, noise])
 def test_bodies_of_every_size_around_the_threshold_come_back(make: Callable[[int], bytes]) -> None:
     """D9: smaller, as large, larger, and much larger."""
-    for size in [*range(LEAST - 40, LEAST + 40), 10 * LEAST, 1_000_003]:
+    for size in [
+        *range(MIN_COMPRESSED_SIZE - 40, MIN_COMPRESSED_SIZE + 40),
+        10 * MIN_COMPRESSED_SIZE,
+        1_000_003,
+    ]:
         body = make(size)
-        assert SEAL.open(7, SEAL.close(7, body)) == body
+        assert ENVELOPE.open(7, ENVELOPE.close(7, body)) == body
 
 
 def test_large_bodies_are_compressed_and_small_ones_are_not() -> None:
     """D9, P9: from the threshold on, and the flag says so."""
-    small, large = SEAL.close(7, text(LEAST - 1)), SEAL.close(7, text(LEAST))
-    assert (small[1], len(small)) == (0, HEAD + LEAST - 1)
+    small, large = (
+        ENVELOPE.close(7, text(MIN_COMPRESSED_SIZE - 1)),
+        ENVELOPE.close(7, text(MIN_COMPRESSED_SIZE)),
+    )
+    assert (small[1], len(small)) == (0, HEAD + MIN_COMPRESSED_SIZE - 1)
     assert large[1] == COMPRESSED
-    assert len(large) < LEAST / 2
+    assert len(large) < MIN_COMPRESSED_SIZE / 2
 
 
-@pytest.mark.parametrize("size", [LEAST, 100_000])
+@pytest.mark.parametrize("size", [MIN_COMPRESSED_SIZE, 100_000])
 def test_what_compression_does_not_make_smaller_is_stored_as_it_is(size: int) -> None:
     """P9: nobody decompresses for nothing."""
-    assert SEAL.close(7, noise(size)) == record(0, noise(size))
+    assert ENVELOPE.close(7, noise(size)) == record(0, noise(size))
 
 
 def test_a_saving_that_is_not_worth_it_is_left() -> None:
     """P9: a few percent don't pay for reading them."""
     hardly = noise(95_000) + bytes(5_000)
     clearly = noise(80_000) + bytes(20_000)
-    assert SEAL.close(7, hardly)[1] == 0
-    assert SEAL.close(7, clearly)[1] == COMPRESSED
+    assert ENVELOPE.close(7, hardly)[1] == 0
+    assert ENVELOPE.close(7, clearly)[1] == COMPRESSED
 
 
 def test_large_records_from_before_compression_can_be_read() -> None:
     """D9, P10: the same version without the flag, however large."""
-    body = text(10 * LEAST)
-    assert SEAL.open(7, record(0, body)) == body
+    body = text(10 * MIN_COMPRESSED_SIZE)
+    assert ENVELOPE.open(7, record(0, body)) == body
 
 
 def test_a_kept_compressed_record_can_be_read() -> None:
     """P10: written once, read by every later version."""
     kept = "01015f539e7a28b52ffd6000104d000010656c0100fb50efb0"
-    assert SEAL.open(7, bytes.fromhex(kept)) == b"el" * 2176
+    assert ENVELOPE.open(7, bytes.fromhex(kept)) == b"el" * 2176
 
 
 def test_every_flipped_byte_of_a_compressed_record_is_detected() -> None:
     """H5: each byte, the flag among them, to each other value."""
-    whole = SEAL.close(7, b"kelp and eel " * LEAST)
+    whole = ENVELOPE.close(7, b"kelp and eel " * MIN_COMPRESSED_SIZE)
     assert whole[1] == COMPRESSED
     for place, byte in enumerate(whole):
         for flip in range(1, 256):
             with pytest.raises(DamagedRecord):
-                SEAL.open(7, whole[:place] + bytes([byte ^ flip]) + whole[place + 1 :])
+                ENVELOPE.open(7, whole[:place] + bytes([byte ^ flip]) + whole[place + 1 :])
 
 
 def test_every_truncation_of_a_compressed_record_is_detected() -> None:
     """H5: from the last byte to nothing at all."""
-    whole = SEAL.close(7, b"kelp and eel " * LEAST)
+    whole = ENVELOPE.close(7, b"kelp and eel " * MIN_COMPRESSED_SIZE)
     for length in range(len(whole)):
         with pytest.raises(DamagedRecord):
-            SEAL.open(7, whole[:length])
+            ENVELOPE.open(7, whole[:length])
 
 
 def test_a_body_that_does_not_decompress_is_damage_even_with_a_right_checksum() -> None:
     """H5: whatever is there instead of a frame, nothing but a store error comes out."""
-    frame = SEAL.close(7, text(LEAST))[HEAD:]
+    frame = ENVELOPE.close(7, text(MIN_COMPRESSED_SIZE))[HEAD:]
     for wrong in [b"", b"no frame", frame[:-1], frame + b"more", frame[1:], frame[:4] + b"\xff" * 20]:
         with pytest.raises(DamagedRecord, match=r"record 7 .* it can't be decompressed"):
-            SEAL.open(7, record(COMPRESSED, wrong))
+            ENVELOPE.open(7, record(COMPRESSED, wrong))
 
 
 def test_damaged_frames_raise_nothing_but_store_errors() -> None:
     """H5: a thousand frames with random bytes in them, each under a right checksum."""
     chance = random.Random(9)
-    frame = SEAL.close(7, text(LEAST))[HEAD:]
+    frame = ENVELOPE.close(7, text(MIN_COMPRESSED_SIZE))[HEAD:]
     for _ in range(1000):
         wrong = bytearray(frame)
         for _ in range(chance.randint(1, 4)):
             wrong[chance.randrange(len(wrong))] = chance.randrange(256)
         with suppress(DamagedRecord):
-            SEAL.open(7, record(COMPRESSED, bytes(wrong)))
+            ENVELOPE.open(7, record(COMPRESSED, bytes(wrong)))
 
 
 @pytest.mark.usefixtures("no_zstd")
 def test_without_zstd_large_bodies_are_stored_as_they_are() -> None:
     """D9: nothing but the bytes is lost."""
-    whole = SEAL.close(7, text(LEAST))
-    assert whole == record(0, text(LEAST))
-    assert SEAL.open(7, whole) == text(LEAST)
+    whole = ENVELOPE.close(7, text(MIN_COMPRESSED_SIZE))
+    assert whole == record(0, text(MIN_COMPRESSED_SIZE))
+    assert ENVELOPE.open(7, whole) == text(MIN_COMPRESSED_SIZE)
 
 
 def test_without_zstd_a_compressed_record_says_what_to_install(request: pytest.FixtureRequest) -> None:
     """D9: the record isn't damaged, and the message gives the way out."""
-    whole = SEAL.close(7, text(LEAST))
+    whole = ENVELOPE.close(7, text(MIN_COMPRESSED_SIZE))
     request.getfixturevalue("no_zstd")
     with pytest.raises(UnsupportedFormat, match=f"record 7 of run 'run-1' is compressed.*{ZSTD}"):
-        SEAL.open(7, whole)
+        ENVELOPE.open(7, whole)
     with pytest.raises(DamagedRecord):
-        SEAL.open(7, whole[:-1])
+        ENVELOPE.open(7, whole[:-1])
 
 
 def test_threads_may_seal_at_once() -> None:
@@ -161,9 +167,9 @@ def test_threads_may_seal_at_once() -> None:
 
     def seal(thread: int) -> bool:
         together.wait(10)
-        bodies = [text(LEAST + 997 * n) + bytes([thread, n]) for n in range(40)]
-        records = [SEAL.close(n, body) for n, body in enumerate(bodies)]
-        return all(r[1] for r in records) and [SEAL.open(n, r) for n, r in enumerate(records)] == bodies
+        bodies = [text(MIN_COMPRESSED_SIZE + 997 * n) + bytes([thread, n]) for n in range(40)]
+        records = [ENVELOPE.close(n, body) for n, body in enumerate(bodies)]
+        return all(r[1] for r in records) and [ENVELOPE.open(n, r) for n, r in enumerate(records)] == bodies
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(seal, range(8)))
@@ -173,9 +179,9 @@ def test_zstd_is_imported_with_the_first_large_body() -> None:
     """D9: a program without large values doesn't wait for it."""
     script = (
         "import sys, limpet\n"
-        "from limpet.journal.encoding.envelope import Seal\n"
-        f"Seal('r').close(1, bytes({LEAST - 1})); print({ZSTD!r} in sys.modules)\n"
-        f"Seal('r').close(1, bytes({LEAST})); print({ZSTD!r} in sys.modules)"
+        "from limpet.journal.encoding.envelope import Envelope\n"
+        f"Envelope('r').close(1, bytes({MIN_COMPRESSED_SIZE - 1})); print({ZSTD!r} in sys.modules)\n"
+        f"Envelope('r').close(1, bytes({MIN_COMPRESSED_SIZE})); print({ZSTD!r} in sys.modules)"
     )
     folder = Path(sys.modules["limpet.errors"].__file__ or "").parent.parent
     ran = subprocess.run(

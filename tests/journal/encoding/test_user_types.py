@@ -443,7 +443,7 @@ class TestNumpy:
         """H4: decoding doesn't import it by itself."""
         data = encode([numpy.arange(3)])
         monkeypatch.delitem(sys.modules, "numpy")
-        with pytest.raises(UsageError, match="import numpy first"):
+        with pytest.raises(UsageError, match="import numpy before"):
             decode(data)
         assert "numpy" not in sys.modules
 

@@ -13,8 +13,7 @@ from limpet.engine.loop.commands import Failed
 from limpet.errors import UsageError
 from limpet.graphs.parallel import Section, SubPlan
 from limpet.graphs.plan import END, PLANNER, Choice, Edge, Plan, PlanNode
-from limpet.journal.encoding.codec import encode
-from limpet.journal.encoding.copies import detached_value
+from limpet.journal.encoding.codec import detached_value, encode
 from limpet.journal.open_section import Key
 from limpet.journal.progress import Progress
 from limpet.journal.waits import AFTER

@@ -65,10 +65,10 @@ from limpet.graphs.parallel import COLLECT, SubPlan
 from limpet.graphs.plan import END, Plan, PlanNode
 from limpet.graphs.secrets import refused_discreetly
 from limpet.graphs.state import State
-from limpet.journal.encoding.codec import decode
-from limpet.journal.encoding.copies import detached_value
+from limpet.journal.encoding.codec import decode, detached_value
 from limpet.journal.open_section import Key
 from limpet.journal.progress import Progress
+from limpet.journal.records import open_record, step_record
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE
 from limpet.observe import events
@@ -234,7 +234,7 @@ class NodeLoop:
             else:
                 p.complete(name, at, target)
                 if writer is not None:
-                    writer.step(p, delta, target)
+                    writer.add_step(p, delta, target)
             if node.delays is not None:
                 delay_arrival(self, node, target)
             if type(chosen) is SectionStart:
@@ -312,7 +312,7 @@ class NodeLoop:
         p = self.progress
         context = self.context
         kind = self.plan.schema.live
-        state = p.begin(kind.alive)
+        state = p.begin_branch(kind.alive)
         if not isinstance(state, kind):
             p.state = state = kind.alive(state)
         state.run_id = p.run_id
@@ -384,7 +384,7 @@ class NodeLoop:
             if stop is not None:
                 return stop
             assert p.section is not None
-            final = p.section.children[ctx.node].result()
+            final = p.section.children[ctx.node].branch_state()
             if ctx.plan_node.work is not None:
                 ctx._add_inner_decisions(final)
                 return sub.result(final)
@@ -429,12 +429,12 @@ class NodeLoop:
         root.step += 1
         root.at = at
         # The record is made before `end()`, which drops what a finished branch doesn't need any more.
-        data = b"" if writer is None else p.step_record(delta, target)
+        data = b"" if writer is None else step_record(p, delta, target)
         if target == END:
-            p.end()
+            p.end_branch()
         if writer is not None:
-            writer.put(root, self.scope.path, p.began, data)
-            writer.consider(root)
+            writer.add_record_at(root, self.scope.path, p.began, data)
+            writer.snapshot_if_due(root)
         return target
 
     def _enter_section(self, start: SectionStart) -> MayStop:
@@ -456,13 +456,13 @@ class NodeLoop:
         at = self.context.clocks.now()
         data = start.data
         # The record is made before the branches are opened: it says at which position that happened.
-        opened = p.open_record(start.encoded, at)
+        opened = open_record(p, start.encoded, at)
         if "items" in data or "states" in data:
             # These are values of the user's. The branches get what the journal has, so that a resume finds the same.
             data = detached_value(data) if writer is None else decode(start.encoded)
-        p.open(data)
+        p.open_section(data)
         if writer is not None:
-            writer.put(self.context.root, self.scope.path, at, opened)
+            writer.add_record_at(self.context.root, self.scope.path, at, opened)
 
     def _run_branches(self) -> MayStop:
         """Run the open branches. None when all are done; else why they aren't."""
@@ -489,7 +489,7 @@ class NodeLoop:
             return combined_stop([self.branch_stops[key] for key in stopped if key in self.branch_stops])
         if section.layer is not None:
             reporter.notify(events.LAYER_COMPLETE, layer=section.layer)
-            self.progress.fold()
+            self.progress.fold_layer()
         return None
 
     def _stop_after(self, chosen: object) -> LoopStop:

@@ -14,8 +14,9 @@ from limpet.engine.loop.commands import Asked, Cancelled, Failed, Sleeping, Wait
 from limpet.engine.loop.run_context import SAVE, SLEEPING, LoopStop, stop_for
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.graphs.plan import END, PlanNode
+from limpet.journal.records import move_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED
-from limpet.journal.waits import ARRIVAL, FAILED_PHASE, NEXT_ATTEMPT
+from limpet.journal.waits import ARRIVAL, FAILED_PHASE, NEXT_ATTEMPT, RETRY_BRANCHES
 from limpet.observe import events
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _retry_or_stop(
         "error": reporter.error_data(error, loop.scope.place(ctx.node)),
     }
     if loop.progress.section is not None:
-        changes["section_again"] = True
+        changes[RETRY_BRANCHES] = True
     due = loop.context.clocks.store() + delay
     return (yield from _store_timers(loop, due, changes, NEXT_ATTEMPT))
 
@@ -133,7 +134,7 @@ def _store_timers(loop: NodeLoop, until: float, changes: dict[str, Any], *timers
 def wait_until_due(loop: NodeLoop) -> MayStop:
     """Wait until the position is due. Returns why the loop stops if it can't wait that long here."""
     limits = loop.context.limits
-    until = loop.progress.rests_until
+    until = loop.progress.sleeps_until
     while (left := until - loop.context.clocks.store()) > CLOCK_TOLERANCE:
         # A branch always asks: whether its wait is too long depends on what the other branches do.
         if not loop.nested and limits.max_wait is not None and left > limits.max_wait:
@@ -161,12 +162,12 @@ def record(loop: NodeLoop, changes: dict[str, Any]) -> None:
     writer = loop.context.saving.writer
     at = loop.context.clocks.now()
     # The record is made first, as the position was before: replaying the journal applies it to just that.
-    data = b"" if writer is None else p.move_record(changes, at)
+    data = b"" if writer is None else move_record(p, changes, at)
     p.move(changes)
     if loop.nested and p.done:
-        p.end()
+        p.end_branch()
     if writer is not None:
-        writer.put(loop.context.root, loop.scope.path, at, data)
+        writer.add_record_at(loop.context.root, loop.scope.path, at, data)
 
 
 def save(loop: NodeLoop) -> MayStop:

@@ -12,7 +12,7 @@ from limpet.engine.loop.stream_events import StreamEvents, stream_events_for
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.scope import Scope
 from limpet.graphs.state import State, glance, unshared
-from limpet.journal.encoding.copies import detached_value
+from limpet.journal.encoding.codec import detached_value
 from limpet.journal.store import FAILED
 from limpet.journal.writer import error_data, error_line
 from limpet.observe import events
@@ -92,7 +92,7 @@ class Reporter:
         root = self.context.root
         path = self.scope.path
         states = [root.config, self.state]
-        states += [root.descend(path[:depth]).state for depth in range(len(path))]
+        states += [root.branch_at(path[:depth]).state for depth in range(len(path))]
         if self.progress.section is not None:
             states += [child.state for child in self.progress.section.children.values()]
         return masker.hide(text, states)
@@ -119,7 +119,7 @@ class Reporter:
 
     def state_so_far(self) -> State:
         """The state as it is; that of a workflow includes the finished tasks of the layer that is open."""
-        data = self.progress.so_far()
+        data = self.progress.state_so_far()
         if data is self.state:
             return self.state
         state = self.plan.schema.live.alive(data)

@@ -167,7 +167,7 @@ class RunLifecycle:
             if saved.error is not None:
                 saved.error.add_note(f"This was to save that the run waits: {stop.reason}")
             return saved
-        self.loop.reporter.notify(events.RUN_PAUSE, node=p.place(), reason=stop.reason)
+        self.loop.reporter.notify(events.RUN_PAUSE, node=p.current_node(), reason=stop.reason)
         yield from self._report_waits(stop, saved)
         return Verdict(PAUSED, questions=p.open_questions())
 
@@ -181,11 +181,11 @@ class RunLifecycle:
             if p.section is not None and p.phase == BEFORE and p.section.layer is None:
                 event["parallel_results"] = self.loop.scope.results()
             yield from _reports(reporter.stream_events.waits(event, p))
-        for path, branch in p.stops():
+        for path, branch in p.stopped_branches():
             state = State(branch.state, run_id=p.run_id, checkpoint_node=branch.made_by, timestamp=branch.at)
             if secrets := self.context.reporting.masker.names:
                 state._secrets = secrets
-            event = {"node": branch.node, "branch": p.way_to(path), "state": detached(state), **common}
+            event = {"node": branch.node, "branch": p.path_name(path), "state": detached(state), **common}
             yield from _reports(reporter.stream_events.waits(event, branch))
 
     def _fail(self, stop: LoopStop) -> Ending:
@@ -231,7 +231,7 @@ class RunLifecycle:
         if isinstance(answer, LimpetError):
             return Verdict(RUNNING, answer)
         if not isinstance(answer, Exception):
-            self.loop.reporter.notify(events.RUN_SLEEP, node=p.place(), due=due)
+            self.loop.reporter.notify(events.RUN_SLEEP, node=p.current_node(), due=due)
         return Verdict(RUNNING)
 
     def _save_stop(

@@ -21,8 +21,7 @@ from limpet.graphs import reducers as known
 from limpet.graphs.reducers import Reducer
 from limpet.graphs.state import NO_STATE, NodeState, Notes, State, TrackedState
 from limpet.journal.delta import Delta, read_delta
-from limpet.journal.encoding.codec import decode, encode
-from limpet.journal.encoding.copies import ATOMS, detached_value
+from limpet.journal.encoding.codec import IMMUTABLE_TYPES, decode, detached_value, encode
 
 _ABSENT: Any = object()
 
@@ -181,7 +180,7 @@ class Changes:
         for key, value in update.items():
             if type(key) is not str:
                 _refuse_key(key)
-            if type(value) not in ATOMS:
+            if type(value) not in IMMUTABLE_TYPES:
                 unchangeable = False
         data = encode(update)
         dict.update(self._live, update if unchangeable else decode(data))
@@ -323,7 +322,7 @@ def _has_atomic_results(update: dict[str, Any]) -> bool:
     if len(update) != 1:
         return False
     records = update["tasks"].values()
-    return bool(records) and all(type(record.get("result")) in ATOMS for record in records)
+    return bool(records) and all(type(record.get("result")) in IMMUTABLE_TYPES for record in records)
 
 
 def as_update(returned: Any, private: NodeState) -> dict[str, Any]:
@@ -411,7 +410,7 @@ def _warn_without_effect(key: str) -> None:
 
 
 def _unchangeable(values: Iterable[Any]) -> bool:
-    return ATOMS.issuperset(map(type, values))
+    return IMMUTABLE_TYPES.issuperset(map(type, values))
 
 
 def _refuse_key(key: Any) -> None:

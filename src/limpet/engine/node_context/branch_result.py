@@ -7,7 +7,7 @@ from typing import Any
 
 from limpet.graphs.secrets import masked
 from limpet.graphs.state import Notes, State, TrackedState
-from limpet.journal.encoding.copies import detached_value
+from limpet.journal.encoding.codec import detached_value
 from limpet.journal.encoding.user_types import register_type
 
 

@@ -17,8 +17,7 @@ from limpet.errors import DeadlinePassed, UsageError
 from limpet.graphs.plan import PlanNode
 from limpet.graphs.secrets import MASK
 from limpet.graphs.state import NodeState
-from limpet.journal.encoding.codec import encode
-from limpet.journal.encoding.copies import detached_value
+from limpet.journal.encoding.codec import detached_value, encode
 from limpet.journal.waits import Question
 
 if TYPE_CHECKING:

@@ -261,7 +261,7 @@ def _only_asks(progress: Progress, now: float) -> bool:
     due = progress.due()
     if progress.status != PAUSED or (due is not None and due <= now):
         return False
-    return all(branch.questions for _, branch in progress.stops())
+    return all(branch.questions for _, branch in progress.stopped_branches())
 
 
 def _unanswered(progress: Progress, asked: list[Question]) -> RunPaused:
@@ -271,5 +271,5 @@ def _unanswered(progress: Progress, asked: list[Question]) -> RunPaused:
         progress.run_id,
         f"it waits for an answer to {listed}. Give it with resume({progress.run_id!r}, {how})",
         asked,
-        progress.place(),
+        progress.current_node(),
     )

@@ -9,7 +9,7 @@ from limpet.engine.node_context.branch_result import BranchResult
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import SecretMasker
 from limpet.graphs.state import unshared
-from limpet.journal.encoding.copies import detached_value
+from limpet.journal.encoding.codec import detached_value
 from limpet.journal.open_section import Key
 from limpet.journal.progress import Progress
 
@@ -166,7 +166,7 @@ class Scope:
         found = []
         for index, (key, child) in enumerate(section.children.items()):
             if sub is None or child.error:
-                data = child.result(base)
+                data = child.branch_state(base)
             else:
                 data = sub.result(child.state)
             result = BranchResult(

@@ -9,8 +9,9 @@ from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.resume import refuse_completed
 from limpet.errors import UsageError
 from limpet.journal.encoding.codec import encode
-from limpet.journal.reader import read_on
+from limpet.journal.reader import read_progress_and_weight
 from limpet.journal.store import RUNNING, OnSignal
+from limpet.journal.waits import EXPIRE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 
 
@@ -22,17 +23,17 @@ def answer(client: LeaseClient, run_id: str, given: ResumeInput, wait: float | N
     with client.holding(run_id, wait) as held:
         tail = held.read()
         refuse_completed(tail.head)
-        progress, weight = read_on(tail)
+        progress, weight = read_progress_and_weight(tail)
         if not progress.open_questions():
             raise UsageError(
                 f"run {run_id!r} asks nothing; resume({run_id!r}) resumes a run that has stopped"
             )
         answers = given.answers_to(progress, held.now())
-        overdue = progress.overdue(held.now())
+        overdue = progress.expired_questions(held.now())
         encode(answers, "answers")
-        progress.lost(held.crashes)
+        progress.count_crashes(held.crashes)
         writer = JournalWriter(run_id, held.fence, tail.head.sequence, weight)
-        writer.move(progress, {"time_passed": overdue, "going_on": answers}, time())
+        writer.add_move(progress, {EXPIRE: overdue, RESUME: answers}, time())
         # Due at once, or when the next timer is: that is when a supervisor finds the run.
         due = progress.due() or 0.0
         held.commit(writer.commit(RUNNING, summary(progress), on_signal=OnSignal.CLEAR, due=due))

@@ -41,7 +41,7 @@ def _mark_cancelled(held: HeldRun, run_id: str) -> None:
     progress = read_progress(tail)
     progress.crashes = held.crashes
     writer = JournalWriter(run_id, held.fence, tail.head.sequence)
-    writer.move(progress, {"status": CANCELLED, "reason": "cancelled"}, time())
+    writer.add_move(progress, {"status": CANCELLED, "reason": "cancelled"}, time())
     held.commit(writer.commit(CANCELLED, summary(progress), on_signal=OnSignal.CLEAR))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.start import check_id
-from limpet.journal.export import new_run_of, packed, parcel_of, unpacked
+from limpet.journal.export import ExportedRun
 from limpet.journal.store import RUNNING, Tail
 from limpet.stores.atomic_files import explain, replace_file
 
@@ -15,7 +15,7 @@ from limpet.stores.atomic_files import explain, replace_file
 def export_run(client: LeaseClient, run_id: str, path: str | os.PathLike[str]) -> None:
     """Write a run to a file, whole or not at all. Raises `Conflict` while another process advances the run."""
     target = Path(path)
-    data = packed(parcel_of(_read_at_rest(client, run_id)))
+    data = ExportedRun.from_tail(_read_at_rest(client, run_id)).to_bytes()
     try:
         replace_file(target, data)
     except OSError as error:
@@ -29,9 +29,9 @@ def import_run(client: LeaseClient, path: str | os.PathLike[str], run_id: str | 
         data = source.read_bytes()
     except OSError as error:
         raise explain(error, source, "read") from error
-    exported = unpacked(data, str(source))
+    exported = ExportedRun.from_bytes(data, str(source))
     new_id = check_id(exported.run_id if run_id is None else run_id)
-    client.store.create(new_run_of(exported, new_id))
+    client.store.create(exported.to_new_run(new_id))
     return new_id
 
 

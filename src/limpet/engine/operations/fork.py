@@ -43,7 +43,7 @@ def fork(
         update = compiled.plan.layers.check_update(update)
     if update:
         merge_update(compiled.plan, update, progress)
-        for path, branch in list(progress.under_way()):
+        for path, branch in list(progress.branches_under_way()):
             merge_update(*update_for_branch(compiled.plan, progress, path, update), branch)
     client.store.create(new_run(progress, tags, None, client.ttl))
     return progress.run_id

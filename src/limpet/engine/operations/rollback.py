@@ -9,9 +9,9 @@ from limpet.engine.operations.stored_state import as_state
 from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.graphs.state import State
-from limpet.journal.reader import next_step, progress_at
-from limpet.journal.salvage import salvaged
+from limpet.journal.reader import next_unused_step, progress_at
 from limpet.journal.store import PAUSED, OnSignal
+from limpet.journal.verify import salvaged_tail
 from limpet.journal.writer import JournalWriter, summary
 
 
@@ -20,10 +20,10 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
     client = compiled.need_client("rollback")
     with client.holding(run_id) as held:
         # A rollback is a way out of damaged records, so those after the step don't stop it.
-        tail = salvaged(client.store, run_id)
+        tail = salvaged_tail(client.store, run_id)
         progress = progress_at(tail, step)
         check_fits(compiled.plan, progress)
-        progress.step = next_step(tail)
+        progress.step = next_unused_step(tail)
         progress.crashes = held.crashes
         progress.at = time()
         progress.status = PAUSED
@@ -33,6 +33,6 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
             progress.section.step = progress.step
         forget_stop(progress)
         writer = JournalWriter(run_id, held.fence, tail.head.sequence)
-        writer.whole(progress)
+        writer.add_snapshot(progress)
         held.commit(writer.commit(PAUSED, summary(progress), on_signal=OnSignal.CLEAR))
     return as_state(progress, compiled.plan)

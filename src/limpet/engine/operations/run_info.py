@@ -87,7 +87,7 @@ def with_position(client: LeaseClient, info: RunInfo) -> RunInfo:
         progress = progress_of(client, info.run_id, None)
     except (DamagedRecord, RunNotFound):
         return info
-    return info._replace(step=progress.step, node=progress.place(), reason=None, questions=[])
+    return info._replace(step=progress.step, node=progress.current_node(), reason=None, questions=[])
 
 
 def _table_row(info: RunInfo) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ from limpet.graphs.secrets import MaskedDict
 from limpet.graphs.state import LiveState, State
 from limpet.journal.encoding.codec import encode
 from limpet.journal.progress import Progress
-from limpet.journal.reader import Checkpoint, check_end, history, progress_at, read_progress
-from limpet.journal.salvage import salvaged
+from limpet.journal.reader import Checkpoint, check_complete, history, progress_at, read_progress
+from limpet.journal.verify import salvaged_tail
 
 
 class Difference(NamedTuple):
@@ -29,7 +29,7 @@ def checkpoints(client: LeaseClient, run_id: str) -> list[Checkpoint]:
     """All steps of a run that its journal still has, oldest first. Raises `DamagedRecord`."""
     tail = client.store.read(run_id, first=1)
     found = history(tail)
-    check_end(tail)
+    check_complete(tail)
     return found
 
 
@@ -38,14 +38,14 @@ def progress_of(client: LeaseClient, run_id: str, step: int | None) -> Progress:
     if step is None:
         return read_progress(client.store.read(run_id))
     # An earlier step can be read although later records are damaged, so damage is an error only where it matters.
-    return progress_at(salvaged(client.store, run_id), step)
+    return progress_at(salvaged_tail(client.store, run_id), step)
 
 
 def as_state(progress: Progress, plan: Plan | None) -> State:
     """The state of a stored run as users get it: of the graph's own kind, if its plan is given."""
     kind = LiveState if plan is None else plan.schema.live
     secrets = secrets_of(progress) if plan is None else plan.secrets
-    live = kind.alive(progress.so_far())
+    live = kind.alive(progress.state_so_far())
     live.run_id = progress.run_id
     live.checkpoint_node = progress.made_by
     live._at = progress.at
@@ -64,9 +64,9 @@ def difference(
     `secrets` are the keys to mask; None masks those that the run was stored with.
     """
     tail = client.store.read(run_id, first=1)
-    old = progress_at(tail, a).so_far()
+    old = progress_at(tail, a).state_so_far()
     newer = progress_at(tail, b)
-    new = newer.so_far()
+    new = newer.state_so_far()
     added = {key: value for key, value in new.items() if key not in old}
     removed = {key: value for key, value in old.items() if key not in new}
     # Encoded bytes are compared, as values of users' types need not have a useful `==`.

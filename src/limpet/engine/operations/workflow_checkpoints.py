@@ -122,7 +122,9 @@ def _pauses(progress: Progress, state: WorkflowState) -> list[PauseInfo]:
 
 def _decided(progress: Progress, state: WorkflowState) -> list[PauseInfo]:
     """Answers that are recorded among the decisions of the workflow, and of workflows inside of its tasks."""
-    inside = [each for _, branch in progress.under_way() for each in branch.state.get("decisions") or ()]
+    inside = [
+        each for _, branch in progress.branches_under_way() for each in branch.state.get("decisions") or ()
+    ]
     return [
         PauseInfo(each["by"], each["question"], each["prompt"], each["answer"], answered=True)
         for each in [*state.decisions, *inside]
@@ -133,7 +135,7 @@ def _decided(progress: Progress, state: WorkflowState) -> list[PauseInfo]:
 def _answered(progress: Progress) -> list[PauseInfo]:
     """Answers to tasks that are still in progress."""
     found = []
-    for path, branch in [((), progress), *progress.under_way()]:
+    for path, branch in [((), progress), *progress.branches_under_way()]:
         task = _place(progress, path, branch)
         for question_id, answer in branch.answers.items():
             secret = question_id in branch.hidden
@@ -166,4 +168,4 @@ def _open(progress: Progress) -> list[PauseInfo]:
 
 def _place(progress: Progress, path: tuple[Key, ...], branch: Progress) -> str:
     """Where a branch is, as users name it."""
-    return progress.way_to(path, branch.node) if path else branch.node
+    return progress.path_name(path, branch.node) if path else branch.node

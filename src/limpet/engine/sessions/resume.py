@@ -43,9 +43,10 @@ from limpet.graphs.secrets import refused_discreetly
 from limpet.graphs.state import State, new_id
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
-from limpet.journal.reader import read_on
+from limpet.journal.reader import read_progress_and_weight
+from limpet.journal.records import move_record
 from limpet.journal.store import COMPLETED, FAILED, RUNNING, OnSignal, RunHead, Tail
-from limpet.journal.waits import FAILED_PHASE
+from limpet.journal.waits import EXPIRE, FAILED_PHASE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
@@ -141,7 +142,7 @@ def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> b
         delta = changes.collect(changes.hand_out(tracked=False), dict(update))
     except UnstorableValue as problem:
         raise refused_discreetly(problem, plan.secrets) from None
-    progress.change(decode(delta))
+    progress.change_state(decode(delta))
     return delta
 
 
@@ -178,7 +179,7 @@ def _reopen(
     refuse_completed(tail.head)
     if given.timed:
         _refuse_not_due(tail.head, held)
-    progress, weight = read_on(tail)
+    progress, weight = read_progress_and_weight(tail)
     # The store counts crashes over the run's whole life; the journal has the count at the last progress.
     crashes = held.crashes - progress.crashes
     sleeps = (progress.due() or 0.0) > held.now()
@@ -192,10 +193,10 @@ def _reopen(
     if crashes > 0 and sleeps:
         _forgive_crashes(progress, writer, held)
         crashes = 0
-    progress.lost(held.crashes)
+    progress.count_crashes(held.crashes)
     if changed:
         # A refitted workflow has other tasks. The records before don't add up to it, so it is stored whole.
-        writer.whole(progress)
+        writer.add_snapshot(progress)
     return _Reopened(progress, writer, crashes)
 
 
@@ -208,7 +209,7 @@ def _refuse_not_due(head: RunHead, held: HeldRun) -> None:
 def _quarantine(compiled: CompiledGraph, progress: Progress, tail: Tail, held: HeldRun) -> None:
     """Mark a run that crashes its process again and again as failed. Always raises `RunQuarantined`."""
     times = held.crashes - progress.crashes
-    node = progress.place()
+    node = progress.current_node()
     reason = f"its process crashed {times} times in a row at {node!r}, so it was quarantined"
     error = {"type": RunQuarantined.__name__, "message": reason, "node": node}
     changes: dict[str, Any] = {"status": FAILED, "reason": reason, "error": error, "cleared": True}
@@ -216,7 +217,7 @@ def _quarantine(compiled: CompiledGraph, progress: Progress, tail: Tail, held: H
         changes["phase"] = FAILED_PHASE
     progress.crashes = held.crashes
     writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence)
-    writer.move(progress, changes, time())
+    writer.add_move(progress, changes, time())
     held.commit(writer.commit(FAILED, summary(progress), on_signal=OnSignal.IGNORE))
     if compiled.emit is not None:
         data = {"run_id": progress.run_id, "node": node, "error": reason}
@@ -257,8 +258,8 @@ def _refuse_old_step(progress: Progress, step: int | None) -> None:
 def _forgive_crashes(progress: Progress, writer: JournalWriter, held: HeldRun) -> None:
     """Reset the count of crashes of a run that sleeps: it did nothing, so holders didn't crash because of it."""
     changes = {"attempts": progress.attempts} if progress.section is None else {}
-    progress.lost(held.crashes)
-    writer.move(progress, changes, time())
+    progress.count_crashes(held.crashes)
+    writer.add_move(progress, changes, time())
 
 
 def _store_input(
@@ -276,26 +277,26 @@ def _store_input(
     now = held.now()
     answers = given.answers_to(progress, now)
     update = given.update_for(progress)
-    overdue = progress.overdue(now)
+    overdue = progress.expired_questions(now)
     if compiled.plan.layers is not None:
         update = compiled.plan.layers.check_update(update)
     encode(answers, "answers")
     encode(dict(given.config or {}), "config")
     # A user who resumes wants the run to run: that takes back a request to cancel which the last holder didn't live
     # to carry out, and lets failed branches run again. A supervisor resumes only because it is time.
-    failed = any(branch.status == FAILED for _, branch in progress.stops())
+    failed = any(branch.status == FAILED for _, branch in progress.stopped_branches())
     wanted = not given.timed and (cancel_requested or failed)
     has_news = answers or update or given.config or wanted or overdue or writer.pending
     if progress.status == RUNNING and not has_news:
         return
     at = time()
-    writer.move(progress, _changes(compiled.plan, progress, given, answers, overdue), at)
+    writer.add_move(progress, _changes(compiled.plan, progress, given, answers, overdue), at)
     if update:
         _note_update(compiled.plan, progress, writer, update, at)
     on_signal = OnSignal.IGNORE if given.timed else OnSignal.CLEAR
     commit = writer.commit(RUNNING, summary(progress), on_signal=on_signal, due=0.0)
     held.commit(commit)
-    writer.acknowledged(commit)
+    writer.acknowledge(commit)
 
 
 def _changes(
@@ -309,9 +310,9 @@ def _changes(
     if given.config:
         changes["config"] = {**progress.config, **given.config}
     if overdue or given.timed:
-        changes["time_passed"] = overdue
+        changes[EXPIRE] = overdue
     if not given.timed:
-        changes["going_on"] = answers
+        changes[RESUME] = answers
     return changes
 
 
@@ -319,10 +320,10 @@ def _note_update(
     plan: Plan, progress: Progress, writer: JournalWriter, update: Mapping[str, Any], at: float
 ) -> None:
     """Merge an update into the state, and into the private states of branches that are in progress."""
-    writer.note(progress.move_record({}, at, merge_update(plan, update, progress)))
-    for path, branch in list(progress.under_way()):
+    writer.add_record(move_record(progress, {}, at, merge_update(plan, update, progress)))
+    for path, branch in list(progress.branches_under_way()):
         delta = merge_update(*update_for_branch(plan, progress, path, update), branch)
-        writer.put(progress, path, at, branch.move_record({}, at, delta))
+        writer.add_record_at(progress, path, at, move_record(branch, {}, at, delta))
 
 
 def _load(compiled: CompiledGraph, reference: str | os.PathLike[str], is_file: bool) -> Progress:
@@ -339,7 +340,7 @@ def _is_newest(client: LeaseClient, progress: Progress) -> bool:
     tail = client.store.read(progress.run_id)
     if not tail.records or tail.head.status == COMPLETED:
         return False
-    stored, _ = read_on(tail)
+    stored, _ = read_progress_and_weight(tail)
     return _position(stored) == _position(progress)
 
 

@@ -140,7 +140,7 @@ class Session:
     def acknowledge(self, commit: Commit) -> None:
         """A commit is durable, and so is everything that couldn't be saved before it."""
         assert self.writer is not None
-        self.writer.acknowledged(commit)
+        self.writer.acknowledge(commit)
         if self.compiled.on_save_error == "continue":
             self.lifecycle.context.save_error = None
             self._failed_saves = 0
@@ -275,7 +275,7 @@ class Session:
         if found.head.fence != commit.fence or not written or found.records != commit.records[:written]:
             return conflict
         self._failed_saves = 0
-        writer.taken(written)
+        writer.acknowledge_records(written)
         # The commit that was written may have been a stop that the loop doesn't know of, so that the head has a
         # status which no longer holds. So this commit always sets the status.
         status = commit.status or RUNNING
@@ -302,7 +302,7 @@ class Session:
         """Save a result of `once` in the middle of a node."""
         writer = self.writer
         assert writer is not None
-        writer.memo(self.progress, scope.path, key, value, time())
+        writer.add_memo(self.progress, scope.path, key, value, time())
         refusal = self.write(writer.commit(on_signal=OnSignal.IGNORE))
         context = self.lifecycle.context
         if refusal is not None and not context.tolerates(refusal):

@@ -13,10 +13,10 @@ from limpet.engine.sessions.session import Opening, Session
 from limpet.errors import RunExists, UnstorableValue, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import refused_discreetly
-from limpet.journal.encoding.codec import encode
-from limpet.journal.encoding.copies import detached_value
+from limpet.journal.encoding.codec import detached_value, encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import Progress
+from limpet.journal.records import snapshot_record
 from limpet.journal.store import RUNNING, NewRun, OnSignal
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
@@ -103,7 +103,7 @@ def new_run(
     priority: int = 0,
 ) -> NewRun:
     """The run that starts with this progress, as a store takes it."""
-    first = Envelope(progress.run_id).close(1, progress.snapshot_record())
+    first = Envelope(progress.run_id).close(1, snapshot_record(progress))
     return NewRun(
         run_id=progress.run_id,
         graph=progress.graph,

@@ -17,6 +17,7 @@ from limpet.graphs.plan import Plan
 from limpet.graphs.state import new_id
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
+from limpet.journal.records import apply_record, snapshot_record
 from limpet.stores.user_stores.checkpointer import KEY, Checkpointer
 
 
@@ -30,7 +31,7 @@ def save_checkpoint(
     from base64 import b64encode
 
     rest = replace(progress, state={}, config={})
-    config = {**progress.config, KEY: b64encode(rest.snapshot_record()).decode("ascii")}
+    config = {**progress.config, KEY: b64encode(snapshot_record(rest)).decode("ascii")}
     # Encoded and decoded, so that the checkpointer gets a copy that it may keep or change.
     state: dict[str, Any] = decode(encode(dict(progress.state)))
     extra: dict[str, Any] = {}
@@ -71,7 +72,7 @@ def _unpacked(packed: Any, state: dict[str, Any], reference: str) -> Progress:
     progress = Progress("", "", "", "", {})
     try:
         *rest, _ = decode(b64decode(packed))
-        progress.apply([*rest, state])
+        apply_record(progress, [*rest, state])
     except (ValueError, TypeError, LookupError, AttributeError) as problem:
         raise UsageError(f"checkpoint {reference!r} is damaged under {KEY!r}: {problem}") from problem
     return progress

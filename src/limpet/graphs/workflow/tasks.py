@@ -23,8 +23,7 @@ from limpet.graphs.workflow.state import (
     SeenWorkflowState,
     TaskResult,
 )
-from limpet.journal.encoding.codec import encode
-from limpet.journal.encoding.copies import detached_value
+from limpet.journal.encoding.codec import detached_value, encode
 
 OFFERED: Final = ("ctx", "context", "inputs", "results", "state", "config")
 """What a task may take besides the results of its dependencies, its arguments and the inputs by name."""

@@ -1,6 +1,6 @@
-"""How built-in types are written that MessagePack doesn't know: each as a tag and a payload.
+"""How built-in types that MessagePack doesn't know are written: each as a tag and a payload.
 
-A tag is part of the stored format: it is never given to another type.
+A tag is part of the stored format and is never reused for another type.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import UUID, SafeUUID
 from limpet.errors import UsageError
 
 
-class Form(NamedTuple):
+class TypeFormat(NamedTuple):
     """How a built-in type is written: `to` gives the payload, as bytes if `raw`, else as a simpler value."""
 
     tag: int
@@ -24,22 +24,22 @@ class Form(NamedTuple):
     restore: Callable[[Any], Any]
 
 
-def form_of(kind: type) -> Form | None:
-    """The form of a type, if it is one of these."""
-    form = FORMS.get(kind)
-    if form is None and kind.__name__ in LATER:
-        module, later = LATER[kind.__name__]
+def format_of(kind: type) -> TypeFormat | None:
+    """How a type is written, if it is one of these."""
+    form = FORMATS.get(kind)
+    if form is None and kind.__name__ in LAZY_FORMATS:
+        module, lazy_form = LAZY_FORMATS[kind.__name__]
         if getattr(sys.modules.get(module), kind.__name__, None) is kind:
-            form = FORMS[kind] = later
+            form = FORMATS[kind] = lazy_form
     return form
 
 
-def pairs(value: dict[Any, Any]) -> list[Any]:
+def flat_items(value: dict[Any, Any]) -> list[Any]:
     """Key, value, key, value …"""
     return [part for pair in value.items() for part in pair]
 
 
-def _pairs_restore(parts: list[Any]) -> dict[Any, Any]:
+def _restore_dict(parts: list[Any]) -> dict[Any, Any]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
@@ -48,7 +48,7 @@ def _int_to(value: int) -> bytes:
 
 
 def _datetime_to(value: datetime) -> bytes:
-    clock = value.hour, value.minute, value.second, value.microsecond, value.fold
+    clock = (value.hour, value.minute, value.second, value.microsecond, value.fold)
     return _DATETIME.pack(value.year, value.month, value.day, *clock) + _zone_to(value.tzinfo)
 
 
@@ -59,7 +59,7 @@ def _datetime_restore(payload: bytes) -> datetime:
 
 
 def _time_to(value: time) -> bytes:
-    clock = value.hour, value.minute, value.second, value.microsecond, value.fold
+    clock = (value.hour, value.minute, value.second, value.microsecond, value.fold)
     return _TIME.pack(*clock) + _zone_to(value.tzinfo)
 
 
@@ -69,17 +69,24 @@ def _time_restore(payload: bytes) -> time:
 
 
 def _zone_to(zone: tzinfo | None) -> bytes:
-    from limpet.journal.encoding.codec import (
-        encode,  # which knows the forms, and so can't be imported before them
-    )
+    # Imported here because the codec imports this module.
+    from limpet.journal.encoding.codec import encode
 
-    return b"" if zone is None else b"Z" if zone is UTC else encode(zone, "tzinfo")
+    if zone is None:
+        return b""
+    if zone is UTC:
+        return b"Z"
+    return encode(zone, "tzinfo")
 
 
 def _zone_restore(payload: bytes) -> Any:
     from limpet.journal.encoding.codec import decode
 
-    return None if not payload else UTC if payload == b"Z" else decode(payload)
+    if not payload:
+        return None
+    if payload == b"Z":
+        return UTC
+    return decode(payload)
 
 
 def _timedelta_to(value: timedelta) -> bytes:
@@ -107,7 +114,9 @@ def _zoneinfo_restore(payload: bytes) -> Any:
 
 
 def _uuid_to(value: UUID) -> bytes:
-    return value.bytes if value.is_safe is SafeUUID.unknown else value.bytes + value.is_safe.name.encode()
+    if value.is_safe is SafeUUID.unknown:
+        return value.bytes
+    return value.bytes + value.is_safe.name.encode()
 
 
 def _uuid_restore(payload: bytes) -> UUID:
@@ -126,7 +135,7 @@ def _fraction_restore(parts: list[int]) -> Any:
     return Fraction(*parts)
 
 
-def _path_form(tag: int, name: str) -> Form:
+def _path_format(tag: int, name: str) -> TypeFormat:
     def restore(payload: bytes) -> Any:
         import pathlib
 
@@ -135,7 +144,7 @@ def _path_form(tag: int, name: str) -> Form:
         except NotImplementedError as error:
             raise UsageError(f"a stored {name} can't be read on this system; store Pure paths") from error
 
-    return Form(tag, True, lambda value: _text_to(str(value)), restore)
+    return TypeFormat(tag, True, lambda value: _text_to(str(value)), restore)
 
 
 def _text_to(value: str) -> bytes:
@@ -146,48 +155,56 @@ def _text_restore(payload: bytes) -> str:
     return payload.decode("utf-8", "surrogatepass")
 
 
-_DATETIME, _TIME = struct.Struct(">HBBBBBIB"), struct.Struct(">BBBIB")
-_DATE, _TIMEDELTA, _COMPLEX = struct.Struct(">HBB"), struct.Struct(">iII"), struct.Struct(">dd")
+_DATETIME = struct.Struct(">HBBBBBIB")
+_TIME = struct.Struct(">BBBIB")
+_DATE = struct.Struct(">HBB")
+_TIMEDELTA = struct.Struct(">iII")
+_COMPLEX = struct.Struct(">dd")
 
-FORMS: dict[type, Form] = {
-    tuple: Form(1, False, list, tuple),
-    set: Form(2, False, list, set),
-    frozenset: Form(3, False, list, frozenset),
-    dict: Form(4, False, pairs, _pairs_restore),
-    int: Form(5, True, _int_to, lambda payload: int.from_bytes(payload, "big", signed=True)),
-    str: Form(6, True, _text_to, _text_restore),
-    bytearray: Form(7, True, bytes, bytearray),
-    complex: Form(
+FORMATS: dict[type, TypeFormat] = {
+    tuple: TypeFormat(1, False, list, tuple),
+    set: TypeFormat(2, False, list, set),
+    frozenset: TypeFormat(3, False, list, frozenset),
+    dict: TypeFormat(4, False, flat_items, _restore_dict),
+    int: TypeFormat(5, True, _int_to, lambda payload: int.from_bytes(payload, "big", signed=True)),
+    str: TypeFormat(6, True, _text_to, _text_restore),
+    bytearray: TypeFormat(7, True, bytes, bytearray),
+    complex: TypeFormat(
         8,
         True,
         lambda value: _COMPLEX.pack(value.real, value.imag),
         lambda payload: complex(*_COMPLEX.unpack(payload)),
     ),
-    range: Form(9, False, lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts)),
-    slice: Form(10, False, lambda value: [value.start, value.stop, value.step], lambda parts: slice(*parts)),
-    type(...): Form(11, True, lambda _: b"", lambda _: ...),
-    datetime: Form(12, True, _datetime_to, _datetime_restore),
-    date: Form(
+    range: TypeFormat(
+        9, False, lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts)
+    ),
+    slice: TypeFormat(
+        10, False, lambda value: [value.start, value.stop, value.step], lambda parts: slice(*parts)
+    ),
+    type(...): TypeFormat(11, True, lambda _: b"", lambda _: ...),
+    datetime: TypeFormat(12, True, _datetime_to, _datetime_restore),
+    date: TypeFormat(
         13,
         True,
         lambda value: _DATE.pack(value.year, value.month, value.day),
         lambda payload: date(*_DATE.unpack(payload)),
     ),
-    time: Form(14, True, _time_to, _time_restore),
-    timedelta: Form(15, True, _timedelta_to, lambda payload: timedelta(*_TIMEDELTA.unpack(payload))),
-    timezone: Form(16, False, _timezone_to, lambda parts: timezone(*parts)),
-    UUID: Form(17, True, _uuid_to, _uuid_restore),
+    time: TypeFormat(14, True, _time_to, _time_restore),
+    timedelta: TypeFormat(15, True, _timedelta_to, lambda payload: timedelta(*_TIMEDELTA.unpack(payload))),
+    timezone: TypeFormat(16, False, _timezone_to, lambda parts: timezone(*parts)),
+    UUID: TypeFormat(17, True, _uuid_to, _uuid_restore),
 }
-# Types of modules that aren't imported for this: they are recognised once the program has done so.
-LATER: dict[str, tuple[str, Form]] = {
-    "ZoneInfo": ("zoneinfo", Form(18, True, _zoneinfo_to, _zoneinfo_restore)),
-    "Decimal": ("decimal", Form(19, True, lambda value: str(value).encode(), _decimal_restore)),
+# Types by name, with their modules. Importing these modules would slow down `import limpet`; a value of such a type
+# exists only once the program has imported its module.
+LAZY_FORMATS: dict[str, tuple[str, TypeFormat]] = {
+    "ZoneInfo": ("zoneinfo", TypeFormat(18, True, _zoneinfo_to, _zoneinfo_restore)),
+    "Decimal": ("decimal", TypeFormat(19, True, lambda value: str(value).encode(), _decimal_restore)),
     "Fraction": (
         "fractions",
-        Form(20, False, lambda value: [value.numerator, value.denominator], _fraction_restore),
+        TypeFormat(20, False, lambda value: [value.numerator, value.denominator], _fraction_restore),
     ),
-    "PurePosixPath": ("pathlib", _path_form(21, "PurePosixPath")),
-    "PureWindowsPath": ("pathlib", _path_form(22, "PureWindowsPath")),
-    "PosixPath": ("pathlib", _path_form(23, "PosixPath")),
-    "WindowsPath": ("pathlib", _path_form(24, "WindowsPath")),
+    "PurePosixPath": ("pathlib", _path_format(21, "PurePosixPath")),
+    "PureWindowsPath": ("pathlib", _path_format(22, "PureWindowsPath")),
+    "PosixPath": ("pathlib", _path_format(23, "PosixPath")),
+    "WindowsPath": ("pathlib", _path_format(24, "WindowsPath")),
 }

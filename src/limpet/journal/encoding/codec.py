@@ -1,31 +1,31 @@
-"""Values to bytes and back, exactly: what comes back is equal and of the same type, or it was refused.
+"""Values to bytes and back, exactly: a value comes back equal and of the same type, or encoding refuses it.
 
 The bytes are MessagePack. What MessagePack knows by itself (None, bool, 64-bit int, float, str, bytes,
-list, dict with str keys) is written by ormsgpack in one call; everything else is an *extension*, a tag
-and a payload: see `forms.py` for the built-in types and `types.py` for registered classes.
+list, dict with str keys) is written by ormsgpack in one call. Everything else is an *extension*, a tag
+and a payload: see `builtin_types.py` for the built-in types and `user_types.py` for registered classes.
 
 - Stored exactly: the above, int of any size, str with lone surrogates, bytearray, tuple, set, frozenset,
-  dict with any storable keys (order kept, 1 and True and 1.0 told apart), datetime, date, time, timedelta
-  and their zones (timezone, ZoneInfo; `fold` kept), UUID, Decimal, Fraction, complex, range, slice, paths,
-  Ellipsis, and registered classes. Subclasses of any of these are classes of their own.
-- Not kept: sharing. A list that is reachable by two ways comes back as two lists.
-- Refused with `UnstorableValue` and the path to it: everything else, values that contain themselves, and
-  nesting: 200 levels are stored, what goes much deeper isn't. (A registered class can take two of them.)
-- A path reads `messages[3].sender`, `data["odd key"]`, `tags{element}` (of a set) or `data{key}`.
+  dict with any storable keys (the order is kept; 1, True and 1.0 stay different), datetime, date, time, timedelta
+  and their zones (timezone, ZoneInfo; `fold` is kept), UUID, Decimal, Fraction, complex, range, slice, paths,
+  Ellipsis, and registered classes. A subclass of any of these has to be registered itself.
+- Not kept: sharing. A list that two keys hold comes back as two lists.
+- Refused with `UnstorableValue` and the path to the value: everything else, values that contain themselves, and
+  values nested much deeper than 200 levels. (A registered class can take two levels.)
+- A path reads `messages[3].sender`, `data["odd key"]`, `tags{element}` (in a set) or `data{key}`.
 
-Decoding makes the types listed here and those registered, by their names; it imports and calls nothing
-else that the data names. It doesn't guard against damage, and doesn't notice bytes that follow the value:
-that is what the envelope's checksum is for.
+Decoding makes the types listed here and the registered ones, which it finds by name. It imports and calls nothing
+else that the data names. It doesn't detect damage or bytes after the value: the envelope's checksum does.
 
-Two ways lead to the same bytes. `_pack` is the fast one. It fails, without saying where, for what
-ormsgpack can't hand over to us: keys that aren't str, lone surrogates, bytearrays. `_Careful` then takes
-the value apart in Python, knows where it is, and puts the bytes together or says what is wrong.
+Two ways lead to the same bytes. `_pack` is the fast one. It fails, without saying where, for values that
+ormsgpack can't pass to us: keys that aren't str, lone surrogates, bytearrays. `_CarefulEncoder` then takes
+the value apart in Python, keeps track of the path, and either joins the bytes or reports what is wrong.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from enum import Enum
 from gc import get_referents
 from threading import local
@@ -36,7 +36,7 @@ import ormsgpack
 from ormsgpack import Ext, packb, unpackb
 
 from limpet.errors import LimpetError, UnstorableValue, UnsupportedFormat, UsageError
-from limpet.journal.encoding.builtin_types import FORMS, LATER, Form, form_of, pairs
+from limpet.journal.encoding.builtin_types import FORMATS, LAZY_FORMATS, TypeFormat, flat_items, format_of
 from limpet.journal.encoding.user_types import TYPES, builtin_base, conversion_of
 
 _OPTIONS = (
@@ -50,56 +50,111 @@ _OPTIONS = (
 )
 _Extend = Callable[[Any], Ext]
 _MAX_DEPTH = 200
-_FAST_LEVELS = 4  # payloads within payloads on the fast path; bounds the C stack that decoding needs
-_swallowed = local()  # ormsgpack drops the exceptions of its callbacks; `error` keeps the first
+# How deep extensions may nest on the fast path. Decoding recurses in C for each, so this bounds its C stack.
+_FAST_LEVELS = 4
+# ormsgpack replaces the exceptions of its callbacks by its own. `error` keeps the original for the caller.
+_callback = local()
+
+IMMUTABLE_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes, datetime})
+"""Types whose values can't change in place, so they need neither be copied nor compared."""
+
+EMPTY_LIST = b"\x90"
+EMPTY_DICT = b"\x80"
+"""The encodings of an empty list and an empty dict."""
 
 
 def encode(value: Any, path: str = "") -> bytes:
-    """The bytes of a value, the same whenever an unchanged value is encoded again in this process.
+    """The bytes of a value. Encoding an unchanged value again in this process gives the same bytes.
 
-    `path` says where the value stands, for the message of the `UnstorableValue` that is raised if it,
-    or anything in it, can't be stored exactly.
+    Raises `UnstorableValue` if the value, or anything in it, can't be stored exactly. `path` is where the value
+    is, for the message.
     """
     try:
         data = packb(value, _extend, _OPTIONS)
     except TypeError:
         _raise_interrupt()
     else:
-        # The same question as in `_may_hide`, without the call: this is asked for every record.
-        if not (0xC4 in data or 0xC5 in data or len(data) > 0xFFFF) or not _hides_buffer(value):
+        # `_may_hold_buffer`, inlined: this runs for every record, and the call costs as much as the test.
+        if not (0xC4 in data or 0xC5 in data or len(data) > 0xFFFF) or not _holds_buffer(value):
             return data
-    return _Careful(path).encode(value)
+    return _CarefulEncoder(path).encode(value)
 
 
 def decode(data: bytes) -> Any:
-    """The value that was encoded. Raises ValueError if these bytes are none.
+    """The value that was encoded. Raises ValueError if the bytes don't encode a value.
 
-    A class that isn't registered, or a `restore` that fails, is a `UsageError`; a kind of value that
-    this version doesn't know is `UnsupportedFormat`.
+    Raises `UsageError` for a class that isn't registered or whose `restore` fails, and `UnsupportedFormat` for a
+    kind of value that this version doesn't know.
     """
     try:
         return unpackb(data, ext_hook=_restore)
     except ValueError as failure:
-        error = _take_swallowed() or failure
+        error = _take_callback_error() or failure
     if isinstance(error, LimpetError | RecursionError | MemoryError) or not isinstance(error, Exception):
         raise error
     raise ValueError(f"not an encoded value: {error}") from error
 
 
+def detached_value(value: Any) -> Any:
+    """A copy that shares nothing changeable with `value`. A value that can't be copied is returned itself."""
+    if type(value) in IMMUTABLE_TYPES:
+        return value
+    try:
+        # Several times faster than deepcopy for plain data.
+        return decode(encode(value))
+    except UnstorableValue:
+        from copy import deepcopy
+
+        try:
+            return deepcopy(value)
+        except Exception:
+            return value
+
+
+# Lists of encoded items. A delta is encoded before its record, so that a refusal names the path within the state.
+# These functions put such parts into a record without decoding and encoding them again: a MessagePack array is
+# a head with the number of items, and then the items.
+
+_SHORT_ARRAY = 0x90
+_MAX_SHORT_ITEMS = 15
+_SHORT_HEADS = [bytes((_SHORT_ARRAY + count,)) for count in range(_MAX_SHORT_ITEMS + 1)]
+
+
+def join_encoded(items: Sequence[bytes]) -> bytes:
+    """The encoding of a list of at most 15 items, from the encodings of the items."""
+    assert len(items) <= _MAX_SHORT_ITEMS
+    return _SHORT_HEADS[len(items)] + b"".join(items)
+
+
+def join_many_encoded(first: bytes, others: Sequence[bytes]) -> bytes:
+    """The encoding of a list of any length, from the encodings of its first and its other items."""
+    count = len(others) + 1
+    return b"".join([b"\xdd", count.to_bytes(4, "big"), first, *others])
+
+
+def append_encoded(array: bytes, item: bytes) -> bytes:
+    """The encoding of a list of fewer than 15 items with one more item at its end."""
+    assert _SHORT_ARRAY <= array[0] < _SHORT_ARRAY + _MAX_SHORT_ITEMS
+    return _SHORT_HEADS[array[0] - _SHORT_ARRAY + 1] + array[1:] + item
+
+
 def _pack(value: Any, extend: _Extend | None) -> bytes:
     data = packb(value, extend, _OPTIONS)
-    if _may_hide(data) and _hides_buffer(value):
+    if _may_hold_buffer(data) and _holds_buffer(value):
         raise TypeError("packb takes bytearray and memoryview for bytes")
     return data
 
 
-def _may_hide(data: bytes) -> bool:
-    """Whether the bytes of a bytes-like value may be among these: such begin with one of three marks."""
+def _may_hold_buffer(data: bytes) -> bool:
+    """Whether a bytes-like value may be encoded in `data`: such a value begins with one of three marks."""
     return 0xC4 in data or 0xC5 in data or (len(data) > 0xFFFF and 0xC6 in data)
 
 
-def _hides_buffer(value: Any) -> bool:
-    """Whether a bytearray or memoryview is in these lists and dicts. Other types look after themselves."""
+def _holds_buffer(value: Any) -> bool:
+    """Whether these lists and dicts hold a bytearray or memoryview, which ormsgpack would write as bytes.
+
+    Extensions check their own payloads. `get_referents` follows a whole level of nesting in one C call.
+    """
     level = [value]
     while True:
         kinds = set(map(type, level))
@@ -113,12 +168,12 @@ def _hides_buffer(value: Any) -> bool:
 
 
 def _extender(levels: int) -> _Extend:
-    """What packb calls for a value it doesn't know: makes it an extension of at most so many levels."""
+    """The callback for values that packb doesn't know: makes extensions, nested at most `levels` deep."""
     deeper = _extender(levels - 1) if levels > 1 else None
 
     def extend(value: Any) -> Ext:
         try:
-            form = form_of(type(value))
+            form = format_of(type(value))
             if form is not None:
                 content = form.to(value)
                 return Ext(form.tag, content if form.raw else _pack(content, deeper))
@@ -128,20 +183,21 @@ def _extender(levels: int) -> _Extend:
             return Ext(_REGISTERED, _pack([stored.name, stored.to(value)], deeper))
         except BaseException as error:
             if not isinstance(error, Exception):
-                _swallowed.error = error
+                _callback.error = error
             raise
 
     return extend
 
 
 def _raise_interrupt() -> None:
-    error = _take_swallowed()
+    """Raise the KeyboardInterrupt, or the like, that packb replaced by a TypeError."""
+    error = _take_callback_error()
     if error is not None:
         raise error
 
 
-def _take_swallowed() -> BaseException | None:
-    error: BaseException | None = _swallowed.__dict__.pop("error", None)
+def _take_callback_error() -> BaseException | None:
+    error: BaseException | None = _callback.__dict__.pop("error", None)
     return error
 
 
@@ -152,12 +208,12 @@ def _restore(tag: int, payload: bytes) -> Any:
             raise UnsupportedFormat(f"a value of kind {tag}: a newer Limpet wrote it; upgrade to read it")
         return form.restore(payload if form.raw else unpackb(payload, ext_hook=_restore))
     except BaseException as error:
-        _swallowed.__dict__.setdefault("error", error)
+        _callback.__dict__.setdefault("error", error)
         raise
 
 
-class _Careful:
-    """Encodes what the fast path can't. `trail` leads from the top to the value at hand, also on failure."""
+class _CarefulEncoder:
+    """Encodes what the fast path can't. `trail` leads from the top to the value being encoded, also on failure."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -166,13 +222,13 @@ class _Careful:
 
     def encode(self, value: Any) -> bytes:
         try:
-            return self.pack(value, tried=True)
+            return self.pack(value, fast_path_failed=True)
         except RecursionError:
             reason = "it is nested too deeply for what is left of Python's stack"
         raise self.refusal(reason)
 
-    def pack(self, value: Any, tried: bool = False) -> bytes:
-        if not tried:
+    def pack(self, value: Any, fast_path_failed: bool = False) -> bytes:
+        if not fast_path_failed:
             try:
                 return _pack(value, _extend)
             except TypeError:
@@ -197,7 +253,7 @@ class _Careful:
             return _Parts(range(len(value)), value, lambda body: _head(_ARRAY, len(value)) + body)
         if kind is dict:
             return self.take_dict_apart(value)
-        form = form_of(kind)
+        form = format_of(kind)
         if form is not None:
             content = self.call(form.to, value)
             if form.raw:
@@ -208,16 +264,17 @@ class _Careful:
             return inner._replace(wrap=lambda body: packb(Ext(form.tag, inner.wrap(body))))
         stored = TYPES.of_class(kind)
         if stored is None:
-            raise self.refusal(_why_not(value))
+            raise self.refusal(_why_unstorable(value))
         inner = self.take_content_apart(self.call(stored.to, value))
         head = _head(_ARRAY, 2) + packb(stored.name)
         return inner._replace(wrap=lambda body: packb(Ext(_REGISTERED, head + inner.wrap(body))))
 
     def take_dict_apart(self, value: dict[Any, Any]) -> _Parts:
-        steps, items = (step for key in value for step in (_Step.KEY, key)), pairs(value)
+        steps = (step for key in value for step in (_Step.KEY, key))
+        items = flat_items(value)
         if all(map(_is_plain_key, value)):
             return _Parts(steps, items, lambda body: _head(_MAP, len(value)) + body)
-        tag = FORMS[dict].tag
+        tag = FORMATS[dict].tag
         try:
             payload = _pack(items, _extend)
         except TypeError:
@@ -237,15 +294,17 @@ class _Careful:
             self.trail.append(error.path)
             raise self.refusal(error.reason) from None
         except Exception as error:
-            what = error if type(error) is ValueError else f"{type(error).__name__}: {error}"
-            raise self.refusal(f"{_name(value)}: {what}") from error
+            problem = str(error)
+            if type(error) is not ValueError:  # which is how our own conversions give their reason
+                problem = f"{type(error).__name__}: {problem}"
+            raise self.refusal(f"{_described(value)}: {problem}") from error
 
     def refusal(self, reason: str) -> UnstorableValue:
-        return UnstorableValue(_render(self.path, self.trail), reason)
+        return UnstorableValue(_rendered_path(self.path, self.trail), reason)
 
 
 class _Parts(NamedTuple):
-    """What a value consists of: items, the step that leads to each, and what surrounds their bytes."""
+    """What a value consists of: items, the step of the path that leads to each, and what surrounds their bytes."""
 
     steps: Iterable[Any]
     items: Iterable[Any]
@@ -256,7 +315,9 @@ def _head(codes: tuple[int, int, int], count: int) -> bytes:
     tiny, medium, large = codes
     if count < 16:
         return bytes((tiny | count,))
-    return struct.pack(">BH", medium, count) if count < 2**16 else struct.pack(">BI", large, count)
+    if count < 2**16:
+        return struct.pack(">BH", medium, count)
+    return struct.pack(">BI", large, count)
 
 
 def _is_plain_key(key: Any) -> bool:
@@ -266,18 +327,27 @@ def _is_plain_key(key: Any) -> bool:
         return False
 
 
-def _render(path: str, trail: list[Any]) -> str:
+def _rendered_path(path: str, trail: list[Any]) -> str:
     for step in trail:
         if type(step) is _Step:
             path += step.value
         elif type(step) is str and step.isidentifier():
             path += f".{step}" if path else step
         elif type(step) is str:
-            quoted = repr(step)
-            path += f"[{quoted}]" if quoted[0] == '"' else '["' + quoted[1:-1].replace('"', r"\"") + '"]'
+            path += _quoted_key(step)
         elif step is not None:
             path += f"[{_short(step)}]"
-    return path if len(path) <= 200 else f"{path[:120]}…{path[-60:]}"
+    if len(path) <= 200:
+        return path
+    return f"{path[:120]}…{path[-60:]}"
+
+
+def _quoted_key(key: str) -> str:
+    quoted = repr(key)
+    if quoted[0] == '"':
+        return f"[{quoted}]"
+    escaped = quoted[1:-1].replace('"', r"\"")
+    return f'["{escaped}"]'
 
 
 def _short(key: Any) -> str:
@@ -288,25 +358,26 @@ def _short(key: Any) -> str:
     return text if len(text) <= 60 else text[:58] + "…"
 
 
-def _why_not(value: Any) -> str:
-    kind, name = type(value), _name(value)
+def _why_unstorable(value: Any) -> str:
+    kind = type(value)
+    described = _described(value)
     if kind is memoryview:
-        return f"{name} only borrows its bytes; store bytes(value)"
+        return f"{described} only borrows its bytes; store bytes(value)"
     if conversion_of(kind) is not None:
-        return f"{name}, whose class isn't registered; put @register_type on it"
+        return f"{described}, whose class isn't registered; put @register_type on it"
     base = builtin_base(kind)
-    if base in FORMS or base in _ATOMS or base is list:
+    if base in FORMATS or base in _ATOMS or base is list:
         return (
-            f"{name}, which would come back as a plain {base.__name__}; "
+            f"{described}, which would come back as a plain {base.__name__}; "
             "register the class with register_type(cls, to=..., restore=...)"
         )
     return (
-        f"{name}; only data can be stored. Register the type with register_type(), "
+        f"{described}; only data can be stored. Register the type with register_type(), "
         "or keep it out of the state"
     )
 
 
-def _name(value: Any) -> str:
+def _described(value: Any) -> str:
     named = isinstance(value, FunctionType | BuiltinFunctionType | MethodType | type)
     kind = "class" if isinstance(value, type) else type(value).__qualname__
     subject = value if named else type(value)
@@ -314,7 +385,7 @@ def _name(value: Any) -> str:
     return f"{article} {kind} ({subject.__module__ or 'builtins'}.{subject.__qualname__})"
 
 
-def _registered_restore(content: list[Any]) -> Any:
+def _restore_registered(content: list[Any]) -> Any:
     name, stored = content
     restore = TYPES.named(name).restore
     try:
@@ -336,12 +407,13 @@ class _Step(Enum):
 _CONTAINERS = frozenset((list, dict))
 _ATOMS = frozenset((type(None), bool, float, bytes))
 _NATIVE = _CONTAINERS | _ATOMS | {int, str}
-_ARRAY, _MAP = (0x90, 0xDC, 0xDD), (0x80, 0xDE, 0xDF)
+_ARRAY = (0x90, 0xDC, 0xDD)
+_MAP = (0x80, 0xDE, 0xDF)
 _REGISTERED = 0
 
-_BY_TAG: dict[int, Form] = {
-    _REGISTERED: Form(_REGISTERED, False, list, _registered_restore),
-    **{form.tag: form for form in FORMS.values()},
-    **{form.tag: form for _, form in LATER.values()},
+_BY_TAG: dict[int, TypeFormat] = {
+    _REGISTERED: TypeFormat(_REGISTERED, False, list, _restore_registered),
+    **{form.tag: form for form in FORMATS.values()},
+    **{form.tag: form for _, form in LAZY_FORMATS.values()},
 }
 _extend = _extender(_FAST_LEVELS)

@@ -1,37 +1,49 @@
-"""What surrounds the body of every stored record: its format, and a checksum that ties it to its place.
+"""The envelope of every stored record: its format version, and a checksum that ties it to its place.
 
     byte 0      format version
-    byte 1      flags; which of them are known depends on the version. Bit 0: the body is compressed;
-                no other is known. (Encryption is around the whole of it: `stores/composite/encrypted.py`)
+    byte 1      flags; the version says which flags exist. Bit 0: the body is compressed.
+                No other flag exists. (Encryption wraps the whole envelope: `stores/composite/encrypted.py`)
     bytes 2-5   CRC-32 over run id, sequence number, version, flags and body as stored, big-endian
     bytes 6-    the body
 
-These six bytes mean the same in every version, so that a damaged record is told from a newer one: if
-the checksum is wrong nothing else is believed, not even the version. As the run id and the sequence
-number are in the checksum but not in the record, a record that ended up in another place is damage too.
+These six bytes mean the same in every version, so a damaged record can be told from a newer one: if
+the checksum is wrong, nothing else is trusted, not even the version. The run id and the sequence
+number are in the checksum but not in the record, so a record in the wrong place is damage too.
+
+A body from `MIN_COMPRESSED_SIZE` bytes on is compressed if that saves at least a tenth, as one zstd frame at the
+fastest of the ordinary levels. zstd comes with Python from 3.14 on, and with `backports.zstd` before. It is imported
+for the first large body, so that a program without any doesn't wait for it. Where it is missing, bodies are stored
+uncompressed.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
+from functools import cache
 from struct import Struct
+from types import ModuleType
 from zlib import crc32
 
 from limpet.errors import DamagedRecord, UnsupportedFormat
-from limpet.journal.encoding.compression import LEAST, compressed, decompressed
 
 VERSION = 1
-"""The format that records are written in. Older ones can be read: see `_READERS`."""
+"""The format that records are written in. Older formats can be read: see `_READERS`."""
 
 COMPRESSED = 0b0000_0001
 """The flag of a record whose body is a zstd frame."""
 
+MIN_COMPRESSED_SIZE = 16 * 1024
+"""The size from which a body is compressed. Below it, compression costs more time than it saves bytes."""
+
+COMPRESSION_LEVEL = 1
+
 
 class Envelope:
-    """Seals the records of one run, and opens them again.
+    """Closes and opens the records of one run.
 
-    `open` gives back what `close` was given, for the same run and sequence number; it never gives
-    anything else.
+    For the same run and sequence number, `open` returns exactly the body that `close` was given, or raises.
     """
 
     __slots__ = ("_seed", "run_id")
@@ -41,19 +53,19 @@ class Envelope:
         self._seed = crc32(run_id.encode("utf-8", "surrogatepass"))
 
     def close(self, sequence: int, body: bytes) -> bytes:
-        """The record to store as number `sequence` of the run; a large body takes fewer bytes if it can."""
+        """The record to store as number `sequence` of the run. A large body is compressed if that saves bytes."""
         flags = 0
-        if len(body) >= LEAST and (frame := compressed(body)) is not None:
-            flags, body = COMPRESSED, frame
+        if len(body) >= MIN_COMPRESSED_SIZE and (frame := _compressed(body)) is not None:
+            flags = COMPRESSED
+            body = frame
         checksum = crc32(body, crc32(_PLACE.pack(sequence, VERSION, flags), self._seed))
         return _HEAD.pack(VERSION, flags, checksum) + body
 
     def open(self, sequence: int, data: bytes) -> bytes:
         """The body of record number `sequence`.
 
-        Raises DamagedRecord if these aren't the bytes that were stored as that record, and
-        UnsupportedFormat if they are, but in a format of a newer Limpet, or compressed and there is
-        nothing to decompress them with.
+        Raises DamagedRecord if these aren't the bytes that were stored as that record. Raises UnsupportedFormat if
+        a newer Limpet wrote them, or if they are compressed and zstd is missing.
         """
         if len(data) < _HEAD.size:
             raise DamagedRecord(
@@ -84,11 +96,59 @@ class Envelope:
         )
 
 
-def _read_1(flags: int, body: bytes) -> bytes:
-    return decompressed(body) if flags & COMPRESSED else body
+def _read_version_1(flags: int, body: bytes) -> bytes:
+    if flags & COMPRESSED:
+        return _decompressed(body)
+    return body
 
+
+def _compressed(body: bytes) -> bytes | None:
+    """The body in at least a tenth fewer bytes, or None if it has to be stored uncompressed."""
+    zstd = _zstd()
+    if zstd is None:
+        return None
+    try:
+        compressor = _thread_local.compressor
+    except AttributeError:
+        compressor = _thread_local.compressor = zstd.ZstdCompressor(level=COMPRESSION_LEVEL)
+    frame: bytes = compressor.compress(body, compressor.FLUSH_FRAME)
+    return frame if 10 * len(frame) <= 9 * len(body) else None
+
+
+def _decompressed(frame: bytes) -> bytes:
+    """The body in a frame. Raises ValueError if this isn't a frame, ImportError if zstd is missing."""
+    zstd = _zstd()
+    if zstd is None:
+        raise ImportError(_HOW_TO_GET_ZSTD)
+    try:
+        body: bytes = zstd.decompress(frame)
+    except zstd.ZstdError as problem:
+        raise ValueError(f"it can't be decompressed: {problem}") from problem
+    return body
+
+
+@cache
+def _zstd() -> ModuleType | None:
+    try:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+    except ImportError:
+        return None
+    return zstd
+
+
+# Making a compressor takes longer than compressing a few kilobytes, so each thread keeps one. Threads don't share
+# it: they would wait for each other.
+_thread_local = threading.local()
+
+if sys.version_info >= (3, 14):
+    _HOW_TO_GET_ZSTD = "use a Python that has the module compression.zstd"
+else:
+    _HOW_TO_GET_ZSTD = "install backports.zstd"
 
 _HEAD = Struct(">BBI")
 _PLACE = Struct(">QBB")
-_READERS: dict[int, Callable[[int, bytes], bytes]] = {1: _read_1}
+_READERS: dict[int, Callable[[int, bytes], bytes]] = {1: _read_version_1}
 _FLAGS = {1: COMPRESSED}

@@ -1,18 +1,17 @@
-"""Which classes can be stored, and how a value of each is taken apart and put together again.
+"""The registry of classes that can be stored, and how the values of each are written and restored.
 
-A class is stored under a *name*, and found by that name when it is read: nothing that a record names
-is ever imported. So a class has to be registered before its values are written or read, best where
-it is defined:
+A class is stored under a *name* and found by that name when a value is read: decoding imports nothing that a
+record names. So a class has to be registered before its values are written or read, best where it is defined:
 
     @register_type
     @dataclass
     class Message: ...
 
-Dataclasses, enums, named tuples and pydantic models need no more than that. They come back as they
-were, attribute by attribute: neither constructor nor `__post_init__` nor validators run again. Any
-other class brings a `to` that turns a value into something storable, and a `restore` that turns that
-back. OrderedDict, Counter, deque, defaultdict (with a builtin factory) and, once the program has
-imported it, numpy are there from the start.
+Dataclasses, enums, named tuples and pydantic models need no more than that. They are restored
+attribute by attribute: constructors, `__post_init__` and validators don't run again. Any other class needs a
+`to` function that turns a value into storable data, and a `restore` function that turns the data back.
+OrderedDict, Counter, deque, defaultdict (with a builtin factory) and, once the program has imported it, numpy
+are registered already.
 """
 
 from __future__ import annotations
@@ -57,14 +56,15 @@ class TypeRegistry:
     ) -> None:
         """Make values of exactly `cls` storable, under `name` (by default `module:qualname`).
 
-        A class may be registered again: under another name it can be read by both and is written by
-        the latest, and a redefinition of the same class (a reload, a notebook cell) takes its place.
-        `restore` alone reads what the class itself wrote in an older shape. Raises UsageError if the
-        name belongs to another class or if it takes `to` and `restore` to store this one.
+        A class may be registered again. Under another name, it is read by both names and written by the
+        latest. A redefinition of the same class (a reload, a notebook cell) replaces it. `restore` alone reads
+        what the class itself wrote in an older shape. Raises UsageError if the name belongs to another class, or
+        if storing this class needs `to` and `restore`.
         """
         if not isinstance(cls, type):
             raise UsageError(f"register_type() takes a class, not {cls!r}")
-        name = f"{cls.__module__}:{cls.__qualname__}" if name is None else name
+        if name is None:
+            name = f"{cls.__module__}:{cls.__qualname__}"
         stored = StoredType(name, *_conversion(cls, to, restore), cls)
         with self._lock:
             before = self._by_name.get(name)
@@ -78,19 +78,19 @@ class TypeRegistry:
             self._by_name[name] = self._by_class[cls] = stored
 
     def of_class(self, cls: type) -> StoredType | None:
-        """How values of exactly this class are stored, or None if nobody registered it."""
+        """How values of exactly this class are stored, or None if it isn't registered."""
         return self._by_class.get(cls) or self._numpy(cls)
 
-    def of_place(self, module: str, qualname: str) -> type | None:
+    def defined_at(self, module: str, qualname: str) -> type | None:
         """The registered class that was defined there, or None."""
         with self._lock:
-            found = (
-                cls for cls in self._by_class if (cls.__module__, cls.__qualname__) == (module, qualname)
-            )
-            return next(found, None)
+            for cls in self._by_class:
+                if cls.__module__ == module and cls.__qualname__ == qualname:
+                    return cls
+        return None
 
     def named(self, name: str) -> StoredType:
-        """The type registered under this name. Raises UsageError if there is none (yet)."""
+        """The type registered under this name. Raises UsageError if no type is (yet)."""
         stored = self._by_name.get(name)
         if stored is None:
             raise UsageError(
@@ -106,8 +106,8 @@ class TypeRegistry:
             return None
         if cls is not numpy.ndarray and not (issubclass(cls, numpy.generic) and cls.__module__ == "numpy"):
             return None
-        stored = self._by_name["numpy:array" if cls is numpy.ndarray else "numpy:scalar"]
-        return self._by_class.setdefault(cls, stored)
+        kind = "numpy:array" if cls is numpy.ndarray else "numpy:scalar"
+        return self._by_class.setdefault(cls, self._by_name[kind])
 
 
 @overload
@@ -129,9 +129,9 @@ def register_type(
     to: To | None = None,
     restore: Restore | None = None,
 ) -> type[T] | Callable[[type[T]], type[T]]:
-    """Make a class storable, and give it back: a call, `@register_type` or `@register_type(name=...)`.
+    """Make a class storable and return it: a call, `@register_type` or `@register_type(name=...)`.
 
-    Values come back equal and of exactly this class; subclasses have to be registered themselves. See
+    Values come back equal and of exactly this class. Subclasses have to be registered themselves. See
     `TypeRegistry.register` for the arguments and for what it raises.
     """
 
@@ -139,30 +139,32 @@ def register_type(
         TYPES.register(cls, name=name, to=to, restore=restore)
         return cls
 
-    return register if cls is None else register(cls)
+    if cls is None:
+        return register
+    return register(cls)
 
 
 def conversion_of(cls: type) -> tuple[To, Restore] | None:
     """How a dataclass, enum, named tuple or pydantic model is stored; None for any other class."""
     if issubclass(cls, Enum):
-        return _enum(cls)
+        return _enum_conversion(cls)
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return _named_tuple(cls)
+        return _named_tuple_conversion(cls)
     if builtin_base(cls):
         return None
     if is_dataclass(cls):
-        return _dataclass(cls)
+        return _dataclass_conversion(cls)
     if hasattr(cls, "model_fields") and hasattr(cls, "model_construct"):
-        return _pydantic(cls)
+        return _pydantic_conversion(cls)
     return None
 
 
 def builtin_base(cls: type) -> type | None:
-    """The class written in C, such as list, whose contents a `cls` has besides its attributes, if any."""
-    made_in_c = (
-        base for base in cls.__mro__[:-1] if isinstance(vars(base).get("__new__"), BuiltinFunctionType)
-    )
-    return next(made_in_c, None)
+    """The class written in C, such as list, whose contents values of `cls` have besides their attributes."""
+    for base in cls.__mro__[:-1]:
+        if isinstance(vars(base).get("__new__"), BuiltinFunctionType):
+            return base
+    return None
 
 
 def _conversion(cls: type, to: To | None, restore: Restore | None) -> tuple[To, Restore]:
@@ -181,17 +183,21 @@ def _same_place(one: type, other: type) -> bool:
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
-def _enum(cls: type[Enum]) -> tuple[To, Restore]:
+def _enum_conversion(cls: type[Enum]) -> tuple[To, Restore]:
     def to(member: Any) -> Any:
-        return member._name_ if member._name_ in cls.__members__ else {"flags": member._value_}
+        if member._name_ in cls.__members__:
+            return member._name_
+        return {"flags": member._value_}  # a combination of flags, which has no name of its own
 
     def restore(stored: Any) -> Any:
-        return cls(stored["flags"]) if isinstance(stored, dict) else cls[stored]
+        if isinstance(stored, dict):
+            return cls(stored["flags"])
+        return cls[stored]
 
     return to, restore
 
 
-def _named_tuple(cls: Any) -> tuple[To, Restore]:
+def _named_tuple_conversion(cls: Any) -> tuple[To, Restore]:
     def to(value: Any) -> Any:
         if getattr(value, "__dict__", None):
             raise ValueError("it has attributes besides its fields; register it with to= and restore=")
@@ -206,7 +212,7 @@ def _named_tuple(cls: Any) -> tuple[To, Restore]:
     return to, restore
 
 
-def _dataclass(cls: Any) -> tuple[To, Restore]:
+def _dataclass_conversion(cls: Any) -> tuple[To, Restore]:
     slots = {
         name: member
         for base in reversed(cls.__mro__)
@@ -239,14 +245,14 @@ def _dataclass(cls: Any) -> tuple[To, Restore]:
             else:
                 raise ValueError(f"it was stored with a field {name!r}, which the class no longer has")
         if not names <= state.keys():
-            _fill(value)
+            _fill_new_fields(value)
         return value
 
     return to, restore
 
 
-def _fill(value: Any) -> None:
-    """Give fields that the class has got since the value was stored their defaults."""
+def _fill_new_fields(value: Any) -> None:
+    """Give fields that were added to the class after the value was stored their defaults."""
     for field in fields(value):
         if not hasattr(value, field.name):
             if field.default_factory is not MISSING:
@@ -257,8 +263,11 @@ def _fill(value: Any) -> None:
                 raise ValueError(f"it was stored without the field {field.name!r}, which has no default")
 
 
-def _pydantic(cls: Any) -> tuple[To, Restore]:
-    fields_set, extra, private = "(fields set)", "(extra)", "(private)"
+def _pydantic_conversion(cls: Any) -> tuple[To, Restore]:
+    # No field of a model can have these names: they aren't identifiers.
+    fields_set = "(fields set)"
+    extra = "(extra)"
+    private = "(private)"
 
     def to(model: Any) -> Any:
         state = dict(model.__dict__)
@@ -289,8 +298,10 @@ def _pydantic(cls: Any) -> tuple[To, Restore]:
 def _defaultdict_to(value: defaultdict[Any, Any]) -> Any:
     if value.default_factory not in _FACTORIES.values():
         raise ValueError(f"its default_factory isn't one of {', '.join(_FACTORIES)}; use a plain dict")
-    factory = value.default_factory
-    return {"factory": None if factory is None else factory.__name__, "items": dict(value)}
+    factory = None
+    if value.default_factory is not None:
+        factory = value.default_factory.__name__
+    return {"factory": factory, "items": dict(value)}
 
 
 _FACTORIES: dict[str, Any] = {
@@ -312,7 +323,9 @@ _COLLECTIONS: dict[type, tuple[To, Restore]] = {
 
 
 def _array_to(array: Any) -> Any:
-    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    order = "C"
+    if array.flags.f_contiguous and not array.flags.c_contiguous:
+        order = "F"
     return [_dtype_to(array.dtype), list(array.shape), order, array.tobytes(order)]
 
 
@@ -339,7 +352,10 @@ def _scalar_restore(stored: Any) -> Any:
 def _dtype_to(dtype: Any) -> Any:
     if not dtype.hasobject:
         make = _loaded_numpy().dtype
-        for stored in (dtype.str, dtype.char) if dtype.names is None else (dtype.descr,):
+        forms: tuple[Any, ...] = (dtype.str, dtype.char)
+        if dtype.names is not None:
+            forms = (dtype.descr,)
+        for stored in forms:
             if make(stored) == dtype and make(stored).type is dtype.type:
                 return stored
     raise ValueError(f"it holds {dtype!r}, which has no exact form in bytes")
@@ -348,7 +364,7 @@ def _dtype_to(dtype: Any) -> Any:
 def _loaded_numpy() -> Any:
     numpy = sys.modules.get("numpy")
     if numpy is None:
-        raise UsageError("a stored value is a numpy one: import numpy first, then read")
+        raise UsageError("a stored value is of a numpy type: import numpy before reading it")
     return numpy
 
 

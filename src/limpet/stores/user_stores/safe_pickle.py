@@ -262,7 +262,7 @@ def _of_registered(module: str, name: str) -> _Allowed | None:
     """For values of registered classes that plain pickle has written."""
     from enum import Enum
 
-    cls: Any = TYPES.of_place(module, name)
+    cls: Any = TYPES.defined_at(module, name)
     full = f"{module}.{name}"
     if cls is None:
         return None

@@ -15,7 +15,7 @@ from limpet.errors import DefinitionError, LimpetError, UsageError, did_you_mean
 from limpet.graphs.reducers import append, merge
 from limpet.graphs.retry import Retry
 from limpet.graphs.schema import read_schema
-from limpet.journal.encoding.copies import detached_value
+from limpet.journal.encoding.codec import detached_value
 from limpet.yaml_files.actions.builtin import BUILT_IN
 from limpet.yaml_files.build.code import CodeSource, ImportedCode, stand_in
 from limpet.yaml_files.document import Value

@@ -1,0 +1,127 @@
+"""Snapshots: what one holds, and when it is worth its bytes.
+
+A snapshot is written when reading the records since the last one would clearly cost more than reading the
+state whole. A record weighs its bytes plus a fixed amount for being a record. So superseded values and many tiny
+records soon lead to a snapshot, and an append-only history of large items hardly ever does. That keeps three things
+in proportion: what is written (linear in what changed), the size of the journal, and the time that a resume takes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import fields
+from typing import Any
+
+from limpet.journal.progress import DONE, PATH_KEPT, Progress
+from limpet.journal.waits import Question
+
+RECORD_WEIGHT = 256
+"""What reading one more record costs, in bytes of a record that cost as much to read."""
+
+SNAPSHOT_FACTOR = 8
+"""How many times more the records must weigh than the snapshot that would replace them."""
+
+MIN_WEIGHT = 64 * 1024
+"""Below this weight of records a snapshot isn't considered: reading them takes no time to speak of."""
+
+
+class SnapshotPolicy:
+    """Decides when a run's journal gets its next snapshot. `weight` is that of the records since the last one.
+
+    To know what a snapshot would weigh, the state has to be encoded whole. So that isn't done at every step: after
+    a snapshot was found too large, the next check is due when the records weigh enough to justify one of that size.
+    All checks together thus cost a fraction (one in `SNAPSHOT_FACTOR`) of the writing.
+    """
+
+    __slots__ = ("_next_check", "weight")
+
+    def __init__(self, weight: int = 0) -> None:
+        self.weight = weight
+        self._next_check = max(weight, MIN_WEIGHT)
+
+    @property
+    def check_due(self) -> bool:
+        """Whether the records weigh enough for a snapshot to be measured."""
+        return self.weight >= self._next_check
+
+    def add(self, record: bytes) -> bool:
+        """Count a new record. Returns whether a check is due."""
+        self.weight += len(record) + RECORD_WEIGHT
+        return self.weight >= self._next_check
+
+    def worthwhile(self, snapshot: bytes) -> bool:
+        """Whether the records weigh enough for this snapshot to replace them. If not, puts off the next check."""
+        needed = SNAPSHOT_FACTOR * (len(snapshot) + RECORD_WEIGHT)
+        if self.weight > needed:
+            return True
+        self._next_check = needed + 1
+        return False
+
+    def start_over(self) -> None:
+        """A snapshot was written."""
+        self.weight = 0
+        self._next_check = MIN_WEIGHT
+
+
+def snapshot_fields(progress: Progress) -> dict[str, Any]:
+    """All of a progress but its state, as data. Empty fields are left out: they are empty from the start."""
+    data = {name: value for name in _PLAIN_FIELDS if (value := getattr(progress, name))}
+    if progress.path:
+        data["path"] = list(progress.path)
+    if progress.questions:
+        data["questions"] = [each.to_data() for each in progress.questions]
+    if progress.section is not None:
+        branches = []
+        for key, child in progress.section.children.items():
+            if child.start is None:  # one that hasn't begun is described by the opening
+                branches.append([key, *_branch_data(child)])
+        data["section"] = [progress.section.to_data(), branches]
+    return data
+
+
+def _branch_data(branch: Progress) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """A branch as data: all but its state, the state or what differs in it, and the keys deleted from it."""
+    data = {**snapshot_fields(branch), "step": branch.step}
+    del data["run_id"]
+    state = dict(branch.state) if branch.base is None else branch.changed_values()
+    deleted = [key for key in branch.changed if key not in branch.state]
+    return data, state, deleted
+
+
+def restore_snapshot(progress: Progress, data: dict[str, Any], state: dict[str, Any]) -> None:
+    """Make a progress what it was when the snapshot was taken."""
+    blank = Progress("", "", "", "", {})
+    for name in _PLAIN_FIELDS:
+        setattr(progress, name, data.get(name, getattr(blank, name)))
+    progress.state = state
+    progress.path = deque(data.get("path", ()), PATH_KEPT)
+    progress.questions = [Question(**each) for each in data.get("questions", ())]
+    progress.section = None
+    if "section" in data:
+        opening, branches = data["section"]
+        section = progress.open_section(opening)
+        for key, inner, different, deleted in branches:
+            _restore_branch(section.children[key], {**inner, "run_id": progress.run_id}, different, deleted)
+
+
+def _restore_branch(
+    branch: Progress, data: dict[str, Any], different: dict[str, Any], deleted: list[str]
+) -> None:
+    branch.start = None
+    branch.changed = dict.fromkeys([*different, *deleted])
+    state = different
+    if branch.base is not None and data["node"] != DONE:  # a branch that is done has only what differs
+        inherited = {name: value for name, value in branch.base.items() if name not in branch.changed}
+        state = inherited | different
+    restore_snapshot(branch, data, state)
+    branch.step = data["step"]
+
+
+# The fields that are stored as they are. The others are stored apart (state, path, questions, section), belong to
+# every record (step, crashes), or follow from the section that a branch is in (base, start, changed).
+_PLAIN_FIELDS = [
+    each.name
+    for each in fields(Progress)
+    if each.name
+    not in ("state", "path", "questions", "step", "crashes", "section", "base", "start", "changed")
+]
