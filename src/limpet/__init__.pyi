@@ -44,8 +44,8 @@ from limpet.errors import UsageError as UsageError
 from limpet.errors import WorkflowChanged as WorkflowChanged
 from limpet.graphs.config import CheckpointConfig as CheckpointConfig
 from limpet.graphs.config import GraphConfig as GraphConfig
-from limpet.graphs.plan import END as END
-from limpet.graphs.plan import START as START
+from limpet.graphs.edges import END as END
+from limpet.graphs.edges import START as START
 from limpet.graphs.predicates import always as always
 from limpet.graphs.predicates import and_ as and_
 from limpet.graphs.predicates import key_equals as key_equals

@@ -15,7 +15,7 @@ from limpet.engine.sessions.resume import resume_checkpoint
 from limpet.engine.sessions.session import Session
 from limpet.errors import UsageError
 from limpet.graph_methods import GraphMethods
-from limpet.graphs.builder import GraphBuilder, stop_names
+from limpet.graphs.builder import GraphBuilder, interrupt_names
 from limpet.graphs.config import CheckpointConfig, GraphConfig
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
@@ -132,8 +132,8 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
             retention=retention,
         )
         self._interrupts = (
-            stop_names("interrupt_before", interrupt_before),
-            stop_names("interrupt_after", interrupt_after),
+            interrupt_names("interrupt_before", interrupt_before),
+            interrupt_names("interrupt_after", interrupt_after),
         )
         self._compiled = self._compile()
         return self

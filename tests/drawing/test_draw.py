@@ -95,7 +95,7 @@ def test_conditional_edges_are_labelled_by_their_predicates() -> None:
 
 def test_several_routes_to_one_node_share_a_line_and_a_route_named_like_its_node_has_no_label() -> None:
     graph = row("a", "b")
-    graph._draft.ways.clear()
+    graph._draft.edges.clear()
     graph.add_conditional_edges("a", lambda state: 1, {"b": "b", True: "a", None: "a", "stop": END})
     assert {(line.target, line.label) for line in outline_of_graph(graph).lines if line.source == "a"} == {
         ("b", ""),
@@ -106,13 +106,13 @@ def test_several_routes_to_one_node_share_a_line_and_a_route_named_like_its_node
 
 def test_a_way_with_a_delay_shows_it() -> None:
     graph = row("a", "b")
-    graph._draft.ways.clear()
+    graph._draft.edges.clear()
     graph.add_edge("a", "b", key_equals("size", 1), delay=90).add_edge("a", "b", delay=7200)
     graph.add_conditional_edges("b", lambda state: 1, {"again": "a", "stop": END}, delay=259_200)
     labels = {(line.source, line.target): line.label for line in outline_of_graph(graph).lines}
     assert labels["a", "b"] == "key_equals('size', 1), after 90 s or else, after 2 hours"
     assert labels["b", "a"] == "again, after 3 days"
-    graph._draft.ways.clear()
+    graph._draft.edges.clear()
     assert "after 60 s" in graph.add_edge("a", "b", delay=60).draw("text")
 
 
@@ -146,7 +146,7 @@ def test_a_map_over_a_graph_is_a_box_with_the_graph_inside() -> None:
 
 def test_a_map_over_a_node_is_drawn_as_such() -> None:
     graph = row("a", "b").add_node("work", run=nothing)
-    graph._draft.ways.clear()
+    graph._draft.edges.clear()
     graph.add_map("a", "work", lambda state: [], "b")
     (work,) = (shape for shape in outline_of_graph(graph).shapes if shape.label == "work")
     assert (work.kind, work.note) == ("map", "for each item")

@@ -435,7 +435,7 @@ def test_a_notebook_never_sees_an_exception(tmp_path: Path) -> None:
     graph = article().compile(store=f"sqlite:///{tmp_path}/runs.db")
     run = graph.invoke({}, run_id="r")
     run.wait()
-    graph._draft.ways.append(None)  # type: ignore[arg-type]  # nothing that anybody could have added
+    graph._draft.edges.append(None)  # type: ignore[arg-type]  # nothing that anybody could have added
     assert graph._repr_svg_() is None
     compiled = graph._compiled
     assert compiled is not None

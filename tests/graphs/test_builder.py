@@ -143,7 +143,7 @@ def test_a_choice_may_name_the_node_itself(outcomes: Any) -> None:
 
 @pytest.mark.parametrize(
     ("outcomes", "message"),
-    [({"yes": "b"}, r"was 'maybe', not one of 'yes'"), (None, r"was 'maybe', which is no node")],
+    [({"yes": "b"}, r"was 'maybe', not one of 'yes'"), (None, r"was 'maybe', which isn't a node")],
 )
 def test_a_choice_that_leads_nowhere_fails_the_run_and_can_be_mended(outcomes: Any, message: str) -> None:
     """F1: the error names the choice; the node before it isn't run again when the run is resumed."""
@@ -397,7 +397,7 @@ def test_a_predicate_or_a_choice_can_not_change_the_state(place: str, store: str
         graph.add_edge("a", "b", meddle)
     else:
         graph.add_conditional_edges("a", meddle, ["b"])
-    with pytest.raises(ExecutionError, match="only looks at the state; a node changes it") as caught:
+    with pytest.raises(ExecutionError, match="can't change the state; a node changes it") as caught:
         graph.compile(store=store).execute({})
     assert caught.value.state == {"path": ["a"]}
 

@@ -144,9 +144,7 @@ def test_what_has_no_items_fails_after_its_source_and_loses_nothing(items: Any, 
 
     given = [items]
     graph = mapping([None], lambda state: given[0], source=source).compile(store=store)
-    with pytest.raises(
-        ExecutionError, match=r"the map after 'src' goes over .*, which has no items"
-    ) as caught:
+    with pytest.raises(ExecutionError, match=r"the map after 'src' is over .*, which has no items") as caught:
         via.execute(graph, {}, run_id="r")
     assert isinstance(caught.value.cause, UsageError)
     assert (caught.value.node, caught.value.state) == ("src", {"made": [1]})
@@ -159,7 +157,9 @@ def test_what_has_no_items_fails_after_its_source_and_loses_nothing(items: Any, 
 def test_a_key_that_has_no_items_is_named_and_can_be_mended(value: Any, store: Any) -> None:
     """F12: with the next resume."""
     graph = mapping([None]).compile(store=store)
-    with pytest.raises(ExecutionError, match=f"goes over {type(value).__name__}, which has no items"):
+    with pytest.raises(
+        ExecutionError, match=f"is over a value of type {type(value).__name__}, which has no items"
+    ):
         graph.execute({"items": value}, run_id="r")
     with pytest.raises(ExecutionError):
         graph.resume("r")
@@ -168,7 +168,7 @@ def test_a_key_that_has_no_items_is_named_and_can_be_mended(value: Any, store: A
 
 def test_a_key_that_is_not_there_is_named(place: dict[str, Any], via: Via) -> None:
     """F12: rather than taken for none."""
-    with pytest.raises(ExecutionError, match="goes over 'items', which the state doesn't have"):
+    with pytest.raises(ExecutionError, match="is over 'items', which the state doesn't have"):
         via.execute(mapping([None]).compile(**place), {})
 
 
@@ -529,8 +529,8 @@ def test_passing_that_goes_wrong_fails_and_can_be_mended(side: str, how: str, vi
 
     message = {
         "raises": "OSError: no disk",
-        "no dict": f"the {side} of graph 'sub' are a dict, not int",
-        "missing key": f"the {side} of graph 'sub' ask for 'ghost', which the state doesn't have",
+        "no dict": f"the function for the {side} of graph 'sub' returns a dict, not int",
+        "missing key": f"the {side} of graph 'sub' take 'ghost', which the state doesn't have",
     }[how]
     with pytest.raises(ExecutionError, match=message):
         via.execute(
@@ -630,7 +630,7 @@ def test_a_graph_of_a_map_stops_and_goes_on_by_its_path(store: Any, via: Via) ->
         ({"on_error": "ignore"}, "on_error is 'fail' or 'collect'"),
         ({"inputs": {"x": "y"}}, "inputs and outputs are for a graph"),
         ({"over": 5}, "not callable"),
-        ({"over": lambda state, ctx: []}, "a function that takes the state, and nothing else"),
+        ({"over": lambda state, ctx: []}, "the function takes the state, and nothing else"),
         ({"fan_in": "each"}, "'each' can't be a branch and the fan-in"),
         ({"fan_in": "ghost"}, "there is no node 'ghost'"),
     ],
@@ -755,7 +755,7 @@ def test_a_small_pool_is_no_trouble_for_many_branches(via: Via) -> None:
         await asyncio.sleep(0)
 
     graph = mapping([lambda state: {"parts": [1, 2]}, None], policy={"timeout": SOON})
-    graph._draft.ways = [way for way in graph._draft.ways if way.source != "each"]
+    graph._draft.edges = [way for way in graph._draft.edges if way.source != "each"]
     graph.add_node("part", run=wait).add_map("each", "part", "parts", "each2")
     with ThreadPoolExecutor(1) as pool:
         final = via.execute(graph.compile(store=MemoryStore(), executor=pool), {"items": list(range(20))})

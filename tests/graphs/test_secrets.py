@@ -34,7 +34,7 @@ from limpet import (
     pause,
     secret,
 )
-from limpet.graphs.secrets import MASK, forms_of, hidden
+from limpet.graphs.secrets import MASK, mask_text, text_forms
 from limpet.journal.store import RunFilter
 from limpet.observe import LogObserver, ProgressObserver
 from support.checkpoint_stores import InMemoryCheckpointStore
@@ -298,13 +298,13 @@ def test_texts_that_are_too_short_to_be_told_from_words_stay() -> None:
 )
 def test_what_is_looked_for_in_a_text(value: Any, text: str, told: str) -> None:
     """The longest first, so that no end of one is left."""
-    assert hidden(text, forms_of([value])) == told
+    assert mask_text(text, text_forms([value])) == told
 
 
 def test_looking_for_secrets_ends_also_in_values_that_contain_themselves() -> None:
     endless: list[Any] = ["the-secret"]
     endless.append(endless)
-    assert hidden("the-secret", forms_of([endless])) == MASK
+    assert mask_text("the-secret", text_forms([endless])) == MASK
     state = line({"n": Annotated[Any, secret]}, lambda state: None, store=None, preserve=None).execute(
         {"n": 1, "m": endless}
     )

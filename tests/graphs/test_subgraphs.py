@@ -211,8 +211,8 @@ def test_passing_that_goes_wrong_fails_at_the_node_and_can_be_mended(side: str, 
 
     message = {
         "raises": "OSError: no disk",
-        "no dict": f"the {side} of graph 'sub' are a dict, not int",
-        "missing key": f"the {side} of graph 'sub' ask for 'ghost', which the state doesn't have",
+        "no dict": f"the function for the {side} of graph 'sub' returns a dict, not int",
+        "missing key": f"the {side} of graph 'sub' take 'ghost', which the state doesn't have",
         "odd key": "a state key is a str, not int",
     }[how]
     given: Any = {"v": "ghost"} if how == "missing key" else wrong
@@ -332,7 +332,7 @@ def test_sync_and_async_nodes_work_inside(place: dict[str, Any], via: Via) -> No
         return {"n": state["n"] + 1}
 
     sub = line(wait, lambda state: wait(state), lambda state: pytest.fail("ran"))
-    sub._draft.ways = [way for way in sub._draft.ways if way.source != "y"]
+    sub._draft.edges = [way for way in sub._draft.edges if way.source != "y"]
     sub.add_conditional_edges("y", lambda state: state["n"] > 1, {True: END, False: "z"})
     assert via.execute(around(sub).compile(**place), {"n": 0}) == {"n": 2}
 
@@ -529,9 +529,9 @@ def test_an_update_at_a_resume_reaches_the_graph_that_stopped(store: Any, via: V
     ("name", "message"),
     [
         ("review/ghost", "there is no node 'ghost'"),
-        ("before/x", "leads into 'before', which is no node that runs a graph"),
-        ("ghost/x", "leads into 'ghost', which is no node that runs a graph"),
-        ("review/x/y", "leads into 'x', which is no node that runs a graph"),
+        ("before/x", "leads into 'before', which doesn't run a graph"),
+        ("ghost/x", "leads into 'ghost', which doesn't run a graph"),
+        ("review/x/y", "leads into 'x', which doesn't run a graph"),
         ("review/", "there is no node ''"),
     ],
 )
@@ -567,7 +567,7 @@ def test_a_graph_can_not_contain_itself() -> None:
     with pytest.raises(DefinitionError, match="the graph contains itself"):
         one.compile()
     other._draft.nodes.pop("o")
-    other._draft.ways.clear()
+    other._draft.edges.clear()
     other._draft.exits.pop("o")
     assert one.compile().execute({"k": 1}) == {"k": 1}
 

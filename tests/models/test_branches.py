@@ -38,7 +38,8 @@ from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.start import start
 from limpet.errors import ExecutionError, StoreUnavailable
 from limpet.graphs.builder import GraphBuilder
-from limpet.graphs.plan import END, Plan
+from limpet.graphs.edges import END
+from limpet.graphs.plan import Plan
 from limpet.graphs.reducers import append, merge
 from limpet.graphs.retry import Retry
 from limpet.graphs.schema import read_schema

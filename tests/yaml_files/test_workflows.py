@@ -169,7 +169,7 @@ nodes:
     [
         (
             ("depends_on: [fetch]", "depends_on: [fetsh]"),
-            "4:12: task 'text' depends on 'fetsh', which is no task; did",
+            "4:12: task 'text' depends on 'fetsh', which isn't a task; did",
         ),
         (("name: fetch, run", "depends_on: [page], name: fetch, run"), "in a circle"),
         (

@@ -11,10 +11,11 @@ from graphlib import CycleError
 from typing import Any, Final, Literal, NamedTuple
 
 from limpet.errors import DefinitionError
+from limpet.graphs.edges import END, START, Choice, Edge, OutEdge
 from limpet.graphs.parallel import Section
 from limpet.graphs.parameters import Function
-from limpet.graphs.plan import END, START, Choice, Edge, Plan, Way
-from limpet.graphs.workflow.dag import Dag, layers_of
+from limpet.graphs.plan import Plan
+from limpet.graphs.workflow.layers import Dag, layers_of
 
 ShapeKind = Literal["start", "end", "node", "fan_in", "map", "task", "missing"]
 LineKind = Literal["plain", "conditional", "parallel", "optional"]
@@ -70,14 +71,14 @@ def outline_of_plan(plan: Plan, dag: Dag | None = None, prefix: str = "") -> Out
     builder = _OutlineBuilder(plan.name, prefix)
     for name, node in plan.nodes.items():
         inside = None
-        if node.sub is not None:
-            inside = outline_of_plan(node.sub.plan, None, f"{prefix}{name}/")
+        if node.inner is not None:
+            inside = outline_of_plan(node.inner.plan, None, f"{prefix}{name}/")
         builder.add_node(name, inside, _interrupt_note(name, plan.interrupt_before, plan.interrupt_after))
     for node in plan.nodes.values():
-        for way in node.ways:
+        for way in node.edges:
             inside = None
-            if isinstance(way, Section) and way.sub is not None:
-                inside = outline_of_plan(way.sub.plan, None, f"{prefix}{map_id(way)}/")
+            if isinstance(way, Section) and way.inner is not None:
+                inside = outline_of_plan(way.inner.plan, None, f"{prefix}{map_id(way)}/")
             builder.add_way(way, inside)
     return builder.outline([plan.entry], [name for name, node in plan.nodes.items() if node.exit])
 
@@ -93,7 +94,7 @@ def outline_of_graph(graph: Any, prefix: str = "", outer_graphs: tuple[Any, ...]
         tasks = _Tasks(
             {name: spec.to_data() for name, spec in graph._specs.items()},
             graph._graphs,
-            _conditions(graph._codes),
+            _conditions(graph._definitions),
         )
         return _outline_of_tasks(graph.name, tasks, prefix, around)._replace(mistakes=mistakes)
 
@@ -105,8 +106,8 @@ def outline_of_graph(graph: Any, prefix: str = "", outer_graphs: tuple[Any, ...]
     draft = graph._draft
     builder = _OutlineBuilder(graph.name, prefix)
     for name, spec in draft.nodes.items():
-        builder.add_node(name, outline_inside(spec.sub, name), "")
-    for number, way in enumerate(draft.ways):
+        builder.add_node(name, outline_inside(spec.inner, name), "")
+    for number, way in enumerate(draft.edges):
         inside = None
         if number in draft.maps:
             inside = outline_inside(draft.maps[number], map_id(way))
@@ -127,15 +128,15 @@ class _OutlineBuilder:
         self.prefix = prefix
         self.shapes: dict[str, Shape] = {}
         self.lines: dict[tuple[str, str, LineKind], list[str]] = {}
-        self.ways: list[Way] = []
+        self.ways: list[OutEdge] = []
 
     def add_node(self, name: str, inside: Outline | None, note: str) -> None:
         self.shapes[name] = Shape(self.prefix + name, name, "node", note, inside=inside)
 
-    def add_way(self, way: Way, inside: Outline | None) -> None:
+    def add_way(self, way: OutEdge, inside: Outline | None) -> None:
         """Add a way out of a node; `inside` is the graph that a map runs."""
         self.ways.append(way)
-        if isinstance(way, Section) and way.own:
+        if isinstance(way, Section) and way.own_state:
             name = map_id(way)
             self.shapes[name] = Shape(
                 self.prefix + name, str(way.each), "map", _items_note(way), inside=inside
@@ -160,7 +161,7 @@ class _OutlineBuilder:
         self._add_branch_ends(ends)
         return self._finished_outline()
 
-    def _complete_shapes(self, way: Way) -> None:
+    def _complete_shapes(self, way: OutEdge) -> None:
         """Add shapes for missing names, and mark fan-ins, forks, the nodes of maps, and choices without outcomes."""
         for name in (way.source, *way.targets):
             if name not in self.shapes and name != END:
@@ -169,7 +170,7 @@ class _OutlineBuilder:
             self._change(way.source, forks=True)
             if self.shapes[way.fan_in].kind == "node":
                 self._change(way.fan_in, kind="fan_in")
-            if way.each is not None and not way.own and self.shapes[way.each].kind == "node":
+            if way.each is not None and not way.own_state and self.shapes[way.each].kind == "node":
                 self._change(way.each, kind="map", note=_items_note(way))
         if isinstance(way, Choice) and way.outcomes is None and not self.shapes[way.source].note:
             chooser = function_label(way.choose) or "a function"
@@ -207,26 +208,26 @@ class _OutlineBuilder:
                 pending += new
         return reached
 
-    def _ways_by_source(self) -> dict[str, list[Way]]:
-        found: dict[str, list[Way]] = {}
+    def _ways_by_source(self) -> dict[str, list[OutEdge]]:
+        found: dict[str, list[OutEdge]] = {}
         for way in self.ways:
             found.setdefault(way.source, []).append(way)
         return found
 
-    def _add_lines_of(self, source: str, ways: list[Way], ends: list[str]) -> None:
+    def _add_lines_of(self, source: str, ways: list[OutEdge], ends: list[str]) -> None:
         for place, way in enumerate(ways):
             if isinstance(way, Section):
                 self._add_branch_lines(way)
                 continue
             is_first = place == 0
-            kind: LineKind = "plain" if is_first and way.asks is None else "conditional"
+            kind: LineKind = "plain" if is_first and way.decided_by is None else "conditional"
             for route_label, chosen in _routes(way, is_first):
                 label = ", ".join(each for each in (route_label, _delay_text(way.delay)) if each)
                 for target in ends if chosen == END else [chosen]:
                     self._add_line(source, target, label, kind)
 
     def _add_branch_lines(self, section: Section) -> None:
-        if section.own:
+        if section.own_state:
             self._add_line(section.source, map_id(section), "", "parallel")
             self._add_line(map_id(section), section.fan_in)
         for entry in section.entries:
@@ -327,8 +328,8 @@ class _Tasks(NamedTuple):
 
 def _outline_of_workflow_plan(plan: Plan, dag: Dag | None, prefix: str) -> Outline:
     assert plan.layers is not None
-    codes = plan.layers.codes
-    graphs = {name: code.sub.plan for name, code in codes.items() if code.sub is not None}
+    codes = plan.layers.definitions
+    graphs = {name: code.inner.plan for name, code in codes.items() if code.inner is not None}
     tasks = _Tasks(plan.layers.dag if dag is None else dag, graphs, _conditions(codes))
     return _outline_of_tasks(plan.name, tasks, prefix)
 

@@ -11,9 +11,10 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from limpet.drawing.outline import map_id
+from limpet.graphs.edges import END, START
 from limpet.graphs.parallel import Section
-from limpet.graphs.plan import END, PLANNER, START, Plan
-from limpet.graphs.workflow.dag import Dag
+from limpet.graphs.plan import PLANNER, Plan
+from limpet.graphs.workflow.layers import Dag
 from limpet.graphs.workflow.state import TASK_COMPLETED, TASK_SKIPPED
 from limpet.journal.open_section import Key, OpenSection
 from limpet.journal.progress import PATH_KEPT, Progress
@@ -142,13 +143,13 @@ class _Scope(NamedTuple):
             return self._replace(dag=progress.state.get("dag"))
         if section.inside:
             return self.of_graph_in(section.source)
-        if not section.own:
+        if not section.own_state:
             return self
         node = self.plan.nodes.get(section.source)
         way = node.section if node is not None else None
-        if way is None or way.sub is None:
+        if way is None or way.inner is None:
             return None
-        return _Scope(way.sub.plan, f"{self.prefix}{map_id(way)}/")
+        return _Scope(way.inner.plan, f"{self.prefix}{map_id(way)}/")
 
     def of_graph_in(self, name: str) -> _Scope | None:
         """The scope of the graph that a node or task runs, if it runs one."""
@@ -156,10 +157,10 @@ class _Scope(NamedTuple):
             owner: Any = self.plan.nodes.get(name)
         else:
             task = (self.dag or {}).get(name) or {}
-            owner = self.plan.layers.codes.get(task.get("run") or name)
-        if owner is None or owner.sub is None:
+            owner = self.plan.layers.definitions.get(task.get("run") or name)
+        if owner is None or owner.inner is None:
             return None
-        return _Scope(owner.sub.plan, f"{self.prefix}{name}/")
+        return _Scope(owner.inner.plan, f"{self.prefix}{name}/")
 
 
 class _BranchHistory:
@@ -201,12 +202,12 @@ class _BranchHistory:
         if inner is None:
             return
         for child in section.children.values():
-            if section.own:
+            if section.own_state:
                 self.taken.add((inner.prefix + str(child.made_by), inner.prefix + END))
                 self.ended_scopes[inner.prefix] = inner
             else:
                 self.taken.add((scope.prefix + str(child.made_by), shape_id))
-        if section.own and not section.inside:
+        if section.own_state and not section.inside:
             self.taken.add((inner.prefix.removesuffix("/"), shape_id))
 
     def restart_from(self, progress: Progress) -> None:
@@ -301,10 +302,10 @@ class _Marker:
             section = node.section
             if section is None or section.fan_in != visited or node.name not in progress.visits:
                 continue
-            if section.own and section.sub is not None:
+            if section.own_state and section.inner is not None:
                 shape_id = scope.prefix + map_id(section)
                 self._set(shape_id, Mark("done"))
-                self._mark_graph_done(_Scope(section.sub.plan, f"{shape_id}/"))
+                self._mark_graph_done(_Scope(section.inner.plan, f"{shape_id}/"))
             for entry in section.entries:
                 self._mark_branch_done(scope, section, entry)
 
@@ -322,7 +323,7 @@ class _Marker:
             self._set(shape_id, Mark("done", self.visits.get(shape_id, 1)))
             self._mark_graph_done(scope.of_graph_in(entry))
             node = scope.plan.nodes.get(entry)
-            entry = node.follower if node is not None else None
+            entry = node.always_next if node is not None else None
 
     def _mark_section(self, scope: _Scope, progress: Progress, section: OpenSection, status: str) -> None:
         """Mark the branches of an open section, and the shape that stands for all of them."""
@@ -337,7 +338,7 @@ class _Marker:
                 self._mark_part(inner, child, status, origin)
             elif not child.done:
                 self._set(inner.prefix + child.node, _position_mark(child, status))
-            elif way is not None and not way.own:
+            elif way is not None and not way.own_state:
                 self._mark_branch_done(inner, way, way.each or str(key))
         children = list(section.children.values())
         most_urgent = _most_urgent_mark(children, status)
@@ -347,7 +348,7 @@ class _Marker:
                 most_urgent = most_urgent._replace(detail="")
             self._set(scope.prefix + section.source, most_urgent)
         elif way is not None and way.each is not None:
-            shape_id = scope.prefix + (map_id(way) if way.own else way.each)
+            shape_id = scope.prefix + (map_id(way) if way.own_state else way.each)
             done = sum(child.done for child in children)
             self.marks[shape_id] = most_urgent._replace(visits=done, of=len(children), detail="")
 
@@ -392,7 +393,7 @@ class _Marker:
 
 def _origin(scope: _Scope, inner: _Scope, section: OpenSection) -> str:
     """The id of the shape before the branches of a section: the start of their graph, or the node they follow."""
-    if section.own:
+    if section.own_state:
         return inner.prefix + START
     return scope.prefix + section.source
 

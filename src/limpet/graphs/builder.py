@@ -1,4 +1,4 @@
-"""Defining a state graph: nodes, edges and their order, checked as a whole when it is frozen into a plan."""
+"""Defining a state graph: nodes and edges, which are validated as a whole when the graph is frozen into a plan."""
 
 from __future__ import annotations
 
@@ -7,33 +7,24 @@ from typing import Any, Self
 
 from limpet.defaults import MAX_ITERATIONS
 from limpet.errors import DefinitionError
-from limpet.graphs.parallel import COLLECT, FAIL, OnError, Section, SubPlan
-from limpet.graphs.parameters import Function, examine, examine_choice
-from limpet.graphs.plan import (
-    END,
-    START,
-    Choice,
-    Edge,
-    Plan,
-    PlanNode,
-    fingerprint,
-    plan_node,
-    secrets_among,
-)
+from limpet.graphs.edges import END, START, Choice, Edge, OutEdge
+from limpet.graphs.parallel import COLLECT, FAIL, InnerGraph, OnError, Section
+from limpet.graphs.parameters import Function, read_function, read_sync_function
+from limpet.graphs.plan import Plan, PlanNode, all_secret_keys, fingerprint, plan_node
 from limpet.graphs.predicates import Predicate
 from limpet.graphs.retry import Retry, read_delay, read_retry, read_timeout
 from limpet.graphs.schema import read_schema
-from limpet.graphs.validation import Draft, NodeSpec, SubSpec, mistakes_in, no_node
+from limpet.graphs.validation import Draft, InnerGraphSpec, NodeSpec, missing_node, mistakes_in
 
 Passing = Mapping[str, str] | Callable[..., Any] | None
-"""What passes in or out of a graph inside of another: `{new key: old key}`, or a function of the state."""
+"""What passes into or out of a graph inside of another: `{new key: old key}`, or a function of the state."""
 
 
 class GraphBuilder:
-    """The nodes and edges of a state graph, while it is being written.
+    """The nodes and edges of a state graph, while it is being defined.
 
-    Adding never fails for a name that isn't there yet, so the order of the calls is free; `validate()`
-    says everything that is wrong at once.
+    An edge may name a node that is added later, so the order of the calls is free. `validate()` reports all
+    mistakes at once.
     """
 
     def __init__(
@@ -59,15 +50,15 @@ class GraphBuilder:
         inputs: Passing = None,
         outputs: Passing = None,
     ) -> Self:
-        """Add a node that calls `run` with whatever of `state`, `config`, `node`, `graph`, `ctx` it names.
+        """Add a node that calls `run` with those of `state`, `config`, `node`, `graph`, `ctx` that it names.
 
-        `run` returns a dict of updates, or None. A node without one just passes on. `add_node(fn)` names
+        `run` returns a dict of updates, or None. A node without `run` does nothing. `add_node(fn)` names
         the node after the function. `retry` and `timeout` (seconds) are its policy.
 
-        `run` may be another graph, which then runs inside this one, with a state of its own: `inputs` says what it
-        starts with, `{its key: our key}` or a function of our state, and `outputs` what it gives back,
-        `{our key: its key}` or a function of its state. Without them, the keys that both know pass.
-        Raises `DefinitionError` for a name that is taken or a function that asks for something else.
+        `run` may be another graph, which then runs inside this one, with a state of its own: `inputs` is what it
+        starts with, `{its key: our key}` or a function of our state, and `outputs` is what it returns,
+        `{our key: its key}` or a function of its state. Without them, the keys that both graphs know pass.
+        Raises `DefinitionError` for a name that is taken or a function with an unknown parameter.
         """
         if not isinstance(name, str) and callable(name):
             run = name
@@ -75,16 +66,21 @@ class GraphBuilder:
         if not isinstance(name, str) or not name or not name.isprintable() or name in (START, END):
             raise DefinitionError(f"a node's name is a printable str, not START or END: {name!r}", self.name)
         if "/" in name:
-            raise DefinitionError(f"a node's name has no '/', which leads into graphs: {name!r}", self.name)
+            raise DefinitionError(
+                f"a node's name can't contain '/', which separates the nodes of inner graphs: {name!r}",
+                self.name,
+            )
         if name in self._draft.nodes:
             raise DefinitionError(f"there is a node {name!r} already", self.name)
         what = f"node {name!r}"
         timeout = read_timeout(timeout, what)
-        sub = self._sub(what, run, inputs, outputs)
-        if sub is not None and timeout is not None:
+        inner = self._inner_graph(what, run, inputs, outputs)
+        if inner is not None and timeout is not None:
             raise DefinitionError(f"{what} is a graph; give its own nodes the timeout", self.name)
-        function = examine(run, what) if run is not None and sub is None else None  # type: ignore[arg-type]  # checked there
-        self._draft.nodes[name] = NodeSpec(name, function, read_retry(retry), timeout, sub)
+        function = None
+        if run is not None and inner is None:
+            function = read_function(run, what)  # type: ignore[arg-type]  # checked there
+        self._draft.nodes[name] = NodeSpec(name, function, read_retry(retry), timeout, inner)
         return self._changed()
 
     def add_fanin_node(
@@ -95,16 +91,16 @@ class GraphBuilder:
         retry: Retry | int | None = None,
         timeout: float | None = None,
     ) -> Self:
-        """Add a node that comes after parallel branches; it may also take `parallel_results`, one entry a branch."""
+        """Add a node that runs after parallel branches. It may also take `parallel_results`, one entry per branch."""
         return self.add_node(name, run, retry=retry, timeout=timeout)
 
     def add_edge(
         self, source: str, target: str, predicate: Predicate | None = None, *, delay: Any = 0.0
     ) -> Self:
-        """Let `target` follow `source` when `predicate` holds, or always. They are tried in order of addition.
+        """Let `target` follow `source` if `predicate` holds, or always. Edges are tried in the order they were added.
 
-        `add_edge(START, n)` makes n the entry point; `add_edge(n, END)` lets the run end after n. `delay` is how long
-        the way takes, in seconds or as a `timedelta`: `source` is saved, and `target` runs when the time has come.
+        `add_edge(START, n)` makes n the entry point; `add_edge(n, END)` lets the run end after n. With a `delay`, in
+        seconds or as a `timedelta`, `source` is saved and `target` runs after that time.
         """
         delay = read_delay(delay, f"the edge {source!r} → {target!r}")
         if delay and (source == START or target == END):
@@ -114,8 +110,8 @@ class GraphBuilder:
         if target == END and predicate is None:
             return self.set_finish_point(source)
         what = f"the predicate of {source!r} → {target!r}"
-        asked = None if predicate is None else examine_choice(predicate, what)
-        self._draft.ways.append(Edge(source, target, asked, delay))
+        function = None if predicate is None else read_sync_function(predicate, what)
+        self._draft.edges.append(Edge(source, target, function, delay))
         return self._changed()
 
     def add_conditional_edges(
@@ -126,42 +122,39 @@ class GraphBuilder:
         *,
         delay: Any = 0.0,
     ) -> Self:
-        """Let `choose(state)` pick what follows `source`: its result is looked up in `outcomes`.
+        """Let `choose(state)` pick the node after `source`: its result is looked up in `outcomes`.
 
-        Without `outcomes`, or with a list of names, the result is itself the name of the next node. `delay` is how
-        long the way takes, unless it leads to the end.
+        Without `outcomes`, or with a list of names, the result is itself the name of the next node. `delay` is as in
+        `add_edge`; the way to the end has none.
         """
         delay = read_delay(delay, f"the choice after {source!r}")
         if outcomes is not None and not isinstance(outcomes, Mapping):
             outcomes = {name: name for name in outcomes}
-        asked = examine_choice(choose, f"the choice after {source!r}")
-        ways = None if outcomes is None else dict(outcomes)
-        self._draft.ways.append(Choice(source, asked, ways, delay))
+        function = read_sync_function(choose, f"the choice after {source!r}")
+        targets = None if outcomes is None else dict(outcomes)
+        self._draft.edges.append(Choice(source, function, targets, delay))
         return self._changed()
 
     def add_parallel_edge(self, source: str, branch: str, fan_in: str, *, on_error: OnError = FAIL) -> Self:
-        """Let a branch begin at node `branch` when `source` is done, beside those of its other parallel edges.
+        """Let a branch begin at node `branch` when `source` is done, in parallel with its other parallel edges.
 
-        Each branch has a private copy of the state, follows its own edges, and ends where it comes to `fan_in`, to
-        END or to a node that leads nowhere. `fan_in` runs when all have ended, and changes the state by what it makes
-        of their `parallel_results`. `on_error` says what a branch that fails does: "fail" the run, once the
-        others that had begun are done, or "collect" the error for the fan-in to see.
+        Each branch has a private copy of the state, follows its own edges, and ends where it reaches `fan_in`,
+        END or a node without edges. `fan_in` runs when all branches have ended, and returns an update made from their
+        `parallel_results`. `on_error` is what happens if the branch fails: "fail" fails the run, once the
+        branches that had begun are done; "collect" passes the error to the fan-in.
         """
         self._check_on_error(on_error, f"the parallel edge {source!r} → {branch!r}")
-        for place, way in enumerate(self._draft.ways):
-            if (
-                isinstance(way, Section)
-                and way.source == source
-                and way.each is None
-                and way.fan_in == fan_in
-            ):
-                if branch in way.branches:
-                    raise DefinitionError(f"{source!r} has a parallel edge to {branch!r} already", self.name)
-                if way.on_error != on_error:
-                    raise DefinitionError(f"the parallel edges of {source!r} differ in on_error", self.name)
-                self._draft.ways[place] = way._replace(branches=(*way.branches, branch))
-                return self._changed()
-        self._draft.ways.append(Section(source, fan_in, (branch,), on_error=on_error))
+        index = self._parallel_section(source, fan_in)
+        if index is None:
+            self._draft.edges.append(Section(source, fan_in, (branch,), on_error=on_error))
+            return self._changed()
+        section = self._draft.edges[index]
+        assert isinstance(section, Section)
+        if branch in section.branches:
+            raise DefinitionError(f"{source!r} has a parallel edge to {branch!r} already", self.name)
+        if section.on_error != on_error:
+            raise DefinitionError(f"the parallel edges of {source!r} differ in on_error", self.name)
+        self._draft.edges[index] = section._replace(branches=(*section.branches, branch))
         return self._changed()
 
     def add_map(
@@ -179,8 +172,8 @@ class GraphBuilder:
     ) -> Self:
         """Let a branch begin for each item, of the state's key `over` or of `over(state)`, when `source` is done.
 
-        `each` is a node (or a function, which becomes one) that a branch of this graph begins at, with a private copy
-        of the state that has the item under the key `item`; or a graph of its own, with `inputs` and `outputs` as in
+        `each` is a node (or a function, which becomes one) where each branch begins, with a private copy
+        of the state that has the item under the key `item`. Or it is a graph, with `inputs` and `outputs` as in
         `add_node`, of a state that has the item. At most `max_concurrency` branches run at once. `fan_in` and
         `on_error` are as in `add_parallel_edge`; `parallel_results` are in the order of the items.
         """
@@ -190,23 +183,32 @@ class GraphBuilder:
             raise DefinitionError(f"{what}: max_concurrency is a whole number from 1", self.name)
         if not isinstance(item, str) or not item:
             raise DefinitionError(f"{what}: item is the name of a key, not {item!r}", self.name)
-        sub = self._sub(what, each, inputs, outputs)
-        if sub is not None:
-            each = sub.graph.name
+        inner = self._inner_graph(what, each, inputs, outputs)
+        if inner is not None:
+            each = inner.graph.name
         elif not isinstance(each, str) and callable(each):
-            function, each = each, str(getattr(each, "__name__", ""))
-            there = self._draft.nodes.get(each)
-            if there is None or there.function is None or there.function.call is not function:
-                self.add_node(function)
+            each = self._node_of(each)
         if not isinstance(each, str):
             raise DefinitionError(f"{what}: each is a node, a function or a graph, not {each!r}", self.name)
-        asked: str | Function = (
-            over if isinstance(over, str) else self._function_of_state(over, f"what {what} goes over")
+        items: str | Function
+        if isinstance(over, str):
+            items = over
+        else:
+            items = self._function_of_state(over, f"the items of {what}")
+        if inner is not None:
+            self._draft.maps[len(self._draft.edges)] = inner
+        self._draft.edges.append(
+            Section(
+                source,
+                fan_in,
+                each=each,
+                own_state=inner is not None,
+                over=items,
+                item=item,
+                on_error=on_error,
+                max_concurrency=max_concurrency,
+            )
         )
-        way = Section(source, fan_in, (), each, sub is not None, None, asked, item, on_error, max_concurrency)
-        if sub is not None:
-            self._draft.maps[len(self._draft.ways)] = sub
-        self._draft.ways.append(way)
         return self._changed()
 
     def set_entry_point(self, node: str) -> Self:
@@ -223,7 +225,7 @@ class GraphBuilder:
     set_exit_point = set_finish_point
 
     def validate(self) -> None:
-        """Raise a `DefinitionError` that lists every mistake, or return if there is none."""
+        """Raise a `DefinitionError` that lists all mistakes, if there are any."""
         mistakes = mistakes_in(self._draft)
         if mistakes:
             raise DefinitionError(mistakes, self.name)
@@ -231,22 +233,22 @@ class GraphBuilder:
     def freeze(self, interrupt_before: Iterable[str] = (), interrupt_after: Iterable[str] = ()) -> Plan:
         """Validate and return the plan. Raises `DefinitionError`.
 
-        An interrupt inside of a graph that a node runs is named by the way there: `"review/check"`.
+        An interrupt inside of a graph that a node runs is named by its path: `"review/check"`.
         """
         if self._freezing:
             raise DefinitionError("the graph contains itself", self.name)
-        before = stop_names("interrupt_before", interrupt_before)
-        after = stop_names("interrupt_after", interrupt_after)
+        before = interrupt_names("interrupt_before", interrupt_before)
+        after = interrupt_names("interrupt_after", interrupt_after)
         self.validate()
         unknown = [
-            f"{kind}: {self._no_stop(name)}"
+            f"{kind}: {self._why_no_interrupt(name)}"
             for kind, names in (("interrupt_before", before), ("interrupt_after", after))
             for name in names
-            if not self._may_stop(name)
+            if not self._can_interrupt(name)
         ]
         if unknown:
             raise DefinitionError(unknown, self.name)
-        self._warn_of_idle_edges()
+        self._warn_of_unused_edges()
         self._freezing = True
         try:
             nodes = {name: self._frozen_node(name, before, after) for name in self._draft.nodes}
@@ -263,93 +265,127 @@ class GraphBuilder:
             interrupt_after=frozenset(name for name in after if "/" not in name),
             fingerprint=fingerprint("state", entry, nodes, self.schema),
             graph=self,
-            secrets=secrets_among(self.schema.secrets, nodes),
+            secrets=all_secret_keys(self.schema.secrets, nodes),
         )
 
     def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:
-        """The plan of this graph where it runs inside another one, which stops it at these nodes as well."""
+        """The plan of this graph inside of another one, whose interrupts stop it at these nodes."""
         return self.freeze(interrupt_before, interrupt_after)
 
     def _changed(self) -> Self:
         return self
 
     def _frozen_node(self, name: str, before: list[str], after: list[str]) -> PlanNode:
-        def inside(spec: SubSpec, name: str) -> SubPlan:
-            prefix = f"{name}/"
-            stops = (
-                [each.removeprefix(prefix) for each in names if each.startswith(prefix)]
-                for names in (before, after)
-            )
-            return SubPlan(spec.graph._plan_inside(*stops), spec.inputs, spec.outputs)
+        draft = self._draft
+        spec = draft.nodes[name]
+        edges: list[OutEdge] = []
+        for index, edge in enumerate(draft.edges):
+            if edge.source != name:
+                continue
+            if isinstance(edge, Section) and index in draft.maps:
+                edge = edge._replace(inner=_frozen_inner(draft.maps[index], str(edge.each), before, after))
+            edges.append(edge)
+        exits = name in draft.exits or not edges
+        inner = None if spec.inner is None else _frozen_inner(spec.inner, name, before, after)
+        return plan_node(name, spec.function, spec.retry, spec.timeout, edges, exits, inner, draft.nodes)
 
-        draft, spec = self._draft, self._draft.nodes[name]
-        ways = [
-            way._replace(sub=inside(draft.maps[place], str(way.each)))
-            if isinstance(way, Section) and place in draft.maps
-            else way
-            for place, way in enumerate(draft.ways)
-            if way.source == name
-        ]
-        exits = name in draft.exits or not ways
-        sub = None if spec.sub is None else inside(spec.sub, name)
-        return plan_node(name, spec.function, spec.retry, spec.timeout, ways, exits, sub, draft.nodes)
+    def _parallel_section(self, source: str, fan_in: str) -> int | None:
+        """The index of the section that has the parallel edges from `source` to `fan_in`, if any."""
+        for index, edge in enumerate(self._draft.edges):
+            if (
+                isinstance(edge, Section)
+                and edge.each is None
+                and (edge.source, edge.fan_in) == (source, fan_in)
+            ):
+                return index
+        return None
 
-    def _sub(self, what: str, run: Any, inputs: Passing, outputs: Passing) -> SubSpec | None:
-        """What was given as a graph that runs inside this one; None if it isn't a graph."""
+    def _node_of(self, function: Callable[..., Any]) -> str:
+        """The name of the node that calls the function, which is added unless it exists."""
+        name = str(getattr(function, "__name__", ""))
+        existing = self._draft.nodes.get(name)
+        if existing is None or existing.function is None or existing.function.call is not function:
+            self.add_node(function)
+        return name
+
+    def _inner_graph(self, what: str, run: Any, inputs: Passing, outputs: Passing) -> InnerGraphSpec | None:
+        """A graph that was given to run inside this one; None if `run` isn't a graph."""
         if not hasattr(run, "_plan_inside"):
             if inputs is not None or outputs is not None:
                 raise DefinitionError(f"{what}: inputs and outputs are for a graph that it runs", self.name)
             return None
         if "/" in run.name:
             raise DefinitionError(
-                f"{what}: a graph inside of another has no '/' in its name: {run.name!r}", self.name
+                f"{what}: a graph inside of another can't have '/' in its name: {run.name!r}", self.name
             )
-        passing = [
-            given
-            if given is None or isinstance(given, Mapping)
-            else self._function_of_state(given, f"the {side} of {what}")
-            for side, given in (("inputs", inputs), ("outputs", outputs))
-        ]
-        return SubSpec(run, *passing)
+        return InnerGraphSpec(
+            run,
+            self._passing(inputs, f"the inputs of {what}"),
+            self._passing(outputs, f"the outputs of {what}"),
+        )
+
+    def _passing(self, given: Passing, what: str) -> Mapping[str, str] | Function | None:
+        if given is None or isinstance(given, Mapping):
+            return given
+        return self._function_of_state(given, what)
 
     def _function_of_state(self, call: Callable[..., Any], what: str) -> Function:
-        function = examine_choice(call, what)
+        function = read_sync_function(call, what)
         if not function.plain:
-            raise DefinitionError(f"{what}: a function that takes the state, and nothing else", self.name)
+            raise DefinitionError(f"{what}: the function takes the state, and nothing else", self.name)
         return function
 
     def _check_on_error(self, on_error: str, what: str) -> None:
         if on_error not in (FAIL, COLLECT):
             raise DefinitionError(f"{what}: on_error is {FAIL!r} or {COLLECT!r}, not {on_error!r}", self.name)
 
-    def _may_stop(self, name: Any) -> bool:
-        """Whether there is such a node. What is beyond a graph's name is that graph's to say."""
-        inner, deeper, _ = name.partition("/") if isinstance(name, str) else ("", "", "")
-        graphs = {spec.name for spec in self._draft.nodes.values() if spec.sub is not None}
+    def _can_interrupt(self, name: Any) -> bool:
+        """Whether there is such a node. Names inside of an inner graph are validated by that graph."""
+        if not isinstance(name, str) or "/" not in name:
+            return name in self._draft.nodes
+        graph_name, _, _ = name.partition("/")
+        graphs = {spec.name for spec in self._draft.nodes.values() if spec.inner is not None}
         graphs |= {spec.graph.name for spec in self._draft.maps.values()}
-        return inner in graphs if deeper else name in self._draft.nodes
+        return graph_name in graphs
 
-    def _no_stop(self, name: Any) -> str:
+    def _why_no_interrupt(self, name: Any) -> str:
         if isinstance(name, str) and "/" in name:
-            return f"{name!r} leads into {name.partition('/')[0]!r}, which is no node that runs a graph"
-        return no_node(name, self._draft)
+            return f"{name!r} leads into {name.partition('/')[0]!r}, which doesn't run a graph"
+        return missing_node(name, self._draft)
 
-    def _warn_of_idle_edges(self) -> None:
-        """Two edges from a node don't make two nodes run: say so where the second can never be taken."""
+    def _warn_of_unused_edges(self) -> None:
+        """Warn of edges that can never be taken. Users may expect two edges from a node to run two nodes."""
         for name in self._draft.nodes:
-            ways = self._draft.ways_from(name)
-            certain = next((place for place, way in enumerate(ways) if way.unconditional), len(ways))
-            for way in ways[certain + 1 :]:
+            edges = self._draft.edges_from(name)
+            first_certain = len(edges)
+            for index, edge in enumerate(edges):
+                if edge.unconditional:
+                    first_certain = index
+                    break
+            for edge in edges[first_certain + 1 :]:
                 from logging import getLogger
 
                 getLogger("limpet.graph").warning(
                     "graph %s: the edge from %r to %s is never taken, as one added before it always is",
-                    self.name, name, " or ".join(map(repr, way.targets)),
-                )  # fmt: skip
+                    self.name,
+                    name,
+                    " or ".join(map(repr, edge.targets)),
+                )
 
 
-def stop_names(kind: str, given: Iterable[str] | None) -> list[str]:
-    """The nodes of `interrupt_before` or `interrupt_after`, whatever they were given as."""
+def _frozen_inner(spec: InnerGraphSpec, name: str, before: list[str], after: list[str]) -> InnerGraph:
+    """A graph inside of another, with the interrupts that are named by the path `name/…`."""
+    plan = spec.graph._plan_inside(_names_inside(name, before), _names_inside(name, after))
+    return InnerGraph(plan, spec.inputs, spec.outputs)
+
+
+def _names_inside(name: str, paths: list[str]) -> list[str]:
+    prefix = f"{name}/"
+    return [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
+
+
+def interrupt_names(kind: str, given: Iterable[str] | None) -> list[str]:
+    """The nodes of `interrupt_before` or `interrupt_after` as a list. Raises `DefinitionError` for a str."""
     if isinstance(given, str):
         raise DefinitionError(f"{kind} is a list of node names, not one str: write [{given!r}]")
     return list(given or ())

@@ -1,4 +1,4 @@
-"""Settings of a graph as plain data, so that they can come from a file."""
+"""Settings of a graph as plain data, so that a file can have them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _CheckpointFields(NamedTuple):
 class CheckpointConfig(_CheckpointFields):
     """When and where a run is saved.
 
-    `store` is a registered name, a URL or a store object. `interval` 0 is off; N saves after every N-th
+    `store` is a registered name, a URL or a store object. `interval` 0 saves nothing; N saves after every N-th
     completed node. `preserve` keeps the checkpoints of a run that completed.
     """
 

@@ -1,8 +1,8 @@
 """The plan: the frozen, validated form of a graph, which the engine runs.
 
-It knows nothing of how the graph was written down, and nothing in it changes while runs use it. Its
-fingerprint is a digest of the structure alone (names, edges, reducers), not of the functions: a mended
-function doesn't make a different graph, a removed node does.
+A plan doesn't depend on how the graph was defined (Python, YAML), and nothing in it changes while runs use it. Its
+fingerprint is a digest of the structure alone (names, edges, reducers), not of the functions: fixing a
+function doesn't make a different graph, removing a node does.
 """
 
 from __future__ import annotations
@@ -11,122 +11,48 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from limpet.graphs.parallel import Section, SubPlan
+from limpet.graphs.edges import END, Edge, OutEdge
+from limpet.graphs.parallel import InnerGraph, Section
 from limpet.graphs.parameters import Function
-from limpet.graphs.predicates import describe
 from limpet.graphs.retry import Retry
 from limpet.graphs.schema import Schema
-from limpet.journal.progress import DONE
 
 if TYPE_CHECKING:
     from limpet.graphs.workflow.layers import Layers
-    from limpet.graphs.workflow.tasks import Work
-
-START = "__start__"
-END = DONE
+    from limpet.graphs.workflow.tasks import WorkflowTask
 
 PLANNER = "after_layer"
-"""The node that plans the layers of a workflow. Its step is what a checkpoint of one is."""
-
-
-class Edge(NamedTuple):
-    """A possible transition: taken when its predicate holds, or always when it has none."""
-
-    source: str
-    target: str
-    predicate: Function | None = None
-    delay: float = 0.0
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        return (self.target,)
-
-    @property
-    def unconditional(self) -> bool:
-        return self.predicate is None
-
-    @property
-    def asks(self) -> Function | None:
-        return self.predicate
-
-    def leads(self, result: Any, nodes: Mapping[str, Any]) -> str | None:
-        """Where it leads when its predicate said `result`; None if it isn't taken."""
-        return self.target if result else None
-
-    def describe(self) -> list[Any]:
-        label = describe(self.predicate.call) if self.predicate else ""
-        return [self.source, self.target, label]
-
-
-class Choice(NamedTuple):
-    """Several possible transitions, of which a function picks one by its result."""
-
-    source: str
-    choose: Function
-    outcomes: Mapping[Any, str] | None
-    delay: float = 0.0
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        return tuple(self.outcomes.values()) if self.outcomes is not None else ()
-
-    @property
-    def unconditional(self) -> bool:
-        return True
-
-    @property
-    def asks(self) -> Function:
-        return self.choose
-
-    def leads(self, result: Any, nodes: Mapping[str, Any]) -> str:
-        """Where it leads when its function said `result`. Raises `LookupError` if that is nowhere."""
-        if self.outcomes is None:
-            if result != END and result not in nodes:
-                raise LookupError(f"the choice after {self.source!r} was {result!r}, which is no node")
-            return str(result)
-        if result not in self.outcomes:
-            listed = ", ".join(map(repr, self.outcomes))
-            raise LookupError(f"the choice after {self.source!r} was {result!r}, not one of {listed}")
-        return self.outcomes[result]
-
-    def describe(self) -> list[Any]:
-        outcomes = (
-            sorted((str(k), v) for k, v in self.outcomes.items()) if self.outcomes is not None else "any"
-        )
-        return [self.source, outcomes, "choice"]
-
-
-Way = Edge | Choice | Section
-"""What may follow a node."""
+"""The node that plans the layers of a workflow. Each of its steps is a checkpoint of the workflow."""
 
 
 class PlanNode(NamedTuple):
-    """A node, ready to run: its function, its policy, and the ways out in the order they are tried.
+    """A node, ready to run: its function, its policy, and its edges in the order in which they are tried.
 
-    What is worked out ahead: `follower` is the one node that always comes next, where that is so; `tests` are
-    its ways out where all of them are edges with predicates of the state alone; `direct` is its function
-    where that takes the state alone; `delays` are the seconds that ways to certain nodes take, where some do.
-    Otherwise each is None. `sub` is the graph that it runs, if it runs one;
-    `work` is the task of a workflow that it is, if it is one.
+    The next four are computed when the plan is made, so that the loop doesn't have to at every step. Each is None
+    where it doesn't apply. `always_next` is the node that follows in any case. `predicates` are the edges, if all of
+    them have predicates of the state alone: pairs of predicate and target. `direct` is the function, if it takes the
+    state alone. `delays` are the seconds that edges to certain nodes take.
+
+    `inner` is the graph that the node runs, if any; `workflow_task` is the task of a workflow that it is, if any.
     """
 
     name: str
     function: Function | None
     retry: Retry | None
     timeout: float | None
-    ways: tuple[Way, ...]
+    edges: tuple[OutEdge, ...]
     exit: bool
-    follower: str | None
-    tests: tuple[tuple[Callable[[Any], Any], str], ...] | None
+    always_next: str | None
+    predicates: tuple[tuple[Callable[[Any], Any], str], ...] | None
     direct: Callable[[Any], Any] | None
-    sub: SubPlan | None = None
-    work: Work | None = None
+    inner: InnerGraph | None = None
+    workflow_task: WorkflowTask | None = None
     delays: Mapping[str, float] | None = None
 
     @property
     def section(self) -> Section | None:
-        """The section that it may open, if it does."""
-        return next((way for way in self.ways if isinstance(way, Section)), None)
+        """The section that it may open, if any."""
+        return next((edge for edge in self.edges if isinstance(edge, Section)), None)
 
 
 class Plan(NamedTuple):
@@ -148,33 +74,41 @@ class Plan(NamedTuple):
     @property
     def interrupts(self) -> bool:
         """Whether a run may stop at one of its nodes, or of a graph inside of one."""
-        inner = any(sub.plan.interrupts for sub in subs_of(self.nodes))
-        return bool(self.interrupt_before or self.interrupt_after) or inner
+        if self.interrupt_before or self.interrupt_after:
+            return True
+        return any(inner.plan.interrupts for inner in inner_graphs(self.nodes))
 
     @property
     def holds_secrets(self) -> bool:
         """Whether anything in it is marked as secret, the results of tasks included."""
-        codes = self.layers.codes.values() if self.layers is not None else ()
-        inner = any(sub.plan.holds_secrets for sub in subs_of(self.nodes))
-        return bool(self.secrets) or any(code.keeps_secret for code in codes) or inner
+        if self.secrets:
+            return True
+        if self.layers is not None and any(each.keeps_secret for each in self.layers.definitions.values()):
+            return True
+        return any(inner.plan.holds_secrets for inner in inner_graphs(self.nodes))
 
 
-def subs_of(nodes: Mapping[str, PlanNode]) -> list[SubPlan]:
-    """The graphs inside of nodes, and those that sections run."""
-    sections = [node.section for node in nodes.values()]
-    subs = [*(node.sub for node in nodes.values()), *(each.sub for each in sections if each is not None)]
-    return [sub for sub in subs if sub is not None]
+def inner_graphs(nodes: Mapping[str, PlanNode]) -> list[InnerGraph]:
+    """The graphs that nodes and sections run."""
+    found = [node.inner for node in nodes.values()]
+    found += [node.section.inner for node in nodes.values() if node.section is not None]
+    return [inner for inner in found if inner is not None]
 
 
-def secrets_among(own: Iterable[str], nodes: Mapping[str, PlanNode]) -> frozenset[str]:
-    """The secret keys of a graph: its own, those inside of it, and what they pass as under another name."""
-    found = {*own, *(name for sub in subs_of(nodes) for name in sub.plan.secrets)}
-    named = [how for sub in subs_of(nodes) for how in (sub.inputs, sub.outputs) if isinstance(how, Mapping)]
-    pairs = {pair for how in named for pair in how.items()}
+def all_secret_keys(own: Iterable[str], nodes: Mapping[str, PlanNode]) -> frozenset[str]:
+    """The secret keys of a graph: its own, those of graphs inside of it, and the keys that these pass as."""
+    inner = inner_graphs(nodes)
+    found = {*own, *(key for each in inner for key in each.plan.secrets)}
+    pairs: set[tuple[str, str]] = set()
+    for each in inner:
+        for passing in (each.inputs, each.outputs):
+            if isinstance(passing, Mapping):
+                pairs.update(passing.items())
     for node in nodes.values():
         if node.section is not None and isinstance(node.section.over, str):
             pairs.add((node.section.item, node.section.over))
-    while more := {name for pair in pairs if found & {*pair} for name in pair} - found:
+    # A value may pass through several graphs under several names, so repeat until no key is added.
+    while more := {key for pair in pairs if found & {*pair} for key in pair} - found:
         found |= more
     return frozenset(found)
 
@@ -184,60 +118,75 @@ def plan_node(
     function: Function | None,
     retry: Retry | None,
     timeout: float | None,
-    ways: Iterable[Way],
+    edges: Iterable[OutEdge],
     exits: bool,
-    sub: SubPlan | None = None,
+    inner: InnerGraph | None = None,
     nodes: Iterable[str] = (),
 ) -> PlanNode:
-    """Freeze one node, working out ahead what can be."""
-    ordered = tuple(ways)
-    follower = None
-    if not ordered:
-        follower = END if exits else None
-    elif isinstance(ordered[0], Edge) and ordered[0].unconditional:
-        follower = ordered[0].target
-    tests = tuple(
-        (way.predicate.call, way.target)
-        for way in ordered
-        if isinstance(way, Edge) and way.predicate is not None and way.predicate.plain
-    )
-    direct = function.call if function is not None and function.plain else None
+    """Freeze one node, and compute what the loop needs at every step."""
+    ordered = tuple(edges)
+    direct = None
+    if function is not None and function.plain:
+        direct = function.call
     return PlanNode(
         name=name,
         function=function,
         retry=retry,
         timeout=timeout,
-        ways=ordered,
+        edges=ordered,
         exit=exits,
-        follower=follower,
-        tests=tests if len(tests) == len(ordered) else None,
+        always_next=_always_next(ordered, exits),
+        predicates=_plain_predicates(ordered),
         direct=direct,
-        sub=sub,
+        inner=inner,
         delays=_delays(ordered, nodes),
     )
 
 
-def _delays(ways: tuple[Way, ...], nodes: Iterable[str]) -> dict[str, float] | None:
+def _always_next(edges: tuple[OutEdge, ...], exits: bool) -> str | None:
+    if not edges:
+        return END if exits else None
+    if isinstance(edges[0], Edge) and edges[0].unconditional:
+        return edges[0].target
+    return None
+
+
+def _plain_predicates(edges: tuple[OutEdge, ...]) -> tuple[tuple[Callable[[Any], Any], str], ...] | None:
+    found = []
+    for edge in edges:
+        if not isinstance(edge, Edge) or edge.predicate is None or not edge.predicate.plain:
+            return None
+        found.append((edge.predicate.call, edge.target))
+    return tuple(found)
+
+
+def _delays(edges: tuple[OutEdge, ...], nodes: Iterable[str]) -> dict[str, float] | None:
     found: dict[str, float] = {}
-    for way in ways:
-        if not isinstance(way, Section) and way.delay:
-            found |= dict.fromkeys(way.targets or nodes, way.delay)
+    for edge in edges:
+        if not isinstance(edge, Section) and edge.delay:
+            found |= dict.fromkeys(edge.targets or nodes, edge.delay)
     return found or None
 
 
 def fingerprint(kind: str, entry: str, nodes: Mapping[str, PlanNode], schema: Schema) -> str:
-    """A digest of the structure: equal for equal graphs, however and wherever they were written down."""
+    """A digest of the structure: equal for equal graphs, however and wherever they were defined."""
+    names = sorted(nodes)
+    # The keys and the order are part of stored fingerprints: "ways" stays, although the code says edges.
     shape = {
         "kind": kind,
         "entry": entry,
-        "nodes": [
-            [name, *([sub.plan.fingerprint] if (sub := nodes[name].sub) else [])] for name in sorted(nodes)
-        ],
-        "ways": [[way.describe() for way in nodes[name].ways] for name in sorted(nodes)],
+        "nodes": [_described(nodes[name]) for name in names],
+        "ways": [[edge.describe() for edge in nodes[name].edges] for name in names],
         "exits": sorted(name for name, node in nodes.items() if node.exit),
         "reducers": sorted((key, reducer_name(reducer)) for key, reducer in schema.reducers.items()),
     }
     return digest(shape)
+
+
+def _described(node: PlanNode) -> list[str]:
+    if node.inner is None:
+        return [node.name]
+    return [node.name, node.inner.plan.fingerprint]
 
 
 def digest(shape: Any) -> str:
@@ -247,5 +196,5 @@ def digest(shape: Any) -> str:
 
 
 def reducer_name(reducer: Callable[..., Any]) -> str:
-    """What a reducer is called, for fingerprints and pictures."""
+    """The name of a reducer, for fingerprints and pictures."""
     return getattr(reducer, "__name__", type(reducer).__name__)

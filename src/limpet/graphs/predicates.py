@@ -1,6 +1,6 @@
-"""Ready-made predicates for edges, and ways to combine any predicates.
+"""Ready-made predicates for edges, and functions that combine predicates.
 
-Each carries a description of itself, so that a picture or a fingerprint of the graph can name it.
+Each has a description, so that a picture or a fingerprint of the graph can name it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ABSENT = object()
 
 
 def always(state: Mapping[str, Any]) -> bool:
-    """Holds whatever the state is."""
+    """Holds in any state."""
     return True
 
 
@@ -39,17 +39,17 @@ def not_(predicate: Predicate) -> Predicate:
 
 
 def and_(*predicates: Predicate) -> Predicate:
-    """Holds when all of them do; they are asked in order, up to the first that doesn't."""
+    """Holds when all of them do. They are called in order, up to the first that doesn't hold."""
     return _described(lambda state: all(each(state) for each in predicates), f"and_({_listed(predicates)})")
 
 
 def or_(*predicates: Predicate) -> Predicate:
-    """Holds when one of them does; they are asked in order, up to the first that does."""
+    """Holds when one of them does. They are called in order, up to the first that holds."""
     return _described(lambda state: any(each(state) for each in predicates), f"or_({_listed(predicates)})")
 
 
 def describe(predicate: Predicate | None) -> str:
-    """What a predicate says of itself; a function of the user's is just "custom"."""
+    """The description of a predicate; a user's function is just "custom"."""
     if predicate is None or predicate is always:
         return ""
     return getattr(predicate, "description", "custom")

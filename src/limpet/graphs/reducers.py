@@ -1,7 +1,6 @@
-"""Reducers: how an update is combined with the value that is there.
+"""Reducers: how an update is combined with the current value of a key.
 
-Any function `(old, new) -> merged` is one. The two here are also known to the journal, which then stores
-only what they added.
+Any function `(old, new) -> merged` can be a reducer. The journal knows the two here, and stores only what they add.
 """
 
 from __future__ import annotations
@@ -23,5 +22,5 @@ def merge(old: dict[Any, Any], new: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def new_items(new: Any) -> list[Any]:
-    """What `append` adds for this update."""
+    """The items that `append` adds for this update."""
     return new if type(new) is list else [new]

@@ -1,4 +1,4 @@
-"""What is promised of one node: how often it is tried, and for how long."""
+"""The policy of a node: how often it is tried, how long is waited between attempts, and its timeout."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _Fields(NamedTuple):
 
 
 class Retry(_Fields):
-    """Try a node again when it raises.
+    """Retry a node that raises.
 
-    `attempts` counts the first one too, and goes on counting over crashes. The n-th wait is
+    `attempts` includes the first one, and crashes of the process count as attempts. The n-th wait is
     `backoff * factor ** (n - 1)` seconds, at most `max_delay`, and up to the share `jitter` of it shorter
-    or longer. Only the exceptions in `on` are tried again.
+    or longer. Only the exceptions in `on` are retried.
     """
 
     __slots__ = ()
@@ -42,44 +42,43 @@ class Retry(_Fields):
         return self
 
     def _check(self) -> None:
+        mistakes = []
+        if type(self.attempts) is not int or self.attempts < 1:
+            mistakes.append("retry: attempts is a whole number from 1")
+        if self.backoff < 0:
+            mistakes.append("retry: backoff is a number of seconds, not below 0")
+        if self.factor < 1:
+            mistakes.append("retry: factor is a number not below 1")
+        if self.max_delay < 0:
+            mistakes.append("retry: max_delay is a number of seconds, not below 0")
+        if not 0 <= self.jitter <= 1:
+            mistakes.append("retry: jitter is a share from 0 to 1")
         kinds = self.on if isinstance(self.on, tuple) else (self.on,)
-        mistakes = [
-            text
-            for wrong, text in (
-                (type(self.attempts) is not int or self.attempts < 1, "attempts is a whole number from 1"),
-                (self.backoff < 0, "backoff is a number of seconds, not below 0"),
-                (self.factor < 1, "factor is a number not below 1"),
-                (self.max_delay < 0, "max_delay is a number of seconds, not below 0"),
-                (not 0 <= self.jitter <= 1, "jitter is a share from 0 to 1"),
-                (
-                    not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds),
-                    "on is an exception class or a tuple of them",
-                ),
-            )
-            if wrong
-        ]
+        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+            mistakes.append("retry: on is an exception class or a tuple of them")
         if mistakes:
-            raise DefinitionError([f"retry: {text}" for text in mistakes])
+            raise DefinitionError(mistakes)
 
     def applies(self, error: BaseException, attempt: int) -> bool:
-        """Whether the node is tried again after `error` in its `attempt`-th attempt."""
+        """Whether the node is retried after `error` in its `attempt`-th attempt."""
         return attempt < self.attempts and isinstance(error, self.on)
 
     def delay(self, attempt: int, chance: float) -> float:
-        """Seconds to wait after the `attempt`-th attempt; `chance` in [0, 1) moves it within the jitter."""
+        """Seconds to wait after the `attempt`-th attempt; `chance` in [0, 1) varies it within the jitter."""
+        # The exponent is bounded because a large one would overflow a float.
         wait = min(self.max_delay, self.backoff * self.factor ** min(attempt - 1, 64))
         return wait * (1 + self.jitter * (2 * chance - 1))
 
 
 def read_timeout(given: Any, what: str) -> float | None:
-    """A number of seconds, or None. Raises `DefinitionError` that names `what` it is for."""
+    """A timeout as a user gave it: a number of seconds, or None. Raises `DefinitionError`, which names `what`."""
     if given is None or (isinstance(given, (int, float)) and type(given) is not bool and given > 0):
         return given
     raise DefinitionError(f"{what}: timeout is a number of seconds above 0, not {given!r}")
 
 
 def read_delay(given: Any, what: str) -> float:
-    """A number of seconds, given as one or as a `timedelta`. Raises `DefinitionError` that names `what` it is for."""
+    """A delay in seconds, from a number or a `timedelta`. Raises `DefinitionError`, which names `what`."""
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
     if isinstance(seconds, (int, float)) and type(seconds) is not bool and 0 <= seconds < inf:
         return float(seconds)
@@ -87,7 +86,7 @@ def read_delay(given: Any, what: str) -> float:
 
 
 def read_retry(given: Retry | int | None) -> Retry | None:
-    """A `Retry`, from what `add_node(retry=…)` was given: one, a number of attempts, or nothing."""
+    """The `Retry` for `add_node(retry=…)`, which takes a `Retry`, a number of attempts, or None."""
     if given is None or isinstance(given, Retry):
         return given
     if type(given) is int:

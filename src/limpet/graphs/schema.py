@@ -1,8 +1,8 @@
-"""What a graph's state holds: the keys, where each starts, and how each is combined.
+"""The schema of a graph's state: its keys, their starting values and their reducers.
 
 A schema is a dict of types, a TypedDict, a dataclass or a pydantic model. `Annotated[list, append]`, or
 any other `(old, new) -> merged` function in the annotation, gives a key its reducer; `secret` keeps its value
-from being shown. A schema describes; it doesn't fence in: nodes may return keys that it doesn't name.
+from being shown. A schema describes and doesn't restrict: nodes may return keys that it doesn't name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 
 from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.reducers import Reducer
-from limpet.graphs.secrets import forms_of, hidden, secrets_of
+from limpet.graphs.secrets import mask_text, secret_keys_of, text_forms
 from limpet.graphs.state import LiveState
 
 
@@ -25,8 +25,8 @@ class Schema(NamedTuple):
     reducers: Mapping[str, Reducer]
     defaults: Mapping[str, Callable[[], Any]]
     source: Any = None
-    live: type[LiveState] = LiveState
-    """What a run's state is made into while it runs."""
+    live_class: type[LiveState] = LiveState
+    """The class of a run's state while it runs."""
     secrets: frozenset[str] = frozenset()
     """The keys whose values are never shown."""
 
@@ -34,7 +34,7 @@ class Schema(NamedTuple):
         """The first state of a run: the defaults, with `given` over them.
 
         `given` is a mapping, or an instance of the schema's own class. A pydantic schema validates it.
-        Raises `UsageError` when it doesn't fit.
+        Raises `UsageError` if it doesn't fit the schema.
         """
         values = _as_dict(given)
         if _is_model(self.source):
@@ -50,7 +50,7 @@ class Schema(NamedTuple):
 
 
 def read_schema(source: Any) -> Schema:
-    """Read whatever the user described the state with. Raises `DefinitionError` for anything else."""
+    """The schema from a user's description of the state. Raises `DefinitionError` if it isn't one."""
     if source is None:
         return Schema({}, {}, {})
     if isinstance(source, Mapping):
@@ -67,15 +67,16 @@ def read_schema(source: Any) -> Schema:
         )
     reducers = {key: found for key, hint in keys.items() if (found := _reducer(hint)) is not None}
     defaults = _defaults(source, keys, reducers)
-    return Schema(keys, reducers, defaults, source, secrets=secrets_of(keys))
+    return Schema(keys, reducers, defaults, source, secrets=secret_keys_of(keys))
 
 
 def _reducer(hint: Any) -> Reducer | None:
     if get_origin(hint) is not Annotated:
         return None
-    return next(
-        (extra for extra in get_args(hint)[1:] if callable(extra) and not isinstance(extra, type)), None
-    )
+    for extra in get_args(hint)[1:]:
+        if callable(extra) and not isinstance(extra, type):
+            return extra  # type: ignore[no-any-return]  # any function can be a reducer
+    return None
 
 
 def _defaults(source: Any, keys: Mapping[str, Any], reducers: Mapping[str, Reducer]) -> dict[str, Any]:
@@ -90,11 +91,11 @@ def _defaults(source: Any, keys: Mapping[str, Any], reducers: Mapping[str, Reduc
             if field.default_factory is not MISSING:
                 found[field.name] = field.default_factory
             elif field.default is not MISSING:
-                found[field.name] = partial(_same, field.default)
+                found[field.name] = partial(_unchanged, field.default)
     return found
 
 
-def _same(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -116,18 +117,22 @@ def _validated(model: Any, values: dict[str, Any], secrets: frozenset[str]) -> d
         made = model.model_validate(known)
     except ValueError as problem:
         if secrets:
-            told = hidden(_complaints(problem), forms_of(known[key] for key in secrets if key in known))
-            raise UsageError(f"the input doesn't fit {model.__name__}: {told}") from None
+            forms = text_forms(known[key] for key in secrets if key in known)
+            shown = mask_text(_errors_without_values(problem), forms)
+            raise UsageError(f"the input doesn't fit {model.__name__}: {shown}") from None
         raise UsageError(f"the input doesn't fit {model.__name__}: {problem}") from problem
     return {name: getattr(made, name) for name in model.model_fields}
 
 
-def _complaints(problem: Any) -> str:
-    """What pydantic has to say about values, without the values."""
+def _errors_without_values(problem: Any) -> str:
+    """The errors of pydantic without the values that they are about."""
     if not hasattr(problem, "errors"):
         return str(problem)
-    found = problem.errors(include_input=False, include_url=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
+    texts = []
+    for error in problem.errors(include_input=False, include_url=False, include_context=False):
+        place = ".".join(map(str, error["loc"]))
+        texts.append(f"{place}: {error['msg']}")
+    return "; ".join(texts)
 
 
 def _unknown(values: dict[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Secrets: the marker for what is never to be shown, finding it in a schema, and covering it in texts.
+"""Secrets: the marker for values that are never shown, finding secret keys in a schema, and masking values in texts.
 
-A value under a secret key is stored and handed to nodes like any other. It is kept out of what people and programs
-get to see without having asked for it: events, logs, summaries of runs, and the `repr` of states.
+A value under a secret key is stored and passed to nodes like any other. It is kept out of everything that shows
+values without being asked for them: events, logs, summaries of runs, and the `repr` of states.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from limpet.journal.encoding.user_types import TYPES
 MASK: Final = "‹secret›"
 """What is shown instead."""
 
-SHORTEST: Final = 4
-"""A text of fewer characters isn't looked for in other texts: it would be found in half of all words."""
+MIN_MASKED_LENGTH: Final = 4
+"""A shorter secret isn't masked in texts: it would be found within half of all words."""
 
-SHORTEST_LINE: Final = 8
-DEEPEST: Final = 50
-MOST: Final = 10_000
-"""How many parts of secret values are looked for in a text, at most."""
+MIN_MASKED_LINE: Final = 8
+"""A shorter line of a longer secret isn't masked by itself."""
+
+MAX_DEPTH: Final = 50
+MAX_PARTS: Final = 10_000
+"""How many parts of secret values are looked for in a text."""
 
 
 class Secret:
-    """The marker: `Annotated[str, secret]` makes a key secret. It isn't callable, so it is no reducer."""
+    """The marker: `Annotated[str, secret]` makes a key secret. It isn't callable, so it isn't taken for a reducer."""
 
     __slots__ = ()
 
@@ -40,7 +42,7 @@ secret: Final = Secret()
 
 
 class MaskedValue:
-    """Stands for a value in what is shown."""
+    """Stands for a secret value where values are shown."""
 
     __slots__ = ()
 
@@ -48,11 +50,11 @@ class MaskedValue:
         return MASK
 
 
-COVERED: Final = MaskedValue()
+MASKED: Final = MaskedValue()
 
 
 class MaskedDict(dict[str, Any]):
-    """A dict that shows, when it is printed, what is under `names` as a mask. Reading a key gives the value."""
+    """A dict whose `repr` has a mask for the values under `names`. Reading a key gives the value."""
 
     __slots__ = ("_names",)
 
@@ -67,8 +69,8 @@ class MaskedDict(dict[str, Any]):
         return MaskedDict, (dict(self), self._names)
 
 
-def secrets_of(keys: Mapping[str, Any]) -> frozenset[str]:
-    """The keys of a schema that are secret: marked so, anywhere in their type, or of a type that says so itself."""
+def secret_keys_of(keys: Mapping[str, Any]) -> frozenset[str]:
+    """The secret keys of a schema: marked as secret anywhere in their type, or of a type for secrets."""
     return frozenset(key for key, hint in keys.items() if _is_secret(hint))
 
 
@@ -82,52 +84,54 @@ def _is_secret(hint: Any) -> bool:
 
 
 def _make_storable(kind: Any) -> None:
-    """Have pydantic's types for secrets stored: whoever uses one as a state's key can't do without."""
+    """Register pydantic's types for secrets, so that a state with such a key can be stored."""
     if kind.__module__ == "pydantic.types" and TYPES.of_class(kind) is None:
         TYPES.register(kind, to=lambda value: value.get_secret_value(), restore=kind)
 
 
-def masked(value: Any, names: Collection[str], deep: int = 0) -> Any:
-    """A copy to be shown: what plain dicts in it have under one of the names is covered."""
-    if deep > DEEPEST:
-        return COVERED
+def masked(value: Any, names: Collection[str], depth: int = 0) -> Any:
+    """A copy to be shown, in which plain dicts have a mask under the names."""
+    if depth > MAX_DEPTH:
+        return MASKED
     kind = type(value)
     if kind is dict:
         return {
-            key: COVERED if key in names else masked(each, names, deep + 1) for key, each in value.items()
+            key: MASKED if key in names else masked(each, names, depth + 1) for key, each in value.items()
         }
     if kind is list or kind is tuple:
-        return kind(masked(each, names, deep + 1) for each in value)
+        return kind(masked(each, names, depth + 1) for each in value)
     return value
 
 
-def hidden(text: str, forms: Iterable[str]) -> str:
-    """The text with all that it has of these forms covered, the longest first."""
+def mask_text(text: str, forms: Iterable[str]) -> str:
+    """The text with a mask for each of these forms in it. The longest are masked first, so that no rest is left."""
     found = [form for form in forms if form in text]
     for form in sorted(found, key=len, reverse=True):
         text = text.replace(form, MASK)
     return text
 
 
-def forms_of(values: Iterable[Any]) -> set[str]:
-    """What secret values may look like in a text: as they are, as they are printed, and by lines."""
+def text_forms(values: Iterable[Any]) -> set[str]:
+    """The texts that secret values may appear as: the text itself, its `repr`, and its lines."""
     forms: set[str] = set()
     for part in _parts(values):
         if isinstance(part, str):
-            lines = [line for line in part.splitlines() if len(line.strip()) >= SHORTEST_LINE]
+            lines = [line for line in part.splitlines() if len(line.strip()) >= MIN_MASKED_LINE]
             forms.update((part, part.strip(), repr(part)[1:-1], *lines, *map(str.strip, lines)))
         elif isinstance(part, (bytes, bytearray)):
             forms.update((repr(bytes(part))[2:-1], part.decode("utf-8", "replace")))
         elif isinstance(part, int) and abs(part) < 10**4000:
             forms.add(str(part))
-    return {form for form in forms if len(form) >= SHORTEST}
+    return {form for form in forms if len(form) >= MIN_MASKED_LENGTH}
 
 
 def _parts(values: Iterable[Any]) -> Iterator[Any]:
     """The texts, bytes and numbers that values consist of."""
-    waiting, seen = deque(values), 0
-    while waiting and seen < MOST:
-        value, seen = waiting.popleft(), seen + 1
+    waiting = deque(values)
+    seen = 0
+    while waiting and seen < MAX_PARTS:
+        value = waiting.popleft()
+        seen += 1
         if isinstance(value, (str, bytes, bytearray, int)) and not isinstance(value, bool):
             yield value
         elif isinstance(value, Mapping):
@@ -142,26 +146,27 @@ def _parts(values: Iterable[Any]) -> Iterator[Any]:
             waiting.extend(vars(value).values())
 
 
-def values_in(state: Mapping[str, Any], names: Collection[str]) -> Iterator[Any]:
-    """The secret values of a state, or of a config: under the names, and in a workflow's also one level deeper."""
+def secret_values(state: Mapping[str, Any], names: Collection[str]) -> Iterator[Any]:
+    """The secret values of a state or a config: under the names, and for a workflow also one level deeper."""
     yield from (state[name] for name in names if name in state)
     for part in ("inputs", "context"):
         deeper = state.get(part)
         if type(deeper) is dict:
             yield from (deeper[name] for name in names if name in deeper)
     tasks = state.get("tasks")
-    for record in tasks.values() if type(tasks) is dict else ():
-        if type(record) is dict and record.get("secret"):
-            yield record.get("result")
+    if type(tasks) is dict:
+        for record in tasks.values():
+            if type(record) is dict and record.get("secret"):
+                yield record.get("result")
 
 
-def refused_discreetly(error: UnstorableValue, names: Iterable[str]) -> UnstorableValue:
-    """The same refusal, whose path ends at a secret key: what comes after it may tell of the value."""
+def hide_secret_path(error: UnstorableValue, names: Iterable[str]) -> UnstorableValue:
+    """The same error with a path that ends at a secret key: the rest of the path could reveal the value."""
     for name in names:
         shown = name if name.isidentifier() else f'["{name}"]'
         found = re.search(rf"(?:^|\.|(?=\[)){re.escape(shown)}(?=$|[.\[{{])", error.path)
         if found is not None and found.end() < len(error.path):
-            reason = "something in it isn't data of a type that can be stored; as the key is secret, no more is shown"
+            reason = "it holds something that can't be stored; as the key is secret, no more is shown"
             return UnstorableValue(error.path[: found.end()], reason)
     return error
 
@@ -191,7 +196,7 @@ class SecretMasker:
 
     def remember(self, *values: Any) -> None:
         """Mask these values from now on, although no state holds them."""
-        self.remembered |= forms_of(values)
+        self.remembered |= text_forms(values)
 
     def remember_state(self, state: Any) -> None:
         """Mask the secrets of a state that is about to be dropped."""
@@ -200,11 +205,11 @@ class SecretMasker:
         if isinstance(state, dict):
             # `dict.items` doesn't go through a node's state, which would note each key as read.
             state = dict(dict.items(state))
-        self.remember(*values_in(state, self.names))
+        self.remember(*secret_values(state, self.names))
 
     def hide(self, text: str, states: Iterable[Mapping[str, Any]]) -> str:
         """The text with the secrets of these states, and the remembered ones, masked."""
         if self.idle:
             return text
-        values = [value for state in states for value in values_in(state, self.names)]
-        return hidden(text, self.remembered | forms_of(values))
+        values = [value for state in states for value in secret_values(state, self.names)]
+        return mask_text(text, self.remembered | text_forms(values))

@@ -1,9 +1,9 @@
 """`State`: the application's data, and where it came from.
 
 A checkpoint *is* a State: a dict that knows the run it belongs to, the node that produced it and when.
-What a node is handed is a private one (`NodeState`), whose assignments are noted. A `TrackedState` also
-notes which keys were read, so that a change made inside a nested list or dict can be found by looking
-only where the node could have made one.
+A node gets a private one (`NodeState`), which logs assignments. A `TrackedState` also logs which keys
+were read: the engine then looks for changes inside of nested lists and dicts only where the node could have
+made one, so that a large value that the node didn't read costs nothing.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class State(dict[str, Any]):
     __slots__ = ("_at", "_emit", "_saved", "_secrets", "checkpoint_node", "run_id")
 
     _saved: str | None
-    """The id of the checkpoint that it was saved as; unset where nobody asks."""
+    """The id of the checkpoint that it was saved as; unset where it isn't needed."""
     _secrets: frozenset[str]
-    """The keys that are covered when it is printed; unset where there are none."""
+    """The keys whose values are masked in its `repr`; unset if none are secret."""
 
     def __init__(
         self,
@@ -50,8 +50,10 @@ class State(dict[str, Any]):
         self.run_id = run_id or new_id()
         self.checkpoint_node = checkpoint_node
         self._at = time() if timestamp is None else _seconds(timestamp)
-        self._emit: Emit | None = None if observer is None else gather([resolve_observer(observer)], time)
-        self._tell(STATE_CREATE, {"keys": len(self)})
+        self._emit: Emit | None = None
+        if observer is not None:
+            self._emit = gather([resolve_observer(observer)], time)
+        self._report(STATE_CREATE, {"keys": len(self)})
 
     @property
     def timestamp(self) -> datetime:
@@ -62,20 +64,20 @@ class State(dict[str, Any]):
         """A new State with `key` set to `value`."""
         changed = self._copy()
         changed[key] = value
-        self._tell(STATE_SET, {"key": key})
+        self._report(STATE_SET, {"key": key})
         return changed
 
     def merge(self, other: Mapping[str, Any]) -> State:
         """A new State with the keys of `other` put over those of this one."""
         merged = self._copy()
         merged.update(other)
-        self._tell(STATE_MERGE, {"keys": len(other)})
+        self._report(STATE_MERGE, {"keys": len(other)})
         return merged
 
     def clone(self) -> State:
         """A new State with the same keys and values."""
         cloned = self._copy()
-        self._tell(STATE_CLONE, {"keys": len(cloned)})
+        self._report(STATE_CLONE, {"keys": len(cloned)})
         return cloned
 
     def copy(self) -> State:
@@ -91,16 +93,19 @@ class State(dict[str, Any]):
         return _restore, (dict(self), self.run_id, self.checkpoint_node, self._at, *more)
 
     def _shown(self) -> dict[str, Any]:
-        """Its data as it may be printed."""
-        secrets, data = getattr(self, "_secrets", None), dict(self)
+        """Its data with secret values masked."""
+        data = dict(self)
+        secrets = getattr(self, "_secrets", None)
         return masked(data, secrets) if secrets else data
 
     def _copy(self) -> State:
-        """A plain State of the same content and provenance, whatever kind this one is."""
+        """A plain State of the same content and provenance, also of a state of the engine's own classes."""
         made = self._blank()
         dict.update(made, self)
-        made.run_id, made.checkpoint_node = self.run_id, self.checkpoint_node
-        made._at, made._emit = self._at, self._emit
+        made.run_id = self.run_id
+        made.checkpoint_node = self.checkpoint_node
+        made._at = self._at
+        made._emit = self._emit
         if hasattr(self, "_saved"):
             made._saved = self._saved
         if hasattr(self, "_secrets"):
@@ -108,39 +113,41 @@ class State(dict[str, Any]):
         return made
 
     def _blank(self) -> State:
-        """A plain State, or whatever this one is for those outside, with nothing set yet."""
+        """An empty instance of the public class that this state is a kind of."""
         return State.__new__(State)
 
-    def _tell(self, kind: str, data: dict[str, Any]) -> None:
+    def _report(self, kind: str, data: dict[str, Any]) -> None:
         if self._emit is not None:
             self._emit(kind, "state", data)
 
 
 class LiveState(State):
-    """The state of a run as the engine holds it and predicates see it: to be looked at, not to be changed."""
+    """The state of a run as the engine has it and predicates see it. It can be read but not changed."""
 
     __slots__ = ()
 
     @classmethod
-    def alive(cls, data: Mapping[str, Any]) -> LiveState:
-        """One with this data, made as a dict is; where it came from is to be said right after."""
+    def from_data(cls, data: Mapping[str, Any]) -> LiveState:
+        """A live state with this data. The caller sets its provenance: this is cheaper than the constructor."""
         made = cls.__new__(cls)
         dict.update(made, data)
         return made
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise UsageError(
-            "a predicate or choice only looks at the state; a node changes it, by what it returns"
+            "a predicate or choice can't change the state; a node changes it by returning an update"
         )
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     update = pop = popitem = setdefault = clear = _refuse
 
 
-class Notes:
-    """What is noted about the private state of one task: keys written, and keys read that can be altered.
+class AccessLog:
+    """What a node did to its private state: the keys it wrote, and the keys it read whose values can change in place.
 
-    `apart` says that what is read is the task's own to the last detail, also under a reducer.
+    `live` is the state that it was copied from. `written` has True for a key that was set and False for one that was
+    deleted. `watch(key, value)` is called when a key is `touched` for the first time, and returns the value that the
+    node gets. `apart` means that the private state shares no value with the live one, even under a reducer.
     """
 
     __slots__ = ("apart", "live", "reducers", "touched", "watch", "written")
@@ -148,7 +155,9 @@ class Notes:
     def __init__(
         self, live: State, reducers: Mapping[str, Any], watch: Callable[[str, Any], Any] | None = None
     ) -> None:
-        self.live, self.reducers, self.watch = live, reducers, watch
+        self.live = live
+        self.reducers = reducers
+        self.watch = watch
         self.written: dict[str, bool] = {}
         self.touched: set[str] = set()
         self.apart = False
@@ -157,33 +166,34 @@ class Notes:
 class NodeState(State):
     """The private State that a node works on: keys that it assigns or deletes become part of its update.
 
-    Made as a plain copy of the live state, in C, with its notes set right after: it is made at every step.
+    One is made at every step. So it is made as a plain dict is, by a copy in C, and its `access_log` is set
+    right after. Its provenance is that of the live state.
     """
 
-    __slots__ = ("notes",)
+    __slots__ = ("access_log",)
 
-    notes: Notes
-    __init__ = dict.__init__  # as a dict is made, without State's arguments
+    access_log: AccessLog
+    __init__ = dict.__init__
 
-    run_id = property(lambda self: self.notes.live.run_id)
-    checkpoint_node = property(lambda self: self.notes.live.checkpoint_node)
-    _at = property(lambda self: self.notes.live._at)
-    _emit = property(lambda self: self.notes.live._emit)
-    _secrets = property(lambda self: self.notes.live._secrets)
+    run_id = property(lambda self: self.access_log.live.run_id)
+    checkpoint_node = property(lambda self: self.access_log.live.checkpoint_node)
+    _at = property(lambda self: self.access_log.live._at)
+    _emit = property(lambda self: self.access_log.live._emit)
+    _secrets = property(lambda self: self.access_log.live._secrets)
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key in self.notes.reducers:
+        if key in self.access_log.reducers:
             _refuse_assignment(key)
         if type(key) is not str:
             raise UsageError(f"a state key is a str, not {type(key).__name__}: {key!r}")
         dict.__setitem__(self, key, value)
-        self.notes.written[key] = True
+        self.access_log.written[key] = True
 
     def __delitem__(self, key: str) -> None:
-        if key in self.notes.reducers:
+        if key in self.access_log.reducers:
             _refuse_assignment(key)
         dict.__delitem__(self, key)
-        self.notes.written[key] = False
+        self.access_log.written[key] = False
 
     def update(self, *sources: Any, **more: Any) -> None:
         for key, value in dict(*sources, **more).items():
@@ -217,17 +227,17 @@ class NodeState(State):
 
 
 class TrackedState(NodeState):
-    """A NodeState that also notes which changeable values were read, and shields those with a reducer.
+    """A NodeState that also logs which values were read that can change in place, and protects those with a reducer.
 
-    `notes.watch(key, value)` is called once for each such key, before the node gets the value, and says what it
-    gets. A list, dict or set under a reducer is handed out as a copy that is the node's own.
+    `access_log.watch(key, value)` is called once for each such key, before the node gets the value, and returns what
+    it gets. Of a list, dict or set under a reducer, the node gets a copy.
     """
 
     __slots__ = ()
 
     def __getitem__(self, key: str) -> Any:
         value = dict.__getitem__(self, key)
-        if type(value) in IMMUTABLE_TYPES or key in self.notes.touched:
+        if type(value) in IMMUTABLE_TYPES or key in self.access_log.touched:
             return value
         return self._touch(key, value)
 
@@ -243,7 +253,7 @@ class TrackedState(NodeState):
         return ItemsView(self)
 
     def __iter__(self) -> Iterator[str]:
-        """Also what sends `dict(state)` and `{**state}` through `__getitem__`."""
+        """Having this method makes `dict(state)` and `{**state}` go through `__getitem__`."""
         return dict.__iter__(self)
 
     def __or__(self, other: Any) -> Any:
@@ -253,17 +263,17 @@ class TrackedState(NodeState):
         return other | dict(self)
 
     def _touch(self, key: str, value: Any) -> Any:
-        notes = self.notes
-        if key in notes.reducers and not notes.apart:
+        log = self.access_log
+        if key in log.reducers and not log.apart:
             if type(value) in (list, dict, set):
                 value = value.copy()
                 dict.__setitem__(self, key, value)
-        elif key not in notes.written and notes.watch is not None:
-            seen = notes.watch(key, value)
+        elif key not in log.written and log.watch is not None:
+            seen = log.watch(key, value)
             if seen is not value:
                 value = seen
                 dict.__setitem__(self, key, value)
-        notes.touched.add(key)
+        log.touched.add(key)
         return value
 
     def _touch_all(self) -> None:
@@ -271,8 +281,8 @@ class TrackedState(NodeState):
             self[key]
 
 
-class NoState(TrackedState):
-    """What the call of a task has for a state: nothing, and it stays so. All tasks have the same one."""
+class EmptyState(TrackedState):
+    """The state of the call of a task: it is empty and can't be changed, so all tasks share one."""
 
     __slots__ = ()
 
@@ -285,36 +295,42 @@ class NoState(TrackedState):
     update = pop = popitem = setdefault = clear = _refuse
 
 
-NO_STATE: NodeState = NoState()
-NO_STATE.notes = Notes(State(run_id="-"), {})
+EMPTY_STATE: NodeState = EmptyState()
+EMPTY_STATE.access_log = AccessLog(State(run_id="-"), {})
 
 
-def unshared(state: dict[str, Any]) -> dict[str, Any]:
-    """The same data, where no list, dict or set at the top grows with the state's own; what is in them is shared."""
-    grows = (list, dict, set)
-    return {key: value.copy() if type(value) in grows else value for key, value in dict.items(state)}
+def copy_containers(state: dict[str, Any]) -> dict[str, Any]:
+    """The same data with copies of the lists, dicts and sets at the top, which grow in place in the live state."""
+    copied = {}
+    for key, value in dict.items(state):
+        copied[key] = value.copy() if type(value) in (list, dict, set) else value
+    return copied
 
 
-def glance(state: Mapping[str, Any], origin: Any = None, kind: type[TrackedState] = TrackedState) -> State:
-    """The state for a function that is only to look at it: whatever it does to what it reads, it does to a copy.
+def detached_view(
+    state: Mapping[str, Any], origin: Any = None, kind: type[TrackedState] = TrackedState
+) -> State:
+    """The state for a function that only reads it: each value is copied when it is read for the first time.
 
-    It says of itself what `origin` does.
+    So the function can't change the state, and values that it doesn't read cost nothing. `origin` is the state whose
+    provenance it has, by default `state` itself.
     """
-    seen: State = kind(state)
-    made, origin = State.__new__(State), state if origin is None else origin
-    made.run_id, made.checkpoint_node = (
-        getattr(origin, "run_id", ""),
-        getattr(origin, "checkpoint_node", None),
-    )
-    made._at, made._emit = getattr(origin, "_at", 0.0), None
+    if origin is None:
+        origin = state
+    provenance = State.__new__(State)
+    provenance.run_id = getattr(origin, "run_id", "")
+    provenance.checkpoint_node = getattr(origin, "checkpoint_node", None)
+    provenance._at = getattr(origin, "_at", 0.0)
+    provenance._emit = None
     if secrets := getattr(origin, "_secrets", None):
-        made._secrets = secrets
-    seen.notes = Notes(made, {}, lambda key, value: detached_value(value))  # type: ignore[attr-defined]  # it is one
-    return seen
+        provenance._secrets = secrets
+    view: TrackedState = kind(state)
+    view.access_log = AccessLog(provenance, {}, lambda key, value: detached_value(value))
+    return view
 
 
 def new_id() -> str:
-    """A fresh id that nobody can guess: 32 hexadecimal digits."""
+    """A fresh id that can't be guessed: 32 hexadecimal digits."""
     return os.urandom(16).hex()
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a graph as it was written down. All mistakes are found at once."""
+"""Validation of a graph before it is frozen. All mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Hashable, Iterator
 from typing import Any, Final, NamedTuple, Self
 
 from limpet.errors import did_you_mean
+from limpet.graphs.edges import END, START, Choice, OutEdge
 from limpet.graphs.parallel import Section
 from limpet.graphs.parameters import Function
-from limpet.graphs.plan import END, START, Choice, Way
 from limpet.graphs.retry import Retry
 
 
-class SubSpec(NamedTuple):
-    """A graph inside of another one, as it was given: it has `name` and `_plan_inside`."""
+class InnerGraphSpec(NamedTuple):
+    """A graph inside of another, as the user gave it: it has `name` and `_plan_inside`."""
 
     graph: Any
     inputs: Any
@@ -21,59 +21,60 @@ class SubSpec(NamedTuple):
 
 
 class NodeSpec(NamedTuple):
-    """What `add_node` was told."""
+    """The arguments of `add_node`."""
 
     name: str
     function: Function | None
     retry: Retry | None
     timeout: float | None
-    sub: SubSpec | None = None
+    inner: InnerGraphSpec | None = None
 
 
 class Draft:
-    """All that was added to a graph, in order. `maps` has the graphs that maps run, by the place of their way."""
+    """All that was added to a graph, in order. `maps` has the graphs that maps run, by the index of their edge."""
 
-    __slots__ = ("entries", "exits", "maps", "nodes", "ways")
+    __slots__ = ("edges", "entries", "exits", "maps", "nodes")
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeSpec] = {}
-        self.ways: list[Way] = []
-        self.maps: dict[int, SubSpec] = {}
+        self.edges: list[OutEdge] = []
+        self.maps: dict[int, InnerGraphSpec] = {}
         self.entries: list[str] = []
         self.exits: dict[str, None] = {}
 
-    def ways_from(self, name: str) -> list[Way]:
-        """The ways out of a node, in the order they are tried."""
-        return [way for way in self.ways if way.source == name]
+    def edges_from(self, name: str) -> list[OutEdge]:
+        """The edges out of a node, in the order in which they are tried."""
+        return [edge for edge in self.edges if edge.source == name]
 
     @property
     def sections(self) -> list[Section]:
-        return [way for way in self.ways if isinstance(way, Section)]
+        return [edge for edge in self.edges if isinstance(edge, Section)]
 
     @property
     def open_ended(self) -> bool:
-        """Whether some choice may lead anywhere."""
-        return any(isinstance(way, Choice) and way.outcomes is None for way in self.ways)
+        """Whether a choice may lead to any node."""
+        return any(isinstance(edge, Choice) and edge.outcomes is None for edge in self.edges)
 
     def reached(self, starts: list[str], within: str | None = None) -> set[str]:
-        """The nodes that are come to from `starts`; `within` a branch, those before its fan-in.
+        """The nodes that can be reached from `starts`. `within` is the fan-in of a branch, which ends the search.
 
-        From outside of branches, what is inside of them isn't come to: the fan-in follows.
+        Nodes inside of the branches of other sections don't count as reached: their fan-in follows directly.
         """
-        reached, ahead = set(starts), list(starts)
-        while ahead:
-            for way in self.ways_from(ahead.pop()):
-                targets = (way.fan_in,) if isinstance(way, Section) else way.targets
-                fresh = [target for target in targets if target not in reached and target != within]
-                reached.update(fresh)
-                ahead += fresh
+        reached = set(starts)
+        unexplored = list(starts)
+        while unexplored:
+            for edge in self.edges_from(unexplored.pop()):
+                targets = (edge.fan_in,) if isinstance(edge, Section) else edge.targets
+                new = [target for target in targets if target not in reached and target != within]
+                reached.update(new)
+                unexplored += new
         return reached
 
 
 class Mistake(str):
-    """A mistake in words; and for those who know where things were written down, what kind it is and of what.
+    """The description of a mistake, which also has its kind and place, for a loader that knows the lines of a file.
 
-    `node` is the node that it is about, `name` what is named there wrongly.
+    `node` is the node that it is about, `name` the wrong name there.
     """
 
     kind: str
@@ -82,7 +83,9 @@ class Mistake(str):
 
     def __new__(cls, text: str, kind: str, node: str = "", name: str = "") -> Self:
         made = super().__new__(cls, text)
-        made.kind, made.node, made.name = kind, node, name
+        made.kind = kind
+        made.node = node
+        made.name = name
         return made
 
 
@@ -94,30 +97,33 @@ OTHER: Final = "other"
 
 
 def mistakes_in(draft: Draft) -> list[str]:
-    """Everything that is wrong with it, in words: each is a `Mistake`."""
+    """All mistakes in a graph: each is a `Mistake`."""
     checks = (_wrong_names, _wrong_ends, _wrong_sections, _wrong_delays, _unreachable)
     return [mistake for check in checks for mistake in check(draft)]
 
 
-def no_node(name: Hashable, draft: Draft) -> str:
-    """That there is no such node, and which was meant perhaps."""
+def missing_node(name: Hashable, draft: Draft) -> str:
+    """The message for a name that isn't a node's, with a similar name if there is one."""
     return f"there is no node {name!r}" + did_you_mean(name, draft.nodes)
 
 
 def _wrong_names(draft: Draft) -> Iterator[str]:
     for name in draft.entries:
         if name not in draft.nodes:
-            yield Mistake(f"the entry point: {no_node(name, draft)}", NO_NODE, START, name)
+            yield Mistake(f"the entry point: {missing_node(name, draft)}", NO_NODE, START, name)
     for name in draft.exits:
         if name not in draft.nodes:
-            yield Mistake(f"an exit point: {no_node(name, draft)}", NO_NODE, name, END)
-    for way in draft.ways:
-        if way.source not in draft.nodes:
-            yield Mistake(f"an edge from nowhere: {no_node(way.source, draft)}", NO_NODE, way.source)
-        for target in way.targets:
-            if target not in draft.nodes and (target != END or isinstance(way, Section)):
+            yield Mistake(f"an exit point: {missing_node(name, draft)}", NO_NODE, name, END)
+    for edge in draft.edges:
+        if edge.source not in draft.nodes:
+            yield Mistake(f"an edge from nowhere: {missing_node(edge.source, draft)}", NO_NODE, edge.source)
+        for target in edge.targets:
+            if target not in draft.nodes and (target != END or isinstance(edge, Section)):
                 yield Mistake(
-                    f"an edge from {way.source!r}: {no_node(target, draft)}", NO_NODE, way.source, target
+                    f"an edge from {edge.source!r}: {missing_node(target, draft)}",
+                    NO_NODE,
+                    edge.source,
+                    target,
                 )
 
 
@@ -127,15 +133,15 @@ def _wrong_ends(draft: Draft) -> Iterator[str]:
     elif len(draft.entries) > 1:
         several = ", ".join(map(repr, draft.entries))
         yield Mistake(f"several entry points ({several}); a graph has one", OTHER, START, draft.entries[1])
-    if not draft.exits and not draft.open_ended and not any(END in way.targets for way in draft.ways):
+    if not draft.exits and not draft.open_ended and not any(END in edge.targets for edge in draft.edges):
         yield Mistake("no exit point: say where the run may end with set_finish_point(name)", NO_EXIT)
     in_branches = _in_branches(draft) - draft.reached(draft.entries)
     for name in draft.nodes:
-        ways = draft.ways_from(name)
-        if not ways and name not in draft.exits and name not in in_branches:
-            way_out = f"add an edge from it, or set_finish_point({name!r})"
-            yield Mistake(f"node {name!r} leads nowhere: {way_out}", DEAD_END, name)
-        if name in draft.exits and any(way.unconditional for way in ways):
+        edges = draft.edges_from(name)
+        if not edges and name not in draft.exits and name not in in_branches:
+            what_to_do = f"add an edge from it, or set_finish_point({name!r})"
+            yield Mistake(f"node {name!r} leads nowhere: {what_to_do}", DEAD_END, name)
+        if name in draft.exits and any(edge.unconditional for edge in edges):
             always = "but it has an edge that is always taken, so the run would never end there"
             yield Mistake(f"node {name!r} is an exit point, {always}", OTHER, name)
 
@@ -153,7 +159,7 @@ def _wrong_sections(draft: Draft) -> Iterator[str]:
             both = f"{what}: {section.fan_in!r} can't be a branch and the fan-in"
             yield Mistake(both, OTHER, section.source, section.fan_in)
         fan_in = draft.nodes.get(section.fan_in)
-        if fan_in is not None and fan_in.sub is not None:
+        if fan_in is not None and fan_in.inner is not None:
             graph = f"{what}: {section.fan_in!r} runs a graph, which can't be a fan-in"
             yield Mistake(graph, OTHER, section.source, section.fan_in)
         for start in section.entries:
@@ -172,16 +178,16 @@ def _wrong_sections(draft: Draft) -> Iterator[str]:
 def _wrong_delays(draft: Draft) -> Iterator[str]:
     fan_ins = {section.fan_in for section in draft.sections}
     delays: dict[tuple[str, str], float] = {}
-    for way in draft.ways:
-        if isinstance(way, Section):
+    for edge in draft.edges:
+        if isinstance(edge, Section):
             continue
-        for target in way.targets:
-            if way.delay and target in fan_ins:
-                text = f"the edge {way.source!r} → {target!r} ends a branch, so it can't have a delay"
-                yield Mistake(text, OTHER, way.source)
-            if delays.setdefault((way.source, target), way.delay) != way.delay:
+        for target in edge.targets:
+            if edge.delay and target in fan_ins:
+                text = f"the edge {edge.source!r} → {target!r} ends a branch, so it can't have a delay"
+                yield Mistake(text, OTHER, edge.source)
+            if delays.setdefault((edge.source, target), edge.delay) != edge.delay:
                 yield Mistake(
-                    f"two edges {way.source!r} → {target!r} differ in their delay", OTHER, way.source
+                    f"two edges {edge.source!r} → {target!r} differ in their delay", OTHER, edge.source
                 )
 
 

@@ -31,9 +31,9 @@ class OpenSection:
           states, kept              and those of its keys that are as they are outside, where they have a reducer
         source, layer, tasks        a layer of a workflow: its number and its tasks; each starts with an empty state
 
-    `own` means that each branch has a state of its own rather than a copy of the run's. `step` is the step after
-    which the section was opened: together with a branch's name it makes ids that no other branch has. What the
-    tasks of a layer return is folded into the state when all are done; then it is `folded`. `later` are entries
+    `own_state` means that each branch has a state of its own rather than a copy of the run's. `step` is the step
+    after which the section was opened: together with a branch's name it makes ids that no other branch has. What
+    the tasks of a layer return is folded into the state when all are done; then it is `folded`. `later` are entries
     that were merged into the state's dicts from outside meanwhile: they are newer than what the tasks return.
     """
 
@@ -49,7 +49,7 @@ class OpenSection:
         "later",
         "layer",
         "over",
-        "own",
+        "own_state",
         "source",
         "step",
     )
@@ -64,7 +64,7 @@ class OpenSection:
         self.layer: int | None = opening.get("layer")
         self.folded: bool = opening.get("folded", False)
         self.later: list[dict[str, dict[Any, Any]]] = opening.get("later", [])
-        self.own = "states" in opening or self.layer is not None
+        self.own_state = "states" in opening or self.layer is not None
         self.inside: bool = opening.get("inside", False)
         self.kept: list[str] = opening.get("kept", [])
         if self.over is not None:
@@ -90,7 +90,7 @@ class OpenSection:
         if self.layer is not None:
             for task in opening["tasks"]:
                 yield task, task, {}
-        elif self.own:
+        elif self.own_state:
             for key, state in opening["states"]:
                 yield key, str(self.entry), state
         elif self.item is not None:
@@ -110,7 +110,7 @@ class OpenSection:
                 data["folded"] = True
             if self.later:
                 data["later"] = self.later
-        elif self.own:
+        elif self.own_state:
             if self.inside:
                 data["inside"] = True
                 data["kept"] = self.kept

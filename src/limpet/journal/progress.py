@@ -173,7 +173,7 @@ class Progress:
         """Branches begin here, as described by `opening` (see `OpenSection`)."""
         section = OpenSection(opening, self.state, self.step)
         self.section = section
-        base = None if section.own else self.state
+        base = None if section.own_state else self.state
         for key, node, start in section.branch_starts(opening):
             child = Progress(self.run_id, "", "", node, {}, base=base, start=start)
             section.children[key] = child

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from limpet.errors import ActionFailed, UsageError, did_you_mean
+from limpet.graphs.edges import END
 from limpet.graphs.parameters import is_async
-from limpet.graphs.plan import END
 from limpet.yaml_files.actions.registry import Action
 from limpet.yaml_files.build.references import import_reference
 from limpet.yaml_files.document import Value

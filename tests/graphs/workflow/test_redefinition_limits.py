@@ -82,8 +82,8 @@ def test_a_plan_tells_whose_results_nothing_takes_any_more() -> None:
     stopped(paged(store, lambda n: n))
     now = paged(store, lambda n: n, merge="join", on_mismatch="warn")
     plan = now.plan_resume("r")
-    assert plan.notes == ["'p0', 'p1' came before 'merge', which is gone: nothing takes what they come to"]
-    assert "nothing takes what they come to" in str(plan)
+    assert plan.notes == ["'p0', 'p1' came before 'merge', which is gone: no task takes their results"]
+    assert "no task takes their results" in str(plan)
 
 
 def test_a_task_that_is_there_already_may_be_added_again_as_it_is() -> None:
@@ -149,7 +149,7 @@ def test_answers_that_cannot_be_are_refused(given: dict[str, Any], told: str) ->
     [
         ("fetch", r"depends_on=\['fetch'\]"),
         ("fetsh", "did you mean 'fetsch'"),
-        ("xyz", "it may also take ctx"),
+        ("xyz", "available parameters: fetsch, ctx"),
     ],
 )
 def test_a_parameter_that_nobody_provides_is_told_what_may_have_been_meant(parameter: str, told: str) -> None:
@@ -352,7 +352,7 @@ def test_a_condition_only_looks() -> None:
     """D1: what it says or decides would come to nothing."""
     flow = Workflow("f").add_template("t", lambda: 1)
     flow.add_task("a", lambda: 1, condition=lambda ctx: ctx.add_task("x", "t") is None)
-    with pytest.raises(ExecutionError, match="a condition only looks"):
+    with pytest.raises(ExecutionError, match="a condition can't add messages"):
         flow.execute({})
 
 

@@ -10,8 +10,9 @@ from limpet.cli.exit_codes import OK, USAGE
 from limpet.cli.output import Output
 from limpet.cli.project import Graph, GraphOnStore, find_store, load_target
 from limpet.errors import DefinitionError, UsageError
+from limpet.graphs.edges import END
 from limpet.graphs.parallel import Section
-from limpet.graphs.plan import END, PLANNER, Plan, PlanNode
+from limpet.graphs.plan import PLANNER, Plan, PlanNode
 
 FORMATS = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".txt": "text"}
 
@@ -104,7 +105,7 @@ def schema(args: Namespace, output: Output) -> int:
 
 
 def _node_row(plan: Plan, node: PlanNode) -> tuple[str, str, str, str]:
-    following = [_following(way) for way in node.ways]
+    following = [_following(way) for way in node.edges]
     if node.exit:
         following.append("end")
     stops = []
@@ -148,5 +149,5 @@ def _task_rows(plan: Plan) -> list[tuple[Any, ...]]:
 
 
 def _dependencies(node: PlanNode) -> list[str]:
-    spec = getattr(node.work, "spec", None)
+    spec = getattr(node.workflow_task, "spec", None)
     return list(getattr(spec, "depends_on", ())) + [f"{name}?" for name in getattr(spec, "optional", ())]

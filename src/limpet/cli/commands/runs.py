@@ -18,7 +18,7 @@ from limpet.cli.values import read_pairs, utc_time
 from limpet.engine.leases.process_identity import describe_holder, is_dead
 from limpet.engine.operations.run_info import RunInfo
 from limpet.errors import UsageError
-from limpet.graphs.plan import END
+from limpet.graphs.edges import END
 from limpet.graphs.secrets import masked
 from limpet.journal.store import CANCELLED, RUNNING
 from limpet.runs import Runs

@@ -13,7 +13,7 @@ from limpet.engine.loop.commands import Asked, Cancelled, Failed, Sleeping
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.node_context.questions import CallAbandoned, Pause, Sleep
 from limpet.errors import NodeTimeout, UnstorableValue, UsageError
-from limpet.graphs.state import Notes, State, TrackedState
+from limpet.graphs.state import AccessLog, State, TrackedState
 from limpet.journal.encoding.codec import encode
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def call_in_executor(executor: Executor, task: NodeContext, stop: StopRequest) -
         return Failed(UsageError(problem), again=False)
     state_parameter, arguments = _sendable_arguments(task, function)
     state = dict(dict.items(task.state))
-    reducers = list(task.state.notes.reducers)
+    reducers = list(task.state.access_log.reducers)
     try:
         future = executor.submit(call_with_copy, function.call, state, reducers, state_parameter, arguments)
         if not _wait_until_started(future, task, stop):
@@ -124,7 +124,7 @@ def call_in_executor(executor: Executor, task: NodeContext, stop: StopRequest) -
 def _sendable_arguments(task: NodeContext, function: Function) -> tuple[str | None, dict[str, Any]]:
     """The parameter for the state, as `call_with_copy` takes it, and the other arguments, as plain data."""
     parameters = {thing: parameter for parameter, thing in function.takes}
-    if task.plan_node.work is None:
+    if task.plan_node.workflow_task is None:
         others = tuple(each for each in function.takes if each[1] != "state")
         arguments = function._replace(takes=others).arguments(task.offer)
         state_parameter = parameters.get("state", "")
@@ -167,7 +167,7 @@ def call_with_copy(
         return value
 
     state = TrackedState(values)
-    state.notes = notes = Notes(State(), dict.fromkeys(reducers), on_read)
+    state.access_log = notes = AccessLog(State(), dict.fromkeys(reducers), on_read)
     if state_parameter is None:
         returned = function(state)
     elif state_parameter:

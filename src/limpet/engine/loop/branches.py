@@ -106,7 +106,7 @@ class BranchRunner:
         inline = context.limits.call_single_node_inline
         layers = loop.plan.layers
         observed = context.reporting.stream or context.reporting.emit is not None
-        self._may_skip_commit = layers is not None and layers.prompt and not observed
+        self._may_skip_commit = layers is not None and layers.calls_no_user_code and not observed
         self._begin_group(loop, None)
         while True:
             # First let every branch that can continue do so, until it wants something. Only then is anything done:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.engine.loop.commands import Failed
 from limpet.errors import UsageError
-from limpet.graphs.parallel import Section, SubPlan
-from limpet.graphs.plan import END, PLANNER, Choice, Edge, Plan, PlanNode
+from limpet.graphs.edges import END, Choice, Edge
+from limpet.graphs.parallel import InnerGraph, Section
+from limpet.graphs.plan import PLANNER, Plan, PlanNode
 from limpet.journal.encoding.codec import detached_value, encode
 from limpet.journal.open_section import Key
 from limpet.journal.progress import Progress
@@ -35,13 +36,13 @@ def choose_next(loop: NodeLoop, node: PlanNode) -> str | SectionStart | Failed:
     """What comes after a node that completed, or why that can't be chosen."""
     try:
         # The fast path: all edges have predicates of the state alone, and no observer wants to see them evaluated.
-        if node.tests is not None and loop.context.reporting.emit is None:
+        if node.predicates is not None and loop.context.reporting.emit is None:
             state = loop.state
-            for holds, target in node.tests:
+            for holds, target in node.predicates:
                 if holds(state):
                     return target
         else:
-            for way in node.ways:
+            for way in node.edges:
                 if isinstance(way, Section):
                     return _next_layer(loop) if way.layered else _section_start(loop, way)
                 taken = _follow(loop, way)
@@ -56,20 +57,20 @@ def choose_next(loop: NodeLoop, node: PlanNode) -> str | SectionStart | Failed:
     return Failed(LookupError(f"no edge from {node.name!r} holds in this state, and it is no exit point"))
 
 
-def subgraph_start(loop: NodeLoop, node: str, sub: SubPlan) -> SectionStart:
+def subgraph_start(loop: NodeLoop, node: str, sub: InnerGraph) -> SectionStart:
     """How the graph that a node runs is to begin in this state. Raises what the user's functions raise."""
-    work = loop.plan.nodes[node].work
+    work = loop.plan.nodes[node].workflow_task
     outer = loop.scope.outer
     if work is None or outer is None:
-        entered = sub.enter(loop.state)
+        entered = sub.initial_state(loop.state)
     else:
-        entered = sub.enter(work.inputs(outer.state))
+        entered = sub.initial_state(work.graph_inputs(outer.state))
     data = {
         "source": node,
         "inside": True,
         "entry": sub.plan.entry,
         "states": [[node, entered]],
-        "kept": sub.kept(entered, loop.state, loop.plan.schema),
+        "kept": sub.inherited_keys(entered, loop.state, loop.plan.schema),
     }
     return _encoded_start(loop, node, data)
 
@@ -79,20 +80,20 @@ def plan_of_branches(plan: Plan, progress: Progress) -> tuple[Plan, str]:
     section = progress.section
     assert section is not None
     if plan.layers is not None and section.layer is not None:
-        nodes = plan.layers.nodes_in(progress)
+        nodes = plan.layers.open_nodes(progress)
         # Tasks may have been added to this run, or redefined: then it has nodes that the plan doesn't have.
         if nodes is not plan.layers.nodes:
             plan = plan._replace(nodes=nodes)
         return plan, END
     source = plan.nodes[section.source]
-    if section.inside and source.sub is not None:
-        return source.sub.plan, END
+    if section.inside and source.inner is not None:
+        return source.inner.plan, END
     opener = source.section
     if opener is None or section.inside:
         raise LookupError(f"node {section.source!r} doesn't open branches any more")
-    if opener.sub is None:
+    if opener.inner is None:
         return plan, opener.fan_in
-    return opener.sub.plan, END
+    return opener.inner.plan, END
 
 
 def update_for_branch(
@@ -103,21 +104,21 @@ def update_for_branch(
         section = progress.section
         assert section is not None
         source = plan.nodes[section.source]
-        sub = source.sub
+        sub = source.inner
         if not section.inside:
-            sub = None if source.section is None else source.section.sub
+            sub = None if source.section is None else source.section.inner
         plan, _ = plan_of_branches(plan, progress)
         if section.layer is not None:
             update = {}  # a task has no state of its own
         elif sub is not None:
-            update = sub.updated(update)
+            update = sub.inner_update(update)
         progress = section.children[key]
     return plan, update
 
 
 def _follow(loop: NodeLoop, way: Edge | Choice) -> str | None:
     """The node that an edge or a choice leads to in this state, or None if it isn't taken."""
-    asked = way.asks
+    asked = way.decided_by
     if asked is None:
         result: Any = True
     elif asked.plain:
@@ -127,7 +128,7 @@ def _follow(loop: NodeLoop, way: Edge | Choice) -> str | None:
         offered = {"state": loop.state, "config": config, "node": way.source, "graph": loop.plan.graph}
         result = asked.call(**asked.arguments(offered.get))
     try:
-        target = way.leads(result, loop.plan.nodes)
+        target = way.target_for(result, loop.plan.nodes)
     except LookupError as problem:
         if loop.context.reporting.masker.idle:
             raise
@@ -151,11 +152,11 @@ def _section_start(loop: NodeLoop, section: Section) -> SectionStart:
         return _encoded_start(loop, section.fan_in, data)
     items = section.items(loop.state)
     data["each"] = section.each
-    sub = section.sub
+    sub = section.inner
     if sub is not None:
         data["entry"] = sub.plan.entry
         data["states"] = [
-            [number, sub.enter(loop.state, {section.item: item})] for number, item in enumerate(items)
+            [number, sub.initial_state(loop.state, {section.item: item})] for number, item in enumerate(items)
         ]
         return _encoded_start(loop, section.fan_in, data)
     data["entry"] = section.each

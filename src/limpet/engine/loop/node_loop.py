@@ -61,9 +61,10 @@ from limpet.engine.loop.state_changes import Changes, TaskChanges
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.scope import OUTERMOST, BranchPlace, Scope
 from limpet.errors import UnstorableValue
-from limpet.graphs.parallel import COLLECT, SubPlan
-from limpet.graphs.plan import END, Plan, PlanNode
-from limpet.graphs.secrets import refused_discreetly
+from limpet.graphs.edges import END
+from limpet.graphs.parallel import COLLECT, InnerGraph
+from limpet.graphs.plan import Plan, PlanNode
+from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import State
 from limpet.journal.encoding.codec import decode, detached_value
 from limpet.journal.open_section import Key
@@ -188,10 +189,10 @@ class NodeLoop:
                 self._announce(ctx)
                 if stream:
                     yield from reporter.stream(reporter.stream_events.node_starts(reporter, ctx))
-            if node.sub is None:
+            if node.inner is None:
                 outcome = yield ctx
             else:
-                outcome = yield from self._run_subgraph(ctx, node.sub)
+                outcome = yield from self._run_subgraph(ctx, node.inner)
 
             # Collect what it changed, as bytes for the journal. `type() is dict` is what most nodes return.
             delta: bytes | None = None
@@ -205,7 +206,7 @@ class NodeLoop:
                 except Exception as error:
                     outcome = Failed(self._without_secrets(error, outcome), again=False)
             if delta is None:
-                if node.work is not None and type(outcome) in (Failed, LoopStop):
+                if node.workflow_task is not None and type(outcome) in (Failed, LoopStop):
                     forgiven, delta = yield from forgive_failure(self, ctx, outcome)
                 if delta is None:
                     stop = yield from handle_unfinished(self, ctx, outcome)
@@ -225,7 +226,7 @@ class NodeLoop:
             state._at = at = now()
 
             # Choose the next node, unless the run stops after this one. Most nodes always have the same follower.
-            chosen: str | SectionStart | Failed | None = node.follower if follower_known else None
+            chosen: str | SectionStart | Failed | None = node.always_next if follower_known else None
             if chosen is None and name not in after:
                 chosen = self._choose_in_branch(node) if nested else choose_next(self, node)
             target = chosen if type(chosen) is str else _target_of(chosen)
@@ -311,10 +312,10 @@ class NodeLoop:
         """The progress's state as a State that knows its run, the node that made it, and its secrets."""
         p = self.progress
         context = self.context
-        kind = self.plan.schema.live
-        state = p.begin_branch(kind.alive)
+        kind = self.plan.schema.live_class
+        state = p.begin_branch(kind.from_data)
         if not isinstance(state, kind):
-            p.state = state = kind.alive(state)
+            p.state = state = kind.from_data(state)
         state.run_id = p.run_id
         state.checkpoint_node = p.made_by
         state._emit = context.reporting.emit
@@ -373,7 +374,7 @@ class NodeLoop:
             self.results_at_step = (ctx.step, self.scope.joined_results())
         self.reporter.node_starts(ctx)
 
-    def _run_subgraph(self, ctx: NodeContext, sub: SubPlan) -> Generator[Any, Any, Any]:
+    def _run_subgraph(self, ctx: NodeContext, sub: InnerGraph) -> Generator[Any, Any, Any]:
         """The outcome of a node that runs a graph: what that graph changed, or why it isn't done."""
         p = self.progress
         call_unlocked = self.context.journal_lock.call_unlocked
@@ -385,10 +386,10 @@ class NodeLoop:
                 return stop
             assert p.section is not None
             final = p.section.children[ctx.node].branch_state()
-            if ctx.plan_node.work is not None:
+            if ctx.plan_node.workflow_task is not None:
                 ctx._add_inner_decisions(final)
-                return sub.result(final)
-            left = call_unlocked(sub.leave, final, self.state, self.plan.schema)
+                return sub.outputs_of(final)
+            left = call_unlocked(sub.outer_update, final, self.state, self.plan.schema)
             self.changes.replace(p.section.kept)
             return left
         except Exception as error:
@@ -396,7 +397,7 @@ class NodeLoop:
 
     def _collect_in_branch(self, ctx: NodeContext, returned: Any) -> bytes:
         """What a node of a branch changed. Reducers are the user's functions, so they run without the lock."""
-        work = ctx.plan_node.work
+        work = ctx.plan_node.workflow_task
         if work is not None:
             return self.changes.collect(ctx.state, work.update(ctx, returned, self.context.clocks.now()))
         return self.context.journal_lock.call_unlocked(self.changes.collect, ctx.state, returned)
@@ -408,7 +409,7 @@ class NodeLoop:
             return error
         masker.remember_state(returned)
         if isinstance(error, UnstorableValue):
-            return refused_discreetly(error, masker.names)
+            return hide_secret_path(error, masker.names)
         return error
 
     def _choose_in_branch(self, node: PlanNode) -> str | SectionStart | Failed:

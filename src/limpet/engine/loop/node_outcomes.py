@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.engine.loop.commands import Asked, Cancelled, Failed, Sleeping, Wait, WaitTooLong
 from limpet.engine.loop.run_context import SAVE, SLEEPING, LoopStop, stop_for
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.graphs.plan import END, PlanNode
+from limpet.graphs.edges import END
+from limpet.graphs.plan import PlanNode
 from limpet.journal.records import move_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED
 from limpet.journal.waits import ARRIVAL, FAILED_PHASE, NEXT_ATTEMPT, RETRY_BRANCHES
@@ -62,7 +63,7 @@ def forgive_failure(
 
     Returns the failure and the delta that records it, or two Nones where the failure counts as any other.
     """
-    work = ctx.plan_node.work
+    work = ctx.plan_node.workflow_task
     assert work is not None
     if isinstance(outcome, Failed):
         failed = outcome

@@ -11,7 +11,7 @@ from limpet.engine.loop.state_changes import detached
 from limpet.engine.loop.stream_events import StreamEvents, stream_events_for
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.scope import Scope
-from limpet.graphs.state import State, glance, unshared
+from limpet.graphs.state import State, copy_containers, detached_view
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.store import FAILED
 from limpet.journal.writer import error_data, error_line
@@ -122,7 +122,7 @@ class Reporter:
         data = self.progress.state_so_far()
         if data is self.state:
             return self.state
-        state = self.plan.schema.live.alive(data)
+        state = self.plan.schema.live_class.from_data(data)
         state.run_id = self.state.run_id
         state.checkpoint_node = self.state.checkpoint_node
         state._at = self.state._at
@@ -140,4 +140,4 @@ class Reporter:
         # A branch shares most values with the state it was copied from. Those are copied when the reader reads them,
         # so that an event for each of a thousand branches doesn't cost a thousand copies of the whole state.
         changed = {key: detached_value(value) for key, value in self.state.items() if key in p.changed}
-        return glance({**unshared(self.state), **changed}, self.state)
+        return detached_view({**copy_containers(self.state), **changed}, self.state)

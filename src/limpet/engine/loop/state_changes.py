@@ -19,7 +19,7 @@ from typing import Any
 from limpet.errors import UnstorableValue, UsageError
 from limpet.graphs import reducers as known
 from limpet.graphs.reducers import Reducer
-from limpet.graphs.state import NO_STATE, NodeState, Notes, State, TrackedState
+from limpet.graphs.state import EMPTY_STATE, AccessLog, NodeState, State, TrackedState
 from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import IMMUTABLE_TYPES, decode, detached_value, encode
 
@@ -66,10 +66,10 @@ class Changes:
         """The encoded values of keys that nodes have read, as the live state has them."""
         self._new_shadows: dict[str, bytes] = {}
         """The encoded values of keys that the current update changes."""
-        self._notes = Notes(live, reducers, self.watch)
+        self._notes = AccessLog(live, reducers, self.watch)
         # A node may keep its private state after the call, and write to it. Those writes go to notes that are
         # never read.
-        self._unread_notes = Notes(live, reducers)
+        self._unread_notes = AccessLog(live, reducers)
 
     def replace(self, keys: Iterable[str]) -> None:
         """The next update has whole values for these keys, although they have reducers."""
@@ -91,7 +91,7 @@ class Changes:
         """A private copy of the live state for a node; `tracked` if changes in place must be found or undone."""
         # Tracking makes every read a Python call, so a node whose changes in place don't matter gets a plain dict.
         private: NodeState = TrackedState(self._live) if tracked else NodeState(self._live)
-        private.notes = self._notes
+        private.access_log = self._notes
         return private
 
     def watch(self, key: str, value: Any) -> Any:
@@ -114,7 +114,7 @@ class Changes:
         Nothing is changed if it raises: `UnstorableValue`, `UsageError` for what can't be an update, or what a
         reducer raises.
         """
-        notes = private.notes
+        notes = private.access_log
         if type(returned) is dict:
             # Without a store, reducers and assignments, the returned dict is the whole change. Values that the node
             # altered in place are those of the live state itself, unless it works on copies.
@@ -129,7 +129,7 @@ class Changes:
                     self._shadows.clear()
                     self._end_notes(private)
                 else:
-                    private.notes = self._unread_notes  # `_end_notes`, without a call at each step
+                    private.access_log = self._unread_notes  # `_end_notes`, without a call at each step
                 return b""
             update = returned
         else:
@@ -156,7 +156,7 @@ class Changes:
         A thread that was left behind may still alter what the node read. So the live state gets new values for that,
         even where they look unchanged, and the node's private state is emptied.
         """
-        for key in private.notes.touched:
+        for key in private.access_log.touched:
             shadow = self._shadows.get(key)
             if shadow is not None:
                 dict.__setitem__(self._live, key, decode(shadow))
@@ -167,9 +167,9 @@ class Changes:
         """The call is over: the next one gets new notes, and this private state writes to unread ones."""
         if self._notes.touched or self._notes.written:
             isolated = self._notes.apart
-            self._notes = Notes(self._live, self._reducers, self.watch)
+            self._notes = AccessLog(self._live, self._reducers, self.watch)
             self._notes.apart = isolated
-        private.notes = self._unread_notes
+        private.access_log = self._unread_notes
 
     def _collect_returned(self, private: NodeState, update: dict[str, Any]) -> bytes:
         """The common case with a store: nothing was assigned, nothing changeable was read, and no key has a reducer.
@@ -193,7 +193,7 @@ class Changes:
         """What was assigned, returned and altered in place; `whole` values replace where others are reduced."""
         self._new_shadows.clear()
         delta = Delta()
-        notes = private.notes
+        notes = private.access_log
         for key, assigned in notes.written.items():
             if key in update:
                 continue  # what a node returns is newer than what it assigned
@@ -297,7 +297,7 @@ class TaskChanges:
 
     def hand_out(self, tracked: bool) -> NodeState:
         """The state of a task's call: none."""
-        return NO_STATE
+        return EMPTY_STATE
 
     def collect(self, private: NodeState, update: dict[str, Any]) -> bytes:
         """Apply an update, and return it as bytes. Raises `UnstorableValue`."""
@@ -342,7 +342,7 @@ def as_update(returned: Any, private: NodeState) -> dict[str, Any]:
     if is_dataclass(returned) and not isinstance(returned, type):
         return {each.name: getattr(returned, each.name) for each in fields(returned)}
     shown = f": {_short(returned)}"
-    if getattr(private.notes.live, "_secrets", None):
+    if getattr(private.access_log.live, "_secrets", None):
         shown = ""  # it may be, or hold, one of them
     raise UsageError(f"a node returns a dict of updates or None, not {type(returned).__name__}{shown}")
 

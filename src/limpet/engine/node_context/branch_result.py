@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from limpet.graphs.secrets import masked
-from limpet.graphs.state import Notes, State, TrackedState
+from limpet.graphs.state import AccessLog, State, TrackedState
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.encoding.user_types import register_type
 
@@ -46,7 +46,7 @@ class BranchResult(TrackedState):
         origin._emit = None
         if secrets:
             origin._secrets = frozenset(secrets)
-        self.notes = Notes(origin, {}, _copied_on_read)
+        self.access_log = AccessLog(origin, {}, _copied_on_read)
         self.branch = branch
         self.index = index
         self.error = error

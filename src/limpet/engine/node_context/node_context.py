@@ -118,7 +118,7 @@ class NodeContext:
     def offer(self, thing: str) -> Any:
         """One of the things that a function may take, by its name."""
         match thing:
-            case "state" if self.plan_node.work is None:
+            case "state" if self.plan_node.workflow_task is None:
                 return self.state
             case "config":
                 return self.config
@@ -131,8 +131,8 @@ class NodeContext:
             case "parallel_results":
                 return self.scope.results()
             case _:
-                assert self.plan_node.work is not None, f"a node can't take {thing!r}"
-                return self.plan_node.work.offer(self, thing)
+                assert self.plan_node.workflow_task is not None, f"a node can't take {thing!r}"
+                return self.plan_node.workflow_task.argument(self, thing)
 
     def pause(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from limpet.engine.node_context.branch_result import BranchResult
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import SecretMasker
-from limpet.graphs.state import unshared
+from limpet.graphs.state import copy_containers
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.open_section import Key
 from limpet.journal.progress import Progress
@@ -159,16 +159,16 @@ class Scope:
         if section is None or section.inside:
             return []
         opener = self.plan.nodes[section.source].section
-        sub = None if opener is None else opener.sub
+        sub = None if opener is None else opener.inner
         # The fan-in gets copies of the lists and dicts at the top: those of the state may grow once it is done.
-        base = unshared(self.progress.state)
+        base = copy_containers(self.progress.state)
         secrets = self.services.masker.names
         found = []
         for index, (key, child) in enumerate(section.children.items()):
             if sub is None or child.error:
                 data = child.branch_state(base)
             else:
-                data = sub.result(child.state)
+                data = sub.outputs_of(child.state)
             result = BranchResult(
                 data,
                 branch=section.label(key),

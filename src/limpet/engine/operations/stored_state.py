@@ -43,9 +43,9 @@ def progress_of(client: LeaseClient, run_id: str, step: int | None) -> Progress:
 
 def as_state(progress: Progress, plan: Plan | None) -> State:
     """The state of a stored run as users get it: of the graph's own kind, if its plan is given."""
-    kind = LiveState if plan is None else plan.schema.live
+    kind = LiveState if plan is None else plan.schema.live_class
     secrets = secrets_of(progress) if plan is None else plan.secrets
-    live = kind.alive(progress.state_so_far())
+    live = kind.from_data(progress.state_so_far())
     live.run_id = progress.run_id
     live.checkpoint_node = progress.made_by
     live._at = progress.at

@@ -8,7 +8,7 @@ from limpet.engine.operations.stored_state import as_state, checkpoints, progres
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import MASK, masked
-from limpet.graphs.workflow.dag import layers_of
+from limpet.graphs.workflow.layers import layers_of
 from limpet.graphs.workflow.redefinition import completed_layers
 from limpet.graphs.workflow.state import WorkflowState
 from limpet.graphs.workflow.task_report import ANSWER

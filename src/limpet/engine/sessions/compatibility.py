@@ -69,11 +69,12 @@ def _refit_workflows(plan: Plan, progress: Progress) -> bool:
 
     Returns whether any has changed. Raises `WorkflowChanged` for one that may not be resumed like that.
     """
-    from limpet.graphs.workflow.redefinition import refit
+    from limpet.graphs.workflow.redefinition import adopt_current_tasks
 
     # A list, and not `any(…)` over the generator: all of them have to be refitted, not only the first that changed.
     changed = [
-        refit(layers, inner, name, place) for layers, inner, name, place in workflows_in(plan, progress)
+        adopt_current_tasks(layers, inner, name, place)
+        for layers, inner, name, place in workflows_in(plan, progress)
     ]
     return any(changed)
 

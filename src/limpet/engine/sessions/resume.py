@@ -39,7 +39,7 @@ from limpet.errors import (
     UsageError,
 )
 from limpet.graphs.plan import Plan
-from limpet.graphs.secrets import refused_discreetly
+from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import State, new_id
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
@@ -141,7 +141,7 @@ def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> b
     try:
         delta = changes.collect(changes.hand_out(tracked=False), dict(update))
     except UnstorableValue as problem:
-        raise refused_discreetly(problem, plan.secrets) from None
+        raise hide_secret_path(problem, plan.secrets) from None
     progress.change_state(decode(delta))
     return delta
 

@@ -12,7 +12,7 @@ from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import Opening, Session
 from limpet.errors import RunExists, UnstorableValue, UsageError
 from limpet.graphs.plan import Plan
-from limpet.graphs.secrets import refused_discreetly
+from limpet.graphs.secrets import hide_secret_path
 from limpet.journal.encoding.codec import detached_value, encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import Progress
@@ -44,7 +44,7 @@ def start(
         try:
             run = new_run(progress, tags, this_process(), client.ttl, due=0.0)
         except UnstorableValue as problem:
-            raise refused_discreetly(problem, compiled.plan.secrets) from None
+            raise hide_secret_path(problem, compiled.plan.secrets) from None
         lease = client.create(run)
         writer = JournalWriter(run_id, lease.lease.fence, 1)
     emit_start(compiled, run_id)
@@ -78,7 +78,7 @@ def enqueue(
     try:
         run = new_run(progress, tags, holder, client.ttl, due=0.0, priority=priority)
     except UnstorableValue as problem:
-        raise refused_discreetly(problem, compiled.plan.secrets) from None
+        raise hide_secret_path(problem, compiled.plan.secrets) from None
     try:
         if not delay:
             client.store.create(run)

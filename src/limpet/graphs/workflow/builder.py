@@ -1,4 +1,4 @@
-"""Defining a workflow: tasks and what they depend on, checked as a whole when it is frozen into a plan."""
+"""Defining a workflow: tasks and their dependencies, which are validated as a whole when it is frozen into a plan."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from limpet.defaults import MAX_LAYERS
 from limpet.errors import DefinitionError, UsageError, did_you_mean
-from limpet.graphs.parallel import Section, SubPlan
-from limpet.graphs.plan import PLANNER, Plan, digest, plan_node, secrets_among
+from limpet.graphs.parallel import InnerGraph, Section
+from limpet.graphs.plan import PLANNER, Plan, all_secret_keys, digest, plan_node
 from limpet.graphs.retry import Retry, read_retry, read_timeout
 from limpet.graphs.schema import Schema
-from limpet.graphs.workflow.dag import layers_of
-from limpet.graphs.workflow.layers import Layers
+from limpet.graphs.workflow.layers import Layers, layers_of
+from limpet.graphs.workflow.planner import planner_function
 from limpet.graphs.workflow.state import REDUCERS, LiveWorkflowState
-from limpet.graphs.workflow.tasks import TaskCode, TaskSpec, Wants, make_spec, wants
+from limpet.graphs.workflow.tasks import TaskDefinition, TaskSignature, TaskSpec, make_spec, read_signature
 
 OnMismatch = Literal["fail", "warn"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 Dependencies = Iterable[str] | Mapping[str, str]
-"""The tasks that one depends on: their names, or `{parameter: name}` where its function calls them otherwise."""
+"""The tasks that a task depends on: their names, or `{parameter: name}` where its function uses other names."""
 
 
 class WorkflowSchema(Schema):
-    """The schema of a workflow's state. What a run is given are the inputs of its tasks."""
+    """The schema of a workflow's state. The input of a run is a dict of inputs for its tasks."""
 
     __slots__ = ()
 
     def initial(self, given: Any) -> dict[str, Any]:
-        """The first state of a run. Raises `UsageError` when a task asks for an input that isn't given."""
+        """The first state of a run. Raises `UsageError` if an input is missing that a task needs."""
         if given is not None and not isinstance(given, Mapping):
             raise UsageError(f"the inputs of a workflow are a dict, not {type(given).__name__}")
         for key in given or ():
@@ -41,9 +41,9 @@ class WorkflowSchema(Schema):
 
 
 class WorkflowBuilder:
-    """The tasks of a workflow, while it is being written.
+    """The tasks of a workflow, while it is being defined.
 
-    The order of the calls is free, as for a graph; `validate()` says everything that is wrong at once.
+    The order of the calls is free, as for a graph. `validate()` reports all mistakes at once.
     """
 
     def __init__(
@@ -56,11 +56,13 @@ class WorkflowBuilder:
         names = None if isinstance(secrets, str) else list(secrets)
         if names is None or not all(isinstance(each, str) for each in names):
             raise DefinitionError("secrets is a list of names of inputs and context keys", name, "workflow")
-        self.name, self.max_layers, self.secrets = name, max_layers, frozenset(names)
+        self.name = name
+        self.max_layers = max_layers
+        self.secrets = frozenset(names)
         self._specs: dict[str, TaskSpec] = {}
-        self._codes: dict[str, TaskCode] = {}
+        self._definitions: dict[str, TaskDefinition] = {}
         self._graphs: dict[str, Any] = {}
-        self._handler: Wants | None = None
+        self._handler: TaskSignature | None = None
         self._freezing = False
 
     def add_task(
@@ -80,22 +82,23 @@ class WorkflowBuilder:
         """Add a task that calls `run` with the results of the tasks that it depends on, by their names.
 
         `run` may also take `inputs` (or one of them, by its name), `context`, `results` (of all its dependencies),
-        `state`, `config`, `ctx`, and what `arguments` has. `depends_on={parameter: task}` is for a task that is
-        called otherwise in `run`. It may be a graph or another workflow, which starts with all of these; its final
+        `state`, `config`, `ctx`, and the keys of `arguments`. `depends_on={parameter: task}` is for a task that has
+        another name in `run`. `run` may be a graph or another workflow, which starts with all of these; its final
         state, or the results of its tasks, is the result. `add_task(fn)` names the task after the function.
 
-        Of `optional` dependencies, one that failed or was skipped gives None; without any other that it needs, the
-        task is skipped. It is skipped as well where `condition`, which takes what `run` may, doesn't hold. When it
-        has failed for good, `retry` included, the run fails; unless it is `safe_to_fail`: then its record says so.
+        An `optional` dependency that failed or was skipped gives None. If any other dependency failed or was skipped,
+        so is the task. It is also skipped if `condition`, which can take the same parameters as `run`, doesn't hold.
+        If it fails in all attempts, the run fails, unless it is `safe_to_fail`: then its record has the error.
         A `secret` result is never in events, logs or summaries. Raises `DefinitionError`.
         """
         if not isinstance(name, str) and callable(name):
-            run, name = name, str(getattr(name, "__name__", ""))
+            run = name
+            name = str(getattr(run, "__name__", ""))
         try:
-            spec = make_spec(name, self._named(depends_on), self._named(optional), arguments)
+            spec = make_spec(name, self._by_name(depends_on), self._by_name(optional), arguments)
         except DefinitionError as problem:
             raise DefinitionError(problem.mistakes, self.name, "workflow") from None
-        self._add_code(spec.name, run, condition, retry, timeout, safe_to_fail, secret)
+        self._add_definition(spec.name, run, condition, retry, timeout, safe_to_fail, secret)
         self._specs[spec.name] = spec
         return self._changed()
 
@@ -121,10 +124,12 @@ class WorkflowBuilder:
         """`add_task` as a decorator: `@flow.task` or `@flow.task(depends_on=[…])`, which also takes `name`."""
 
         def add(function: F) -> F:
-            self.add_task(options.pop("name", None) or _called(function), function, **options)
+            self.add_task(options.pop("name", None) or _name_of(function), function, **options)
             return function
 
-        return add if run is None else add(run)
+        if run is None:
+            return add
+        return add(run)
 
     def add_template(
         self,
@@ -137,14 +142,12 @@ class WorkflowBuilder:
         safe_to_fail: bool = False,
         secret: bool = False,
     ) -> Self:
-        """Add the code of tasks that don't exist until `ctx.add_task(…, run=name)` adds one, while a run is under
-        way.
-        """
+        """Add code for tasks that runs add later: `ctx.add_task(…, run=name)` adds a task that runs it."""
         try:
             make_spec(name)
         except DefinitionError as problem:
             raise DefinitionError(problem.mistakes, self.name, "workflow") from None
-        self._add_code(name, run, condition, retry, timeout, safe_to_fail, secret)
+        self._add_definition(name, run, condition, retry, timeout, safe_to_fail, secret)
         return self._changed()
 
     @overload
@@ -166,18 +169,20 @@ class WorkflowBuilder:
         """`add_template` as a decorator."""
 
         def add(function: F) -> F:
-            self.add_template(options.pop("name", None) or _called(function), function, **options)
+            self.add_template(options.pop("name", None) or _name_of(function), function, **options)
             return function
 
-        return add if run is None else add(run)
+        if run is None:
+            return add
+        return add(run)
 
     def after_layer(self, handler: F) -> F:
-        """Have `handler` called after each layer, before it is saved: it may decide what is still to be done.
+        """Call `handler` after each layer, before it is saved: it may add or skip tasks of later layers.
 
         It may take `layer` (its number, from 0), `results` (of its tasks, by name), `state`, `context`, `inputs`,
         `config` and `ctx`, may `pause()`, and returns None or a `TaskResult`. Can be used as a decorator.
         """
-        self._handler = wants(handler, "the handler after layers")
+        self._handler = read_signature(handler, "the handler after layers")
         self._changed()
         return handler
 
@@ -185,12 +190,11 @@ class WorkflowBuilder:
     def layers(self) -> list[list[str]]:
         """The names of its tasks, in layers. Raises `DefinitionError`."""
         self.validate()
-        return [
-            list(layer) for layer in layers_of({name: spec.to_data() for name, spec in self._specs.items()})
-        ]
+        dag = {name: spec.to_data() for name, spec in self._specs.items()}
+        return [list(layer) for layer in layers_of(dag)]
 
     def validate(self) -> None:
-        """Raise a `DefinitionError` that lists every mistake, or return if there is none."""
+        """Raise a `DefinitionError` that lists all mistakes, if there are any."""
         mistakes = list(self._mistakes())
         if mistakes:
             raise DefinitionError(mistakes, self.name, "workflow")
@@ -202,44 +206,49 @@ class WorkflowBuilder:
         self.validate()
         self._freezing = True
         try:
-            inside = {name: SubPlan(graph._plan_inside([], [])) for name, graph in self._graphs.items()}
+            inner = {name: InnerGraph(graph._plan_inside([], [])) for name, graph in self._graphs.items()}
         finally:
             self._freezing = False
-        codes = {name: code._replace(sub=inside.get(name)) for name, code in self._codes.items()}
-        layers = Layers(dict(self._specs), codes, self._handler, on_mismatch, self.max_layers)
+        definitions = {
+            name: definition._replace(inner=inner.get(name)) for name, definition in self._definitions.items()
+        }
+        layers = Layers(dict(self._specs), definitions, self._handler, on_mismatch, self.max_layers)
         section = Section(PLANNER, PLANNER, layered=True)
-        planner = plan_node(PLANNER, layers.planner, None, None, [section], False)
-        subs = {name: sub.plan.fingerprint for name, sub in inside.items()}
-        kept = {name for name, spec in self._specs.items() if codes[spec.code].keeps_secret}
-        kept |= {name for sub in inside.values() for name in sub.plan.secrets}
-        templates = sorted((name, *(code.wants[1:4] if code.wants else ())) for name, code in codes.items())
+        planner = plan_node(PLANNER, planner_function(layers), None, None, [section], False)
+        secrets = {name for name, spec in self._specs.items() if definitions[spec.definition].keeps_secret}
+        secrets |= {key for each in inner.values() for key in each.plan.secrets}
         return Plan(
             name=self.name,
             nodes={PLANNER: planner, **layers.nodes},
             entry=PLANNER,
             schema=WorkflowSchema({}, REDUCERS, {}, layers, LiveWorkflowState),
-            max_iterations=self.max_layers + 1,  # it is planned once more than there are layers
+            max_iterations=self.max_layers + 1,  # the planner runs once more than there are layers
             interrupt_before=frozenset(),
             interrupt_after=frozenset(),
-            fingerprint=digest(["workflow", sorted(layers.dag.items()), templates, sorted(subs.items())]),
+            fingerprint=_fingerprint(layers),
             graph=self,
             layers=layers,
-            secrets=secrets_among(self.secrets | kept, layers.nodes),
+            secrets=all_secret_keys(self.secrets | secrets, layers.nodes),
         )
 
     def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:
-        """The plan of this workflow where it runs inside a graph, or another workflow."""
-        if stops := [*interrupt_before, *interrupt_after]:
+        """The plan of this workflow inside of a graph or another workflow."""
+        interrupts = [*interrupt_before, *interrupt_after]
+        if interrupts:
             raise DefinitionError(
-                f"a workflow has no interrupts, so it can't stop at {stops[0]!r}: pause() in the task",
+                f"a workflow has no interrupts, so it can't stop at {interrupts[0]!r}: pause() in the task",
                 self.name,
                 "workflow",
             )
         return self.freeze()
 
-    def _named(self, dependencies: Any) -> Any:
-        """Dependencies by name, also where they were given as the functions of tasks."""
-        names = {id(code.wants.call): name for name, code in self._codes.items() if code.wants is not None}
+    def _by_name(self, dependencies: Any) -> Any:
+        """Dependencies by name, also if they were given as the functions of tasks."""
+        names = {
+            id(definition.signature.call): name
+            for name, definition in self._definitions.items()
+            if definition.signature is not None
+        }
         if isinstance(dependencies, Mapping):
             return {key: names.get(id(each), each) for key, each in dependencies.items()}
         if isinstance(dependencies, (list, tuple)):
@@ -249,7 +258,7 @@ class WorkflowBuilder:
     def _changed(self) -> Self:
         return self
 
-    def _add_code(
+    def _add_definition(
         self,
         name: str,
         run: Any,
@@ -260,45 +269,65 @@ class WorkflowBuilder:
         secret: bool,
     ) -> None:
         what = f"task {name!r}"
-        if name in self._codes:
+        if name in self._definitions:
             raise DefinitionError(f"there is a task {name!r} already", self.name, "workflow")
-        timeout, tried = read_timeout(timeout, what), read_retry(retry)
-        inside = hasattr(run, "_plan_inside")
-        if inside and timeout is not None:
+        timeout = read_timeout(timeout, what)
+        policy = read_retry(retry)
+        is_graph = hasattr(run, "_plan_inside")
+        if is_graph and timeout is not None:
             raise DefinitionError(f"{what} is a graph; give its own nodes the timeout", self.name, "workflow")
-        if condition is not None and (condition := wants(condition, f"the condition of {what}")).is_async:
-            raise DefinitionError(
-                f"the condition of {what} is async; let a task before it find out", self.name
-            )
-        taken = None if inside else wants(run, what)
-        self._codes[name] = TaskCode(
-            name, taken, tried, timeout, bool(safe_to_fail), condition, secret=bool(secret)
+        if condition is not None:
+            condition = read_signature(condition, f"the condition of {what}")
+            if condition.is_async:
+                raise DefinitionError(
+                    f"the condition of {what} is async; let a task before it decide", self.name
+                )
+        signature = None if is_graph else read_signature(run, what)
+        self._definitions[name] = TaskDefinition(
+            name, signature, policy, timeout, bool(safe_to_fail), condition, secret=bool(secret)
         )
-        if inside:
+        if is_graph:
             self._graphs[name] = run
 
     def _mistakes(self) -> Iterable[str]:
         if not self._specs:
             yield "it has no task: add_task(name, run=function)"
         for spec in self._specs.values():
-            for needed in spec.needs:
+            for needed in spec.dependencies:
                 if needed not in self._specs:
                     near = did_you_mean(needed, self._specs)
-                    yield f"task {spec.name!r} depends on {needed!r}, which is no task{near}"
-            code = self._codes[spec.name]
-            try:
-                _ = code.wants and code.wants.bind(spec, f"task {spec.name!r}")
-            except DefinitionError as problem:
-                yield from problem.mistakes
+                    yield f"task {spec.name!r} depends on {needed!r}, which isn't a task{near}"
+            signature = self._definitions[spec.name].signature
+            if signature is not None:
+                try:
+                    signature.bind(spec, f"task {spec.name!r}")
+                except DefinitionError as problem:
+                    yield from problem.mistakes
         known = {
-            name: {"depends_on": [each for each in spec.needs if each in self._specs]}
+            name: {"depends_on": [each for each in spec.dependencies if each in self._specs]}
             for name, spec in self._specs.items()
         }
         try:
             layers_of(known)
         except CycleError as cycle:
-            yield f"tasks depend on each other in a circle: {' → '.join(map(repr, reversed(cycle.args[1])))}"
+            path = " → ".join(map(repr, reversed(cycle.args[1])))
+            yield f"tasks depend on each other in a circle: {path}"
 
 
-def _called(function: Any) -> str:
+def _fingerprint(layers: Layers) -> str:
+    """A digest of the tasks, their parameters and the graphs inside of them. The order here is part of it."""
+    parameters: list[tuple[Any, ...]] = []
+    inner = []
+    for name, definition in layers.definitions.items():
+        signature = definition.signature
+        if signature is None:
+            parameters.append((name,))
+        else:
+            parameters.append((name, signature.required, signature.optional, signature.any_keyword))
+        if definition.inner is not None:
+            inner.append((name, definition.inner.plan.fingerprint))
+    return digest(["workflow", sorted(layers.dag.items()), sorted(parameters), sorted(inner)])
+
+
+def _name_of(function: Any) -> str:
     return str(getattr(function, "__name__", ""))

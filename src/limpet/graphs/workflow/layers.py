@@ -1,254 +1,245 @@
-"""The layers of a workflow: which tasks run next, what is skipped, and how decisions change what is to be done.
+"""The layers of a workflow: its tasks as data, the order that follows from their dependencies, and their nodes.
 
-A workflow is a graph of one node, the planner, and a section that it opens again and again: it plans a layer, the
-layer's tasks run beside each other, and when all are done the planner takes its turn, until nothing is left. So a
+A workflow is a graph of one node, the planner, and a section that the planner opens again and again: it plans a
+layer, the layer's tasks run in parallel, and when all are done the planner runs again, until no task is left. So a
 layer is one step of the run, and a workflow is run, saved and resumed by the loop that runs every graph.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.defaults import MAX_LAYERS
 from limpet.errors import DefinitionError, UsageError, did_you_mean
-from limpet.graphs.parameters import Function
 from limpet.graphs.plan import PlanNode, plan_node
-from limpet.graphs.state import State, glance
-from limpet.graphs.workflow.dag import Dag, all_before, layers_of
-from limpet.graphs.workflow.planner import Ahead, Planning
-from limpet.graphs.workflow.state import (
-    OPEN_TO_UPDATES,
-    TASK_COMPLETED,
-    SeenWorkflowState,
-    TaskResult,
-    WorkflowState,
-)
+from limpet.graphs.state import State, detached_view
+from limpet.graphs.workflow.state import OPEN_TO_UPDATES, WorkflowState, WorkflowStateView
 from limpet.graphs.workflow.task_report import TaskReport
 from limpet.graphs.workflow.tasks import (
-    TaskCode,
+    INPUT,
+    TaskDefinition,
+    TaskSignature,
     TaskSpec,
-    Wants,
-    Work,
+    WorkflowTask,
     make_spec,
-    nobody_has,
-    offered,
     read_spec,
-    result_of,
     same_task,
+    unknown_parameter,
 )
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
 
-HANDLER_OFFERED: Final = ("ctx", "context", "inputs", "results", "state", "config", "layer")
+if TYPE_CHECKING:
+    from limpet.graphs.workflow.planner import PlannedLayers
+
+Dag = Mapping[str, Mapping[str, Any]]
+"""The tasks by name, each with what it depends on: a `TaskSpec` as data."""
+
+HANDLER_PARAMETERS: Final = ("ctx", "context", "inputs", "results", "state", "config", "layer")
 """What the function that is called after each layer may take."""
 
 
+def layers_of(dag: Dag, done: Mapping[str, Any] | Iterable[str] = ()) -> tuple[tuple[str, ...], ...]:
+    """The tasks that aren't done, in layers: each comes after all that it depends on. Raises `CycleError`."""
+    needed = {}
+    for name, data in dag.items():
+        if name not in done:
+            needed[name] = [each for each in dependencies_of(data) if each not in done]
+    order = {name: place for place, name in enumerate(dag)}
+    sorter = TopologicalSorter(needed)
+    sorter.prepare()
+    layers = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready(), key=order.__getitem__)
+        layers.append(tuple(ready))
+        sorter.done(*ready)
+    return tuple(layers)
+
+
+def dependencies_of(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """The tasks that a task depends on, by its data."""
+    return (*data.get("depends_on", ()), *data.get("optional", ()))
+
+
+def all_dependencies(dag: Dag, names: Iterable[str]) -> set[str]:
+    """These tasks, and all that they depend on, directly or not."""
+    found: set[str] = set()
+    unexplored = list(names)
+    while unexplored:
+        name = unexplored.pop()
+        if name not in found:
+            found.add(name)
+            unexplored += dependencies_of(dag.get(name, {}))
+    return found
+
+
 class Layers:
-    """The tasks of a workflow as they are in the code, and the planner of its runs."""
+    """The tasks of a workflow as they are in the code."""
 
     def __init__(
         self,
         specs: Mapping[str, TaskSpec],
-        codes: Mapping[str, TaskCode],
-        handler: Wants | None,
+        definitions: Mapping[str, TaskDefinition],
+        handler: TaskSignature | None,
         on_mismatch: str = "fail",
-        most: int = MAX_LAYERS,
+        max_layers: int = MAX_LAYERS,
     ) -> None:
-        self.specs, self.codes, self.handler, self.on_mismatch = specs, codes, handler, on_mismatch
-        self.most = most
-        """How many layers there may be."""
+        self.specs = specs
+        self.definitions = definitions
+        self.on_mismatch = on_mismatch
+        self.max_layers = max_layers
+        self.handler = None
+        if handler is not None:
+            self.handler = handler.bind(TaskSpec(""), "the handler after layers", HANDLER_PARAMETERS)
         self.dag: Dag = {name: spec.to_data() for name, spec in specs.items()}
-        self._stored_dag = encode(self.dag, "arguments")
+        self._encoded_dag = encode(self.dag, "arguments")
         self.nodes = {name: self.node(spec) for name, spec in specs.items()}
-        self.first = layers_of(self.dag)
-        self._wanted = [(spec, name) for spec in specs.values() for name in self._asked(spec)]
-        self._handled = handler and handler.bind(TaskSpec(""), "the handler after layers", HANDLER_OFFERED)
-        conditional = any(code.condition is not None for code in codes.values())
-        self.prompt = handler is None and not conditional
-        """Whether the planner calls nobody's code but ours, so that it takes no time."""
-
-    @property
-    def planner(self) -> Function:
-        """The planner, as a function of its call. It is called without a thread where it calls nobody else's code."""
-        is_async = self.prompt or (self.handler is not None and self.handler.is_async)
-        return Function(self.plan_layer, (("ctx", "ctx"),), False, is_async)
+        self.all = layers_of(self.dag)
+        """The layers of a run that changes nothing about its tasks."""
+        self._required = [(spec, name) for spec in specs.values() for name in self._required_inputs(spec)]
+        conditional = any(each.condition is not None for each in definitions.values())
+        self.calls_no_user_code = handler is None and not conditional
+        """Whether the planner calls neither a handler nor conditions, so that it returns at once."""
 
     def initial(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The state that a run starts with. Raises `UsageError` for an input that a task asks for and isn't there."""
-        for spec, name in self._wanted:
+        """The state that a run starts with. Raises `UsageError` for a missing input."""
+        for spec, name in self._required:
             if name not in inputs:
-                raise UsageError(nobody_has(spec, name, inputs, self.dag))
-        start: dict[str, Any] = {
+                raise UsageError(unknown_parameter(spec, name, inputs, self.dag))
+        return {
             "inputs": dict(inputs),
             "messages": [],
             "tasks": {},
             "decisions": [],
             "context": {},
+            "dag": decode(self._encoded_dag),  # a copy: tasks may be added to it
         }
-        return {**start, "dag": decode(self._stored_dag)}
 
     def results(self, final: Mapping[str, Any]) -> dict[str, Any]:
-        """What a run came to, for a graph around it: the results of its tasks, by name."""
+        """The results of a run's tasks by name, from its final state."""
         return WorkflowState(final).results
 
-    def seen(self, final: Mapping[str, Any]) -> State:
-        """The same for a function that says what passes out: all of the state, to be looked at."""
-        return glance(final, kind=SeenWorkflowState)
+    def view(self, final: Mapping[str, Any]) -> State:
+        """A final state for a user's function that reads it."""
+        return detached_view(final, kind=WorkflowStateView)
 
     def node(self, spec: TaskSpec) -> PlanNode:
         """The node that runs a task. Raises `DefinitionError` for arguments that its function doesn't take."""
-        code = self.codes[spec.code]
-        function = code.wants and code.wants.bind(spec, f"task {spec.name!r}")
-        made = plan_node(spec.name, function, code.retry, code.timeout, (), True, code.sub)
-        return made._replace(work=Work(spec, code.safe_to_fail, code.keeps_secret))
+        definition = self.definitions[spec.definition]
+        function = None
+        if definition.signature is not None:
+            function = definition.signature.bind(spec, f"task {spec.name!r}")
+        node = plan_node(
+            spec.name, function, definition.retry, definition.timeout, (), True, definition.inner
+        )
+        task = WorkflowTask(spec, definition.safe_to_fail, definition.keeps_secret)
+        return node._replace(workflow_task=task)
 
-    def nodes_in(self, progress: Progress) -> Mapping[str, PlanNode]:
-        """The nodes of the layer that is open: those of the code, and those of tasks that were added or changed."""
-        dag, section = progress.state["dag"], progress.section
+    def open_nodes(self, progress: Progress) -> Mapping[str, PlanNode]:
+        """The nodes of the open layer: those of the code, and those of tasks that the run has added or changed."""
+        dag = progress.state["dag"]
+        section = progress.section
         assert section is not None
-        names = [str(key) for key, child in section.children.items() if not child.done]
-        other = [name for name in names if dag[name] != self.dag.get(name)]
-        changed = {name: self.node(read_spec(name, dag[name])) for name in other}
+        changed = {}
+        for key, child in section.children.items():
+            name = str(key)
+            if not child.done and dag[name] != self.dag.get(name):
+                changed[name] = self.node(read_spec(name, dag[name]))
         return ChainMap(changed, self.nodes) if changed else self.nodes
 
-    def next_layer(self, state: Mapping[str, Any], visit: int, planned: Ahead | None) -> tuple[str, ...]:
-        """The tasks that are ready after this visit of the planner; none if all is done."""
+    def next_layer(
+        self, state: Mapping[str, Any], visit: int, planned: PlannedLayers | None
+    ) -> tuple[str, ...]:
+        """The tasks that are ready after this visit of the planner; empty if all are done."""
         if planned is not None and planned.visit == visit:
             return planned.ready
+        # After a resume the planner's result isn't in memory: compute it from the state.
         remaining = layers_of(state["dag"], state["tasks"])
         return remaining[0] if remaining else ()
 
-    def plan_layer(self, ctx: Any) -> dict[str, Any] | Awaitable[dict[str, Any]]:
-        """The planner: a layer is done, or the run begins. Returns what changes by that."""
-        if ctx.visit == 1 or self._handled is None:
-            return self._planned(ctx, None)
-        called = self._handled.call(**self._handled.arguments(lambda thing: self._for_handler(ctx, thing)))
-        return (
-            self._planned_later(ctx, called) if hasattr(called, "__await__") else self._planned(ctx, called)
-        )
-
-    async def _planned_later(self, ctx: Any, called: Awaitable[Any]) -> dict[str, Any]:
-        return self._planned(ctx, await called)
-
-    def _for_handler(self, ctx: Any, thing: str) -> Any:
-        progress: Progress = ctx.scope.progress
-        match thing:
-            case "layer":
-                return ctx.visit - 2
-            case "results":
-                done = progress.section.children if progress.section is not None else ()
-                return {str(name): result_of(progress.state, str(name)) for name in done}
-            case _:
-                return _offered(ctx, progress.state, TaskSpec("the handler after layers"), thing)
-
-    def _planned(self, ctx: Any, returned: Any) -> dict[str, Any]:
-        if isinstance(returned, TaskResult):
-            ctx._add_result(returned)
-        elif returned is not None:
-            raise UsageError(
-                f"the handler after layers returns a TaskResult or None, not {type(returned).__name__}"
-            )
-        planning = Planning(self, ctx)
-        planning.decide(ctx.task_report.decisions if ctx.task_report is not None else ())
-        planning.go_on()
-        return planning.update()
-
     def check_update(self, update: Mapping[str, Any]) -> dict[str, Any]:
-        """What somebody adds to the state from outside, as it is to be added. Raises `UsageError` if it can't be."""
-        said = TaskReport("outside")
+        """An update of the state from outside, in its final form. Raises `UsageError` if it isn't allowed."""
+        report = TaskReport("outside")
         for key, value in update.items():
             if key not in OPEN_TO_UPDATES:
                 raise UsageError(
                     f"an update of a workflow adds to {', '.join(OPEN_TO_UPDATES)}; it can't set {key!r}"
                 )
             if key == "context":
-                said.share(value)
+                report.share(value)
             elif isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-                raise UsageError(f"{key} is a list of what is to be added, not {type(value).__name__}")
-        said.messages += update.get("messages", ())
+                raise UsageError(f"{key} is a list of entries to add, not {type(value).__name__}")
+        report.messages += update.get("messages", ())
         for decision in update.get("decisions", ()):
-            said.decide(decision, {})
-        return said.update()
+            report.decide(decision, {})
+        return report.update()
 
-    def why_not(self, spec: TaskSpec, state: Mapping[str, Any], ctx: Any) -> str:
-        """Why a task whose turn it is isn't to run, in this state; empty if it is."""
-        for needed in spec.depends_on:
-            status = state["tasks"][needed]["status"]
-            if status != TASK_COMPLETED:
-                return (
-                    f"{needed!r}, which it depends on, {'was skipped' if status == 'skipped' else 'failed'}"
-                )
-        condition = self.codes[spec.code].condition
-        if condition is None:
-            return ""
-        function = condition.bind(spec, f"the condition of task {spec.name!r}", strict=False)
-        before = ctx.task_report.without_answers() if ctx.task_report is not None else {"decisions": []}
-        holds = function.call(**function.arguments(lambda thing: _offered(ctx, state, spec, thing)))
-        if ctx.task_report is not None and ctx.task_report.without_answers() != before:
-            raise UsageError(
-                "a condition only looks; a task or the handler after layers says and decides things"
-            )
-        return (
-            "" if holds else f"its condition {getattr(condition.call, '__name__', 'function')!r} doesn't hold"
-        )
-
-    def check_new(self, wanted: Mapping[str, Any], dag: Dag, inputs: Mapping[str, Any], by: str) -> TaskSpec:
-        """The spec of a task that is to be added. Raises `UsageError` if it can't be."""
+    def check_new_task(
+        self, given: Mapping[str, Any], dag: Dag, inputs: Mapping[str, Any], added_by: str
+    ) -> TaskSpec:
+        """The spec of a task to add. Raises `UsageError` if it can't be added."""
         try:
             spec = make_spec(
-                wanted["name"], wanted.get("depends_on", ()), wanted.get("optional", ()), wanted.get("arguments"),
-                wanted.get("run"), by,
-            )  # fmt: skip
-            if spec.name in self.codes or (spec.name in dag and not same_task(dag[spec.name], spec)):
-                raise DefinitionError(f"there is a task {spec.name!r} already")
-            if spec.code not in self.codes:
-                near = did_you_mean(spec.run, self.codes)
-                raise DefinitionError(
-                    f"task {spec.name!r} runs {spec.run!r}, which is no task or template{near}"
-                )
-            before = _names_before(spec.name, wanted.get("before", ()))
-            for needed in (*spec.needs, *before):
-                if needed not in dag:
-                    near = did_you_mean(needed, dag)
-                    raise DefinitionError(f"task {spec.name!r}: there is no task {needed!r}{near}")
-            circular = sorted(all_before(dag, spec.needs).intersection(before)) if before else []
+                given["name"],
+                given.get("depends_on", ()),
+                given.get("optional", ()),
+                given.get("arguments"),
+                given.get("run"),
+                added_by,
+            )
+            self._check_addition(spec, given.get("before", ()), dag)
+        except DefinitionError as problem:
+            raise UsageError(f"add_task(): {problem}") from problem
+        if missing := self.missing_input(spec, inputs, dag):
+            raise UsageError(f"add_task(): {missing}")
+        return spec
+
+    def missing_input(self, spec: TaskSpec, inputs: Mapping[str, Any], dag: Dag) -> str:
+        """The message about an input that a task needs and the run doesn't have; empty if it has all."""
+        for name in self._required_inputs(spec):
+            if name not in inputs:
+                return unknown_parameter(spec, name, inputs, dag)
+        return ""
+
+    def _check_addition(self, spec: TaskSpec, given_before: Any, dag: Dag) -> None:
+        if spec.name in self.definitions or (spec.name in dag and not same_task(dag[spec.name], spec)):
+            raise DefinitionError(f"there is a task {spec.name!r} already")
+        if spec.definition not in self.definitions:
+            near = did_you_mean(spec.run, self.definitions)
+            raise DefinitionError(
+                f"task {spec.name!r} runs {spec.run!r}, which isn't a task or a template{near}"
+            )
+        before = _checked_before(spec.name, given_before)
+        for needed in (*spec.dependencies, *before):
+            if needed not in dag:
+                near = did_you_mean(needed, dag)
+                raise DefinitionError(f"task {spec.name!r}: there is no task {needed!r}{near}")
+        if before:
+            circular = sorted(all_dependencies(dag, spec.dependencies).intersection(before))
             if circular:
                 raise DefinitionError(
                     f"task {spec.name!r} can't be before {circular[0]!r}, which it depends on itself"
                 )
-            self.node(spec)
-        except DefinitionError as problem:
-            raise UsageError(f"add_task(): {problem}") from problem
-        if missing := self.missing(spec, inputs, dag):
-            raise UsageError(f"add_task(): {missing}")
-        return spec
+        self.node(spec)
 
-    def missing(self, spec: TaskSpec, inputs: Mapping[str, Any], dag: Dag) -> str:
-        """What a task asks for that isn't there, in words; empty if all is."""
-        absent = [name for name in self._asked(spec) if name not in inputs]
-        return nobody_has(spec, absent[0], inputs, dag) if absent else ""
-
-    def _asked(self, spec: TaskSpec) -> Iterable[str]:
-        """The inputs that a task and its condition can't do without."""
-        code = self.codes[spec.code]
-        for wants in (code.wants, code.condition):
-            function = wants and wants.bind(spec, spec.name, strict=False)
-            for _, thing in function.takes if function else ():
-                if thing.startswith("input "):
-                    yield thing.removeprefix("input ")
+    def _required_inputs(self, spec: TaskSpec) -> Iterable[str]:
+        """The inputs that a task and its condition need."""
+        definition = self.definitions[spec.definition]
+        for signature in (definition.signature, definition.condition):
+            if signature is None:
+                continue
+            for _, value in signature.bind(spec, spec.name, strict=False).takes:
+                if value.startswith(INPUT):
+                    yield value.removeprefix(INPUT)
 
 
-def _names_before(task: str, given: Any) -> list[str]:
+def _checked_before(task: str, given: Any) -> list[str]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise DefinitionError(f"task {task!r}: before is a list of task names, not {given!r}")
     names = list(given)
     if not all(isinstance(name, str) for name in names):
         raise DefinitionError(f"task {task!r}: before is a list of task names, not {names!r}")
     return names
-
-
-def _offered(ctx: Any, state: Mapping[str, Any], spec: TaskSpec, thing: str) -> Any:
-    """What a condition or the handler is given."""
-    return ctx.offer(thing) if thing in ("ctx", "config") else offered(state, spec, thing)

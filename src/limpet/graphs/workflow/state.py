@@ -1,7 +1,7 @@
-"""What a workflow's state holds: what its tasks came to, and what they said, decided and share.
+"""The state of a workflow: the records of its tasks, and the messages, decisions and context they added.
 
-It is plain data under a few keys, each with a reducer, so that a layer adds to it and stores what it added.
-`WorkflowState` reads it for you.
+It is plain data under a few keys, each with a reducer, so that a layer adds to it and stores only what it added.
+`WorkflowState` has properties that read it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from limpet.errors import UsageError
 from limpet.graphs.reducers import Reducer, append, merge
-from limpet.graphs.secrets import COVERED
+from limpet.graphs.secrets import MASKED
 from limpet.graphs.state import LiveState, State, TrackedState
 
 TASK_COMPLETED: Final = "completed"
@@ -27,15 +27,15 @@ REDUCERS: Final[Mapping[str, Reducer]] = {
     "dag": merge,
 }
 OPEN_TO_UPDATES: Final = ("messages", "decisions", "context")
-"""The keys that somebody may add to from outside, when a run is resumed or forked."""
+"""The keys that a caller may add to when it resumes or forks a run."""
 
 
 class TaskRecord(NamedTuple):
-    """What one task came to.
+    """The outcome of one task.
 
-    `status` is `completed`, `failed` (where the task is safe to fail) or `skipped`, with the `reason`. `timestamp` is
-    when that was, in seconds since the epoch, `duration` how many seconds the last attempt took. A task that hasn't
-    come to anything yet has no record. The result of one that is `secret` isn't printed with it.
+    `status` is `completed`, `failed` (if the task is safe to fail) or `skipped`, with the `reason`. `timestamp` is
+    when that was, in seconds since the epoch, `duration` how many seconds the last attempt took. A task that isn't
+    done has no record. The result of a `secret` one is masked in its `repr`.
     """
 
     id: str
@@ -50,16 +50,19 @@ class TaskRecord(NamedTuple):
     secret: bool = False
 
     def __repr__(self) -> str:
-        shown = self._replace(result=COVERED, secret=False) if self.secret else self
-        told = (f"{name}={value!r}" for name, value in zip(self._fields[:-1], shown, strict=False))
-        return f"TaskRecord({', '.join(told)}{', secret=True' if self.secret else ''})"
+        values = self._asdict()
+        if self.secret:
+            values["result"] = MASKED
+        else:
+            del values["secret"]
+        return f"TaskRecord({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
 class TaskResult:
-    """What a task may return instead of its bare result, to say more: messages, decisions, context, changes.
+    """What a task may return instead of its bare result, with messages, decisions, context or changes of tasks.
 
-    `value` is the result. `messages` and `decisions` are lists to be added, `context` a dict to be merged into the
-    workflow's. `add_tasks` are dicts as `ctx.add_task` takes them; `skip` names tasks that aren't to run.
+    `value` is the result. `messages` and `decisions` are lists of entries to add, `context` a dict to merge into the
+    workflow's. `add_tasks` are dicts with the arguments of `ctx.add_task`; `skip` names tasks to skip.
     """
 
     __slots__ = ("add_tasks", "context", "decisions", "messages", "skip", "value")
@@ -74,16 +77,19 @@ class TaskResult:
         add_tasks: Iterable[Mapping[str, Any]] = (),
         skip: Iterable[str] = (),
     ) -> None:
-        self.value, self.context = value, {} if context is None else context
-        self.messages, self.decisions = messages, decisions
-        self.add_tasks, self.skip = add_tasks, skip
+        self.value = value
+        self.messages = messages
+        self.decisions = decisions
+        self.context = {} if context is None else context
+        self.add_tasks = add_tasks
+        self.skip = skip
 
 
 class WorkflowState(State):
     """The state of a workflow's run: a dict of plain data, with properties that read it.
 
     `messages`, `decisions` and `context` are what tasks have added, `tasks` their records by name, `results` the
-    results of those that completed. `inputs` is what the run was started with, `dag` what it consists of by now.
+    results of those that completed. `inputs` is what the run was started with, `dag` has all of its tasks as data.
     """
 
     __slots__ = ()
@@ -95,22 +101,22 @@ class WorkflowState(State):
 
     @property
     def messages(self) -> list[Any]:
-        """What tasks have said, in the order of layers and, in a layer, of the tasks."""
+        """The messages of tasks, in the order of layers and, in a layer, of the tasks."""
         return list(self.get("messages") or ())
 
     @property
     def decisions(self) -> list[dict[str, Any]]:
-        """What tasks, handlers and people have decided, in the same order."""
+        """The decisions of tasks, handlers and users, in the same order."""
         return list(self.get("decisions") or ())
 
     @property
     def context(self) -> dict[str, Any]:
-        """What tasks share."""
+        """The values that tasks share."""
         return dict(self.get("context") or {})
 
     @property
     def tasks(self) -> dict[str, TaskRecord]:
-        """The tasks that have come to something, by name."""
+        """The records of the tasks that are done, by name."""
         return {name: TaskRecord(**data) for name, data in (self.get("tasks") or {}).items()}
 
     @property
@@ -121,21 +127,21 @@ class WorkflowState(State):
 
     @property
     def checkpoint_id(self) -> str | None:
-        """The id of the checkpoint that this was saved as, while there is one."""
+        """The id of the checkpoint that this state was saved as, if it was."""
         return getattr(self, "_saved", None)
 
     def check(self) -> None:
-        """Raise `UsageError` that lists what in this state can't be so; return if all is well."""
+        """Raise a `UsageError` that lists what is invalid in this state, if anything is."""
         wrong = [*_wrong_shapes(self)] or [*_wrong_records(self)]
         if wrong:
-            raise UsageError("this can't be the state of a workflow: " + "; ".join(wrong))
+            raise UsageError("this isn't a valid state of a workflow: " + "; ".join(wrong))
 
     def _blank(self) -> State:
         return WorkflowState.__new__(WorkflowState)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        told = (self.run_id, self.checkpoint_node, self._at, self.checkpoint_id)
-        return _restore, (dict(self), *told, getattr(self, "_secrets", None))
+        provenance = (self.run_id, self.checkpoint_node, self._at, self.checkpoint_id)
+        return _restore, (dict(self), *provenance, getattr(self, "_secrets", None))
 
     def __repr__(self) -> str:
         done = ", ".join(f"{name} {data['status']}" for name, data in (self.get("tasks") or {}).items())
@@ -143,18 +149,18 @@ class WorkflowState(State):
 
 
 class LiveWorkflowState(LiveState, WorkflowState):
-    """The same as the engine holds it."""
+    """The state of a workflow's run as the engine has it."""
 
     __slots__ = ()
 
 
-class SeenWorkflowState(TrackedState, WorkflowState):
-    """The same as a task gets to see it: what is read of it is a copy of the reader's own."""
+class WorkflowStateView(TrackedState, WorkflowState):
+    """The state of a workflow's run as tasks and conditions get it: each value that they read is a copy."""
 
     __slots__ = ()
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise UsageError("a task only looks at the state; it returns its result, and says more through ctx")
+        raise UsageError("a task can't change the state; it returns its result, and adds more through ctx")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     update = pop = popitem = setdefault = clear = _refuse
@@ -192,7 +198,7 @@ def _wrong_records(state: State) -> Iterable[str]:
     for name, data in tasks.items():
         status = data.get("status") if isinstance(data, dict) else None
         if name not in dag:
-            yield f"task {name!r} has a record but is no task of it"
+            yield f"task {name!r} has a record but isn't one of its tasks"
         elif not isinstance(data, dict):
             yield f"the record of task {name!r} is {type(data).__name__}, not dict"
         elif data.get("id") != name or status not in TASK_STATUSES:

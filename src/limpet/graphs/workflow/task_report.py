@@ -25,7 +25,7 @@ ANSWER: Final = "answer"
 DECISION: Final = "decision"
 REFUSED: Final = "refused"
 
-_TAKES: Final = ("name", "run", "depends_on", "optional", "arguments", "before", "may_fail")
+_ADD_TASK_KEYS: Final = ("name", "run", "depends_on", "optional", "arguments", "before", "may_fail")
 
 
 class TaskReport:
@@ -85,7 +85,7 @@ class TaskReport:
         assert self._layers is not None
         assert self._flow is not None
         task = task_to_add(given)
-        self._layers.check_new(task, self._known_tasks, self._flow.state["inputs"], self.by)
+        self._layers.check_new_task(task, self._known_tasks, self._flow.state["inputs"], self.by)
         encode(task, f"add_task({task['name']!r})")
         decision = {**task, "kind": ADD_TASK, "by": self.by}
         self.decisions.append(decision)
@@ -152,9 +152,9 @@ def task_to_add(given: Any) -> dict[str, Any]:
     """The arguments of `add_task`, as data. Raises `UsageError` for those that it doesn't take."""
     if not isinstance(given, Mapping):
         raise UsageError(f"a task to be added is described by a dict, not {type(given).__name__}")
-    unknown = [key for key in given if key not in _TAKES]
+    unknown = [key for key in given if key not in _ADD_TASK_KEYS]
     if unknown or not isinstance(given.get("name"), str):
-        takes = ", ".join(_TAKES)
+        takes = ", ".join(_ADD_TASK_KEYS)
         has = ", ".join(map(repr, given)) or "nothing"
         raise UsageError(
             f"a task to be added is described by {takes}, with a name that is a str, not by {has}"

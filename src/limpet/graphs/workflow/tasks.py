@@ -1,7 +1,8 @@
-"""A task of a workflow: what it depends on, what its function takes, and what becomes of what it returns.
+"""A task of a workflow: what it depends on, what its function takes, and the update that its result becomes.
 
-A *spec* is data: it is stored with each run, so that a run whose tasks were changed on the way goes on with the
-changed ones. The *code* of a task is found by name, in the workflow that the process has imported.
+A `TaskSpec` is data: it is stored with each run, so that a run whose tasks were changed on the way resumes with the
+changed ones. A `TaskDefinition` has the code of a task, which is found by name in the workflow that the process has
+imported.
 """
 
 from __future__ import annotations
@@ -11,24 +12,28 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from limpet.errors import DefinitionError, UsageError, did_you_mean
-from limpet.graphs.parallel import SubPlan
+from limpet.graphs.parallel import InnerGraph
 from limpet.graphs.parameters import ABSENT, Function, is_async
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.retry import Retry
-from limpet.graphs.state import glance
+from limpet.graphs.state import detached_view
 from limpet.graphs.workflow.state import (
     TASK_COMPLETED,
     TASK_FAILED,
     TASK_SKIPPED,
-    SeenWorkflowState,
     TaskResult,
+    WorkflowStateView,
 )
 from limpet.journal.encoding.codec import detached_value, encode
 
-OFFERED: Final = ("ctx", "context", "inputs", "results", "state", "config")
+TASK_PARAMETERS: Final = ("ctx", "context", "inputs", "results", "state", "config")
 """What a task may take besides the results of its dependencies, its arguments and the inputs by name."""
 
-RESULT, ARGUMENT, INPUT, MAYBE = "result ", "argument ", "input ", "maybe "
+# What a parameter takes, in `Function.takes`: one of the names above, or one of these prefixes and a name.
+RESULT: Final = "result "
+ARGUMENT: Final = "argument "
+INPUT: Final = "input "
+OPTIONAL_INPUT: Final = "optional_input "
 
 
 class TaskSpec(NamedTuple):
@@ -46,21 +51,25 @@ class TaskSpec(NamedTuple):
     added_by: str | None = None
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """All tasks that come before it."""
+    def dependencies(self) -> tuple[str, ...]:
+        """All tasks that it depends on, optional ones included."""
         return (*self.depends_on, *self.optional)
 
     @property
-    def code(self) -> str:
-        """The name of the code that it runs."""
+    def definition(self) -> str:
+        """The name of the definition whose code it runs."""
         return self.run or self.name
 
     def to_data(self) -> dict[str, Any]:
-        """It as plain data. What it has none of is left out."""
+        """The spec as plain data, without empty fields."""
         data = {
-            "depends_on": list(self.depends_on), "optional": list(self.optional), "named": dict(self.named),
-            "arguments": dict(self.arguments), "run": self.run, "added_by": self.added_by,
-        }  # fmt: skip
+            "depends_on": list(self.depends_on),
+            "optional": list(self.optional),
+            "named": dict(self.named),
+            "arguments": dict(self.arguments),
+            "run": self.run,
+            "added_by": self.added_by,
+        }
         return {key: value for key, value in data.items() if value}
 
 
@@ -78,11 +87,13 @@ def read_spec(name: str, data: Mapping[str, Any]) -> TaskSpec:
 
 
 def same_task(data: Mapping[str, Any], spec: TaskSpec) -> bool:
-    """Whether a task that was added before is this one, whoever adds it."""
+    """Whether a task that was added before is this one, even if another task added it."""
     if data.get("added_by") is None and data.get("kind") is None:
         return False
-    there = read_spec(spec.name, data)
-    return encode(there._replace(added_by=None).to_data()) == encode(spec._replace(added_by=None).to_data())
+    existing = read_spec(spec.name, data)
+    return encode(existing._replace(added_by=None).to_data()) == encode(
+        spec._replace(added_by=None).to_data()
+    )
 
 
 def make_spec(
@@ -93,107 +104,127 @@ def make_spec(
     run: str | None = None,
     added_by: str | None = None,
 ) -> TaskSpec:
-    """A spec from what a user gave. Raises `DefinitionError`."""
-    name = _name(name)
+    """A spec from a user's arguments. Raises `DefinitionError`."""
+    name = _checked_name(name)
     what = f"task {name!r}"
-    needed, named = _dependencies(what, "depends_on", depends_on)
-    wanted, also_named = _dependencies(what, "optional", optional)
-    for kind, twice in (
-        ("task", [each for each in wanted if each in needed]),
-        ("parameter", named.keys() & also_named),
-    ):
-        if twice:
-            which = next(iter(twice))
-            raise DefinitionError(f"{what} has the {kind} {which!r} twice: in depends_on and in optional")
-    if arguments is not None and not (
-        isinstance(arguments, Mapping) and all(isinstance(each, str) for each in arguments)
-    ):
-        raise DefinitionError(f"{what}: arguments is a dict by parameter name, not {arguments!r}")
+    required_names, required_parameters = _read_dependencies(what, "depends_on", depends_on)
+    optional_names, optional_parameters = _read_dependencies(what, "optional", optional)
+    _refuse_twice(what, "task", required_names, optional_names)
+    _refuse_twice(what, "parameter", required_parameters, optional_parameters)
+    if arguments is not None:
+        by_name = isinstance(arguments, Mapping) and all(isinstance(each, str) for each in arguments)
+        if not by_name:
+            raise DefinitionError(f"{what}: arguments is a dict by parameter name, not {arguments!r}")
     if run is not None and not isinstance(run, str):
         raise DefinitionError(f"{what}: run is the name of a task or template, not {run!r}")
-    given = detached_value(dict(arguments or {}))
-    return TaskSpec(name, needed, wanted, {**named, **also_named}, given, run, added_by)
+    return TaskSpec(
+        name,
+        required_names,
+        optional_names,
+        {**required_parameters, **optional_parameters},
+        detached_value(dict(arguments or {})),
+        run,
+        added_by,
+    )
 
 
-def _name(given: Any) -> str:
-    fits = isinstance(given, str) and given and given.isprintable() and "/" not in given
-    if not fits or given.startswith("__"):
+def _checked_name(given: Any) -> str:
+    valid = isinstance(given, str) and given and given.isprintable() and "/" not in given
+    if not valid or given.startswith("__"):
         raise DefinitionError(
             f"a task's name is a printable str without '/' or a leading '__', not {given!r}"
         )
     if given == PLANNER:
-        raise DefinitionError(f"a task's name is not {PLANNER!r}: that is what happens between layers")
+        raise DefinitionError(
+            f"a task can't be named {PLANNER!r}: that is the name of the step between layers"
+        )
     return str.__str__(given)
 
 
-def _dependencies(what: str, kind: str, given: Any) -> tuple[tuple[str, ...], dict[str, str]]:
+def _read_dependencies(what: str, kind: str, given: Any) -> tuple[tuple[str, ...], dict[str, str]]:
     """The names of dependencies, and the parameters that take those that are given as `{parameter: task}`."""
     if isinstance(given, str):
         raise DefinitionError(f"{what}: {kind} is a list of task names, not one str: write [{given!r}]")
     if given is not None and not isinstance(given, Iterable):
         raise DefinitionError(f"{what}: {kind} is a list of task names, not {given!r}")
-    parameters = list(given) if isinstance(given, Mapping) else []
-    found = list(given.values()) if isinstance(given, Mapping) else list(given or ())
-    found = [getattr(each, "__name__", each) if callable(each) else each for each in found]
-    for each in (*found, *parameters):
+    parameters: list[Any] = []
+    tasks: list[Any] = list(given or ())
+    if isinstance(given, Mapping):
+        parameters = list(given)
+        tasks = list(given.values())
+    tasks = [getattr(each, "__name__", each) if callable(each) else each for each in tasks]
+    for each in (*tasks, *parameters):
         if not isinstance(each, str):
             raise DefinitionError(f"{what}: {kind} has names of tasks, not {each!r}")
-    names = [str.__str__(each) for each in found]
+    names = [str.__str__(each) for each in tasks]
     if isinstance(given, (set, frozenset)):
-        names.sort()  # the order of a set is another in each process
+        names.sort()  # the order of a set differs between processes
     if len(set(names)) != len(names):
         raise DefinitionError(f"{what}: {kind} names a task twice: {', '.join(map(repr, names))}")
     return tuple(names), dict(zip(parameters, names, strict=False))
 
 
-class Wants(NamedTuple):
-    """A user's function, and the names of its parameters; `rest` if it takes any other by keyword as well."""
+def _refuse_twice(what: str, kind: str, required: Iterable[str], optional: Iterable[str]) -> None:
+    for name in optional:
+        if name in required:
+            raise DefinitionError(f"{what} has the {kind} {name!r} twice: in depends_on and in optional")
+
+
+class TaskSignature(NamedTuple):
+    """A user's function and the names of its parameters; `any_keyword` if it takes any other by keyword as well."""
 
     call: Callable[..., Any]
-    needed: tuple[str, ...]
+    required: tuple[str, ...]
     optional: tuple[str, ...]
-    rest: bool
+    any_keyword: bool
     is_async: bool
 
     def bind(
-        self, spec: TaskSpec, what: str, offered: Iterable[str] = OFFERED, strict: bool = True
+        self, spec: TaskSpec, what: str, offered: Iterable[str] = TASK_PARAMETERS, strict: bool = True
     ) -> Function:
-        """What each parameter is given, for this task. Only the run's inputs aren't known yet.
+        """The function with what each parameter takes, for this task. The run's inputs aren't known yet.
 
-        Raises `DefinitionError` for an argument that isn't taken, if that is to be `strict`.
+        Raises `DefinitionError` for an argument that the function doesn't take, if `strict`.
         """
-        results = {name: name for name in spec.needs} | dict(spec.named)
-        renamed = set(spec.named.values())
+        results = {name: name for name in spec.dependencies} | dict(spec.named)
         takes = []
-        for name in (*self.needed, *self.optional):
+        for name in (*self.required, *self.optional):
             if name in results:
                 takes.append((name, RESULT + results[name]))
             elif name in spec.arguments:
                 takes.append((name, ARGUMENT + name))
             elif name in offered:
                 takes.append((name, name))
+            elif name in self.required:
+                takes.append((name, INPUT + name))
             else:
-                takes.append((name, (INPUT if name in self.needed else MAYBE) + name))
-        taken = {thing for _, thing in takes}
-        others = [
-            (name, RESULT + dep)
-            for name, dep in results.items()
-            if RESULT + dep not in taken and (name in spec.named or name not in renamed)
-        ]
-        others += [
-            (name, ARGUMENT + name)
-            for name in spec.arguments
-            if ARGUMENT + name not in taken and name not in results
-        ]
-        if self.rest:
+                takes.append((name, OPTIONAL_INPUT + name))
+        others = self._others(spec, results, {value for _, value in takes})
+        if self.any_keyword:
             takes += others
-        elif strict and (unused := [name for name, thing in others if thing.startswith(ARGUMENT)]):
-            raise DefinitionError(f"{what} has the argument {unused[0]!r}, which its function doesn't take")
+        elif strict:
+            for name, value in others:
+                if value.startswith(ARGUMENT):
+                    raise DefinitionError(
+                        f"{what} has the argument {name!r}, which its function doesn't take"
+                    )
         return Function(self.call, tuple(takes), False, self.is_async)
 
+    def _others(self, spec: TaskSpec, results: dict[str, str], taken: set[str]) -> list[tuple[str, str]]:
+        """The results and arguments that no parameter takes by name."""
+        renamed = set(spec.named.values())
+        others = []
+        for name, dependency in results.items():
+            if RESULT + dependency not in taken and (name in spec.named or name not in renamed):
+                others.append((name, RESULT + dependency))
+        for name in spec.arguments:
+            if ARGUMENT + name not in taken and name not in results:
+                others.append((name, ARGUMENT + name))
+        return others
 
-def wants(call: Any, what: str) -> Wants:
-    """Find out what a function takes. Raises `DefinitionError` for what can't be called by name."""
+
+def read_signature(call: Any, what: str) -> TaskSignature:
+    """Read what a function takes. Raises `DefinitionError` if it can't be called with keyword arguments."""
     if not callable(call):
         raise DefinitionError(f"{what} is not callable: {call!r}")
     try:
@@ -202,123 +233,135 @@ def wants(call: Any, what: str) -> Wants:
         raise DefinitionError(
             f"{what}: can't tell what {call!r} takes; wrap it in a function of yours"
         ) from None
-    needed: list[str] = []
+    required: list[str] = []
     optional: list[str] = []
-    rest = False
+    any_keyword = False
     for each in parameters:
         if each.kind is each.POSITIONAL_ONLY:
             raise DefinitionError(
                 f"{what} has the positional-only parameter {each.name!r}; it is called by name"
             )
         if each.kind is each.VAR_KEYWORD:
-            rest = True
-        elif each.kind is not each.VAR_POSITIONAL:
-            (needed if each.default is each.empty else optional).append(each.name)
-    return Wants(call, tuple(needed), tuple(optional), rest, is_async(call))
+            any_keyword = True
+        elif each.kind is each.VAR_POSITIONAL:
+            continue
+        elif each.default is each.empty:
+            required.append(each.name)
+        else:
+            optional.append(each.name)
+    return TaskSignature(call, tuple(required), tuple(optional), any_keyword, is_async(call))
 
 
-class TaskCode(NamedTuple):
-    """What a task, or a template for tasks, runs, and how."""
+class TaskDefinition(NamedTuple):
+    """The code of a task, or of a template for tasks: its function or graph, and its policy."""
 
     name: str
-    wants: Wants | None
+    signature: TaskSignature | None
     retry: Retry | None = None
     timeout: float | None = None
     safe_to_fail: bool = False
-    condition: Wants | None = None
-    sub: SubPlan | None = None
+    condition: TaskSignature | None = None
+    inner: InnerGraph | None = None
     secret: bool = False
 
     @property
     def keeps_secret(self) -> bool:
-        """Whether its result is secret: it was said so, or it is the final state of a graph with secrets."""
-        return self.secret or (self.sub is not None and self.sub.plan.holds_secrets)
+        """Whether its result is secret: it is marked so, or it is the final state of a graph with secrets."""
+        return self.secret or (self.inner is not None and self.inner.plan.holds_secrets)
 
 
-def offered(state: Mapping[str, Any], spec: TaskSpec, thing: str) -> Any:
-    """What a parameter is given, in this state of the workflow: always a copy of the function's own."""
-    kind, _, name = thing.partition(" ")
-    match kind:
-        case "result":
-            return result_of(state, name)
-        case "argument":
-            return detached_value(spec.arguments[name])
-        case "input" | "maybe":
-            inputs = state["inputs"]
-            if name not in inputs and kind == "maybe":
-                return ABSENT
-            if name not in inputs:
-                raise UsageError(nobody_has(spec, name, inputs, state["dag"]))
-            return detached_value(inputs[name])
-        case "context" | "inputs":
-            return detached_value(state[thing])
-        case "results":
-            return {dep: result_of(state, dep) for dep in spec.needs}
-        case "state":
-            return glance(state, kind=SeenWorkflowState)
-        case _:
-            raise AssertionError(f"nobody offers {thing!r}")
-
-
-def result_of(state: Mapping[str, Any], name: str) -> Any:
-    """The result of a task that has a record; None if it didn't complete."""
-    record = state["tasks"][name]
-    return detached_value(record["result"]) if record["status"] == TASK_COMPLETED else None
-
-
-def nobody_has(spec: TaskSpec, name: str, inputs: Mapping[str, Any], dag: Mapping[str, Any]) -> str:
-    """That a task asks for something that isn't there, in words."""
-    if name in dag and name != spec.name:
-        return f"task {spec.name!r} takes {name!r}, which is a task that it doesn't depend on: depends_on=[{name!r}]"
-    deps = ", ".join(map(repr, spec.needs)) or "none"
-    there = ", ".join(map(repr, inputs)) or "none"
-    near = did_you_mean(name, [*spec.needs, *inputs, *OFFERED])
-    return (
-        f"task {spec.name!r} takes {name!r}, which is no dependency of it ({deps}), none of its arguments and "
-        f"not among the inputs ({there}){near or '; it may also take ' + ', '.join(OFFERED)}"
-    )
-
-
-class Work(NamedTuple):
-    """A task as its node knows it: what its function is offered, and what becomes of what it returns."""
+class WorkflowTask(NamedTuple):
+    """A task as its node has it: the arguments of its function, and the update that its result becomes."""
 
     spec: TaskSpec
     safe_to_fail: bool
     secret: bool = False
 
-    def offer(self, task: Any, thing: str) -> Any:
-        """What a parameter of the function is given, in the state that the layer began with."""
-        return offered(task.scope.outer.state, self.spec, thing)
+    def argument(self, ctx: Any, value: str) -> Any:
+        """What a parameter of the function gets, from the state that the layer began with."""
+        return argument_value(ctx.scope.outer.state, self.spec, value)
 
-    def inputs(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    def graph_inputs(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """What a graph that is a task starts with: the run's inputs, its arguments and its dependencies' results."""
         given: dict[str, Any] = detached_value({**state["inputs"], **self.spec.arguments})
-        needs = {name: name for name in self.spec.needs} | dict(self.spec.named)
-        return given | {name: result_of(state, dep) for name, dep in needs.items()}
+        for name in self.spec.dependencies:
+            given[name] = result_of(state, name)
+        for parameter, name in self.spec.named.items():
+            given[parameter] = result_of(state, name)
+        return given
 
-    def update(self, task: Any, returned: Any, at: float) -> dict[str, Any]:
-        """The update that stands for a call that completed. Raises `UsageError` for what can't be one."""
+    def update(self, ctx: Any, returned: Any, at: float) -> dict[str, Any]:
+        """The update for a call that completed. Raises `UsageError` for an invalid result."""
         if isinstance(returned, TaskResult):
-            task._add_result(returned)
+            ctx._add_result(returned)
             returned = returned.value
-        record = {**self._record(task, TASK_COMPLETED, at), "result": returned}
+        record = {**self._record(ctx, TASK_COMPLETED, at), "result": returned}
         if self.secret:
             record["secret"] = True
-        update = {"tasks": {self.spec.name: record}}
-        return update if task.task_report is None else {**update, **task.task_report.update()}
+        update: dict[str, Any] = {"tasks": {self.spec.name: record}}
+        if ctx.task_report is not None:
+            update |= ctx.task_report.update()
+        return update
 
-    def failed(self, task: Any, error: dict[str, Any], at: float) -> dict[str, Any]:
-        """The update that stands for a call that failed for good, where that is no harm."""
-        return {"tasks": {self.spec.name: {**self._record(task, TASK_FAILED, at), "error": error}}}
+    def failed(self, ctx: Any, error: dict[str, Any], at: float) -> dict[str, Any]:
+        """The update for a call that failed for good, of a task that is safe to fail."""
+        return {"tasks": {self.spec.name: {**self._record(ctx, TASK_FAILED, at), "error": error}}}
 
-    def _record(self, task: Any, status: str, at: float) -> dict[str, Any]:
-        section = task.scope.outer.section
+    def _record(self, ctx: Any, status: str, at: float) -> dict[str, Any]:
         return {
-            "id": self.spec.name, "status": status, "timestamp": at, "duration": max(0.0, at - task.began),
-            "attempts": task.attempt, "layer": section.layer,
-        }  # fmt: skip
+            "id": self.spec.name,
+            "status": status,
+            "timestamp": at,
+            "duration": max(0.0, at - ctx.began),
+            "attempts": ctx.attempt,
+            "layer": ctx.scope.outer.section.layer,
+        }
 
 
-def skipped(name: str, reason: str, layer: int, at: float) -> dict[str, Any]:
+def skipped_record(name: str, reason: str, layer: int, at: float) -> dict[str, Any]:
     """The record of a task that isn't run."""
     return {"id": name, "status": TASK_SKIPPED, "reason": reason, "layer": layer, "timestamp": at}
+
+
+def argument_value(state: Mapping[str, Any], spec: TaskSpec, value: str) -> Any:
+    """What a parameter gets, in this state of the workflow: always a copy, which the function may change."""
+    kind, _, name = value.partition(" ")
+    match kind:
+        case "result":
+            return result_of(state, name)
+        case "argument":
+            return detached_value(spec.arguments[name])
+        case "input" | "optional_input":
+            inputs = state["inputs"]
+            if name in inputs:
+                return detached_value(inputs[name])
+            if kind == "optional_input":
+                return ABSENT
+            raise UsageError(unknown_parameter(spec, name, inputs, state["dag"]))
+        case "context" | "inputs":
+            return detached_value(state[value])
+        case "results":
+            return {dependency: result_of(state, dependency) for dependency in spec.dependencies}
+        case "state":
+            return detached_view(state, kind=WorkflowStateView)
+        case _:
+            raise AssertionError(f"no parameter takes {value!r}")
+
+
+def result_of(state: Mapping[str, Any], name: str) -> Any:
+    """The result of a task that has a record; None if it didn't complete."""
+    record = state["tasks"][name]
+    if record["status"] != TASK_COMPLETED:
+        return None
+    return detached_value(record["result"])
+
+
+def unknown_parameter(spec: TaskSpec, name: str, inputs: Mapping[str, Any], dag: Mapping[str, Any]) -> str:
+    """The message for a parameter of a task's function that no value has the name of."""
+    unknown = f"task {spec.name!r} has an unknown parameter {name!r}"
+    if name in dag and name != spec.name:
+        return f"{unknown}: it is a task that {spec.name!r} doesn't depend on; add depends_on=[{name!r}]"
+    available = [*spec.dependencies, *spec.arguments, *inputs, *TASK_PARAMETERS]
+    near = did_you_mean(name, available)
+    missing = f"the run has no input {name!r}"
+    return f"{unknown}: {missing}{near}; available parameters: {', '.join(dict.fromkeys(available))}"

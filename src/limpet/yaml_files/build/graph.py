@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from limpet.errors import DefinitionError
-from limpet.graphs.plan import END, START
+from limpet.graphs.edges import END, START
 from limpet.graphs.validation import DEAD_END, NO_EXIT, NO_NODE
 from limpet.state_graph import StateGraph
 from limpet.yaml_files.build.builder import BuildContext, DeclarationBuilder, NestedGraph, check_settings

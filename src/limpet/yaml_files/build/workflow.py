@@ -7,7 +7,7 @@ from typing import Any
 
 from limpet.compile_options import WorkflowOptions
 from limpet.errors import DefinitionError
-from limpet.graphs.workflow.tasks import OFFERED
+from limpet.graphs.workflow.tasks import TASK_PARAMETERS
 from limpet.workflow import Workflow
 from limpet.yaml_files.build.builder import DeclarationBuilder, NestedGraph, check_settings
 from limpet.yaml_files.build.from_checkpoint import ResumesFromCheckpoint
@@ -66,7 +66,7 @@ class WorkflowBuilder(DeclarationBuilder):
 
     def _add_task(self, flow: DeclaredWorkflow, name: str, declared: Value) -> None:
         owner = f"task {name!r}"
-        if name in OFFERED:
+        if name in TASK_PARAMETERS:
             message = (
                 f"a task can't be called {name!r}: templates and functions use that name for something else"
             )
