@@ -660,7 +660,7 @@ def tree(progress: Progress, altered: Mapping[Any, Any], path: tuple[Key, ...] =
         told[*path, "state", key] = value
     section = progress.section
     if section is not None:
-        names = ("source", "step", "each", "entry", "item", "items", "own", "inside")
+        names = ("source", "step", "each", "entry", "item", "items", "own_state", "inside")
         told |= {(*path, "section", name): repr(getattr(section, name)) for name in names}
         for key, child in section.children.items():
             told |= tree(child, altered, (*path, key))

@@ -104,7 +104,7 @@ class Sketch:
         for name, node in self.nodes.items():
             retry = None if node.retry is None else Retry(node.retry[0], on=node.retry[1])
             graph.add_node(name, _function(node, world), retry=retry)
-            for way in node.edges:
+            for way in node.ways:
                 match way:
                     case ("edge", target, None):
                         graph.add_edge(name, target)
@@ -847,7 +847,7 @@ def sketches(draw: Any) -> Sketch:
         if onward is not None:
             ways[name].append(("edge", onward, None))
     nodes = {name: draw(_nodes(ways[name])) for name in names}
-    if not any(node.exit or END in str(node.edges) for node in nodes.values()):
+    if not any(node.exit or END in str(node.ways) for node in nodes.values()):
         nodes["a"] = replace(nodes["a"], ways=(("edge", END, ("odd",)), *nodes["a"].ways))
     return Sketch(nodes, draw(st.sampled_from([12, 3, 7, 1])))
 

@@ -708,7 +708,7 @@ def tree(progress: Progress, path: tuple[Key, ...] = ()) -> dict[Any, Any]:
     told[*path, "state"] = told_apart(_full_state(progress))
     section = progress.section
     if section is not None:
-        names = ("source", "step", "layer", "entry", "own", "inside")
+        names = ("source", "step", "layer", "entry", "own_state", "inside")
         told |= {(*path, "section", name): repr(getattr(section, name)) for name in names}
         for key, child in section.children.items():
             told |= tree(child, (*path, key))

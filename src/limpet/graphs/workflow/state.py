@@ -194,7 +194,8 @@ def _wrong_shapes(state: State) -> Iterable[str]:
 
 
 def _wrong_records(state: State) -> Iterable[str]:
-    dag, tasks = state["dag"], state["tasks"]
+    dag = state["dag"]
+    tasks = state["tasks"]
     for name, data in tasks.items():
         status = data.get("status") if isinstance(data, dict) else None
         if name not in dag:

@@ -6,7 +6,7 @@
     bytes 2-5   CRC-32 over run id, sequence number, version, flags and body as stored, big-endian
     bytes 6-    the body
 
-These six bytes mean the same in every version, so a damaged record can be told from a newer one: if
+These six bytes mean the same in every version, so damage can be distinguished from a newer format: if
 the checksum is wrong, nothing else is trusted, not even the version. The run id and the sequence
 number are in the checksum but not in the record, so a record in the wrong place is damage too.
 
