@@ -18,13 +18,13 @@ from limpet.engine.sessions.checkpoint_refs import run_of
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume, resume_checkpoint
 from limpet.engine.sessions.session import Session
-from limpet.engine.sessions.start import check_id, enqueue, start
+from limpet.engine.sessions.start import check_id, enqueue, start, tag_names
 from limpet.errors import UsageError
 from limpet.graphs.state import State, new_id
 from limpet.journal.reader import Checkpoint
 from limpet.journal.store import ENDED, STATUSES
 from limpet.run import AsyncRun, Run
-from limpet.runs import Runs, tag_names
+from limpet.runs import Runs
 
 if TYPE_CHECKING:
     from limpet.drawing.draw import Format

@@ -19,6 +19,7 @@ from limpet.engine.operations.stored_state import (
     secrets_of,
 )
 from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.start import tag_names
 from limpet.errors import UsageError
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
@@ -228,11 +229,3 @@ class Runs:
         if self._compiled is None:
             raise UsageError(f"{call}() checks a run against its graph: give it with Runs(store, graph=…)")
         return self._compiled
-
-
-def tag_names(tags: Iterable[str]) -> tuple[str, ...]:
-    """Tags as a run is stored with them; a single one may be a str. Raises `UsageError`."""
-    found = (tags,) if isinstance(tags, str) else tuple(tags)
-    if not all(isinstance(tag, str) and tag for tag in found):
-        raise UsageError(f"tags are non-empty strs, not {found!r}")
-    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from time import time
 from typing import Any
 
@@ -154,3 +154,11 @@ def _initial_progress(plan: Plan, input: Any, config: Mapping[str, Any] | None, 
     return Progress(
         run_id, plan.name, plan.fingerprint, plan.entry, state, at=time(), config=dict(config or {})
     )
+
+
+def tag_names(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags as a run is stored with them; a single one may be a str. Raises `UsageError`."""
+    found = (tags,) if isinstance(tags, str) else tuple(tags)
+    if not all(isinstance(tag, str) and tag for tag in found):
+        raise UsageError(f"tags are non-empty strs, not {found!r}")
+    return found
