@@ -62,8 +62,8 @@ def read_progress_and_weight(tail: Tail) -> tuple[Progress, int]:
 def progress_at(tail: Tail, step: int) -> Progress:
     """The progress as it was after `step`. Raises `UsageError` if the journal doesn't have that step.
 
-    Needed are the newest snapshot up to the step and the records from there to the step. Damage elsewhere is
-    no obstacle.
+    It needs the newest snapshot up to the step and the records from there to the step. Damage elsewhere doesn't
+    matter.
     """
     run_id = tail.head.run_id
     needed: list[tuple[int, list[Any]]] = []

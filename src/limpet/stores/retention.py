@@ -162,7 +162,7 @@ def clean_checkpoints(
 
 
 class Cleaner:
-    """Deletes runs that ended long ago: at once, and then `every` so many seconds until it is stopped.
+    """Deletes runs that ended long ago: at once, and then `every` this many seconds until it is stopped.
 
     A run is deleted if it has one of the `statuses`, no process holds it, and it has not changed for
     `max_age_hours` (None: its age doesn't matter) or isn't among the `keep_runs` newest (None: their number

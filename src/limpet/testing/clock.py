@@ -89,11 +89,11 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass. The conformance suite of stores calls it."""
+        """Let this many seconds pass. The conformance suite of stores calls it."""
         self.skip(seconds)
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
-        """Return when so many seconds have passed by this clock, or `stop` is set. Runs that sleep call it."""
+        """Return when this many seconds have passed by this clock, or `stop` is set. Runs that sleep call it."""
         until = self._now + seconds
         if self.auto:
             self.skip_to(until)

@@ -168,7 +168,7 @@ class FaultyStore:
         seconds: float | None = None,
         **which: Unpack[Which],
     ) -> Fault:
-        """Plan that calls get no answer until the fault is released, or for so many seconds: `StoreUnavailable`."""
+        """Plan that calls get no answer until the fault is released, or for this many seconds: `StoreUnavailable`."""
         return self._plan("hang", operation, which, seconds)
 
     def lose_ack(self, operation: str | Iterable[str] = "append", **which: Unpack[Which]) -> Fault:

@@ -58,7 +58,7 @@ def call_node(task: NodeContext) -> Any:
 
 
 def call_with_timeout(timeout: float, task: NodeContext) -> Any:
-    """`call_node` in a new thread. A call that takes more than so many seconds is abandoned there."""
+    """`call_node` in a new thread. A call that takes more than this many seconds is abandoned there."""
     outcomes: list[Any] = []
     interrupts: list[BaseException] = []
     context = copy_context()

@@ -65,7 +65,7 @@ class NodeTasks:
             call.add_done_callback(self._on_done)
 
     async def gather(self, seconds: float | None) -> list[tuple[NodeContext | None, Any]]:
-        """Wait until a node is done, or for so many seconds; returns the outcomes of all nodes that are done."""
+        """Wait until a node is done, or for this many seconds; returns the outcomes of all nodes that are done."""
         self._journal_lock.release()
         try:
             async with asyncio.timeout(seconds) if seconds is not None else _NO_TIMEOUT:

@@ -93,7 +93,7 @@ class NodeThreads:
                 self._ensure_thread()
 
     def gather(self, seconds: float | None) -> Outcomes:
-        """Wait until a node is done, or for so many seconds; returns the outcomes of all nodes that are done."""
+        """Wait until a node is done, or for this many seconds; returns the outcomes of all nodes that are done."""
         self._journal_lock.release()
         found: Outcomes = []
         try:

@@ -57,7 +57,7 @@ class Begin(NamedTuple):
 
 
 class Gather(NamedTuple):
-    """Wait until at least one of the running nodes is done, or for so many seconds."""
+    """Wait until at least one of the running nodes is done, or for this many seconds."""
 
     seconds: float | None
 

@@ -54,7 +54,7 @@ def choose_next(loop: NodeLoop, node: PlanNode) -> str | SectionStart | Failed:
         return Failed(error)
     if node.exit:
         return END
-    return Failed(LookupError(f"no edge from {node.name!r} holds in this state, and it is no exit point"))
+    return Failed(LookupError(f"no edge from {node.name!r} holds in this state, and it isn't an exit point"))
 
 
 def subgraph_start(loop: NodeLoop, node: str, sub: InnerGraph) -> SectionStart:

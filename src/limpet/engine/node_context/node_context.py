@@ -428,7 +428,7 @@ def pause(
 
 
 def sleep(duration: Span | None = None, *, until: datetime | None = None, key: str | None = None) -> None:
-    """Let time pass, durably: so many seconds (or a `timedelta`), or until a `datetime`.
+    """Let time pass, durably: this many seconds (or a `timedelta`), or until a `datetime`.
 
     Inside a node. The call of the node ends here, and when the time has come the node is called again from its
     first line; this call then returns at once. So keep earlier results with `once`. The process may end

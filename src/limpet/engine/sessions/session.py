@@ -106,7 +106,7 @@ class Session:
         return None if self.compiled.client is None else self.compiled.client.clock_wait
 
     def limit_wait(self, seconds: float | None) -> float | None:
-        """For how long to wait for running nodes, if a branch sleeps for so many seconds meanwhile."""
+        """For how long to wait for running nodes, if a branch sleeps for this many seconds meanwhile."""
         if seconds is None or self.clock_wait is None:
             return seconds
         return min(seconds, FAKE_CLOCK_CHECK_INTERVAL)

@@ -156,7 +156,7 @@ class RunResumer:
             session.stop.leave()
 
     def wait_until_idle(self, seconds: float) -> list[Session]:
-        """Wait until no run is in progress, for so many seconds at most; returns the sessions that still are."""
+        """Wait until no run is in progress, for this many seconds at most; returns the sessions that still are."""
         with self.changed:
             self.changed.wait_for(lambda: not self.picker.run_ids, max(0.0, seconds))
             return list(self._sessions.values())
@@ -230,7 +230,7 @@ class SkippedRuns:
             return {run_id for run_id, skipped in self._runs.items() if skipped.until > now}
 
     def skip(self, run_id: str, reason: str, seconds: float = RETRY_INTERVAL) -> None:
-        """Skip a run for so many seconds, and log a reason that is new."""
+        """Skip a run for this many seconds, and log a reason that is new."""
         with self._lock:
             before = self._runs.get(run_id)
             self._runs[run_id] = SkippedRun(reason, monotonic() + seconds)

@@ -21,7 +21,7 @@ class ManualClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass, for the store."""
+        """Let this many seconds pass, for the store."""
         self.now += seconds
 
 

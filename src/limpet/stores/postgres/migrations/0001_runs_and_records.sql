@@ -133,7 +133,7 @@ BEGIN
     RETURN deleted IS NOT NULL;
 END $$;
 
--- Delete the runs of these statuses that have not changed for so many seconds and that no process holds. They
+-- Delete the runs of these statuses that have not changed for this many seconds and that no process holds. They
 -- are locked in the order of their ids, as everywhere, so that no two transactions wait for each other.
 CREATE FUNCTION expire(older_than double precision, statuses text[]) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
