@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from limpet.defaults import LEASE, MAX_CONCURRENCY
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError
+from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError, kind_of
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError
 from limpet.graphs.config import CheckpointConfig
@@ -69,12 +69,18 @@ class CompileOptions(NamedTuple):
         """The plan and all that a run of it needs. Raises `DefinitionError` for wrong options."""
         mistakes = list(self._mistakes())
         if mistakes:
-            raise DefinitionError(mistakes, plan.name, "graph" if plan.layers is None else "workflow")
+            raise DefinitionError(mistakes, plan.name, kind_of(plan))
         store, interval = self._open_store()
         if self.interval is not None:
             interval = CheckpointConfig(interval=self.interval).interval
+        client = None
         if store is None:
             self._refuse_what_needs_a_store(plan)
+        else:
+            client = client_for(store, self.lease)
+        preserve = self.preserve
+        if preserve is None:
+            preserve = self.checkpoint.preserve
         plain_text_place = ""
         if not self.allow_plain_text_secrets:
             plain_text_place = self._plain_text_place(store)
@@ -82,9 +88,9 @@ class CompileOptions(NamedTuple):
             raise DefinitionError(_plain_text_secrets_message(plan, plain_text_place), plan.name)
         return CompiledGraph(
             plan=plan,
-            client=None if store is None else client_for(store, self.lease),
+            client=client,
             interval=interval,
-            preserve=self.checkpoint.preserve if self.preserve is None else self.preserve,
+            preserve=preserve,
             emit=gather(observers, time),
             checkpointer=self._open_checkpointer(),
             scratch_store=self.store is None and self._uses_checkpointer,
@@ -112,7 +118,9 @@ class CompileOptions(NamedTuple):
         if interval:
             return open_store(self.checkpoint.store, self.encryption), interval
         default = open_default_store(self.encryption)
-        return default, 0 if default is None else 1
+        if default is None:
+            return None, 0
+        return default, 1
 
     def _open_checkpointer(self) -> Checkpointer | None:
         if self.checkpoint_dir is None:
@@ -142,7 +150,9 @@ class CompileOptions(NamedTuple):
         if self.checkpoint_dir is not None:
             return f"checkpoint files in {os.fspath(self.checkpoint_dir)!r}"
         if self.checkpointer is not None:
-            return "" if isinstance(self.checkpointer, MemoryCheckpointer) else f"{self.checkpointer!r}"
+            if isinstance(self.checkpointer, MemoryCheckpointer):
+                return ""
+            return f"{self.checkpointer!r}"
         if store is None or store.abilities.keeps_secrets:
             return ""
         return f"{store!r}"
@@ -194,7 +204,9 @@ def read_encryption(given: Any) -> Any:
 
 def resolve_observers(observer: Any, observers: Iterable[Any]) -> list[ObserverLike]:
     """The observers of a graph, by name or as objects: `observer`, unless it is None, and `observers`."""
-    given = list(observers) if observer is None else [observer, *observers]
+    given = list(observers)
+    if observer is not None:
+        given.insert(0, observer)
     return [resolve_observer(each) for each in given]
 
 

@@ -176,7 +176,9 @@ class RunNotFound(StoreError):
     def __init__(self, run_id: str, detail: str = "") -> None:
         self.run_id = run_id
         message = f"no run {run_id!r} in this store"
-        super().__init__(f"{message}: {detail}" if detail else message)
+        if detail:
+            message += f": {detail}"
+        super().__init__(message)
 
 
 class DamagedRecord(StoreError):

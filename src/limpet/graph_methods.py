@@ -18,9 +18,9 @@ from limpet.engine.sessions.checkpoint_refs import run_of
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume, resume_checkpoint
 from limpet.engine.sessions.session import Session
-from limpet.engine.sessions.start import check_id, enqueue, start, tag_names
+from limpet.engine.sessions.start import choose_id, enqueue, start, tag_names
 from limpet.errors import UsageError
-from limpet.graphs.state import State, new_id
+from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
 from limpet.journal.store import ENDED, STATUSES
 from limpet.run import AsyncRun, Run
@@ -135,7 +135,7 @@ class GraphMethods(ABC, Generic[S]):
         many seconds to wait for another process that holds the run. Raises what `execute` does, and `RunNotFound`,
         `AlreadyCompleted`, `AnswerRefused`, and `Conflict` naming the holder.
         """
-        given = resume_input(value, response, answers, update, config)
+        given = ResumeInput.with_response(value, response, answers, update, config)
         run: Run[S] = Run(run_id, self._resuming(run_id, given, wait))
         return run.result()
 
@@ -151,7 +151,7 @@ class GraphMethods(ABC, Generic[S]):
         wait: float | None = None,
     ) -> S:
         """`resume` without blocking the event loop."""
-        given = resume_input(value, response, answers, update, config)
+        given = ResumeInput.with_response(value, response, answers, update, config)
         run: AsyncRun[S] = AsyncRun(run_id, self._resuming(run_id, given, wait))
         return await run.result()
 
@@ -177,7 +177,7 @@ class GraphMethods(ABC, Generic[S]):
         labels = tag_names(tags)
         if type(priority) is not int:
             raise UsageError(f"priority is a whole number, not {priority!r}")
-        id = check_id(new_id() if run_id is None else run_id)
+        id = choose_id(run_id)
         enqueue(compiled, input, config, id, labels, priority, seconds_of(delay, "delay"))
         client = compiled.need_client("start")
         nudge_supervisors(client.store)
@@ -212,8 +212,9 @@ class GraphMethods(ABC, Generic[S]):
         limit: int | None = None,
     ) -> list[RunInfo]:
         """The runs in the store, newest first, of this graph or the one named (`"*"` for all)."""
-        wanted = None if graph == "*" else graph or self.compiled().plan.name
-        return self._runs("runs").list(status, wanted, tag, limit)
+        if graph == "*":
+            return self._runs("runs").list(status, None, tag, limit)
+        return self._runs("runs").list(status, graph or self.compiled().plan.name, tag, limit)
 
     aruns = twin(runs)
 
@@ -420,7 +421,9 @@ class GraphMethods(ABC, Generic[S]):
         compiled = self.compiled()
         labels = tag_names(tags)
         if checkpoint is None:
-            id = check_id(_new_run_id(run_id, input))
+            if run_id is None and isinstance(input, State) and input.checkpoint_node is None:
+                run_id = input.run_id  # of a State that the user made for a run to come
+            id = choose_id(run_id)
             return id, lambda: start(compiled, input, config, id, labels, stream)
         if run_id is not None:
             raise UsageError("a checkpoint belongs to its run: give checkpoint= or run_id=, not both")
@@ -432,22 +435,6 @@ class GraphMethods(ABC, Generic[S]):
         if not isinstance(run_id, str):
             raise UsageError(f"a run is resumed by its id, a str, not {run_id!r}; of a Run, that is .id")
         return lambda: resume(compiled, run_id, given, wait, stream=False)
-
-
-def resume_input(value: Any, response: Any, answers: Any, update: Any, config: Config) -> ResumeInput:
-    """What a resume was given. Raises `UsageError` for an answer that is given twice."""
-    if value is not NOT_GIVEN and response is not NOT_GIVEN:
-        raise UsageError("give the answer once: as the second argument or as response=")
-    return ResumeInput(value if response is NOT_GIVEN else response, answers, update, config)
-
-
-def _new_run_id(given: str | None, input: Any) -> Any:
-    """The id of a new run: the given one, that of a State that was made for a run to come, or a new one."""
-    if given is not None:
-        return given
-    if isinstance(input, State) and input.checkpoint_node is None:
-        return input.run_id
-    return new_id()
 
 
 def _marks_of(compiled: CompiledGraph, run_id: str) -> RunMarks:

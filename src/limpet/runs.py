@@ -21,6 +21,7 @@ from limpet.engine.operations.stored_state import (
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import tag_names
 from limpet.errors import UsageError
+from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
 from limpet.stores.opening import open_store
@@ -100,22 +101,21 @@ class Runs:
 
     def state(self, run_id: str, step: int | None = None) -> State:
         """The state of a run after a step, or its newest saved state."""
-        return as_state(progress_of(self._client, run_id, step), self._compiled and self._compiled.plan)
+        return as_state(progress_of(self._client, run_id, step), self._plan)
 
     astate = twin(state)
 
     def secrets(self, run_id: str) -> frozenset[str]:
         """The keys of a run's state that are masked when it is printed."""
-        if self._compiled is not None:
-            return self._compiled.plan.secrets
+        if self._plan is not None:
+            return self._plan.secrets
         return secrets_of(progress_of(self._client, run_id, None))
 
     asecrets = twin(secrets)
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """How the state after step `b` differs from the state after step `a`."""
-        secrets = None if self._compiled is None else self._compiled.plan.secrets
-        return difference(self._client, run_id, a, b, secrets)
+        return difference(self._client, run_id, a, b, self._plan)
 
     adiff = twin(diff)
 
@@ -224,6 +224,10 @@ class Runs:
 
     def __repr__(self) -> str:
         return f"<Runs in {self._client.store!r}>"
+
+    @property
+    def _plan(self) -> Plan | None:
+        return None if self._compiled is None else self._compiled.plan
 
     def _need_graph(self, call: str) -> CompiledGraph:
         if self._compiled is None:

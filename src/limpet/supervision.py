@@ -47,8 +47,11 @@ def supervise(
     opened = open_default_store() if store is None else open_store(store)
     if opened is None:
         raise UsageError("supervise() needs a store: supervise('sqlite:///runs.db', …), or LIMPET_STORE")
-    catalog = REGISTERED if graphs is None else GraphCatalog(graphs)
-    if graphs is None and not catalog.names:
+    if graphs is not None:
+        catalog = GraphCatalog(graphs)
+    elif REGISTERED.names:
+        catalog = REGISTERED
+    else:
         raise UsageError("supervise() needs graphs: give graphs=[…], or register_graph() them first")
     options = SupervisorOptions(
         lease=lease,

@@ -18,7 +18,7 @@ from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import Session
 from limpet.errors import DefinitionError, did_you_mean
-from limpet.graph_methods import Config, GraphMethods, resume_input
+from limpet.graph_methods import Config, GraphMethods
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.builder import WorkflowBuilder
 from limpet.graphs.workflow.redefinition import ResumePlan, plan_resume
@@ -113,7 +113,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         state, the tasks and the config are those that were saved last. `response` answers the open question,
         `answers` several by id. Raises what `resume` does, and `WorkflowChanged`.
         """
-        given = resume_input(NOT_GIVEN, response, answers, update, config)
+        given = ResumeInput.with_response(NOT_GIVEN, response, answers, update, config)
         run: Run[WorkflowState] = Run(run_of(checkpoint_id), self._resuming(checkpoint_id, given, wait))
         return run.result()
 
@@ -128,7 +128,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         wait: float | None = None,
     ) -> WorkflowState:
         """`resume_from_checkpoint` without blocking the event loop."""
-        given = resume_input(NOT_GIVEN, response, answers, update, config)
+        given = ResumeInput.with_response(NOT_GIVEN, response, answers, update, config)
         run: AsyncRun[WorkflowState] = AsyncRun(
             run_of(checkpoint_id), self._resuming(checkpoint_id, given, wait)
         )

@@ -393,7 +393,9 @@ def _renew_leases(client: LeaseClient) -> None:
         # Three times per lease, so that one renewal may fail and one be late before the lease runs out.
         interval = client.ttl / 3
         sleep(interval)
-        idle = 0.0 if client.held else idle + interval
+        idle += interval
+        if client.held:
+            idle = 0.0
         try:
             client.renew()
         except Exception:

@@ -113,6 +113,15 @@ class ResumeInput(NamedTuple):
     config: Mapping[str, Any] | None = None
     timed: bool = False
 
+    @classmethod
+    def with_response(cls, value: Any, response: Any, answers: Any, update: Any, config: Any) -> ResumeInput:
+        """What `resume(…)` was given, with the answer as `value` or as `response`. Raises `UsageError` for both."""
+        if value is not NOT_GIVEN and response is not NOT_GIVEN:
+            raise UsageError("give the answer once: as the second argument or as response=")
+        if response is not NOT_GIVEN:
+            value = response
+        return cls(value, answers, update, config)
+
     @property
     def answers_any(self) -> bool:
         """Whether it may answer something."""

@@ -30,9 +30,10 @@ def import_run(client: LeaseClient, path: str | os.PathLike[str], run_id: str | 
     except OSError as error:
         raise explain(error, source, "read") from error
     exported = ExportedRun.from_bytes(data, str(source))
-    new_id = check_id(exported.run_id if run_id is None else run_id)
-    client.store.create(exported.to_new_run(new_id))
-    return new_id
+    if run_id is None:
+        run_id = exported.run_id
+    client.store.create(exported.to_new_run(check_id(run_id)))
+    return run_id
 
 
 def _read_at_rest(client: LeaseClient, run_id: str) -> Tail:

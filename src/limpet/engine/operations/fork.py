@@ -10,8 +10,7 @@ from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import merge_update
-from limpet.engine.sessions.start import check_id, new_run, run_metadata
-from limpet.graphs.state import new_id
+from limpet.engine.sessions.start import choose_id, new_run, run_metadata
 from limpet.journal.progress import Progress
 from limpet.journal.store import PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE
@@ -32,7 +31,7 @@ def fork(
     client = compiled.need_client("fork")
     progress = progress_of(client, run_id, step)
     check_fits(compiled.plan, progress)
-    progress.run_id = check_id(new_id() if new_run_id is None else new_run_id)
+    progress.run_id = choose_id(new_run_id)
     progress.parent = f"{run_id}@{progress.step}"
     progress.meta = run_metadata(compiled, tags)
     progress.crashes = 0

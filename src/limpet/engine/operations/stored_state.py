@@ -43,8 +43,11 @@ def progress_of(client: LeaseClient, run_id: str, step: int | None) -> Progress:
 
 def as_state(progress: Progress, plan: Plan | None) -> State:
     """The state of a stored run as users get it: of the graph's own kind, if its plan is given."""
-    kind = LiveState if plan is None else plan.schema.live_class
-    secrets = secrets_of(progress) if plan is None else plan.secrets
+    kind: type[LiveState] = LiveState
+    secrets = secrets_of(progress)
+    if plan is not None:
+        kind = plan.schema.live_class
+        secrets = plan.secrets
     live = kind.from_data(progress.state_so_far())
     live.run_id = progress.run_id
     live.checkpoint_node = progress.made_by
@@ -56,12 +59,10 @@ def as_state(progress: Progress, plan: Plan | None) -> State:
     return live._copy()
 
 
-def difference(
-    client: LeaseClient, run_id: str, a: int, b: int, secrets: frozenset[str] | None
-) -> Difference:
+def difference(client: LeaseClient, run_id: str, a: int, b: int, plan: Plan | None) -> Difference:
     """How the state after step `b` differs from that after step `a`. Printing it masks the secrets.
 
-    `secrets` are the keys to mask; None masks those that the run was stored with.
+    The plan knows which keys are secret; without it, they are those that were when the run was created.
     """
     tail = client.store.read(run_id, first=1)
     old = progress_at(tail, a).state_so_far()
@@ -75,8 +76,9 @@ def difference(
         for key, value in new.items()
         if key in old and encode(old[key]) != encode(value)
     }
-    if secrets is None:
-        secrets = secrets_of(newer)
+    secrets = secrets_of(newer)
+    if plan is not None:
+        secrets = plan.secrets
     if not secrets:
         return Difference(added, removed, changed)
     return Difference(MaskedDict(added, secrets), MaskedDict(removed, secrets), MaskedDict(changed, secrets))

@@ -168,4 +168,6 @@ def _open(progress: Progress) -> list[PauseInfo]:
 
 def _place(progress: Progress, path: tuple[Key, ...], branch: Progress) -> str:
     """Where a branch is, as users name it."""
-    return progress.path_name(path, branch.node) if path else branch.node
+    if not path:
+        return branch.node
+    return progress.path_name(path, branch.node)

@@ -35,7 +35,7 @@ def located(compiled: CompiledGraph, reference: Any) -> tuple[str, int | None]:
 
 
 def run_of(reference: Any) -> str:
-    """The run that a reference names, as far as the text tells. Raises `UsageError` if it isn't a text."""
+    """The run that a reference names, as far as the text shows. Raises `UsageError` if it isn't a text."""
     if isinstance(reference, os.PathLike):
         reference = os.fspath(reference)
     if not isinstance(reference, str):

@@ -62,8 +62,12 @@ class CompiledGraph(NamedTuple):
     def need_client(self, call: str) -> LeaseClient:
         """The client of the store. Raises `UsageError`, which names the call, if the graph has no store."""
         if self.client is None:
-            kind = "graph" if self.plan.layers is None else "workflow"
             raise UsageError(
-                f"{call} needs a store, and {kind} {self.plan.name!r} has none: compile(store=…)"
+                f"{call} needs a store, and {kind_of(self.plan)} {self.plan.name!r} has none: compile(store=…)"
             )
         return self.client
+
+
+def kind_of(plan: Plan) -> str:
+    """What a plan is the plan of, in words."""
+    return "graph" if plan.layers is None else "workflow"

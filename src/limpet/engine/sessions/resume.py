@@ -257,7 +257,9 @@ def _refuse_old_step(progress: Progress, step: int | None) -> None:
 
 def _forgive_crashes(progress: Progress, writer: JournalWriter, held: HeldRun) -> None:
     """Reset the count of crashes of a run that sleeps: it did nothing, so holders didn't crash because of it."""
-    changes = {"attempts": progress.attempts} if progress.section is None else {}
+    changes = {}
+    if progress.section is None:
+        changes["attempts"] = progress.attempts
     progress.count_crashes(held.crashes)
     writer.add_move(progress, changes, time())
 

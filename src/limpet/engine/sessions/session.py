@@ -72,7 +72,9 @@ class Session:
         self.progress = progress
         self.writer = writer
         self.held = held
-        self.stop = StopRequest() if held is None else held.stop
+        self.stop = StopRequest()
+        if held is not None:
+            self.stop = held.stop
         self.journal_lock = JournalLock(Lock())
         self._opening = opening
         self._opened_at = 0 if writer is None else writer.sequence
@@ -103,7 +105,9 @@ class Session:
     @property
     def clock_wait(self) -> Callable[[float, Event], object] | None:
         """How to wait by the store's clock, if that is one that tests turn; None to just wait."""
-        return None if self.compiled.client is None else self.compiled.client.clock_wait
+        if self.compiled.client is None:
+            return None
+        return self.compiled.client.clock_wait
 
     def limit_wait(self, seconds: float | None) -> float | None:
         """For how long to wait for running nodes, if a branch sleeps for this many seconds meanwhile."""
@@ -278,8 +282,11 @@ class Session:
         writer.acknowledge_records(written)
         # The commit that was written may have been a stop that the loop doesn't know of, so that the head has a
         # status which no longer holds. So this commit always sets the status.
-        status = commit.status or RUNNING
-        due = commit.due if commit.status else 0.0
+        status = RUNNING
+        due: float | None = 0.0
+        if commit.status:
+            status = commit.status
+            due = commit.due
         note = commit.note or summary(self.progress)
         return self.write(writer.commit(status, note, commit.purge, commit.on_signal, due))
 

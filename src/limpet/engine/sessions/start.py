@@ -13,6 +13,7 @@ from limpet.engine.sessions.session import Opening, Session
 from limpet.errors import RunExists, UnstorableValue, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import hide_secret_path
+from limpet.graphs.state import new_id
 from limpet.journal.encoding.codec import detached_value, encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import Progress
@@ -72,8 +73,8 @@ def enqueue(
     progress = _initial_progress(compiled.plan, input, config, run_id)
     encode(progress.config, "config")
     progress.meta = {**run_metadata(compiled, tags), "queued": True}
-    # Only the store knows the time by the store's clock, and it tells its holders. So a run with a delay is created
-    # with this process as its holder, which then commits when the run is due, and releases it.
+    # The delay is by the store's clock, which a holder learns with its lease. So a run with a delay is created with
+    # this process as its holder, which then commits when the run is due, and releases it.
     holder = this_process() if delay else None
     try:
         run = new_run(progress, tags, holder, client.ttl, due=0.0, priority=priority)
@@ -131,10 +132,19 @@ def run_metadata(compiled: CompiledGraph, tags: tuple[str, ...]) -> dict[str, An
 
 def emit_start(compiled: CompiledGraph, run_id: str) -> None:
     """Tell the observers that a run starts."""
+    if compiled.emit is None:
+        return
     plan = compiled.plan
-    if compiled.emit is not None:
-        entry = plan.entry if plan.layers is None else None
-        compiled.emit(events.GRAPH_START, plan.name, {"run_id": run_id, "entry": entry})
+    # The entry of a workflow is its planner, which is nothing that users know.
+    entry = plan.entry if plan.layers is None else None
+    compiled.emit(events.GRAPH_START, plan.name, {"run_id": run_id, "entry": entry})
+
+
+def choose_id(given: str | None) -> str:
+    """The id of a new run: the given one, checked, or a new one. Raises `UsageError`."""
+    if given is None:
+        return new_id()
+    return check_id(given)
 
 
 def check_id(run_id: Any) -> str:
