@@ -12,8 +12,8 @@ from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations import workflow_checkpoints as checkpoints
 from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.operations.workflow_checkpoints import WorkflowCheckpoint
-from limpet.engine.sessions.checkpoint_refs import check_step, located, run_of
-from limpet.engine.sessions.compatibility import workflows_in
+from limpet.engine.sessions.checkpoint_refs import located, run_of
+from limpet.engine.sessions.compatibility import check_step, workflows_in
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import Session

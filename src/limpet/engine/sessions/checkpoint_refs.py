@@ -9,7 +9,6 @@ from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import RunNotFound, UsageError
 from limpet.graphs.plan import Plan
-from limpet.journal.progress import Progress
 
 MAX_STEP_DIGITS = 4000
 """Digits that a step may have. Python refuses to convert much longer numbers."""
@@ -41,12 +40,6 @@ def run_of(reference: Any) -> str:
     if not isinstance(reference, str):
         raise UsageError(f"a run or a checkpoint is named by its id, a str, not {type(reference).__name__}")
     return reference.rpartition("@")[0] or reference
-
-
-def check_step(progress: Progress, step: int | None) -> None:
-    """Raise `UsageError` for a step that the run hasn't reached."""
-    if step is not None and step > progress.step:
-        raise UsageError(f"run {progress.run_id!r} has no checkpoint {step}; its newest is {progress.step}")
 
 
 def names_file(plan: Plan, reference: Any) -> bool:

@@ -37,6 +37,12 @@ def check_fits(plan: Plan, progress: Progress) -> bool:
     return refitted
 
 
+def check_step(progress: Progress, step: int | None) -> None:
+    """Raise `UsageError` for a step that the run hasn't reached."""
+    if step is not None and step > progress.step:
+        raise UsageError(f"run {progress.run_id!r} has no checkpoint {step}; its newest is {progress.step}")
+
+
 def workflows_in(
     plan: Plan, progress: Progress, place: str = ""
 ) -> Iterator[tuple[Layers, Progress, str, str]]:

@@ -23,8 +23,8 @@ from limpet.engine.leases.lease_client import HeldRun, LeaseClient, client_for
 from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.loop.state_changes import Changes
 from limpet.engine.node_context.questions import ResumeInput
-from limpet.engine.sessions.checkpoint_refs import check_step, is_run, located, names_file
-from limpet.engine.sessions.compatibility import check_fits
+from limpet.engine.sessions.checkpoint_refs import is_run, located, names_file
+from limpet.engine.sessions.compatibility import check_fits, check_step
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import Opening, Session

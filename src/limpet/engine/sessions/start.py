@@ -154,6 +154,14 @@ def check_id(run_id: Any) -> str:
     return run_id
 
 
+def tag_names(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags as a run is stored with them; a single one may be a str. Raises `UsageError`."""
+    found = (tags,) if isinstance(tags, str) else tuple(tags)
+    if not all(isinstance(tag, str) and tag for tag in found):
+        raise UsageError(f"tags are non-empty strs, not {found!r}")
+    return found
+
+
 def _initial_progress(plan: Plan, input: Any, config: Mapping[str, Any] | None, run_id: str) -> Progress:
     """A run before its first node. Its state shares nothing with the caller's input."""
     if plan.layers is not None:
