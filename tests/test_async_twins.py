@@ -1,4 +1,4 @@
-"""H7: whatever waits for a store has an async twin that gives the same, while the event loop goes on."""
+"""H7: every method that waits for a store has an async twin that returns the same without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_checkpoints_of_a_workflow_are_read_beside_the_loop() -> None:
         assert beside(store, lambda name=name: getattr(flow, f"a{name}")("w")) == getattr(flow, name)("w")
 
 
-def test_a_checkpoint_file_is_gone_on_from_in_a_loop(tmp_path: Path) -> None:
+def test_a_run_is_resumed_from_a_checkpoint_file_in_an_event_loop(tmp_path: Path) -> None:
     """F7, H7: with the same events."""
     graph = counting(MemoryStore()).compile(interrupt_before=["two"], checkpoint_dir=tmp_path)
     (stop,) = graph.invoke({})

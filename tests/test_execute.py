@@ -1,4 +1,4 @@
-"""Running a graph: to the end, over a crash, within its budget, until somebody stops it."""
+"""Running a graph: to the end, over a crash, within its budget, until it is cancelled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SOON = 10.0
 
 
 class Nodes:
-    """Nodes that note that they ran, and do once what they are told to."""
+    """Nodes that note that they ran, and do once what the test asks for."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -217,7 +217,7 @@ def test_a_run_can_be_read_instead_of_iterated() -> None:
 
 
 def test_a_run_begins_with_its_first_event() -> None:
-    """F4: nothing runs, and nothing is stored, before somebody asks."""
+    """F4: nothing runs, and nothing is stored, before the first event is asked for."""
     nodes = Nodes()
     graph = line(2, nodes).compile(store="memory://")
     run = graph.stream({})
@@ -433,7 +433,7 @@ def test_a_resume_may_bring_values_and_settings() -> None:
     assert seen == [(1, {"a": 1, "b": 1})] * 2 + [(2, {"a": 1, "b": 2})] * 3
 
 
-def test_a_run_that_nobody_knows_can_not_be_resumed() -> None:
+def test_an_unknown_run_can_not_be_resumed() -> None:
     """G6: the error names it."""
     graph = line(2, Nodes()).compile(store="memory://")
     with pytest.raises(RunNotFound, match="no run 'ghost' in this store"):
@@ -452,7 +452,7 @@ def test_a_run_of_another_graph_can_not_be_resumed() -> None:
     assert line(2, nodes).compile(store=store).resume("r")["path"] == names(1, 2)
 
 
-def test_a_run_that_stands_at_a_node_that_is_gone_says_so() -> None:
+def test_a_run_at_a_node_that_no_longer_exists_says_so() -> None:
     """G6, F10: and can be resumed once the node is back."""
     store, nodes = MemoryStore(), Nodes()
     nodes.once["n3"] = throw(ValueError())
@@ -788,7 +788,7 @@ def test_a_run_can_be_cancelled_by_its_own_node_and_before_it_begins() -> None:
     check_cancelled(early, run, nodes, 0, 3)
 
 
-def test_a_run_can_be_cancelled_through_the_store_by_somebody_who_does_not_hold_it() -> None:
+def test_a_run_can_be_cancelled_through_the_store_by_a_process_that_does_not_hold_it() -> None:
     """G12: the request is left in the store, and found at the next save."""
     store, nodes = MemoryStore(), Nodes()
     graph = line(4, nodes).compile(store=store)
@@ -799,7 +799,7 @@ def test_a_run_can_be_cancelled_through_the_store_by_somebody_who_does_not_hold_
     check_cancelled(graph, run, nodes, 2, 4)
 
 
-def test_a_run_that_nobody_runs_is_cancelled_at_once() -> None:
+def test_a_run_that_no_process_holds_is_cancelled_at_once() -> None:
     """G12: a crashed or a paused one; it can be resumed all the same."""
     nodes = Nodes()
     graph = line(3, nodes).compile(store="memory://")
@@ -822,7 +822,7 @@ def test_a_cancelled_question_is_still_open() -> None:
 
 
 def test_a_run_that_has_ended_can_not_be_cancelled() -> None:
-    """G12: nor one that nobody knows."""
+    """G12: nor an unknown one."""
     graph = line(1, Nodes()).compile(store="memory://")
     run_id = graph.execute({}).run_id
     with pytest.raises(UsageError, match="has ended already: it is completed"):
@@ -833,7 +833,8 @@ def test_a_run_that_has_ended_can_not_be_cancelled() -> None:
 
 def test_a_run_that_waits_to_be_tried_again_can_be_cancelled() -> None:
     """G12, H8: the wait of an hour ends at once, and the attempts so far stay counted."""
-    attempts, waiting = [], threading.Event()
+    attempts: list[Any] = []
+    waiting = threading.Event()
 
     def fail(ctx: NodeContext) -> dict[str, Any]:
         attempts.append(ctx.attempt)
@@ -859,7 +860,7 @@ def test_a_run_that_waits_to_be_tried_again_can_be_cancelled() -> None:
 
 
 def test_a_run_that_is_cancelled_when_it_is_about_to_wait_does_not_wait() -> None:
-    """G12, H8: by the observer that is told of the wait."""
+    """G12, H8: by the observer that gets the event of the wait."""
 
     def fail(state: State) -> None:
         raise ValueError

@@ -80,7 +80,7 @@ def test_a_fork_and_a_rollback_pay_again() -> None:
 
 
 def test_a_step_saved_while_a_result_is_kept_is_not_lost() -> None:
-    """Invariant 1: a once() that nobody awaited ends on its own time, and takes nothing with it."""
+    """Invariant 1: a once() that isn't awaited ends on its own time, and harms no run."""
 
     async def slow() -> str:
         await asyncio.sleep(0)
@@ -102,7 +102,7 @@ def test_a_step_saved_while_a_result_is_kept_is_not_lost() -> None:
 
 
 def test_a_holder_that_can_not_be_looked_at_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P8: a process without file handles left, or one that hides others, declares nobody dead."""
+    """P8: a process without file handles left, or one that hides others, declares no process dead."""
     monkeypatch.setattr("limpet.engine.leases.process_identity._first_line", lambda path: "")
     host, boot, space, _, began = this_process().split("|")
     me = "|".join([host, boot, space, str(os.getpid()), began or "1"])
@@ -128,7 +128,7 @@ def test_a_child_that_was_forked_off_neither_hangs_nor_lets_go_of_its_parents_ru
 
 
 def test_an_async_node_that_blocks_is_timed_out_as_any_other() -> None:
-    """H8: in a sync run too, and the lease is given back."""
+    """H8: in a sync run too, and the lease is released."""
     go_on = threading.Event()
 
     async def blocks(state: Any) -> None:
@@ -229,7 +229,7 @@ def test_small_mistakes_are_told_at_once(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_altering_the_copy_of_a_reduced_key_is_remarked_upon(caplog: pytest.LogCaptureFixture) -> None:
-    """Invariant 9: it has no effect, so somebody should say so."""
+    """Invariant 9: it has no effect, so a warning says so."""
     graph = line(lambda state: state["log"].append(1), schema={"log": Annotated[list, append]})
     assert graph.execute({})["log"] == []
     assert "has no effect" in caplog.text

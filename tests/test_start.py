@@ -1,4 +1,4 @@
-"""Runs that are queued for whoever supervises the store: `start`, and one sweep with `recover`. H1, P7."""
+"""Runs that are queued for the supervisors of a store: `start`, and one sweep with `recover`. H1, P7."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_queued_is_refused(store: Any) -> None:
 
 
 def test_a_delayed_run_begins_when_it_is_time(clock: ManualClock, on_clock: MemoryStore) -> None:
-    """H9: by the store's clock, and nobody holds it until then."""
+    """H9: by the store's clock, and no process holds it until then."""
     graph = noting(on_clock)
     run = graph.start(delay=timedelta(hours=1))
     head = on_clock.head(run.id)
@@ -201,7 +201,7 @@ def test_a_queued_run_can_be_cancelled_before_it_begins(store: Any) -> None:
     assert graph.start(run_id=run.id).status == "cancelled"
 
 
-def test_waiting_for_a_run_that_nobody_executes_ends(store: Any) -> None:
+def test_waiting_for_a_run_that_no_process_executes_ends(store: Any) -> None:
     """H1: with a hint."""
     run = noting(store).start()
     with pytest.raises(TimeoutError, match="is a supervisor running for its graph"):
@@ -229,7 +229,7 @@ def test_starting_does_not_block_an_event_loop(store: Any) -> None:
 
 
 def test_a_sweep_leaves_other_graphs_alone(store: Any) -> None:
-    """H1: and what is held by somebody."""
+    """H1: and runs that another process holds."""
     mine, other = noting(store), noting(store, name="other")
     other.start(run_id="o")
     mine.start(run_id="m")
@@ -307,7 +307,7 @@ def test_a_run_that_crashes_its_process_too_often_is_quarantined(
     spared, run = graph.start(run_id="spared"), graph.start(run_id="poison")
     lose(on_clock, clock, spared.id, 2)
     lose(on_clock, clock, run.id, 3)
-    assert graph.recover() == ["spared"]  # the other one isn't gone on with
+    assert graph.recover() == ["spared"]  # the other one isn't resumed
     assert calls == ["spared"]
     head: RunHead = on_clock.head(run.id)
     assert (head.status, head.due, head.holder) == ("failed", None, None)
@@ -336,7 +336,7 @@ def test_max_crashes_says_how_often(clock: ManualClock, on_clock: MemoryStore) -
 
 
 def test_progress_between_crashes_makes_them_no_row(clock: ManualClock, on_clock: MemoryStore) -> None:
-    """H1: what counts is how often it was lost without getting any further."""
+    """H1: what counts is how often its process crashed without any progress."""
 
     lives: list[int] = []
 

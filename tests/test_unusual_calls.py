@@ -23,7 +23,7 @@ from support.graphs import chain
 
 
 def test_a_state_kept_from_a_node_that_is_over_reaches_nothing() -> None:
-    """G1: what a node holds is its own; assigning to it later is no change of the run."""
+    """G1: what a node holds is its own; assigning to it later doesn't change the run."""
     kept: list[State] = []
 
     def keep(state: State) -> None:
@@ -141,7 +141,7 @@ def test_a_thread_that_was_left_behind_can_not_alter_the_state_in_place() -> Non
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_node_with_a_timeout_that_ends_the_process_does_so(error: type[BaseException]) -> None:
-    """H8: what isn't an Exception passes through, with a timeout as without one; it is no timeout."""
+    """H8: what isn't an Exception passes through, with a timeout as without one; it isn't a timeout."""
 
     def node(state: State) -> None:
         raise error
@@ -153,7 +153,7 @@ def test_a_node_with_a_timeout_that_ends_the_process_does_so(error: type[BaseExc
 
 
 def test_a_fork_from_a_step_that_was_approved_asks_for_approval_again() -> None:
-    """D11, H6: as it asks its questions again; an approval of one run is none of another."""
+    """D11, H6: as it asks its questions again; an approval counts for one run only."""
     graph = chain(lambda state: {"a": 1}, lambda state: {"b": 2})
     graph.compile(store="memory://", interrupt_before=["n2"], preserve=True)
     run = graph.invoke({}).wait()
@@ -181,7 +181,7 @@ def test_a_run_that_is_cancelled_on_its_way_to_an_interrupt_still_stops_there() 
 
 @pytest.mark.parametrize("place", ["edge", "choice"])
 def test_an_async_predicate_is_a_definition_error(place: str) -> None:
-    """G3: nobody would await it, and what it returns would always be true."""
+    """G3: it would never be awaited, and what it returns would always be true."""
 
     async def ask(state: State) -> bool:
         return False
@@ -192,7 +192,7 @@ def test_an_async_predicate_is_a_definition_error(place: str) -> None:
 
 
 def test_a_first_parameter_is_not_the_state_when_another_is() -> None:
-    """F2: `def f(factor, state)` asks for something that nobody has."""
+    """F2: `def f(factor, state)` asks for a parameter that has no source."""
     with pytest.raises(DefinitionError):
         StateGraph().add_node("a", run=lambda factor, state: None)
 

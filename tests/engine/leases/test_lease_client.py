@@ -80,7 +80,7 @@ def test_graphs_on_the_same_store_share_one_client() -> None:
     assert client_for(store) is not client_for(MemoryStore())
 
 
-def test_a_lease_that_could_not_be_given_back_is_taken_again_by_the_same_process() -> None:
+def test_a_lease_that_could_not_be_released_is_claimed_again_by_the_same_process() -> None:
     """G9: after a failed save the message says that resume tries again, so it must."""
 
     class Failing(MemoryStore):
@@ -129,7 +129,7 @@ def test_a_run_that_this_process_is_running_is_not_taken_from_it() -> None:
         assert running.result(30)["second"] is True
 
 
-def test_a_cancellation_that_nobody_lived_to_heed_ends_with_the_resume() -> None:
+def test_a_request_to_cancel_whose_holder_died_ends_with_the_resume() -> None:
     """G12: resuming is the newer wish."""
     store = MemoryStore()
     graph = graph_of(store, lambda state: {"first": True})
@@ -177,7 +177,7 @@ def test_a_run_that_completes_while_it_is_being_cancelled_stays_completed() -> N
 
 
 def test_commits_of_many_threads_are_put_together_and_none_is_lost() -> None:
-    """Invariant 1: whoever comes first carries out what has gathered."""
+    """Invariant 1: the first thread writes what the others have queued."""
 
     class Counting(MemoryStore):
         calls = 0
@@ -203,7 +203,7 @@ def test_commits_of_many_threads_are_put_together_and_none_is_lost() -> None:
 
 
 def test_a_holder_is_dead_only_when_that_is_certain() -> None:
-    """P8: another host, another boot, or a name of somebody else's making may be alive."""
+    """P8: another host, another boot, or a holder's name of another format may be alive."""
     me = this_process()
     host, boot, space, pid, began = me.split("|")
     assert not is_dead(me)
@@ -237,7 +237,7 @@ def test_a_run_whose_lease_is_lost_stops_before_its_next_node() -> None:
     assert store.head("r").sequence == 1
 
 
-def test_whoever_waits_for_a_run_is_told_when_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_claim_is_woken_when_the_run_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """P8: by the store, where it can tell; also where it is wrapped in another."""
     from limpet.stores.composite.tiered import TieredStore
 
@@ -285,7 +285,7 @@ def test_waiting_for_a_run_that_is_never_free_has_an_end() -> None:
 
 
 def test_a_store_around_one_that_tells_nothing_says_so(tmp_path: Any) -> None:
-    """Abilities are declared; whoever waits all the same is told."""
+    """Abilities are declared; waiting without them is an error."""
     from limpet.stores.composite.encrypted import EncryptedStore, Keys
     from limpet.stores.composite.tiered import TieredStore
     from limpet.stores.sqlite.store import SQLiteStore

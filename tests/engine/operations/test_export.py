@@ -1,4 +1,4 @@
-"""Runs carried from store to store by a file: they go on as if they had always been there, or nothing happens."""
+"""Runs carried from store to store by a file: they resume as if they had always been there, or nothing happens."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def test_the_commit_is_found_however_git_keeps_it(lay_out: Callable[[Path], None
 
 
 def test_a_repository_without_a_commit_has_none(tmp_path: Path) -> None:
-    """G13: nor has a broken one; it is no reason not to run."""
+    """G13: nor has a broken one; it doesn't stop a run."""
     (tmp_path / "empty" / ".git").mkdir(parents=True)
     (tmp_path / "empty" / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     (tmp_path / "broken" / ".git").mkdir(parents=True)
@@ -367,7 +367,7 @@ def test_a_fork_continues_the_counters_of_its_step() -> None:
 
 
 def test_a_fork_of_a_failed_run_tries_again() -> None:
-    """H6: with an edit that mends it; the failed run stays failed."""
+    """H6: with an edit that repairs it; the failed run stays failed."""
 
     def fragile(state: State) -> dict[str, Any]:
         return {"n": 10 // state["by"]}
@@ -438,7 +438,7 @@ def test_a_rollback_undoes_a_failure_and_the_counters() -> None:
     assert visits == [1, 2, 3, 4, 2, 3, 4, 5]
 
 
-def test_a_run_that_somebody_runs_can_not_be_rolled_back(graph: StateGraph) -> None:
+def test_a_run_that_is_running_can_not_be_rolled_back(graph: StateGraph) -> None:
     """H6: one writer at a time."""
     run = graph.stream({})
     next(run)

@@ -69,7 +69,7 @@ def test_what_isnt_kept_goes_from_the_store() -> None:
 
 
 def test_keep_none_keeps_all() -> None:
-    """D5: nothing goes that somebody may want."""
+    """D5: nothing is deleted that a resume or a user may need."""
     store = MemoryStore()
     made = superseding(60, store, keep=None)
     made.execute({}, run_id="r")
@@ -93,7 +93,7 @@ def test_a_state_graph_keeps_as_many_steps_as_it_is_told() -> None:
 
 
 def test_dropping_old_checkpoints_does_not_keep_the_run_waiting() -> None:
-    """D5: a store that takes its time with it holds nobody up."""
+    """D5: a store that is slow to delete holds up no run."""
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow(MemoryStore):
@@ -150,17 +150,17 @@ def test_a_large_checkpoint_is_warned_of(caplog: pytest.LogCaptureFixture) -> No
     made.add_task("after", lambda large: 1, ["large"])
     with caplog.at_level(logging.WARNING):
         made.execute({}, run_id="r")
-    told = [record.getMessage() for record in caplog.records]
-    assert told == ["run r, step 5: its checkpoint is large, it added 600 KB to the journal"]
+    warnings = [record.getMessage() for record in caplog.records]
+    assert warnings == ["run r, step 5: its checkpoint is large, it added 600 KB to the journal"]
 
 
 def test_retention_says_what_may_go_by_sequence_number() -> None:
     """D5: the newest whole record up to the oldest checkpoint that is kept, and nothing after it."""
     retention = StepRetention(2, first=1)
-    told = []
+    found = []
     for sequence in range(2, 12):
         whole = sequence if sequence in (4, 5, 9) else 0
         retention.add_commit(Commit("r", 1, sequence - 1, [b"xx"], snapshot=whole))
-        told.append((sequence, *retention.add_checkpoint(sequence)))
-    assert [(sequence, before) for sequence, _, before in told if before] == [(5, 4), (6, 5), (10, 9)]
-    assert {added for _, added, _ in told} == {2}
+        found.append((sequence, *retention.add_checkpoint(sequence)))
+    assert [(sequence, before) for sequence, _, before in found if before] == [(5, 4), (6, 5), (10, 9)]
+    assert {added for _, added, _ in found} == {2}

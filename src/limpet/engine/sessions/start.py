@@ -172,11 +172,3 @@ def _initial_progress(plan: Plan, input: Any, config: Mapping[str, Any] | None, 
     return Progress(
         run_id, plan.name, plan.fingerprint, plan.entry, state, at=time(), config=dict(config or {})
     )
-
-
-def tag_names(tags: Iterable[str]) -> tuple[str, ...]:
-    """Tags as a run is stored with them; a single one may be a str. Raises `UsageError`."""
-    found = (tags,) if isinstance(tags, str) else tuple(tags)
-    if not all(isinstance(tag, str) and tag for tag in found):
-        raise UsageError(f"tags are non-empty strs, not {found!r}")
-    return found
