@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -45,7 +44,7 @@ from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, Commit, Lease, NewRun
 from limpet.testing.conformance.store_calls import ManualClock
-from support.graphs import fan
+from support.graphs import chain, fan
 
 AN_HOUR = 3600.0
 Transition = tuple[str, str, str]
@@ -101,15 +100,8 @@ def transitions_of(scenario: Callable[[RecordingStore], None], patch: pytest.Mon
 
 
 def graph_of(store: Any, *nodes: Callable[[State], Any], **options: Any) -> StateGraph:
-    """A chain of nodes."""
-    graph = StateGraph({"n": int}, name="chain")
-    names = [f"n{number}" for number in range(len(nodes))]
-    for name, node in zip(names, nodes, strict=True):
-        graph.add_node(name, run=node)
-    for first, second in pairwise(names):
-        graph.add_edge(first, second)
-    graph.set_entry_point(names[0]).set_finish_point(names[-1])
-    return graph.compile(store=store, preserve=True, **options)
+    """A chain of nodes n1 → n2 → …, stored."""
+    return chain(*nodes, schema={"n": int}).compile(store=store, preserve=True, **options)
 
 
 def branching(store: Any, *branches: Callable[[State], Any]) -> StateGraph:
@@ -174,7 +166,7 @@ def starts_and_completes(store: RecordingStore) -> None:
 
 
 def is_interrupted(store: RecordingStore) -> None:
-    graph = graph_of(store, nothing, nothing, interrupt_before=["n1"])
+    graph = graph_of(store, nothing, nothing, interrupt_before=["n2"])
     run_to_stop(graph, "interrupted", RunPaused)
     with store.during(RESUME):
         graph.resume("interrupted")
