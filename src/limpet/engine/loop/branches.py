@@ -1,8 +1,8 @@
-"""The branch scheduler: runs all open branches of a run, however deep, in one place.
+"""Branches: opening them, and the scheduler that runs all open branches of a run, however deep, in one place.
 
-It is as pure as the loops that it runs: it collects what they ask for, passes it on, and passes each outcome back.
-Nodes that can run are begun together; records of several branches share a commit; of several waits, the nearest is
-waited for. A node that runs alone is yielded as it is, so that it needs no thread.
+The scheduler is as pure as the loops that it runs: it collects what they ask for, passes it on, and passes each
+outcome back. Nodes that can run are begun together; records of several branches share a commit; of several
+waits, the nearest is waited for. A node that runs alone is yielded as it is, so that it needs no thread.
 """
 
 from __future__ import annotations
@@ -12,20 +12,116 @@ from collections.abc import Generator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.engine.loop.commands import Begin, Cancelled, Gather, Report, Wait, WaitTooLong
-from limpet.engine.loop.next_node import plan_of_branches
-from limpet.engine.loop.run_context import SAVE, SLEEPING, LoopStop, RunContext
+from limpet.engine.loop.commands import Begin, Cancelled, Failed, Gather, Report, Wait, WaitTooLong
+from limpet.engine.loop.next_node import SectionStart, plan_of_branches, subgraph_start
+from limpet.engine.loop.node_outcomes import MayStop, save
+from limpet.engine.loop.run_context import (
+    SAVE,
+    SLEEPING,
+    LoopStop,
+    RunBranches,
+    RunContext,
+    combined_stop,
+    stop_for,
+)
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import Conflict, RunNotFound
-from limpet.graphs.parallel import FAIL
+from limpet.graphs.parallel import FAIL, InnerGraph
+from limpet.journal.encoding.codec import decode, detached_value
 from limpet.journal.open_section import Key
+from limpet.journal.records import open_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, OnSignal, Signalled
+from limpet.observe import events
 
 if TYPE_CHECKING:
     from limpet.engine.loop.node_loop import NodeLoop
 
 MAX_WAIT_WITH_QUESTION: Final = 1.0
 """Seconds that sleeping branches may hold up a run in which another branch asks: then it pauses with the question."""
+
+
+def enter_section(loop: NodeLoop, start: SectionStart) -> MayStop:
+    """Open branches after a node that completed, save both in one commit, and run the branches."""
+    context = loop.context
+    interval = context.saving.interval
+    open_section(loop, start)
+    if interval and not context.root.step % interval:
+        refusal = yield from save(loop)
+        if refusal is not None:
+            return refusal
+    yield from loop.reporter.stream_step()
+    return (yield from run_branches(loop))
+
+
+def run_subgraph(loop: NodeLoop, ctx: NodeContext, sub: InnerGraph) -> Generator[Any, Any, Any]:
+    """The outcome of a node that runs a graph: what that graph changed, or why it isn't done."""
+    p = loop.progress
+    call_unlocked = loop.context.journal_lock.call_unlocked
+    try:
+        if p.section is None:
+            open_section(loop, call_unlocked(subgraph_start, loop, ctx.node, sub))
+        stop = yield from run_branches(loop)
+        if stop is not None:
+            return stop
+        assert p.section is not None
+        final = p.section.children[ctx.node].branch_state()
+        if ctx.plan_node.workflow_task is not None:
+            ctx._add_inner_decisions(final)
+            return sub.outputs_of(final)
+        left = call_unlocked(sub.outer_update, final, loop.state, loop.plan.schema)
+        loop.changes.replace(p.section.kept)
+        return left
+    except Exception as error:
+        return Failed(error, again=False)
+
+
+def open_section(loop: NodeLoop, start: SectionStart) -> None:
+    """Open branches, on states that nothing else shares."""
+    p = loop.progress
+    writer = loop.context.saving.writer
+    at = loop.context.clocks.now()
+    data = start.data
+    # The record is made before the branches are opened: it says at which position that happened.
+    opened = open_record(p, start.encoded, at)
+    if "items" in data or "states" in data:
+        # These are values of the user's. The branches get what the journal has, so that a resume finds the same.
+        if writer is None:
+            data = detached_value(data)
+        else:
+            data = decode(start.encoded)
+    p.open_section(data)
+    if writer is not None:
+        writer.add_record_at(loop.context.root, loop.scope.path, at, opened)
+
+
+def run_branches(loop: NodeLoop) -> MayStop:
+    """Run the open branches. None when all are done; else why they aren't."""
+    loop.branch_stops = {}
+    # Branches share the values of this state, so from now on its own nodes get copies of what they read, too.
+    loop.changes.isolated = True
+    section = loop.progress.section
+    assert section is not None
+    reporter = loop.reporter
+    if section.layer is not None:
+        left = [key for key, child in section.children.items() if not child.done]
+        reporter.notify(events.LAYER_START, layer=section.layer, tasks=left)
+        yield from reporter.stream(reporter.stream_events.layer_starts(reporter, section.layer, left))
+    if loop.nested:
+        # One runner has all branches of the run, however deep: it alone decides what runs and what is saved.
+        refusal = yield RunBranches(loop)
+    else:
+        refusal = yield from BranchRunner(loop.context).run(loop)
+    if refusal is not None:
+        return stop_for(refusal)
+    if loop.context.stopping:
+        return LoopStop(CANCELLED)
+    stopped = [key for key, child in section.children.items() if not child.done]
+    if stopped:
+        return combined_stop([loop.branch_stops[key] for key in stopped if key in loop.branch_stops])
+    if section.layer is not None:
+        reporter.notify(events.LAYER_COMPLETE, layer=section.layer)
+        loop.progress.fold_layer()
+    return None
 
 
 class BranchGroup:
@@ -47,8 +143,8 @@ class BranchGroup:
         self.plan, self.until = plan_of_branches(loop.plan, loop.progress)
         self.on_error = FAIL
         self.limit = limit
-        opener = None if section.inside else loop.plan.nodes[section.source].section
-        if opener is not None:
+        opener = loop.plan.nodes[section.source].section
+        if opener is not None and not section.inside:
             self.on_error = opener.on_error
             self.limit = min(limit, opener.max_concurrency or limit)
         self.waiting: deque[Key] = deque()

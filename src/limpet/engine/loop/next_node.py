@@ -44,7 +44,9 @@ def choose_next(loop: NodeLoop, node: PlanNode) -> str | SectionStart | Failed:
         else:
             for way in node.edges:
                 if isinstance(way, Section):
-                    return _next_layer(loop) if way.layered else _section_start(loop, way)
+                    if way.layered:
+                        return _next_layer(loop)
+                    return _section_start(loop, way)
                 taken = _follow(loop, way)
                 if taken is not None:
                     if taken != END:
@@ -104,9 +106,11 @@ def update_for_branch(
         section = progress.section
         assert section is not None
         source = plan.nodes[section.source]
-        sub = source.inner
-        if not section.inside:
-            sub = None if source.section is None else source.section.inner
+        sub = None
+        if section.inside:
+            sub = source.inner
+        elif source.section is not None:
+            sub = source.section.inner
         plan, _ = plan_of_branches(plan, progress)
         if section.layer is not None:
             update = {}  # a task has no state of its own

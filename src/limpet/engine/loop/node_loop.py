@@ -30,9 +30,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final
 
-from limpet.engine.loop.branches import BranchRunner
+from limpet.engine.loop.branches import enter_section, open_section, run_branches, run_subgraph
 from limpet.engine.loop.commands import Asked, Cancelled, Failed, Sleeping
-from limpet.engine.loop.next_node import SectionStart, choose_next, subgraph_start
+from limpet.engine.loop.next_node import SectionStart, choose_next
 from limpet.engine.loop.node_outcomes import (
     MayStop,
     delay_arrival,
@@ -51,26 +51,22 @@ from limpet.engine.loop.run_context import (
     SAVE,
     SLEEPING,
     LoopStop,
-    RunBranches,
     RunContext,
     changes_at_stop,
-    combined_stop,
-    stop_for,
 )
 from limpet.engine.loop.state_changes import Changes, TaskChanges
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.scope import OUTERMOST, BranchPlace, Scope
 from limpet.errors import UnstorableValue
 from limpet.graphs.edges import END
-from limpet.graphs.parallel import COLLECT, InnerGraph
+from limpet.graphs.parallel import COLLECT
 from limpet.graphs.plan import Plan, PlanNode
 from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import State
-from limpet.journal.encoding.codec import decode, detached_value
 from limpet.journal.open_section import Key
 from limpet.journal.progress import Progress
-from limpet.journal.records import open_record, step_record
-from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
+from limpet.journal.records import step_record
+from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE
 from limpet.observe import events
 
@@ -168,8 +164,10 @@ class NodeLoop:
         reports_saves = (
             emit is not None or planning or (context.saving.on_checkpoint is not None and not nested)
         )
-        # What stops the run is saved together with the stop, which is one commit instead of two.
-        saved_at_stop = before if nested or planning else before | {END}
+        saved_at_stop = before
+        if not (nested or planning):
+            # What stops the run is saved together with the stop, which is one commit instead of two.
+            saved_at_stop = before | {END}
 
         stop = yield from self._arrive()
         if stop is not None:
@@ -192,7 +190,7 @@ class NodeLoop:
             if node.inner is None:
                 outcome = yield ctx
             else:
-                outcome = yield from self._run_subgraph(ctx, node.inner)
+                outcome = yield from run_subgraph(self, ctx, node.inner)
 
             # Collect what it changed, as bytes for the journal. `type() is dict` is what most nodes return.
             delta: bytes | None = None
@@ -228,7 +226,10 @@ class NodeLoop:
             # Choose the next node, unless the run stops after this one. Most nodes always have the same follower.
             chosen: str | SectionStart | Failed | None = node.always_next if follower_known else None
             if chosen is None and name not in after:
-                chosen = self._choose_in_branch(node) if nested else choose_next(self, node)
+                if nested:
+                    chosen = self._choose_in_branch(node)
+                else:
+                    chosen = choose_next(self, node)
             target = chosen if type(chosen) is str else _target_of(chosen)
             if nested:
                 target = self._complete_in_branch(ctx, delta, target, at)
@@ -239,7 +240,7 @@ class NodeLoop:
             if node.delays is not None:
                 delay_arrival(self, node, target)
             if type(chosen) is SectionStart:
-                stop = yield from self._enter_section(chosen)
+                stop = yield from enter_section(self, chosen)
                 if stop is not None:
                     return stop
                 continue
@@ -339,12 +340,12 @@ class NodeLoop:
             record(self, {"node": target, "phase": BEFORE, "cleared": False})
             delay_arrival(self, self.plan.nodes[p.made_by or ""], p.node)
             if isinstance(chosen, SectionStart):
-                self._open_section(chosen)
+                open_section(self, chosen)
         if self.context.reporting.resumed and not self.nested:
             self.reporter.notify(events.CHECKPOINT_RESUME, checkpoint_node=p.made_by, resume_node=p.node)
         # Branches under way are run first. A graph inside of a node is run when the loop calls that node.
         if p.section is not None and not p.section.inside:
-            return (yield from self._run_branches())
+            return (yield from run_branches(self))
         return None
 
     def _check_before_call(self, name: str) -> MayStop:
@@ -373,27 +374,6 @@ class NodeLoop:
             # When the step completes, the branches before it are dropped; a checkpointer still wants their results.
             self.results_at_step = (ctx.step, self.scope.joined_results())
         self.reporter.node_starts(ctx)
-
-    def _run_subgraph(self, ctx: NodeContext, sub: InnerGraph) -> Generator[Any, Any, Any]:
-        """The outcome of a node that runs a graph: what that graph changed, or why it isn't done."""
-        p = self.progress
-        call_unlocked = self.context.journal_lock.call_unlocked
-        try:
-            if p.section is None:
-                self._open_section(call_unlocked(subgraph_start, self, ctx.node, sub))
-            stop = yield from self._run_branches()
-            if stop is not None:
-                return stop
-            assert p.section is not None
-            final = p.section.children[ctx.node].branch_state()
-            if ctx.plan_node.workflow_task is not None:
-                ctx._add_inner_decisions(final)
-                return sub.outputs_of(final)
-            left = call_unlocked(sub.outer_update, final, self.state, self.plan.schema)
-            self.changes.replace(p.section.kept)
-            return left
-        except Exception as error:
-            return Failed(error, again=False)
 
     def _collect_in_branch(self, ctx: NodeContext, returned: Any) -> bytes:
         """What a node of a branch changed. Reducers are the user's functions, so they run without the lock."""
@@ -437,61 +417,6 @@ class NodeLoop:
             writer.add_record_at(root, self.scope.path, p.began, data)
             writer.snapshot_if_due(root)
         return target
-
-    def _enter_section(self, start: SectionStart) -> MayStop:
-        """Open branches after a node that completed, save both in one commit, and run the branches."""
-        context = self.context
-        interval = context.saving.interval
-        self._open_section(start)
-        if interval and not context.root.step % interval:
-            refusal = yield from save(self)
-            if refusal is not None:
-                return refusal
-        yield from self.reporter.stream_step()
-        return (yield from self._run_branches())
-
-    def _open_section(self, start: SectionStart) -> None:
-        """Open branches, on states that nothing else shares."""
-        p = self.progress
-        writer = self.context.saving.writer
-        at = self.context.clocks.now()
-        data = start.data
-        # The record is made before the branches are opened: it says at which position that happened.
-        opened = open_record(p, start.encoded, at)
-        if "items" in data or "states" in data:
-            # These are values of the user's. The branches get what the journal has, so that a resume finds the same.
-            data = detached_value(data) if writer is None else decode(start.encoded)
-        p.open_section(data)
-        if writer is not None:
-            writer.add_record_at(self.context.root, self.scope.path, at, opened)
-
-    def _run_branches(self) -> MayStop:
-        """Run the open branches. None when all are done; else why they aren't."""
-        self.branch_stops = {}
-        self.changes.isolated = True
-        section = self.progress.section
-        assert section is not None
-        reporter = self.reporter
-        if section.layer is not None:
-            left = [key for key, child in section.children.items() if not child.done]
-            reporter.notify(events.LAYER_START, layer=section.layer, tasks=left)
-            yield from reporter.stream(reporter.stream_events.layer_starts(reporter, section.layer, left))
-        if self.nested:
-            # One runner has all branches of the run, however deep: it alone decides what runs and what is saved.
-            refusal = yield RunBranches(self)
-        else:
-            refusal = yield from BranchRunner(self.context).run(self)
-        if refusal is not None:
-            return stop_for(refusal)
-        if self.context.stopping:
-            return LoopStop(CANCELLED)
-        stopped = [key for key, child in section.children.items() if not child.done]
-        if stopped:
-            return combined_stop([self.branch_stops[key] for key in stopped if key in self.branch_stops])
-        if section.layer is not None:
-            reporter.notify(events.LAYER_COMPLETE, layer=section.layer)
-            self.progress.fold_layer()
-        return None
 
     def _stop_after(self, chosen: object) -> LoopStop:
         """Stop after a node that completed. The next node isn't chosen yet: the resume will do it."""

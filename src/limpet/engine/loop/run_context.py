@@ -61,7 +61,7 @@ class Reporting(NamedTuple):
     stream: bool = False
     """Whether the caller that iterates the run gets an event for each step."""
     resumed: bool = False
-    """Whether this is a resume, so that observers get to know where it starts."""
+    """Whether this is a resume, so that observers see where it starts."""
 
 
 class Limits(NamedTuple):

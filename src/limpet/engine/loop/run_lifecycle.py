@@ -215,7 +215,9 @@ class RunLifecycle:
         yield Report(
             {"type": "cancelled", "node": p.node, "state": reporter.state_copy(), "run_id": p.run_id}
         )
-        where = "" if self.loop.planning else f" before {p.node!r}"
+        where = f" before {p.node!r}"
+        if self.loop.planning:
+            where = ""
         message = f"run {p.run_id!r} was cancelled{where}; what it saved can be resumed"
         return Verdict(CANCELLED, RunCancelled(message, p.run_id))
 
@@ -254,8 +256,11 @@ class RunLifecycle:
         if writer is not None:
             # A request to cancel wins over a pause, which nothing has reported yet. Any other stop ends the
             # run, as the request wants, and so fulfils it.
-            on_signal = OnSignal.REFUSE if status == PAUSED else OnSignal.CLEAR
-            due = p.due() if status == PAUSED else None
+            on_signal = OnSignal.CLEAR
+            due = None
+            if status == PAUSED:
+                on_signal = OnSignal.REFUSE
+                due = p.due()
             answer = yield writer.commit(status, summary(p), purge, on_signal=on_signal, due=due)
             if isinstance(answer, Exception):
                 if status != COMPLETED or not self.context.tolerates(answer):
@@ -270,7 +275,9 @@ class RunLifecycle:
             yield from loop.reporter.stream_step()
         if answer:
             return str(answer)
-        return "" if writer is None else f"{p.run_id}@{p.step}"
+        if writer is None:
+            return ""
+        return f"{p.run_id}@{p.step}"
 
     def _changes(self, stop: LoopStop) -> dict[str, Any]:
         """What is recorded of a stop: all of it where the run's own loop stopped; a branch has recorded its own."""
@@ -306,10 +313,13 @@ class RunLifecycle:
     def _report_failure(self, failure: Failure, saved: str = "") -> Ending:
         """Report that the run has failed, whether that could be saved or not."""
         run_id = self.progress.run_id
-        # The state of a task is its own result only; a reader wants that of the workflow.
-        seen = self.loop if failure.at.scope.in_layer else failure.at
-        state = seen.reporter.state_copy()
-        durable = self.context.saving.writer is not None
+        failed_at = failure.at
+        if failed_at.scope.in_layer:
+            failed_at = self.loop  # the state of a task is its own result only; a reader wants the workflow's
+        state = failed_at.reporter.state_copy()
+        way_out = ""
+        if self.context.saving.writer is not None:
+            way_out = f"resume({run_id!r}) tries it again"
         error = ExecutionError(
             failure.reason,
             run_id=run_id,
@@ -317,7 +327,7 @@ class RunLifecycle:
             state=state,
             path=[name for name in failure.path if name != PLANNER],
             cause=failure.cause,
-            way_out=f"resume({run_id!r}) tries it again" if durable else "",
+            way_out=way_out,
         )
         reporter = self.loop.reporter
         reporter.notify(events.RUN_FAIL, node=failure.node, error=failure.reason)

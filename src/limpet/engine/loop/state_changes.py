@@ -183,7 +183,9 @@ class Changes:
             if type(value) not in IMMUTABLE_TYPES:
                 unchangeable = False
         data = encode(update)
-        dict.update(self._live, update if unchangeable else decode(data))
+        if not unchangeable:
+            update = decode(data)
+        dict.update(self._live, update)
         if self._changed is not None:
             self._changed.update(dict.fromkeys(update))
         self._end_notes(private)
@@ -214,7 +216,7 @@ class Changes:
                 if _size(dict.get(private, key)) != _size(self._live.get(key)):
                     _warn_without_effect(key)
             elif key not in update and key not in notes.written and (self.isolated or key in self._shadows):
-                # The node has read it and may have altered it in place: comparing it with its shadow tells.
+                # The node has read it and may have altered it in place: comparing it with its shadow shows that.
                 self._add_value(delta, key, dict.__getitem__(private, key))
         return delta
 
@@ -396,7 +398,9 @@ def _reduce(reducer: Reducer, key: str, old: Any, new: Any) -> Any:
 
 
 def _size(value: Any) -> int:
-    return len(value) if type(value) in (list, dict, set) else -1
+    if type(value) in (list, dict, set):
+        return len(value)
+    return -1
 
 
 def _warn_without_effect(key: str) -> None:
@@ -419,4 +423,6 @@ def _refuse_key(key: Any) -> None:
 
 def _short(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "…"
+    if len(text) > 80:
+        return text[:77] + "…"
+    return text

@@ -83,7 +83,9 @@ class BranchResult(TrackedState):
     def __repr__(self) -> str:
         failed = f" failed: {self.error['message']}" if self.error else ""
         secrets = getattr(self, "_secrets", None)
-        shown = repr(masked(dict(dict.items(self)), secrets)) if secrets else dict.__repr__(self)
+        shown = dict.__repr__(self)
+        if secrets:
+            shown = repr(masked(dict(dict.items(self)), secrets))
         return f"<BranchResult {self.branch}{failed} {shown}>"
 
 

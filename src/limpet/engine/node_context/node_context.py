@@ -11,7 +11,15 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from limpet.durations import Moment, Span, moment_of
-from limpet.engine.node_context.questions import NOT_GIVEN, Pause, Sleep, question_for, read_answer
+from limpet.engine.node_context.questions import (
+    NOT_GIVEN,
+    Pause,
+    Sleep,
+    check_timeout_arguments,
+    question_for,
+    question_id_of,
+    read_answer,
+)
 from limpet.engine.node_context.scope import Scope
 from limpet.errors import DeadlinePassed, UsageError
 from limpet.graphs.plan import PlanNode
@@ -97,10 +105,9 @@ class NodeContext:
     @property
     def index(self) -> int | None:
         """Which item of a map this call is about, from 0."""
-        if not self.scope.path:
-            return None
-        key = self.scope.path[-1]
-        return key if isinstance(key, int) else None
+        if self.scope.path and isinstance(self.scope.path[-1], int):
+            return self.scope.path[-1]
+        return None
 
     @property
     def idempotency_key(self) -> str:
@@ -147,11 +154,13 @@ class NodeContext:
         secret: bool = False,
     ) -> Any:
         """See `limpet.pause`."""
-        _check_timeout_arguments(deadline, default, on_timeout)
+        check_timeout_arguments(deadline is not None, default, on_timeout)
         self._check_open("pause")
         question_id = self._next_question_id(key)
         self._check_can_keep_answer(secret)
-        limit = None if deadline is None else self._deadline_of(question_id, deadline)
+        limit = None
+        if deadline is not None:
+            limit = self._deadline_of(question_id, deadline)
         text = self._without_secrets(str(prompt))
         place = self.scope.place(self.node)
         question = question_for(question_id, text, place, choices, schema, limit, secret)
@@ -180,10 +189,8 @@ class NodeContext:
         if key is not None and key.isdigit():
             raise UsageError(f"pause(key={key!r}): numbers are for questions without a key; use a word")
         self._asked = getattr(self, "_asked", 0) + 1
-        # A colon separates the parts of an id, so those inside of a part are doubled: no two ids are the same.
-        name = (key or str(self._asked)).replace(":", "::")
-        place = self.scope.place(self.node).replace(":", "::")
-        return f"{place}:{self.scope.prefix}{self.step}:{name}"
+        step = f"{self.scope.prefix}{self.step}"
+        return question_id_of(self.scope.place(self.node), step, key or str(self._asked))
 
     def _check_can_keep_answer(self, secret: bool) -> None:
         if self.scope.services.keep_result is None:
@@ -241,7 +248,7 @@ class NodeContext:
         self._slept = getattr(self, "_slept", 0) + 1
         timer = f"sleep:{key or self._slept}"
         now = self.scope.services.store_clock()
-        # A sleep that began in an earlier call of the node ends when that call said, not later.
+        # A sleep that began in an earlier call of the node ends when that call decided, not later.
         wake_at = self.scope.progress.timers.get(timer)
         if wake_at is None:
             wake_at = moment_of(duration if until is None else until, now, "sleep()")
@@ -258,7 +265,9 @@ class NodeContext:
             awaited, stored = self.scope.progress.memos[key]
             self._mark_used(key)
             value = detached_value(stored)
-            return _as_awaitable(value) if awaited else value
+            if awaited:
+                return _as_awaitable(value)
+            return value
         value = function(*args, **kwargs)
         if hasattr(value, "__await__"):
             return self._keep_when_done(key, value)
@@ -321,7 +330,8 @@ class NodeContext:
     def add_context(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         """Merge values into the workflow's context, when the task completes."""
         report = self._report_for("add_context")
-        report.share({} if values is None else values)
+        if values is not None:
+            report.share(values)
         report.share(more)
 
     def add_task(
@@ -456,15 +466,6 @@ def current(what: str) -> NodeContext:
             f"{what}() works inside a node of a running graph, in its own process, and none is running here"
         )
     return ctx
-
-
-def _check_timeout_arguments(
-    deadline: Moment | None, default: Any, on_timeout: Callable[[], Any] | None
-) -> None:
-    if deadline is None and (default is not NOT_GIVEN or on_timeout is not None):
-        raise UsageError("pause(default=…) and pause(on_timeout=…) are for when a deadline= has passed")
-    if default is not NOT_GIVEN and on_timeout is not None:
-        raise UsageError("pause(): give default= or on_timeout=, not both")
 
 
 async def _as_awaitable(value: Any) -> Any:

@@ -62,6 +62,20 @@ class CallAbandoned(BaseException):
     """Ends a call that can't keep its result, because its run was asked to stop. Not an `Exception` either."""
 
 
+def check_timeout_arguments(has_deadline: bool, default: Any, on_timeout: Any) -> None:
+    """Raise `UsageError` for arguments of `pause` that don't go together."""
+    if not has_deadline and (default is not NOT_GIVEN or on_timeout is not None):
+        raise UsageError("pause(default=…) and pause(on_timeout=…) are for when a deadline= has passed")
+    if default is not NOT_GIVEN and on_timeout is not None:
+        raise UsageError("pause(): give default= or on_timeout=, not both")
+
+
+def question_id_of(place: str, step: str, name: str) -> str:
+    """The id of a question: the node that asks it, its step, and the question's key or number."""
+    # A colon separates the parts, so those inside of a part are doubled: no two questions have the same id.
+    return f"{place.replace(':', '::')}:{step}:{name.replace(':', '::')}"
+
+
 def question_for(
     question_id: str,
     prompt: str,
@@ -72,11 +86,9 @@ def question_for(
     secret: bool = False,
 ) -> Question:
     """The question as data. Raises `UsageError` for choices or a schema that can't be used."""
-    listed = None
-    if choices is not None:
-        listed = [] if isinstance(choices, str) else list(choices)
-        if not listed:
-            raise UsageError(f"choices is a list of at least one answer, not {choices!r}")
+    listed = None if choices is None else list(choices)
+    if isinstance(choices, str) or listed == []:
+        raise UsageError(f"choices is a list of at least one answer, not {choices!r}")
     return Question(question_id, str(prompt), node, listed, _as_schema(schema), deadline, bool(secret))
 
 
@@ -198,7 +210,9 @@ def _mismatch(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], 
         schema = shared.get(str(schema["$ref"]).rpartition("/")[2], {})
     if "anyOf" in schema:
         problems = [_mismatch(value, each, shared, where) for each in schema["anyOf"]]
-        return "" if "" in problems else problems[0]
+        if "" in problems:
+            return ""  # one of them fits
+        return problems[0]
     for check in (_wrong_type, _wrong_value, _wrong_parts):
         problem = check(value, schema, shared, where)
         if problem:

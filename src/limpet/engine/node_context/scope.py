@@ -133,8 +133,9 @@ class Scope:
         self.plan = plan
         self.progress = progress
         self.path, self.branch, self.prefix, self.outer = place
-        section = None if self.outer is None else self.outer.section
-        self.in_layer = section is not None and section.layer is not None
+        self.in_layer = False
+        if self.outer is not None and self.outer.section is not None:
+            self.in_layer = self.outer.section.layer is not None
         self.current_call: NodeContext | None = None
         self.layers_ahead: Any = None
 
