@@ -15,6 +15,7 @@ from limpet.engine.node_context.questions import (
     NOT_GIVEN,
     Pause,
     Sleep,
+    check_can_keep_answer,
     check_timeout_arguments,
     question_for,
     question_id_of,
@@ -69,10 +70,8 @@ class NodeContext:
         """What a task of a workflow has reported besides its result; None while that is nothing."""
 
     # These three stay unset until they are needed: a call is made at every step, and each assignment would cost.
-    _asked: int
-    """How many questions it has asked."""
-    _slept: int
-    """How many times it has slept."""
+    _asked: int  # how many questions it has asked
+    _slept: int  # how many times it has slept
     began: float
     """When the call began, by the loop's clock; set where the loop reports calls."""
 
@@ -157,10 +156,9 @@ class NodeContext:
         check_timeout_arguments(deadline is not None, default, on_timeout)
         self._check_open("pause")
         question_id = self._next_question_id(key)
-        self._check_can_keep_answer(secret)
-        limit = None
-        if deadline is not None:
-            limit = self._deadline_of(question_id, deadline)
+        services = self.scope.services
+        check_can_keep_answer(services.keep_result is not None, secret and services.masker.plain_text)
+        limit = None if deadline is None else self._deadline_of(question_id, deadline)
         text = self._without_secrets(str(prompt))
         place = self.scope.place(self.node)
         question = question_for(question_id, text, place, choices, schema, limit, secret)
@@ -168,11 +166,7 @@ class NodeContext:
         if question_id in progress.answers:
             answer = progress.answers[question_id]
             found = self._read_answer(question, answer, schema)
-        elif (
-            limit is not None
-            and question_id in progress.timers
-            and limit <= self.scope.services.store_clock()
-        ):
+        elif limit is not None and question_id in progress.timers and limit <= services.store_clock():
             # The timer exists once the question was taken back at its deadline. A question asked for the first time
             # has none: it pauses the run even if its deadline has passed already.
             answer = found = self._default_answer(question, default, on_timeout)
@@ -191,17 +185,6 @@ class NodeContext:
         self._asked = getattr(self, "_asked", 0) + 1
         step = f"{self.scope.prefix}{self.step}"
         return question_id_of(self.scope.place(self.node), step, key or str(self._asked))
-
-    def _check_can_keep_answer(self, secret: bool) -> None:
-        if self.scope.services.keep_result is None:
-            raise UsageError(
-                "pause() needs a store to keep the run in: compile(store=…), or a CheckpointConfig with an interval"
-            )
-        if secret and self.scope.services.masker.plain_text:
-            raise UsageError(
-                "pause(secret=True): the store would keep the answer in plain text; give compile(encryption=…), set "
-                "LIMPET_ENCRYPTION_KEY, or allow it with compile(allow_plain_text_secrets=True)"
-            )
 
     def _deadline_of(self, question_id: str, deadline: Moment) -> float:
         """Until when a question can be answered. It is computed when the question is first asked, and then kept."""
@@ -260,10 +243,10 @@ class NodeContext:
         self._check_open("once")
         if not isinstance(key, str):
             raise UsageError(f"once(key, function, …): the key is a str, not {key!r}")
-        self._check_unused(key)
+        used_keys = self._used_keys_without(key)
         if key in self.scope.progress.memos:
             awaited, stored = self.scope.progress.memos[key]
-            self._mark_used(key)
+            used_keys.add(key)
             value = detached_value(stored)
             if awaited:
                 return _as_awaitable(value)
@@ -285,26 +268,23 @@ class NodeContext:
         with services.journal_lock:
             # Checked again under the lock: the call may have ended, or the key been used, while the function ran.
             self._check_open("once")
-            self._check_unused(key)
+            used_keys = self._used_keys_without(key)
             memo = [awaited, detached_value(value)]
             if services.keep_result is None:
                 self.scope.progress.memos[key] = memo
             else:
                 encode(value, f"once({key!r})")
                 services.keep_result(self.scope, key, memo)
-            self._mark_used(key)
+            used_keys.add(key)
         return value
 
-    def _check_unused(self, key: str) -> None:
-        """A key stands for one result in one call of the node: a second use would get the first one's result."""
+    def _used_keys_without(self, key: str) -> set[str]:
+        """The keys used so far. Raises `UsageError` for one of them: it would get the result of the first use."""
         if self.used_keys is None:
             self.used_keys = set()
         elif key in self.used_keys:
             raise UsageError(f"once(): node {self.node!r} has used the key {key!r} before; give each its own")
-
-    def _mark_used(self, key: str) -> None:
-        assert self.used_keys is not None
-        self.used_keys.add(key)
+        return self.used_keys
 
     def close(self) -> None:
         """End the call: what still runs of it, in a thread that was left behind, can keep nothing more."""

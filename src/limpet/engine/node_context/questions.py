@@ -70,6 +70,19 @@ def check_timeout_arguments(has_deadline: bool, default: Any, on_timeout: Any) -
         raise UsageError("pause(): give default= or on_timeout=, not both")
 
 
+def check_can_keep_answer(has_store: bool, in_plain_text: bool) -> None:
+    """Raise `UsageError` where the run can't be stored, or a secret answer would be stored in plain text."""
+    if not has_store:
+        raise UsageError(
+            "pause() needs a store to keep the run in: compile(store=…), or a CheckpointConfig with an interval"
+        )
+    if in_plain_text:
+        raise UsageError(
+            "pause(secret=True): the store would keep the answer in plain text; give compile(encryption=…), set "
+            "LIMPET_ENCRYPTION_KEY, or allow it with compile(allow_plain_text_secrets=True)"
+        )
+
+
 def question_id_of(place: str, step: str, name: str) -> str:
     """The id of a question: the node that asks it, its step, and the question's key or number."""
     # A colon separates the parts, so those inside of a part are doubled: no two questions have the same id.
