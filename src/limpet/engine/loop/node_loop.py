@@ -113,7 +113,7 @@ class NodeLoop:
         self.state = state = self._live_state()
         self.scope = scope = Scope(context.services, plan, progress, place)
         self.planning = plan.layers is not None and not scope.in_layer
-        self.reporter = Reporter(context, scope, state)
+        self.reporter = Reporter(context, scope, state, self.planning)
         self.changes: Changes | TaskChanges
         durable = context.saving.writer is not None
         if scope.in_layer:
@@ -301,12 +301,9 @@ class NodeLoop:
         section = self.progress.section
         assert section is not None
         scope = self.scope
-        place = BranchPlace(
-            path=(*scope.path, key),
-            name=scope.place(section.label(key)),
-            step_prefix=f"{scope.prefix}{section.step}.",
-            outer=self.progress,
-        )
+        path = (*scope.path, key)
+        name = scope.place(section.label(key))
+        place = BranchPlace(path, name, f"{scope.prefix}{section.step}.", self.progress)
         return NodeLoop(self.context, plan, section.children[key], place, until)
 
     def _live_state(self) -> State:
@@ -373,7 +370,8 @@ class NodeLoop:
         if ctx.node in self.plan.interrupt_after:
             # When the step completes, the branches before it are dropped; a checkpointer still wants their results.
             self.results_at_step = (ctx.step, self.scope.joined_results())
-        self.reporter.node_starts(ctx)
+        if self.context.reporting.emit is not None:
+            self.reporter.node_starts(ctx)
 
     def _collect_in_branch(self, ctx: NodeContext, returned: Any) -> bytes:
         """What a node of a branch changed. Reducers are the user's functions, so they run without the lock."""

@@ -25,22 +25,25 @@ class Reporter:
     `reported_iterations` is how many steps of the loop were reported.
     """
 
-    __slots__ = ("context", "nested", "plan", "planning", "progress", "reported_iterations", "scope", "state")
+    __slots__ = ("context", "planning", "progress", "reported_iterations", "scope", "state")
 
-    def __init__(self, context: RunContext, scope: Scope, state: State) -> None:
+    def __init__(self, context: RunContext, scope: Scope, state: State, planning: bool) -> None:
         self.context = context
         self.scope = scope
         self.state = state
-        self.plan = scope.plan
-        self.progress = scope.progress
-        self.nested = bool(scope.path)
-        self.planning = self.plan.layers is not None and not scope.in_layer
-        self.reported_iterations = self.progress.iterations
+        self.planning = planning
+        self.progress = progress = scope.progress
+        self.reported_iterations = progress.iterations
+
+    @property
+    def nested(self) -> bool:
+        """Whether the loop is one of a branch."""
+        return bool(self.scope.path)
 
     @property
     def stream_events(self) -> StreamEvents:
         """The events for the caller that iterates the run, by what kind of graph this is."""
-        return stream_events_for(self.plan)
+        return stream_events_for(self.scope.plan)
 
     def notify(self, kind: str, **data: Any) -> None:
         """Send an event to the observers, if the run has any."""
@@ -50,11 +53,11 @@ class Reporter:
         data = {"run_id": self.context.root.run_id, **data}
         if branch := self.scope.reported_branch:
             data["branch"] = branch
-        self.context.journal_lock.call_unlocked(emit, kind, self.plan.name, data)
+        self.context.journal_lock.call_unlocked(emit, kind, self.scope.plan.name, data)
 
     def node_starts(self, ctx: NodeContext) -> None:
         """Tell observers that a node is about to be called."""
-        if self.planning or self.context.reporting.emit is None:
+        if self.planning:
             return
         iteration = self.progress.iterations + 1
         if ctx.visit > 1 and ctx.attempt == 1:
@@ -122,7 +125,7 @@ class Reporter:
         data = self.progress.state_so_far()
         if data is self.state:
             return self.state
-        state = self.plan.schema.live_class.from_data(data)
+        state = self.scope.plan.schema.live_class.from_data(data)
         state.run_id = self.state.run_id
         state.checkpoint_node = self.state.checkpoint_node
         state._at = self.state._at
