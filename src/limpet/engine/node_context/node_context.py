@@ -64,16 +64,14 @@ class NodeContext:
         self.attempt = attempt
         self.step = step
         """The number of the step that this call will complete. The first is 1."""
-        self.used_keys: set[str] | None = None
-        """The keys that `once` was given; None while it wasn't called."""
+        self.used_keys: set[str] | None = None  # the keys that `once` was given; None while it wasn't called
         self.task_report: TaskReport | None = None
         """What a task of a workflow has reported besides its result; None while that is nothing."""
 
     # These three stay unset until they are needed: a call is made at every step, and each assignment would cost.
     _asked: int  # how many questions it has asked
     _slept: int  # how many times it has slept
-    began: float
-    """When the call began, by the loop's clock; set where the loop reports calls."""
+    began: float  # when the call began, by the loop's clock; set where the loop reports calls
 
     @property
     def run_id(self) -> str:
@@ -160,8 +158,9 @@ class NodeContext:
         check_can_keep_answer(services.keep_result is not None, secret and services.masker.plain_text)
         limit = None if deadline is None else self._deadline_of(question_id, deadline)
         text = self._without_secrets(str(prompt))
-        place = self.scope.place(self.node)
-        question = question_for(question_id, text, place, choices, schema, limit, secret)
+        question = question_for(
+            question_id, text, self.scope.place(self.node), choices, schema, limit, secret
+        )
         progress = self.scope.progress
         if question_id in progress.answers:
             answer = progress.answers[question_id]
@@ -364,8 +363,7 @@ class NodeContext:
 
     def _report_for(self, what: str) -> TaskReport:
         """The report of this call, to be added to. Raises `UsageError` outside of a workflow."""
-        if self.scope.current_call is not self:
-            raise UsageError(f"{what}(): the call of task {self.node!r} that this belongs to is over")
+        self._check_open(what)
         layers = self.scope.plan.layers
         if layers is None:
             raise UsageError(
@@ -418,7 +416,7 @@ def pause(
 
 
 def sleep(duration: Span | None = None, *, until: datetime | None = None, key: str | None = None) -> None:
-    """Let time pass, durably: this many seconds (or a `timedelta`), or until a `datetime`.
+    """Let time pass, durably: a number of seconds (or a `timedelta`), or until a `datetime`.
 
     Inside a node. The call of the node ends here, and when the time has come the node is called again from its
     first line; this call then returns at once. So keep earlier results with `once`. The process may end
@@ -442,9 +440,8 @@ def current(what: str) -> NodeContext:
     """The call that is under way here. Raises `UsageError` outside of a node."""
     ctx = CURRENT.get()
     if ctx is None:
-        raise UsageError(
-            f"{what}() works inside a node of a running graph, in its own process, and none is running here"
-        )
+        problem = "works inside a node of a running graph, in its own process, and none is running here"
+        raise UsageError(f"{what}() {problem}")
     return ctx
 
 
