@@ -1,4 +1,4 @@
-# make test   everything that has to hold: lint, format, types, import contracts, tests
+# make test   everything that has to hold: lint, format, types, import contracts, measures of the code, tests
 # make demo   the demonstration, from an environment with the library alone
 # make bench  the benchmarks
 # make docs   the documentation as a site, in build/site
@@ -8,7 +8,7 @@
 
 VENV ?= .venv
 JOBS ?= 2
-CODE := src tests $(wildcard benchmarks)
+CODE := src tests tools $(wildcard benchmarks)
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 
@@ -26,8 +26,9 @@ test: lint
 lint: $(VENV)/.dev
 	$(PY) -m ruff check $(CODE)
 	$(PY) -m ruff format --check $(CODE)
-	$(PY) -m mypy --strict src
+	$(PY) -m mypy --strict src tools
 	$(BIN)/lint-imports
+	$(PY) tools/measure_code.py
 
 format: $(VENV)/.dev
 	$(PY) -m ruff check --fix $(CODE)

