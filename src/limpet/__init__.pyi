@@ -42,10 +42,10 @@ from limpet.errors import UnstorableValue as UnstorableValue
 from limpet.errors import UnsupportedFormat as UnsupportedFormat
 from limpet.errors import UsageError as UsageError
 from limpet.errors import WorkflowChanged as WorkflowChanged
-from limpet.graphs.config import CheckpointConfig as CheckpointConfig
-from limpet.graphs.config import GraphConfig as GraphConfig
 from limpet.graphs.edges import END as END
 from limpet.graphs.edges import START as START
+from limpet.graphs.graph_config import CheckpointConfig as CheckpointConfig
+from limpet.graphs.graph_config import GraphConfig as GraphConfig
 from limpet.graphs.predicates import always as always
 from limpet.graphs.predicates import and_ as and_
 from limpet.graphs.predicates import key_equals as key_equals
@@ -67,7 +67,7 @@ from limpet.journal.verify import Damage as Damage
 from limpet.journal.verify import Verification as Verification
 from limpet.journal.waits import Question as Question
 from limpet.observe.events import Event as Event
-from limpet.observe.registry import register_observer as register_observer
+from limpet.observe.observer_registry import register_observer as register_observer
 from limpet.queued_run import QueuedRun as QueuedRun
 from limpet.run import AsyncRun as AsyncRun
 from limpet.run import Run as Run

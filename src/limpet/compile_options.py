@@ -12,12 +12,12 @@ from limpet.engine.leases.lease_client import client_for
 from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError, kind_of
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError
-from limpet.graphs.config import CheckpointConfig
+from limpet.graphs.graph_config import CheckpointConfig
 from limpet.graphs.plan import Plan
 from limpet.journal.store import Store
 from limpet.observe.events import ObserverLike
 from limpet.observe.hub import gather
-from limpet.observe.registry import resolve_observer
+from limpet.observe.observer_registry import resolve_observer
 from limpet.stores.memory import MemoryStore
 from limpet.stores.opening import open_default_store, open_store
 from limpet.stores.user_stores.checkpointer import Checkpointer, MemoryCheckpointer

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from limpet.engine.drivers.sync_driver import drive
-from limpet.engine.loop.commands import Verdict
+from limpet.engine.loop.driver_commands import Verdict
 from limpet.engine.loop.state_changes import detached
 from limpet.engine.sessions.session import Session
 from limpet.errors import Conflict, LimpetError, RunNotFound, RunPaused, UsageError

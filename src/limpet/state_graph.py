@@ -16,7 +16,7 @@ from limpet.engine.sessions.session import Session
 from limpet.errors import UsageError
 from limpet.graph_methods import GraphMethods
 from limpet.graphs.builder import GraphBuilder, interrupt_names
-from limpet.graphs.config import CheckpointConfig, GraphConfig
+from limpet.graphs.graph_config import CheckpointConfig, GraphConfig
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
 from limpet.run import AsyncRun, Run

@@ -10,7 +10,7 @@ from limpet.engine.supervisor.catalog import REGISTERED, GraphCatalog, Reference
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.errors import UsageError
-from limpet.observe.registry import resolve_observer
+from limpet.observe.observer_registry import resolve_observer
 from limpet.stores.opening import open_default_store, open_store
 
 

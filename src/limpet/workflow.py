@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, Unpack
 
-from limpet.async_twins import twin
+from limpet.async_methods import twin
 from limpet.compile_options import CompileOptions, WorkflowOptions, read_encryption, resolve_observers
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_LAYERS
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput

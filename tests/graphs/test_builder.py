@@ -31,7 +31,7 @@ from limpet import (
     register_observer,
     register_store,
 )
-from limpet.observe import registry as observers
+from limpet.observe import observer_registry as observers
 from limpet.stores import opening as stores
 from support.graphs import chain, single
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from limpet import MemoryStore, StoreUnavailable
-from limpet.engine.drivers.call import call_node
+from limpet.engine.drivers.node_call import call_node
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
+from limpet.engine.loop.driver_commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
-from limpet.journal.open_section import Key
+from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 from limpet.journal.reader import read_records
 from limpet.journal.records import MEMO, NESTED, STEP, apply_record

@@ -24,8 +24,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
-from limpet.engine.drivers.call import call_node
-from limpet.engine.loop.commands import Begin, Gather, Verdict, Wait
+from limpet.engine.drivers.node_call import call_node
+from limpet.engine.loop.driver_commands import Begin, Gather, Verdict, Wait
 from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from limpet import Retry, RunPaused, StateGraph, TaskResult, Workflow, WorkflowState
-from limpet.engine.loop.commands import Command, Verdict
+from limpet.engine.loop.driver_commands import Command, Verdict
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.start import start

@@ -6,9 +6,9 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
-from limpet.engine.drivers.call import call_node
+from limpet.engine.drivers.node_call import call_node
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.loop.commands import (
+from limpet.engine.loop.driver_commands import (
     Asked,
     Begin,
     Cancelled,

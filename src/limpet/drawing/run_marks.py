@@ -16,7 +16,7 @@ from limpet.graphs.parallel import Section
 from limpet.graphs.plan import PLANNER, Plan
 from limpet.graphs.workflow.layers import Dag
 from limpet.graphs.workflow.state import TASK_COMPLETED, TASK_SKIPPED
-from limpet.journal.open_section import Key, OpenSection
+from limpet.journal.open_parallel_section import Key, OpenSection
 from limpet.journal.progress import PATH_KEPT, Progress
 from limpet.journal.reader import read_records
 from limpet.journal.records import NESTED, SNAPSHOT, STEP, apply_record

@@ -8,13 +8,14 @@ from typing import Any, Self
 from limpet.defaults import MAX_ITERATIONS
 from limpet.errors import DefinitionError
 from limpet.graphs.edges import END, START, Choice, Edge, OutEdge
+from limpet.graphs.node_options import InnerGraphSpec, NodeOptions, check_node_name
 from limpet.graphs.parallel import COLLECT, FAIL, InnerGraph, OnError, Section
 from limpet.graphs.parameters import Function, read_function, read_sync_function
 from limpet.graphs.plan import Plan, PlanNode, all_secret_keys, fingerprint, plan_node
 from limpet.graphs.predicates import Predicate
 from limpet.graphs.retry import Retry, read_delay, read_retry, read_timeout
 from limpet.graphs.schema import read_schema
-from limpet.graphs.validation import Draft, InnerGraphSpec, NodeSpec, missing_node, mistakes_in
+from limpet.graphs.validation import Draft, missing_node, mistakes_in
 
 Passing = Mapping[str, str] | Callable[..., Any] | None
 """What passes into or out of a graph inside of another: `{new key: old key}`, or a function of the state."""
@@ -63,13 +64,7 @@ class GraphBuilder:
         if not isinstance(name, str) and callable(name):
             run = name
             name = str(getattr(run, "__name__", ""))
-        if not isinstance(name, str) or not name or not name.isprintable() or name in (START, END):
-            raise DefinitionError(f"a node's name is a printable str, not START or END: {name!r}", self.name)
-        if "/" in name:
-            raise DefinitionError(
-                f"a node's name can't contain '/', which separates the nodes of inner graphs: {name!r}",
-                self.name,
-            )
+        name = check_node_name(name, self.name)
         if name in self._draft.nodes:
             raise DefinitionError(f"there is a node {name!r} already", self.name)
         what = f"node {name!r}"
@@ -80,7 +75,7 @@ class GraphBuilder:
         function = None
         if run is not None and inner is None:
             function = read_function(run, what)  # type: ignore[arg-type]  # checked there
-        self._draft.nodes[name] = NodeSpec(name, function, read_retry(retry), timeout, inner)
+        self._draft.nodes[name] = NodeOptions(name, function, read_retry(retry), timeout, inner)
         return self._changed()
 
     def add_fanin_node(

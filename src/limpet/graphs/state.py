@@ -19,7 +19,7 @@ from limpet.graphs.secrets import masked
 from limpet.journal.encoding.codec import IMMUTABLE_TYPES, detached_value
 from limpet.observe.events import STATE_CLONE, STATE_CREATE, STATE_MERGE, STATE_SET
 from limpet.observe.hub import Emit, gather
-from limpet.observe.registry import resolve_observer
+from limpet.observe.observer_registry import resolve_observer
 
 
 class State(dict[str, Any]):

@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, Self
 
 from limpet.errors import did_you_mean
 from limpet.graphs.edges import END, START, Choice, OutEdge
+from limpet.graphs.node_options import InnerGraphSpec, NodeOptions
 from limpet.graphs.parallel import Section
-from limpet.graphs.parameters import Function
-from limpet.graphs.retry import Retry
-
-
-class InnerGraphSpec(NamedTuple):
-    """A graph inside of another, as the user gave it: it has `name` and `_plan_inside`."""
-
-    graph: Any
-    inputs: Any
-    outputs: Any
-
-
-class NodeSpec(NamedTuple):
-    """The arguments of `add_node`."""
-
-    name: str
-    function: Function | None
-    retry: Retry | None
-    timeout: float | None
-    inner: InnerGraphSpec | None = None
 
 
 class Draft:
@@ -36,7 +17,7 @@ class Draft:
     __slots__ = ("edges", "entries", "exits", "maps", "nodes")
 
     def __init__(self) -> None:
-        self.nodes: dict[str, NodeSpec] = {}
+        self.nodes: dict[str, NodeOptions] = {}
         self.edges: list[OutEdge] = []
         self.maps: dict[int, InnerGraphSpec] = {}
         self.entries: list[str] = []

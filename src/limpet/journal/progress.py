@@ -14,7 +14,7 @@ from typing import Any
 from limpet.journal import waits
 from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import detached_value
-from limpet.journal.open_section import Key, OpenSection
+from limpet.journal.open_parallel_section import Key, OpenSection
 from limpet.journal.store import RUNNING
 from limpet.journal.waits import AFTER, ARRIVAL, BEFORE, NEXT_ATTEMPT, Question
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from limpet.journal.delta import read_delta
 from limpet.journal.encoding.codec import append_encoded, encode, join_many_encoded
-from limpet.journal.open_section import Key
+from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 from limpet.journal.snapshots import restore_snapshot, snapshot_fields
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from limpet.journal.encoding.codec import encode
 from limpet.journal.encoding.envelope import Envelope
-from limpet.journal.open_section import Key
+from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 from limpet.journal.records import (
     bundle,

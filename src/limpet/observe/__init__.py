@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from limpet.observe.events import EVENT_TYPES, Event, Observer, ObserverLike
 from limpet.observe.hub import Emit, NoopObserver, gather
 from limpet.observe.log import LogObserver
-from limpet.observe.registry import register_observer, resolve_observer
+from limpet.observe.observer_registry import register_observer, resolve_observer
 
 if TYPE_CHECKING:
     from limpet.observe.progress_bar import ProgressObserver

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from limpet.errors import DeclarationError, UsageError
 from limpet.stores.memory import MemoryStore
 from limpet.yaml_files.build.builder import BuildContext, NestedGraph
-from limpet.yaml_files.build.code import CodeSource, ImportedCode, StandInCode
 from limpet.yaml_files.build.graph import DeclaredGraph, GraphBuilder
+from limpet.yaml_files.build.node_code import CodeSource, ImportedCode, StandInCode
 from limpet.yaml_files.document import Value, read_document
 from limpet.yaml_files.grammar.keys import DECLARATION
 from limpet.yaml_files.grammar.mistakes import Mistakes

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, ref
 from limpet.engine.drivers.node_tasks import NodeTasks, call_on_loop
 from limpet.engine.leases.group_commit import PendingCommit
 from limpet.engine.leases.lease_client import LeaseClient, StopRequest
-from limpet.engine.loop.commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
+from limpet.engine.loop.driver_commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import Commit

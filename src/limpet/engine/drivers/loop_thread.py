@@ -6,8 +6,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from limpet.engine.drivers.call import Interrupted, await_node, timed_out
-from limpet.engine.loop.commands import Failed
+from limpet.engine.drivers.node_call import Interrupted, await_node, timed_out
+from limpet.engine.loop.driver_commands import Failed
 from limpet.engine.node_context.node_context import NodeContext
 
 CLOSE_TIMEOUT = 5.0

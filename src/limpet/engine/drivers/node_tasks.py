@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.drivers.call import (
+from limpet.engine.drivers.node_call import (
     await_node,
     call_in_executor,
     call_node,
@@ -19,7 +19,7 @@ from limpet.engine.drivers.call import (
     uses_threads,
 )
 from limpet.engine.leases.lease_client import StopRequest
-from limpet.engine.loop.commands import Cancelled, Failed
+from limpet.engine.loop.driver_commands import Cancelled, Failed
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
 

@@ -14,7 +14,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.drivers.call import (
+from limpet.engine.drivers.loop_thread import LoopThread
+from limpet.engine.drivers.node_call import (
     CURRENT_EXECUTOR,
     Interrupted,
     call_in_executor,
@@ -23,11 +24,10 @@ from limpet.engine.drivers.call import (
     is_awaitable,
     uses_threads,
 )
-from limpet.engine.drivers.loop_thread import LoopThread
 from limpet.engine.leases.lease_client import StopRequest
-from limpet.engine.loop.commands import Cancelled, Failed
+from limpet.engine.loop.driver_commands import Cancelled, Failed
+from limpet.engine.node_context.call_scope import JournalLock
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.engine.node_context.scope import JournalLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

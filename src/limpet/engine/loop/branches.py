@@ -12,7 +12,7 @@ from collections.abc import Generator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.engine.loop.commands import Begin, Cancelled, Failed, Gather, Report, Wait, WaitTooLong
+from limpet.engine.loop.driver_commands import Begin, Cancelled, Failed, Gather, Report, Wait, WaitTooLong
 from limpet.engine.loop.next_node import SectionStart, plan_of_branches, subgraph_start
 from limpet.engine.loop.node_outcomes import MayStop, save
 from limpet.engine.loop.run_context import (
@@ -28,7 +28,7 @@ from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import Conflict, RunNotFound
 from limpet.graphs.parallel import FAIL, InnerGraph
 from limpet.journal.encoding.codec import decode, detached_value
-from limpet.journal.open_section import Key
+from limpet.journal.open_parallel_section import Key
 from limpet.journal.records import open_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, OnSignal, Signalled
 from limpet.observe import events

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.engine.loop.commands import Failed
+from limpet.engine.loop.driver_commands import Failed
 from limpet.errors import UsageError
 from limpet.graphs.edges import END, Choice, Edge
 from limpet.graphs.parallel import InnerGraph, Section
 from limpet.graphs.plan import PLANNER, Plan, PlanNode
 from limpet.journal.encoding.codec import detached_value, encode
-from limpet.journal.open_section import Key
+from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 from limpet.journal.waits import AFTER
 from limpet.observe import events

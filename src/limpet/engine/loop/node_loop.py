@@ -31,7 +31,7 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from limpet.engine.loop.branches import enter_section, open_section, run_branches, run_subgraph
-from limpet.engine.loop.commands import Asked, Cancelled, Failed, Sleeping
+from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping
 from limpet.engine.loop.next_node import SectionStart, choose_next
 from limpet.engine.loop.node_outcomes import (
     MayStop,
@@ -55,15 +55,15 @@ from limpet.engine.loop.run_context import (
     changes_at_stop,
 )
 from limpet.engine.loop.state_changes import Changes, TaskChanges
+from limpet.engine.node_context.call_scope import OUTERMOST, BranchPlace, Scope
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.engine.node_context.scope import OUTERMOST, BranchPlace, Scope
 from limpet.errors import UnstorableValue
 from limpet.graphs.edges import END
 from limpet.graphs.parallel import COLLECT
 from limpet.graphs.plan import Plan, PlanNode
 from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import State
-from limpet.journal.open_section import Key
+from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 from limpet.journal.records import step_record
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.engine.loop.commands import Asked, Cancelled, Failed, Sleeping, Wait, WaitTooLong
+from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping, Wait, WaitTooLong
 from limpet.engine.loop.run_context import SAVE, SLEEPING, LoopStop, stop_for
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.graphs.edges import END

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from limpet.engine.loop.commands import Asked, Cancelled, Failed, Report, Sleeping
+from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Report, Sleeping
 from limpet.engine.loop.run_context import LoopStop, RunContext
 from limpet.engine.loop.state_changes import detached
 from limpet.engine.loop.stream_events import StreamEvents, stream_events_for
+from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.engine.node_context.scope import Scope
 from limpet.graphs.state import State, copy_containers, detached_view
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.store import FAILED

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.defaults import MAX_CONCURRENCY
-from limpet.engine.node_context.scope import JournalLock, KeepResult, RunServices
+from limpet.engine.node_context.call_scope import JournalLock, KeepResult, RunServices
 from limpet.errors import Conflict, RunNotFound
 from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any, Final, NamedTuple
 
-from limpet.engine.loop.commands import Command, Ending, Report, Verdict
+from limpet.engine.loop.driver_commands import Command, Ending, Report, Verdict
 from limpet.engine.loop.node_loop import NodeLoop
 from limpet.engine.loop.node_outcomes import error_of, record, save_refused, step_saved
 from limpet.engine.loop.run_context import LoopStop, RunContext, changes_at_stop

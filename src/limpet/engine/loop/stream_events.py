@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import MASK
 from limpet.journal.encoding.codec import detached_value
-from limpet.journal.open_section import Key
+from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 
 if TYPE_CHECKING:

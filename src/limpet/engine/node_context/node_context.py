@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from limpet.durations import Moment, Span, moment_of
+from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.questions import (
     NOT_GIVEN,
     Pause,
@@ -21,7 +22,6 @@ from limpet.engine.node_context.questions import (
     question_id_of,
     read_answer,
 )
-from limpet.engine.node_context.scope import Scope
 from limpet.errors import DeadlinePassed, UsageError
 from limpet.graphs.plan import PlanNode
 from limpet.graphs.secrets import MASK

@@ -12,7 +12,7 @@ from limpet.graphs.workflow.layers import layers_of
 from limpet.graphs.workflow.redefinition import completed_layers
 from limpet.graphs.workflow.state import WorkflowState
 from limpet.graphs.workflow.task_report import ANSWER
-from limpet.journal.open_section import Key
+from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Checkpoint
 

@@ -12,11 +12,11 @@ from time import sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.engine.leases.lease_client import HeldLease, StopRequest, with_holder_described
-from limpet.engine.loop.commands import Command, Verdict
+from limpet.engine.loop.driver_commands import Command, Verdict
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
+from limpet.engine.node_context.call_scope import JournalLock, Scope
 from limpet.engine.node_context.questions import CallAbandoned
-from limpet.engine.node_context.scope import JournalLock, Scope
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.step_retention import LARGE_CHECKPOINT, StepRetention
 from limpet.engine.sessions.user_checkpointer import save_checkpoint

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from limpet.engine.drivers.sync_driver import drive
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.loop.commands import Verdict
+from limpet.engine.loop.driver_commands import Verdict
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions.compiled_graph import CompiledGraph

@@ -14,7 +14,7 @@ from limpet.errors import DefinitionError, UsageError, WorkflowChanged
 from limpet.graphs.workflow.layers import Dag, Layers, dependencies_of, layers_of
 from limpet.graphs.workflow.tasks import TaskSpec, read_spec
 from limpet.journal.encoding.codec import encode
-from limpet.journal.open_section import Key
+from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 from limpet.journal.store import COMPLETED
 from limpet.journal.waits import Question

@@ -104,10 +104,10 @@ EXPIRE = _script("expire")
 READY = _script("ready")
 """Takes clock, limit, graphs …; for an empty run id. Answers `{{run, "", length, head}, …}`."""
 
-FORGET = _script("forget")
+REMOVE_FROM_INDEX = _script("remove_from_index")
 """Takes run, statuses …. Answers 1, or 0 if the run exists."""
 
-ALL = (CREATE, APPEND, READ, CLAIM, RENEW, RELEASE, SIGNAL, PRUNE, DELETE, EXPIRE, READY, FORGET)
+ALL = (CREATE, APPEND, READ, CLAIM, RENEW, RELEASE, SIGNAL, PRUNE, DELETE, EXPIRE, READY, REMOVE_FROM_INDEX)
 
 
 def create_arguments(run: NewRun, token: bytes, clock: bytes, keep_for: bytes) -> tuple[bytes, ...]:

@@ -31,7 +31,7 @@ from limpet.stores.redis import scripts
 from limpet.stores.redis.connections import Connections
 from limpet.stores.redis.head_fields import head_of
 from limpet.stores.redis.scripts import Script, number, seconds, text, texts
-from limpet.stores.redis.server import inspect_server, level_of
+from limpet.stores.redis.server_settings import inspect_server, level_of
 
 LARGEST = 512 * 1024 * 1024
 """Bytes of the largest record: Redis's limit for a value."""
@@ -267,7 +267,7 @@ class RedisStore:
         """The head of a run in a list; None for one that was deleted, or is damaged: `head` would say so."""
         if reply == 0:
             # The server deleted the run when its ttl had passed, but can't know of the index.
-            self._run(scripts.FORGET, run_id, text(run_id), *texts(ENDED))
+            self._run(scripts.REMOVE_FROM_INDEX, run_id, text(run_id), *texts(ENDED))
             return None
         if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
             raise self._connections.explained(reply) from reply

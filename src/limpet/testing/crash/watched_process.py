@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NoReturn
 
-from limpet.engine.drivers.call import Interrupted
-from limpet.engine.loop.commands import Begin, Command, Gather, Verdict
+from limpet.engine.drivers.node_call import Interrupted
+from limpet.engine.loop.driver_commands import Begin, Command, Gather, Verdict
 from limpet.engine.loop.node_loop import UNFINISHED
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session

@@ -17,7 +17,7 @@ from limpet.graphs.retry import Retry
 from limpet.graphs.schema import read_schema
 from limpet.journal.encoding.codec import detached_value
 from limpet.yaml_files.actions.builtin import BUILT_IN
-from limpet.yaml_files.build.code import CodeSource, ImportedCode, stand_in
+from limpet.yaml_files.build.node_code import CodeSource, ImportedCode, stand_in
 from limpet.yaml_files.document import Value
 from limpet.yaml_files.grammar.mistakes import Mistakes
 from limpet.yaml_files.grammar.value_types import is_template, shown

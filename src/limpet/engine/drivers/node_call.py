@@ -9,7 +9,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.engine.leases.lease_client import StopRequest
-from limpet.engine.loop.commands import Asked, Cancelled, Failed, Sleeping
+from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.node_context.questions import CallAbandoned, Pause, Sleep
 from limpet.errors import NodeTimeout, UnstorableValue, UsageError

@@ -10,7 +10,7 @@ from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import SecretMasker
 from limpet.graphs.state import copy_containers
 from limpet.journal.encoding.codec import detached_value
-from limpet.journal.open_section import Key
+from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 
 if TYPE_CHECKING:
