@@ -76,7 +76,7 @@ class Life(fifty.Life):
         progress = read_progress(store.read(run_id))
         for path, branch in progress.branches_under_way():
             for key in branch.memos:
-                self.note("paid", place(progress.way_to(path), branch.node), key)
+                self.note("paid", place(progress.path_name(path), branch.node), key)
         return steps[-1].id
 
 

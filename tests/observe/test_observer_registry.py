@@ -20,9 +20,9 @@ from limpet.observe import (
     ProgressObserver,
     gather,
     register_observer,
-    registry,
     resolve_observer,
 )
+from limpet.observe import observer_registry as registry
 
 
 @pytest.fixture(autouse=True)
