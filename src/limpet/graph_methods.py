@@ -12,8 +12,6 @@ from limpet.defaults import CONCURRENCY, MAX_CRASHES, RETENTION_HOURS
 from limpet.durations import Span, seconds_of
 from limpet.engine.leases.lease_client import nudge_supervisors
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.run_info import RunInfo
-from limpet.engine.operations.stored_state import Difference
 from limpet.engine.sessions.checkpoint_refs import run_of
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume, resume_checkpoint
@@ -24,13 +22,15 @@ from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
 from limpet.journal.store import ENDED, STATUSES
 from limpet.run import AsyncRun, Run
-from limpet.runs import Runs
 
 if TYPE_CHECKING:
     from limpet.drawing.draw import Format
     from limpet.drawing.run_marks import RunMarks
+    from limpet.engine.operations.run_info import RunInfo
+    from limpet.engine.operations.stored_state import Difference
     from limpet.journal.verify import Verification
     from limpet.queued_run import QueuedRun
+    from limpet.runs import Runs
     from limpet.stores.retention import Expired, Retention
 
 Config = Mapping[str, Any] | None
@@ -406,6 +406,9 @@ class GraphMethods(ABC, Generic[S]):
             return None  # a notebook then shows the repr
 
     def _runs(self, call: str) -> Runs:
+        # Imported late: a program that only runs graphs doesn't need it.
+        from limpet.runs import Runs
+
         return Runs.of_graph(self.compiled(), call)
 
     def _prepare(
