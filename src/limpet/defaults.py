@@ -28,7 +28,7 @@ POLL: Final = 2.0
 MAX_CRASHES: Final = 3
 """After how many crashes in a row without progress a run is quarantined."""
 
-PATIENCE: Final = 5.0
+MAX_SLEEP: Final = 5.0
 """For how many seconds a supervisor keeps a sleeping run open before it releases the run until its time."""
 
 GRACE: Final = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from limpet.defaults import CONCURRENCY, GRACE, LEASE, MAX_CRASHES, PATIENCE, POLL
+from limpet.defaults import CONCURRENCY, GRACE, LEASE, MAX_CRASHES, MAX_SLEEP, POLL
 from limpet.engine.supervisor.catalog import REGISTERED, GraphCatalog, Reference
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.supervisor import Supervisor
@@ -23,7 +23,7 @@ def supervise(
     per_graph: int | Mapping[str, int] | None = None,
     poll: float = POLL,
     max_crashes: int = MAX_CRASHES,
-    patience: float = PATIENCE,
+    max_sleep: float = MAX_SLEEP,
     grace: float = GRACE,
     observers: Iterable[Any] = (),
 ) -> Supervisor:
@@ -37,7 +37,7 @@ def supervise(
     `lease` is for how many seconds it holds a run without renewing: after a crash, another supervisor resumes the run
     within twice that. At most `concurrency` runs are executed at once, of each graph `per_graph` (a number, or a dict
     by name). The store is read every `poll` seconds. A run that crashes its process `max_crashes` times in a
-    row is quarantined: it counts as failed. A run that sleeps longer than `patience` seconds is released until it is
+    row is quarantined: it counts as failed. A run that sleeps longer than `max_sleep` seconds is released until it is
     due. `grace` is how many seconds nodes have to finish when the supervisor is stopped. `observers`, by name or as
     objects, watch all its runs.
 
@@ -59,7 +59,7 @@ def supervise(
         per_graph=per_graph,
         poll=poll,
         max_crashes=max_crashes,
-        patience=patience,
+        max_sleep=max_sleep,
         grace=grace,
     )
     return Supervisor(opened, catalog, options, [resolve_observer(each) for each in observers])

@@ -262,7 +262,7 @@ def test_a_worker_that_is_told_twice_ends_at_once(workers: Fleet) -> None:
 
 def test_what_came_due_while_nobody_was_there_is_done_once_somebody_is(workers: Fleet) -> None:
     """H9, P8: a deadline that passed is applied; a sleeper wakes once, on a worker that is alive."""
-    first = workers.worker(patience=0.0)
+    first = workers.worker(max_sleep=0.0)
     workers.start("asking", "question", seconds=1.0)
     workers.start("napping", "sleeper", seconds=1.0)
     workers.wait(lambda: workers.store.head("question").status == "paused")
@@ -270,7 +270,7 @@ def test_what_came_due_while_nobody_was_there_is_done_once_somebody_is(workers: 
     first.kill()
     due = [workers.store.head(run_id).due for run_id in ("question", "sleeper")]
     workers.wait(lambda: time.time() > max(each or NEVER for each in due))
-    alive = [workers.worker(patience=0.0).pid, workers.worker(patience=0.0).pid]
+    alive = [workers.worker(max_sleep=0.0).pid, workers.worker(max_sleep=0.0).pid]
     assert ended(workers, "sleeper") == "completed"
     workers.wait(lambda: workers.store.head("question").status == "completed")
     assert workers.graphs["asking"].state_at("question")["said"] == "nobody said anything"
@@ -283,7 +283,7 @@ def test_what_came_due_while_nobody_was_there_is_done_once_somebody_is(workers: 
 @only("sqlite")
 def test_a_run_is_not_to_blame_for_what_happens_while_it_sleeps(workers: Fleet) -> None:
     """H1, H9: a holder that is lost meanwhile counts neither against the run nor as an attempt of its node."""
-    options = {"patience": NEVER, "max_crashes": 2}
+    options = {"max_sleep": NEVER, "max_crashes": 2}
     workers.start("napping", "r", seconds=4.0)
     first = workers.worker(**options)
     under_way(workers, "r", first, "napping")

@@ -27,7 +27,7 @@ from limpet.errors import StoreUnavailable
 from limpet.journal.store import PAUSED, RUNNING, Commit, RunHead
 from limpet.stores.memory import MemoryStore
 from support.simulated_graphs import BACKOFF
-from support.simulated_world import LEASE, MAX_CRASHES, PATIENCE, World
+from support.simulated_world import LEASE, MAX_CRASHES, MAX_SLEEP, World
 
 
 class Drive:
@@ -171,7 +171,7 @@ class Worker:
         each = sim.dice.choice((None, None, 1))
         sim.current = self
         sim.link_here()
-        options = SupervisorOptions(LEASE, self.limit, each, patience=PATIENCE, max_crashes=MAX_CRASHES)
+        options = SupervisorOptions(LEASE, self.limit, each, max_sleep=MAX_SLEEP, max_crashes=MAX_CRASHES)
         self.supervisor = Supervisor(sim.store, sim.catalog, options)
         self.supervisor.watch_loop._next_unknown_report = float("inf")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from support.simulated_workers import Drive, Worker
 
 LEASE = 10.0
-PATIENCE = 5.0
+MAX_SLEEP = 5.0
 MAX_CRASHES = 3
 MANY = 1000
 APPROVALS = {"gate": ["flaky"], "fan": ["more"]}

@@ -230,7 +230,7 @@ def sleeps_without_a_process(store: RecordingStore) -> None:
     graph = graph_of(store, rest)
     with store.during(START):
         graph.start({}, run_id="sleeps")
-    resume_when_due(graph, "sleeps", patience=0.0)
+    resume_when_due(graph, "sleeps", max_sleep=0.0)
     assert store.head("sleeps").due == store.manual() + 60.0
 
 

@@ -658,7 +658,7 @@ def test_one_supervisor_resumes_workflows_and_graphs() -> None:
         {"lease": 0},
         {"lease": -1},
         {"poll": 0},
-        {"patience": -1},
+        {"max_sleep": -1},
         {"grace": -1},
         {"max_crashes": 0},
         {"max_crashes": 1.5},

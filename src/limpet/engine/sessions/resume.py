@@ -62,13 +62,13 @@ def resume(
     stream: bool = False,
     step: int | None = None,
     *,
-    patience: float | None = None,
+    max_sleep: float | None = None,
     max_crashes: int | None = None,
     known: RunHead | None = None,
 ) -> Session:
     """Open a stored run at its position. What `given` brings is durable before this returns.
 
-    `wait` is how many seconds to wait for another holder, `step` where the caller believes the run to be, `patience`
+    `wait` is how many seconds to wait for another holder, `step` where the caller believes the run to be, `max_sleep`
     how long the run may sleep in this process, `max_crashes` how often in a row it may have crashed its process,
     `known` the run's head if the caller has just read it. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`,
     `AnswerRefused`, `RunPaused` for a question that stays open, `DamagedRecord`, `UsageError`, `RunQuarantined`.
@@ -85,7 +85,7 @@ def resume(
         _store_input(compiled, reopened, held, given, cancel_requested)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
         is_start = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
-        opening = Opening(stream, not is_start, tail.first, patience, reopened.crashes)
+        opening = Opening(stream, not is_start, tail.first, max_sleep, reopened.crashes)
         session = Session(compiled, progress, reopened.writer, held.lease, opening)
         held.keep()
     if given.timed and cancel_requested:

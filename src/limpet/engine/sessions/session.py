@@ -51,7 +51,7 @@ class Opening(NamedTuple):
     """Whether it ran before."""
     first_record: int = 1
     """The oldest record that its journal has, which is a snapshot."""
-    patience: float | None = None
+    max_sleep: float | None = None
     """For how many seconds it may sleep in this process; None for ever."""
     crashes: int = 0
     """How many of its holders crashed since it last made progress."""
@@ -221,7 +221,7 @@ class Session:
         limits = Limits(
             max_concurrency=compiled.max_concurrency,
             call_single_node_inline=compiled.executor is None,
-            max_wait=self._opening.patience,
+            max_wait=self._opening.max_sleep,
             is_handover=lambda: self.stop.leaving,
         )
         return RunContext(

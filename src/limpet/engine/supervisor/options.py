@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from limpet.defaults import CONCURRENCY, GRACE, LEASE, MAX_CRASHES, PATIENCE, POLL
+from limpet.defaults import CONCURRENCY, GRACE, LEASE, MAX_CRASHES, MAX_SLEEP, POLL
 from limpet.errors import UsageError
 
 
@@ -17,7 +17,7 @@ class SupervisorOptions(NamedTuple):
     per_graph: int | Mapping[str, int] | None = None
     poll: float = POLL
     max_crashes: int = MAX_CRASHES
-    patience: float = PATIENCE
+    max_sleep: float = MAX_SLEEP
     grace: float = GRACE
 
     def check(self) -> None:
@@ -25,7 +25,7 @@ class SupervisorOptions(NamedTuple):
         for name in ("lease", "poll"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is a number of seconds above 0, not {getattr(self, name)!r}")
-        for name in ("patience", "grace"):
+        for name in ("max_sleep", "grace"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} is a number of seconds from 0, not {getattr(self, name)!r}")
         if type(self.max_crashes) is not int or self.max_crashes < 1:

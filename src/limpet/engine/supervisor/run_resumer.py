@@ -107,7 +107,7 @@ class RunResumer:
                 ResumeInput(timed=True),
                 None,
                 False,
-                patience=self._options.patience,
+                max_sleep=self._options.max_sleep,
                 max_crashes=self._options.max_crashes,
                 known=head,
             )

@@ -133,10 +133,10 @@ class Connections:
         """The right to one connection: an idle one, or None for one that is still to be opened."""
         with self._free:
             if self._busy >= self._limit:
-                patience = self._timeout
+                remaining = self._timeout
                 if deadline:
-                    patience = max(deadline - time.monotonic(), 0.0)
-                if not self._free.wait_for(lambda: self._busy < self._limit, patience):
+                    remaining = max(deadline - time.monotonic(), 0.0)
+                if not self._free.wait_for(lambda: self._busy < self._limit, remaining):
                     raise StoreUnavailable(
                         f"all {self._limit} connections to {self.address} were busy for {self._timeout:g} s: "
                         "allow more with ?connections="
