@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from limpet.defaults import LEASE, MAX_CONCURRENCY
+from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError, kind_of
 from limpet.engine.sessions.step_retention import BackgroundCleanup
@@ -56,7 +56,7 @@ class CompileOptions(NamedTuple):
     preserve: bool | None = None
     lease: float = LEASE
     executor: Executor | None = None
-    max_concurrency: int = MAX_CONCURRENCY
+    max_concurrency: int = MAX_NODES_AT_ONCE
     on_save_error: OnSaveError = "fail"
     keep: int | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()

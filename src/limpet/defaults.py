@@ -7,7 +7,7 @@ from typing import Final
 LEASE: Final = 10.0
 """For how many seconds a process holds a run without renewing its lease."""
 
-MAX_CONCURRENCY: Final = 32
+MAX_NODES_AT_ONCE: Final = 32
 """How many nodes of one run are called at the same time."""
 
 MAX_ITERATIONS: Final = 1000
@@ -19,10 +19,10 @@ MAX_LAYERS: Final = 10_000
 KEPT_CHECKPOINTS: Final = 5
 """How many of its newest checkpoints a run of a Workflow keeps."""
 
-CONCURRENCY: Final = 16
+MAX_RUNS_AT_ONCE: Final = 16
 """How many runs a supervisor executes at the same time."""
 
-POLL: Final = 2.0
+POLL_INTERVAL: Final = 2.0
 """Every how many seconds a supervisor looks for runs in the store."""
 
 MAX_CRASHES: Final = 3
@@ -31,7 +31,7 @@ MAX_CRASHES: Final = 3
 MAX_SLEEP: Final = 5.0
 """For how many seconds a supervisor keeps a sleeping run open before it releases the run until its time."""
 
-GRACE: Final = 30.0
+STOP_GRACE: Final = 30.0
 """For how many seconds a supervisor that is stopped waits for nodes to finish."""
 
 RETENTION_HOURS: Final = 24.0

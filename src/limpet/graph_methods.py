@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from limpet.async_methods import twin
-from limpet.defaults import CONCURRENCY, MAX_CRASHES, RETENTION_HOURS
+from limpet.defaults import MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
 from limpet.durations import Span, seconds_of
 from limpet.engine.leases.lease_client import nudge_supervisors
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
@@ -187,7 +187,7 @@ class GraphMethods(ABC, Generic[S]):
 
     astart = twin(start)
 
-    def recover(self, *, concurrency: int = CONCURRENCY, max_crashes: int = MAX_CRASHES) -> list[str]:
+    def recover(self, *, concurrency: int = MAX_RUNS_AT_ONCE, max_crashes: int = MAX_CRASHES) -> list[str]:
         """Resume all runs of this graph that want a process, each to its next stop; return their ids.
 
         These are the runs that are queued, whose process crashed, or whose sleep or deadline is over. This looks for

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from limpet.compile_options import CompileOptions, read_encryption, resolve_observers
-from limpet.defaults import LEASE, MAX_CONCURRENCY, MAX_ITERATIONS
+from limpet.defaults import LEASE, MAX_ITERATIONS, MAX_NODES_AT_ONCE
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import run_of
 from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError
@@ -82,7 +82,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         preserve: bool | None = None,
         lease: float = LEASE,
         executor: Executor | None = None,
-        max_concurrency: int = MAX_CONCURRENCY,
+        max_concurrency: int = MAX_NODES_AT_ONCE,
         on_save_error: OnSaveError = "fail",
         keep: int | None = None,
         encryption: Any = None,

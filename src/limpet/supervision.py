@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from limpet.defaults import CONCURRENCY, GRACE, LEASE, MAX_CRASHES, MAX_SLEEP, POLL
+from limpet.defaults import LEASE, MAX_CRASHES, MAX_RUNS_AT_ONCE, MAX_SLEEP, POLL_INTERVAL, STOP_GRACE
 from limpet.engine.supervisor.catalog import REGISTERED, GraphCatalog, Reference
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.supervisor import Supervisor
@@ -19,12 +19,12 @@ def supervise(
     graphs: Iterable[Reference] | Mapping[str, Reference] | None = None,
     *,
     lease: float = LEASE,
-    concurrency: int = CONCURRENCY,
+    concurrency: int = MAX_RUNS_AT_ONCE,
     per_graph: int | Mapping[str, int] | None = None,
-    poll: float = POLL,
+    poll: float = POLL_INTERVAL,
     max_crashes: int = MAX_CRASHES,
     max_sleep: float = MAX_SLEEP,
-    grace: float = GRACE,
+    grace: float = STOP_GRACE,
     observers: Iterable[Any] = (),
 ) -> Supervisor:
     """A supervisor of the runs in `store`: it resumes runs that are queued, that slept, or whose process crashed.

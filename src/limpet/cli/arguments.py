@@ -9,7 +9,7 @@ from __future__ import annotations
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
 from typing import TYPE_CHECKING, Any
 
-from limpet.defaults import CONCURRENCY, GRACE, LEASE, POLL, RETENTION_HOURS
+from limpet.defaults import LEASE, MAX_RUNS_AT_ONCE, POLL_INTERVAL, RETENTION_HOURS, STOP_GRACE
 from limpet.version import VERSION
 
 if TYPE_CHECKING:
@@ -160,7 +160,10 @@ def _add_other_commands(commands: Verbs) -> None:
         "targets", nargs="*", metavar="GRAPH", help=f"{TARGET} (default: the project's graphs)"
     )
     worker.add_argument(
-        "--concurrency", type=int, default=CONCURRENCY, help=f"runs at the same time ({CONCURRENCY})"
+        "--concurrency",
+        type=int,
+        default=MAX_RUNS_AT_ONCE,
+        help=f"runs at the same time ({MAX_RUNS_AT_ONCE})",
     )
     worker.add_argument(
         "--lease",
@@ -170,14 +173,18 @@ def _add_other_commands(commands: Verbs) -> None:
         help=f"how long it holds a run without renewing ({LEASE:g})",
     )
     worker.add_argument(
-        "--poll", type=float, default=POLL, metavar="SECONDS", help=f"how often to look for runs ({POLL:g})"
+        "--poll",
+        type=float,
+        default=POLL_INTERVAL,
+        metavar="SECONDS",
+        help=f"how often to look for runs ({POLL_INTERVAL:g})",
     )
     worker.add_argument(
         "--grace",
         type=float,
-        default=GRACE,
+        default=STOP_GRACE,
         metavar="SECONDS",
-        help=f"how long nodes may finish when it is stopped ({GRACE:g})",
+        help=f"how long nodes may finish when it is stopped ({STOP_GRACE:g})",
     )
     worker.add_argument("--once", action="store_true", help="resume everything that is ready, then exit")
     demo = _add_verb(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from limpet.defaults import MAX_CONCURRENCY
+from limpet.defaults import MAX_NODES_AT_ONCE
 from limpet.engine.node_context.call_scope import JournalLock, KeepResult, RunServices
 from limpet.errors import Conflict, RunNotFound
 from limpet.graphs.secrets import SecretMasker
@@ -67,7 +67,7 @@ class Reporting(NamedTuple):
 class Limits(NamedTuple):
     """How much a run does at once, and for how long it waits in this process."""
 
-    max_concurrency: int = MAX_CONCURRENCY
+    max_concurrency: int = MAX_NODES_AT_ONCE
     """How many nodes run at once."""
     call_single_node_inline: bool = True
     """Whether a node in a branch may be called in the driver's own thread while no other node runs."""

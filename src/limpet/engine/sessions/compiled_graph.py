@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from limpet.defaults import MAX_CONCURRENCY
+from limpet.defaults import MAX_NODES_AT_ONCE
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import UsageError
@@ -36,7 +36,7 @@ class CompiledGraph(NamedTuple):
     """Whether the store is only for the time until a checkpointer gets the run, so that its runs may be replaced."""
     executor: Executor | None = None
     """What calls sync nodes of parallel branches; None for threads of our own."""
-    max_concurrency: int = MAX_CONCURRENCY
+    max_concurrency: int = MAX_NODES_AT_ONCE
     """How many nodes of one run are called at the same time."""
     on_save_error: OnSaveError = "fail"
     """Whether a run that can't be saved fails, continues unsaved, or waits until the store can be reached."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from limpet.defaults import CONCURRENCY, GRACE, LEASE, MAX_CRASHES, MAX_SLEEP, POLL
+from limpet.defaults import LEASE, MAX_CRASHES, MAX_RUNS_AT_ONCE, MAX_SLEEP, POLL_INTERVAL, STOP_GRACE
 from limpet.errors import UsageError
 
 
@@ -13,12 +13,12 @@ class SupervisorOptions(NamedTuple):
     """How a supervisor works. See `limpet.supervise`."""
 
     lease: float = LEASE
-    concurrency: int = CONCURRENCY
+    concurrency: int = MAX_RUNS_AT_ONCE
     per_graph: int | Mapping[str, int] | None = None
-    poll: float = POLL
+    poll: float = POLL_INTERVAL
     max_crashes: int = MAX_CRASHES
     max_sleep: float = MAX_SLEEP
-    grace: float = GRACE
+    grace: float = STOP_GRACE
 
     def check(self) -> None:
         """Raise `UsageError` for an option that makes no sense."""
