@@ -1,4 +1,4 @@
-"""H7: every method that waits for a store has an async twin that returns the same without blocking the event loop."""
+"""H7: every method that waits for a store has an async version that returns the same without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -161,10 +161,10 @@ def test_twins_can_be_found_by_their_names_and_parameters() -> None:
     """H7: for `help()` and editors; and none is missing."""
     for cls, names in ((StateGraph, (*LOOKING, *CHANGING)), (Workflow, (*OF_WORKFLOWS, *LOOKING))):
         for name in names:
-            twin = getattr(cls, f"a{name}")
-            assert inspect.iscoroutinefunction(twin)
-            assert inspect.signature(twin) == inspect.signature(getattr(cls, name))
-            assert (twin.__name__, twin.__doc__) == (
+            async_version = getattr(cls, f"a{name}")
+            assert inspect.iscoroutinefunction(async_version)
+            assert inspect.signature(async_version) == inspect.signature(getattr(cls, name))
+            assert (async_version.__name__, async_version.__doc__) == (
                 f"a{name}",
                 f"`{name}` without blocking the event loop.",
             )

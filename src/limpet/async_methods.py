@@ -1,4 +1,4 @@
-"""Async twins of methods that wait for a store: the same call in a thread, so that the event loop isn't blocked."""
+"""Async versions of methods that wait for a store: the same call in a thread, so that the event loop isn't blocked."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ R = TypeVar("R")
 Owner = TypeVar("Owner")
 
 
-def twin(
+def async_version(
     method: Callable[Concatenate[Owner, P], R],
 ) -> Callable[Concatenate[Owner, P], Coroutine[Any, Any, R]]:
-    """The async twin of a method, to be defined next to it in its class. It takes, returns and raises the same.
+    """The async version of a method, to be defined next to it in its class. It takes, returns and raises the same.
 
     A call that has begun is finished, even if the caller that awaits it is cancelled.
     """

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from limpet.async_methods import twin
+from limpet.async_methods import async_version
 from limpet.defaults import MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
 from limpet.durations import Span, seconds_of
 from limpet.engine.leases.lease_client import nudge_supervisors
@@ -185,7 +185,7 @@ class GraphMethods(ABC, Generic[S]):
 
     enqueue = start
 
-    astart = twin(start)
+    astart = async_version(start)
 
     def recover(self, *, concurrency: int = MAX_RUNS_AT_ONCE, max_crashes: int = MAX_CRASHES) -> list[str]:
         """Resume all runs of this graph that want a process, each to its next stop; return their ids.
@@ -201,7 +201,7 @@ class GraphMethods(ABC, Generic[S]):
         options = SupervisorOptions(client.ttl, concurrency, max_crashes=max_crashes)
         return Supervisor(client.store, GraphCatalog([cast(Any, self)]), options).drain()
 
-    arecover = twin(recover)
+    arecover = async_version(recover)
 
     def runs(
         self,
@@ -216,25 +216,25 @@ class GraphMethods(ABC, Generic[S]):
             return self._runs("runs").list(status, None, tag, limit)
         return self._runs("runs").list(status, graph or self.compiled().plan.name, tag, limit)
 
-    aruns = twin(runs)
+    aruns = async_version(runs)
 
     def history(self, run_id: str) -> list[Checkpoint]:
         """The steps of a run, oldest first, as far as its journal goes back."""
         return self._runs("history").history(run_id)
 
-    ahistory = twin(history)
+    ahistory = async_version(history)
 
     def state_at(self, run_id: str, step: int | None = None) -> S:
         """The state of a run after a step, or its newest saved state."""
         return cast(S, self._runs("state_at").state(run_id, step))
 
-    astate_at = twin(state_at)
+    astate_at = async_version(state_at)
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """How the state after step `b` differs from the state after step `a`."""
         return self._runs("diff").diff(run_id, a, b)
 
-    adiff = twin(diff)
+    adiff = async_version(diff)
 
     def answer(
         self,
@@ -251,7 +251,7 @@ class GraphMethods(ABC, Generic[S]):
         """
         self._runs("answer").answer(run_id, value, answers=answers, wait=wait)
 
-    aanswer = twin(answer)
+    aanswer = async_version(answer)
 
     def cancel(self, run_id: str) -> None:
         """Stop a run between two nodes, whichever process executes it. It can be resumed from what it saved.
@@ -260,7 +260,7 @@ class GraphMethods(ABC, Generic[S]):
         """
         self._runs("cancel").cancel(run_id)
 
-    acancel = twin(cancel)
+    acancel = async_version(cancel)
 
     def fork(
         self,
@@ -297,7 +297,7 @@ class GraphMethods(ABC, Generic[S]):
         """Set a run back to where it was after `step`, and return the state there; `resume` runs it from there."""
         return cast(S, self._runs("rollback").rollback(run_id, step))
 
-    arollback = twin(rollback)
+    arollback = async_version(rollback)
 
     def verify(self, run_id: str) -> Verification:
         """Which parts of a stored run are damaged, and which can still be read. Changes nothing.
@@ -306,7 +306,7 @@ class GraphMethods(ABC, Generic[S]):
         """
         return self._runs("verify").verify(run_id)
 
-    averify = twin(verify)
+    averify = async_version(verify)
 
     def export_run(self, run_id: str, path: str | os.PathLike[str]) -> None:
         """Write a run with its whole journal to one file, replacing a file that exists; `import_run` reads it.
@@ -316,7 +316,7 @@ class GraphMethods(ABC, Generic[S]):
         """
         self._runs("export_run").export(run_id, path)
 
-    aexport_run = twin(export_run)
+    aexport_run = async_version(export_run)
 
     def import_run(self, path: str | os.PathLike[str], run_id: str | None = None) -> str:
         """Put an exported run into this graph's store, under its own id or another, and return the id.
@@ -325,7 +325,7 @@ class GraphMethods(ABC, Generic[S]):
         """
         return self._runs("import_run").import_(path, run_id)
 
-    aimport_run = twin(import_run)
+    aimport_run = async_version(import_run)
 
     def cleanup(self, retention: Retention | None = None, *, dry_run: bool = False) -> list[Expired]:
         """Delete the runs of this graph that have expired by a policy: that of `compile(retention=…)`, or another.
@@ -349,7 +349,7 @@ class GraphMethods(ABC, Generic[S]):
             return found
         return delete_expired(store, found)
 
-    acleanup = twin(cleanup)
+    acleanup = async_version(cleanup)
 
     def cleanup_expired(self, max_age_hours: float = RETENTION_HOURS, statuses: Iterable[str] = ENDED) -> int:
         """Delete the runs in the store that ended this long ago, of every graph; return how many were deleted.
@@ -365,7 +365,7 @@ class GraphMethods(ABC, Generic[S]):
 
         return expire_by_age(self.compiled().need_client("cleanup_expired").store, max_age_hours, wanted)
 
-    acleanup_expired = twin(cleanup_expired)
+    acleanup_expired = async_version(cleanup_expired)
 
     def draw(
         self,

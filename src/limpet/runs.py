@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from limpet.async_methods import twin
+from limpet.async_methods import async_version
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations.run_info import RunInfo, RunList, list_runs, run_info, with_position
@@ -41,7 +41,7 @@ class Runs:
     that graph's own kind of state. Without one, states and differences mask the keys that were secret when the run
     was created.
 
-    Every method has an async twin, whose name begins with an `a`, that doesn't block the event loop.
+    Every method has an async version, whose name begins with an `a`, that doesn't block the event loop.
     """
 
     def __init__(self, store: Any, graph: GraphMethods[Any] | None = None) -> None:
@@ -76,13 +76,13 @@ class Runs:
         """The runs with this status, of the graph with this name, with this tag; newest first, at most `limit`."""
         return list_runs(self._client, status, graph, tag, limit)
 
-    alist = twin(list)
+    alist = async_version(list)
 
     def get(self, run_id: str) -> RunInfo:
         """What the store knows of a run. Raises `RunNotFound`."""
         return run_info(self._client.head(run_id))
 
-    aget = twin(get)
+    aget = async_version(get)
 
     def with_position(self, info: RunInfo) -> RunInfo:
         """The same, with the step and the node that a running run has reached by now.
@@ -91,19 +91,19 @@ class Runs:
         """
         return with_position(self._client, info)
 
-    awith_position = twin(with_position)
+    awith_position = async_version(with_position)
 
     def history(self, run_id: str) -> Checkpoints:
         """The steps of a run, oldest first, as far as its journal goes back."""
         return checkpoints(self._client, run_id)
 
-    ahistory = twin(history)
+    ahistory = async_version(history)
 
     def state(self, run_id: str, step: int | None = None) -> State:
         """The state of a run after a step, or its newest saved state."""
         return as_state(progress_of(self._client, run_id, step), self._plan)
 
-    astate = twin(state)
+    astate = async_version(state)
 
     def secrets(self, run_id: str) -> frozenset[str]:
         """The keys of a run's state that are masked when it is printed."""
@@ -111,13 +111,13 @@ class Runs:
             return self._plan.secrets
         return secrets_of(progress_of(self._client, run_id, None))
 
-    asecrets = twin(secrets)
+    asecrets = async_version(secrets)
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """How the state after step `b` differs from the state after step `a`."""
         return difference(self._client, run_id, a, b, self._plan)
 
-    adiff = twin(diff)
+    adiff = async_version(diff)
 
     def fork(
         self,
@@ -137,7 +137,7 @@ class Runs:
 
         return fork(self._need_graph("fork"), run_id, step, update, new_run_id, tag_names(tags))
 
-    afork = twin(fork)
+    afork = async_version(fork)
 
     def rollback(self, run_id: str, step: int) -> State:
         """Set a run back to where it was after `step`, paused, and return the state there.
@@ -149,7 +149,7 @@ class Runs:
 
         return rollback(self._need_graph("rollback"), run_id, step)
 
-    arollback = twin(rollback)
+    arollback = async_version(rollback)
 
     def cancel(self, run_id: str) -> None:
         """Stop a run between two nodes, whichever process executes it. It can be resumed from what it saved.
@@ -160,7 +160,7 @@ class Runs:
 
         cancel(self._client, run_id)
 
-    acancel = twin(cancel)
+    acancel = async_version(cancel)
 
     def answer(
         self,
@@ -180,7 +180,7 @@ class Runs:
 
         answer(self._client, run_id, ResumeInput(value, answers), wait)
 
-    aanswer = twin(answer)
+    aanswer = async_version(answer)
 
     def export(self, run_id: str, path: str | os.PathLike[str]) -> None:
         """Write a run with its whole journal to one file, replacing a file that exists; `import_` reads it.
@@ -192,7 +192,7 @@ class Runs:
 
         export_run(self._client, run_id, path)
 
-    aexport = twin(export)
+    aexport = async_version(export)
 
     def import_(self, path: str | os.PathLike[str], run_id: str | None = None) -> str:
         """Put an exported run into the store, under its own id or another, and return the id.
@@ -203,7 +203,7 @@ class Runs:
 
         return import_run(self._client, path, run_id)
 
-    aimport_ = twin(import_)
+    aimport_ = async_version(import_)
 
     def verify(self, run_id: str) -> Verification:
         """Which parts of a stored run are damaged, and which can still be read. Changes nothing.
@@ -214,13 +214,13 @@ class Runs:
 
         return verify(self._client.store, run_id)
 
-    averify = twin(verify)
+    averify = async_version(verify)
 
     def delete(self, run_id: str) -> None:
         """Delete a run and its journal. Raises `RunNotFound`, and `Conflict` while a process holds the run."""
         self._client.store.delete(run_id)
 
-    adelete = twin(delete)
+    adelete = async_version(delete)
 
     def __repr__(self) -> str:
         return f"<Runs in {self._client.store!r}>"

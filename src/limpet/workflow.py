@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, Unpack
 
-from limpet.async_methods import twin
+from limpet.async_methods import async_version
 from limpet.compile_options import CompileOptions, WorkflowOptions, read_encryption, resolve_observers
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_LAYERS
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
@@ -154,7 +154,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         plan = plans.pop("") if plans else plan_resume(compiled.plan.layers, progress)
         return plan._replace(inside={place: each for place, each in plans.items() if each.differs})
 
-    aplan_resume = twin(plan_resume)
+    aplan_resume = async_version(plan_resume)
 
     def checkpoint(self, id: str) -> WorkflowCheckpoint:
         """A checkpoint by its id, or a run's newest one by the run's id: state, layers, tasks, questions and more.
@@ -164,14 +164,14 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         compiled = self.compiled()
         return checkpoints.load(compiled, *located(compiled, id))
 
-    acheckpoint = twin(checkpoint)
+    acheckpoint = async_version(checkpoint)
 
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """The checkpoints of a run that are kept, oldest first: one for each layer. `history` has every step."""
         compiled = self.compiled()
         return checkpoints.newest(compiled, located(compiled, run_id)[0])
 
-    acheckpoints = twin(checkpoints)
+    acheckpoints = async_version(checkpoints)
 
     def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
         """Resume a run by its id, or by that of one of its checkpoints."""
