@@ -1,4 +1,4 @@
-"""H7: every method that waits for a store has an async version that returns the same without blocking the event loop."""
+"""H7: every method that waits for a store has an async version that doesn't block the event loop."""
 
 from __future__ import annotations
 

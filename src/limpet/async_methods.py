@@ -1,4 +1,4 @@
-"""Async versions of methods that wait for a store: the same call in a thread, so that the event loop isn't blocked."""
+"""Async versions of methods that wait for a store: the same call, in a thread, doesn't block the event loop."""
 
 from __future__ import annotations
 

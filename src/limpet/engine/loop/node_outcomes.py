@@ -23,7 +23,7 @@ from limpet.observe import events
 if TYPE_CHECKING:
     from limpet.engine.loop.node_loop import NodeLoop
 
-CLOCK_TOLERANCE: Final = 0.001
+SHORTEST_WAIT: Final = 0.001
 """A wait of fewer seconds counts as over: clocks don't measure it reliably."""
 
 MayStop = Generator[Any, Any, LoopStop | None]
@@ -136,7 +136,7 @@ def wait_until_due(loop: NodeLoop) -> MayStop:
     """Wait until the position is due. Returns why the loop stops if it can't wait that long here."""
     limits = loop.context.limits
     until = loop.progress.sleeps_until
-    while (left := until - loop.context.clocks.store()) > CLOCK_TOLERANCE:
+    while (left := until - loop.context.clocks.store()) > SHORTEST_WAIT:
         # A branch always asks: whether its wait is too long depends on what the other branches do.
         if not loop.nested and limits.max_wait is not None and left > limits.max_wait:
             return LoopStop(SLEEPING)

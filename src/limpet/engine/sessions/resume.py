@@ -27,7 +27,7 @@ from limpet.engine.sessions.checkpoint_refs import is_run, located, names_file
 from limpet.engine.sessions.compatibility import check_fits, check_step
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.provenance import environment
-from limpet.engine.sessions.session import Opening, Session
+from limpet.engine.sessions.session import Session, SessionOptions
 from limpet.engine.sessions.start import emit_start, new_run
 from limpet.engine.sessions.user_checkpointer import load_checkpoint
 from limpet.errors import (
@@ -50,7 +50,7 @@ from limpet.journal.waits import EXPIRE, FAILED_PHASE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
-CLOCK_TOLERANCE = 1.0
+STORE_CLOCK_TOLERANCE = 1.0
 """Seconds by which this process's idea of the store's clock may be wrong."""
 
 
@@ -85,8 +85,8 @@ def resume(
         _store_input(compiled, reopened, held, given, cancel_requested)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
         is_start = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
-        opening = Opening(stream, not is_start, tail.first, max_sleep, reopened.crashes)
-        session = Session(compiled, progress, reopened.writer, held.lease, opening)
+        options = SessionOptions(stream, not is_start, tail.first, max_sleep, reopened.crashes)
+        session = Session(compiled, progress, reopened.writer, held.lease, options)
         held.keep()
     if given.timed and cancel_requested:
         # No user has resumed it since the request to cancel, so the request still holds.
@@ -202,7 +202,7 @@ def _reopen(
 
 def _refuse_not_due(head: RunHead, held: HeldRun) -> None:
     """Refuse a resume by a supervisor whose list is out of date: the run was answered, or sleeps for longer."""
-    if head.due is None or head.due > held.now() + CLOCK_TOLERANCE:
+    if head.due is None or head.due > held.now() + STORE_CLOCK_TOLERANCE:
         raise Conflict(head.run_id, "it is no longer due")
 
 

@@ -42,8 +42,8 @@ MAX_EAGER_RETRIES = 16
 """Failed saves in a row after which a run that continues unsaved no longer tries with every step."""
 
 
-class Opening(NamedTuple):
-    """How a run was opened."""
+class SessionOptions(NamedTuple):
+    """How this process opened a run, and what it may do with it."""
 
     stream: bool = False
     """Whether the caller wants a `state` event after every node."""
@@ -52,7 +52,7 @@ class Opening(NamedTuple):
     first_record: int = 1
     """The oldest record that its journal has, which is a snapshot."""
     max_sleep: float | None = None
-    """For how many seconds it may sleep in this process; None for ever."""
+    """For how many seconds it may sleep in this process; None for no limit."""
     crashes: int = 0
     """How many of its holders crashed since it last made progress."""
 
@@ -66,7 +66,7 @@ class Session:
         progress: Progress,
         writer: JournalWriter | None,
         held: HeldLease | None,
-        opening: Opening,
+        options: SessionOptions,
     ) -> None:
         self.compiled = compiled
         self.progress = progress
@@ -76,13 +76,13 @@ class Session:
         if held is not None:
             self.stop = held.stop
         self.journal_lock = JournalLock(Lock())
-        self._opening = opening
+        self._options = options
         self._opened_at = 0 if writer is None else writer.sequence
         self._failed_saves = 0
         self._last_failed_save = 0.0
         self._retention: StepRetention | None = None
         if writer is not None and (compiled.keep is not None or compiled.plan.layers is not None):
-            self._retention = StepRetention(compiled.keep, opening.first_record)
+            self._retention = StepRetention(compiled.keep, options.first_record)
         self.lifecycle = RunLifecycle(compiled.plan, self._run_context())
 
     @property
@@ -100,7 +100,7 @@ class Session:
         """How many processes in a row crashed with this run before it made any progress; 0 once it has."""
         if self.writer is None or self.writer.sequence != self._opened_at:
             return 0
-        return self._opening.crashes
+        return self._options.crashes
 
     @property
     def clock_wait(self) -> Callable[[float, Event], object] | None:
@@ -163,7 +163,7 @@ class Session:
         return self.lifecycle.context.save_error
 
     def handle_refusal(self, commit: Commit, refusal: Exception) -> Exception | None:
-        """Do about a refused commit what `on_save_error` says. Returns the refusal that remains, or None."""
+        """Handle a refused commit as `on_save_error` says. Returns the refusal that remains, or None."""
         if self.compiled.on_save_error == "continue":
             return self._continue_unsaved(commit, refusal)
         if self.compiled.on_save_error == "wait":
@@ -202,7 +202,9 @@ class Session:
         try:
             self.compiled.client.release(held)
         except StoreError as problem:
-            log().warning("run %s: couldn't release its lease, so it has to run out: %s", self.id, problem)
+            log().warning(
+                "run %s: couldn't release its lease; it will expire by itself: %s", self.id, problem
+            )
 
     def _run_context(self) -> RunContext:
         """What the loop gets from outside, made once for all loops of the run."""
@@ -221,14 +223,14 @@ class Session:
         limits = Limits(
             max_concurrency=compiled.max_concurrency,
             call_single_node_inline=compiled.executor is None,
-            max_wait=self._opening.max_sleep,
+            max_wait=self._options.max_sleep,
             is_handover=lambda: self.stop.leaving,
         )
         return RunContext(
             progress,
             Clocks(now=time, store=time if self.held is None else self.held.now, random=_random),
             saving,
-            Reporting(masker, compiled.emit, self._opening.stream, self._opening.resumed),
+            Reporting(masker, compiled.emit, self._options.stream, self._options.resumed),
             limits,
             self.journal_lock,
         )

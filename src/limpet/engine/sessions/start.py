@@ -9,7 +9,7 @@ from typing import Any
 from limpet.engine.leases.process_identity import this_process
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.provenance import environment
-from limpet.engine.sessions.session import Opening, Session
+from limpet.engine.sessions.session import Session, SessionOptions
 from limpet.errors import RunExists, UnstorableValue, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import hide_secret_path
@@ -49,7 +49,7 @@ def start(
         lease = client.create(run)
         writer = JournalWriter(run_id, lease.lease.fence, 1)
     emit_start(compiled, run_id)
-    return Session(compiled, progress, writer, lease, Opening(stream, resumed=False))
+    return Session(compiled, progress, writer, lease, SessionOptions(stream, resumed=False))
 
 
 def enqueue(
