@@ -22,7 +22,7 @@ from limpet.stores import MemoryStore
 from limpet.stores.files import frames
 from limpet.stores.files.store import FileStore
 from limpet.stores.migrations import migrations_of
-from limpet.stores.redis.head_fields import SEALED, SEALED_IN_FORMAT_1, checksum
+from limpet.stores.redis.head_fields import CHECKSUMMED_FIELDS, CHECKSUMMED_IN_FORMAT_1, checksum
 from limpet.stores.redis.store import RedisStore
 from limpet.stores.sqlite.schema import APPLICATION_ID
 from limpet.stores.sqlite.store import SQLiteStore
@@ -155,7 +155,7 @@ def test_in_redis(tmp_path: Path) -> None:
             key = f"limpet:run:{run_id}"
             client.hdel(key, "due", "priority")
             client.hset(key, "v", "1")
-            client.hset(key, "sum", checksum(client.hmget(key, SEALED[:SEALED_IN_FORMAT_1])))
+            client.hset(key, "sum", checksum(client.hmget(key, CHECKSUMMED_FIELDS[:CHECKSUMMED_IN_FORMAT_1])))
         assert not client.keys("limpet:runs:due*")
         check(store)
 

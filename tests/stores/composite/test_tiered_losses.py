@@ -47,7 +47,7 @@ def client(server: RedisServer) -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hot store that failed is tried again at once: the tests want it to fail often."""
-    monkeypatch.setattr(tiered, "FIRST_BREAK", 0.0)
+    monkeypatch.setattr(tiered, "FIRST_BACKOFF", 0.0)
 
 
 class Shaky(MemoryStore):
@@ -280,7 +280,7 @@ class TestAHotStoreThatFails:
     def test_it_is_tried_again_later_and_then_less_often(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(tiered, "FIRST_BREAK", 5.0)
+        monkeypatch.setattr(tiered, "FIRST_BACKOFF", 5.0)
         now = [1000.0]
         monkeypatch.setattr(tiered.time, "monotonic", lambda: now[0])
         hot = Shaky()
@@ -303,7 +303,7 @@ class TestAHotStoreThatFails:
         store.close()
 
     def test_a_slow_one_is_left_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tiered, "FIRST_BREAK", 5.0)
+        monkeypatch.setattr(tiered, "FIRST_BACKOFF", 5.0)
         now, calls = [1000.0], [0]
         monkeypatch.setattr(tiered.time, "monotonic", lambda: now[0])
 

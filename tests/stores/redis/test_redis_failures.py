@@ -27,7 +27,7 @@ from limpet.errors import (
 )
 from limpet.journal.store import COMPLETED, FAILED, RUNNING, Commit, Lease, NewRun, RunFilter
 from limpet.stores.redis import store as redis_store
-from limpet.stores.redis.head_fields import FIELDS, SEALED, checksum
+from limpet.stores.redis.head_fields import CHECKSUMMED_FIELDS, FIELDS, checksum
 from limpet.stores.redis.store import RedisStore
 from support.redis_servers import RedisServer, need_redis, redis_server
 
@@ -450,7 +450,7 @@ class TestDamage:
     def test_a_newer_format_is_refused(self, store: RedisStore, client: Any) -> None:
         """P10."""
         begin(store)
-        values = [client.hget("limpet:run:r", name) for name in SEALED[1:]]
+        values = [client.hget("limpet:run:r", name) for name in CHECKSUMMED_FIELDS[1:]]
         client.hset("limpet:run:r", mapping={"v": "3", "sum": checksum([b"3", *values])})
         with pytest.raises(StoreUnavailable, match="upgrade"):
             store.read("r")
@@ -596,7 +596,7 @@ def test_two_processes_share_a_run(store: RedisStore, server: RedisServer) -> No
     begin(store)
     code = f"""
 from limpet.stores.redis.store import RedisStore
-from limpet.stores.redis.head_fields import SEALED, checksum
+from limpet.stores.redis.head_fields import CHECKSUMMED_FIELDS, checksum
 from limpet.journal.store import Commit
 store = RedisStore({server.url!r})
 won = 0

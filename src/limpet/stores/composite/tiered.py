@@ -1,4 +1,4 @@
-"""Two stores as one: a cold store that is the truth, and a hot one that quickly gives back what live runs need.
+"""Two stores as one: a cold store that is the truth, and a hot one that quickly returns what live runs need.
 
 Why a flushed, stale, slow or failing hot store never gives wrong data and never fails a run:
 
@@ -9,13 +9,13 @@ Why a flushed, stale, slow or failing hot store never gives wrong data and never
    that was changed, moved, or left over from an earlier run of the same id is not used.
 3. To read a run's tail, the copy is read first: it ends with record n. Then the cold store is asked for the records
    from n on, which gives, as of one moment, the head and all that the copy lacks. The copy is used only if the head
-   has the same time of creation and the cold store's record n has the very bytes of the copy's. Records never change
+   has the same time of creation and the cold store's record n has the same bytes as the copy's. Records never change
    once they are written, so the earlier ones are then those of the cold store, however old the copy is. The tail
    starts at the head's newest whole record. If the copy doesn't reach back to that, or if anything else is wrong,
    the whole tail is read from the cold store, and the copy is made again.
-4. Whatever the hot store raises is caught. After a failure, or a call that took longer than `SLOW`, the hot store is
-   left out for `FIRST_BREAK` seconds, and after each further failure for twice as long: reads and writes then use the
-   cold store alone.
+4. Whatever the hot store raises is caught. After a failure, or a call that took longer than `SLOW_CALL_SECONDS`, the
+   hot store is left out for `FIRST_BACKOFF` seconds, and after each further failure for twice as long, up to
+   `MAX_BACKOFF`: reads and writes then use the cold store alone.
 
 What must hold for this: the cold store never gives one creation time twice to one id, and it isn't restored from
 a backup while the hot store keeps its copies; flush the hot store then. The digest detects damage, not an attacker
@@ -54,21 +54,23 @@ Records = list[bytes]
 COPY = "copy"
 """The status of a copy in the hot store. No run has this status, so no run is mistaken for a copy."""
 
-HARDLY_RESUMED = (COMPLETED, CANCELLED)
+STATUSES_WITHOUT_COPY = (COMPLETED, CANCELLED)
 """Runs of these statuses get no copy. A failed run does, since it is often resumed."""
 
 DIGEST_SIZE = 16
 """Bytes of the digest before each record of a copy."""
 
-SLOW = 0.5
+SLOW_CALL_SECONDS = 0.5
 """Seconds after which a call to the hot store has taken too long."""
 
-FIRST_BREAK = 5.0
+FIRST_BACKOFF = 5.0
 """Seconds for which a hot store is left out after its first failure. Each further failure doubles it."""
 
-LONGEST_BREAK = 60.0
+MAX_BACKOFF = 60.0
+"""Seconds, at most, for which a hot store is left out."""
 
 MAX_REMEMBERED_COPIES = 10_000
+"""Runs whose copies are remembered, so that the hot store isn't asked for them with every commit."""
 
 
 class Copy(NamedTuple):
@@ -122,9 +124,8 @@ class TieredStore(StoreWrapper):
 
     def create(self, run: NewRun) -> Lease | None:
         lease = self.cold.create(run)
-        if (
-            lease is not None
-        ):  # without a holder, another process might replace the run before its copy is made
+        # Without a holder, another process might replace the run before its copy is made.
+        if lease is not None:
             self._breaker.attempt(lambda: self._copy_new(run))
         return lease
 
@@ -183,16 +184,16 @@ class TieredStore(StoreWrapper):
     def close(self) -> None:
         self.cold.close()
         if self._opened_hot is not None:
-            self._breaker.attempt(self._opened_hot.close, even_on_break=True)
+            self._breaker.attempt(self._opened_hot.close, even_in_backoff=True)
 
     def _copy_new(self, run: NewRun) -> None:
         head = self.cold.head(run.run_id)
-        if head.status not in HARDLY_RESUMED:
+        if head.status not in STATUSES_WITHOUT_COPY:
             self._put(run.run_id, Copy(head.created, 0), run.graph, run.records)
 
     def _copy_tail(self, tail: Tail) -> None:
         """Make the copy of a run again, if the run may be resumed."""
-        if tail.head.status in HARDLY_RESUMED or not tail.records:
+        if tail.head.status in STATUSES_WITHOUT_COPY or not tail.records:
             self._drop(tail.head.run_id)
         else:
             copy = Copy(tail.head.created, tail.first - 1)
@@ -208,7 +209,7 @@ class TieredStore(StoreWrapper):
         """Repeat commits that the cold store accepted on the copies."""
         copied: list[Commit] = []
         for commit in commits:
-            if commit.purge or commit.status in HARDLY_RESUMED:
+            if commit.purge or commit.status in STATUSES_WITHOUT_COPY:
                 self._drop(commit.run_id)
             elif commit.records:
                 copy = self._known(commit.run_id)
@@ -217,7 +218,8 @@ class TieredStore(StoreWrapper):
         if not copied:
             return
         for commit, refused in zip(copied, self.hot.append(copied), strict=True):
-            if refused is not None:  # the copy missed an earlier commit, and is useless now
+            if refused is not None:
+                # The copy missed an earlier commit, and is useless now.
                 self._drop(_original_id(commit.run_id))
             elif commit.snapshot > 1:
                 self.hot.prune(commit.run_id, commit.snapshot)
@@ -278,12 +280,12 @@ class _CircuitBreaker:
 
     def __init__(self) -> None:
         self._failures = 0
-        self._break_until = 0.0
+        self._backoff_until = 0.0
 
-    def attempt(self, call: Callable[[], Outcome], even_on_break: bool = False) -> Outcome | None:
+    def attempt(self, call: Callable[[], Outcome], even_in_backoff: bool = False) -> Outcome | None:
         """What `call` returns; None if it raised, or if an earlier call failed not long ago."""
         start = time.monotonic()
-        if start < self._break_until and not even_on_break:
+        if start < self._backoff_until and not even_in_backoff:
             return None
         try:
             outcome = call()
@@ -291,20 +293,20 @@ class _CircuitBreaker:
             # Another process was faster. The copy is its, or will turn out not to fit the cold store.
             return None
         except Exception:
-            self._take_break("failed", exc_info=True)
+            self._back_off("failed", exc_info=True)
             return None
-        if time.monotonic() - start > SLOW:
-            self._take_break("was slow")
+        if time.monotonic() - start > SLOW_CALL_SECONDS:
+            self._back_off("was slow")
         else:
             self._failures = 0
         return outcome
 
-    def _take_break(self, what: str, exc_info: bool = False) -> None:
+    def _back_off(self, what: str, exc_info: bool = False) -> None:
         import logging
 
-        seconds = min(FIRST_BREAK * 2**self._failures, LONGEST_BREAK)
+        seconds = min(FIRST_BACKOFF * 2**self._failures, MAX_BACKOFF)
         self._failures += 1
-        self._break_until = time.monotonic() + seconds
+        self._backoff_until = time.monotonic() + seconds
         logging.getLogger("limpet.stores").warning(
             "the hot store %s; runs use the cold one alone for %g s", what, seconds, exc_info=exc_info
         )

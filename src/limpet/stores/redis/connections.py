@@ -27,7 +27,7 @@ MAX_CONNECT_SECONDS = 5.0
 
 FIRST_RETRY_DELAY = 0.005
 MAX_RETRY_DELAY = 0.25
-"""Seconds between two attempts to reach a server that is away."""
+"""Seconds between two attempts to reach an unavailable server."""
 
 
 class Connections:
@@ -105,7 +105,7 @@ class Connections:
     def _with_scripts(self, commands: Sequence[tuple[Any, ...]], replies: list[Any]) -> list[Any]:
         """The same answers, after the commands whose script the server doesn't know were repeated with it.
 
-        A server that was restarted, or told to flush its scripts, knows none.
+        A server that was restarted, or whose scripts were flushed, has none.
         """
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, self._driver.NoScriptError)]
         if unknown:
@@ -183,7 +183,7 @@ def _driver() -> Any:
 
 
 def _check_database(url: str) -> None:
-    """Raises `ValueError` if the database isn't a number: the driver would use database 0 without a word."""
+    """Raises `ValueError` if the database isn't a number: the driver would use database 0 silently."""
     from urllib.parse import urlsplit
 
     scheme, _, rest = url.partition("://")

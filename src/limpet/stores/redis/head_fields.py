@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from limpet.errors import DamagedRecord, StoreUnavailable
 from limpet.journal.store import RUNNING, RunHead
 
-SEALED = (
+CHECKSUMMED_FIELDS = (
     "v",
     "run",
     "graph",
@@ -32,10 +32,10 @@ SEALED = (
 )
 """The fields of a head that its checksum covers, in this order."""
 
-SEALED_IN_FORMAT_1 = len(SEALED) - 2
-"""How many of them a head of format 1 has, which doesn't know when the run is due."""
+CHECKSUMMED_IN_FORMAT_1 = len(CHECKSUMMED_FIELDS) - 2
+"""How many of them a head of format 1 has: it lacks the run's due time and priority."""
 
-FIELDS = (*SEALED, "sum", "sequence", "last")
+FIELDS = (*CHECKSUMMED_FIELDS, "sum", "sequence", "last")
 
 FORMAT_1 = b"1"
 FORMAT = b"2"
@@ -47,14 +47,14 @@ def head_of(run_id: str, found: Sequence[bytes | None], length: int) -> RunHead:
     Raises `DamagedRecord` if it isn't what was written, or if records are missing, and `StoreUnavailable` if a newer
     Limpet wrote it.
     """
-    sealed = len(SEALED)
+    covered = len(CHECKSUMMED_FIELDS)
     if found and found[0] == FORMAT_1:
-        sealed = SEALED_IN_FORMAT_1
+        covered = CHECKSUMMED_IN_FORMAT_1
         found = _completed(found)
     values = [value for value in found if value is not None]
     if len(values) != len(FIELDS):
         raise _damaged(run_id, "fields of it are missing")
-    if checksum(values[:sealed]) != values[-3]:
+    if checksum(values[:covered]) != values[-3]:
         raise _damaged(run_id, "its checksum doesn't match")
     if values[0] not in (FORMAT_1, FORMAT):
         raise StoreUnavailable(f"run {run_id!r} was written by a newer Limpet: upgrade limpet")
@@ -75,16 +75,16 @@ def head_of(run_id: str, found: Sequence[bytes | None], length: int) -> RunHead:
 
 
 def checksum(values: Sequence[bytes]) -> bytes:
-    """The value of `sum` for these values of the sealed fields; `lua/head.lua` computes the same."""
+    """The value of `sum` for these values of the checksummed fields; `lua/head.lua` computes the same."""
     parts = b"".join(b"%d:%b" % (len(value), value) for value in values)
     return hashlib.sha1(parts, usedforsecurity=False).hexdigest().encode()
 
 
 def _completed(found: Sequence[bytes | None]) -> list[bytes | None]:
     """The fields of a head of format 1 with those that were added later; `lua/head.lua` does the same."""
-    is_running = found[SEALED.index("status")] == RUNNING.encode()
+    is_running = found[CHECKSUMMED_FIELDS.index("status")] == RUNNING.encode()
     due = b"=0" if is_running else b""
-    return [*found[:SEALED_IN_FORMAT_1], due, b"0", *found[len(SEALED) :]]
+    return [*found[:CHECKSUMMED_IN_FORMAT_1], due, b"0", *found[len(CHECKSUMMED_FIELDS) :]]
 
 
 def _parsed(values: Sequence[bytes]) -> tuple[RunHead, int]:

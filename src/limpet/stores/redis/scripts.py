@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from limpet.errors import UsageError
 from limpet.journal.store import Commit, NewRun, OnSignal
-from limpet.stores.redis.head_fields import FIELDS, SEALED, SEALED_IN_FORMAT_1
+from limpet.stores.redis.head_fields import CHECKSUMMED_FIELDS, CHECKSUMMED_IN_FORMAT_1, FIELDS
 
 RECORDS_PER_COMMAND = 1000
 """Records that one command of a script takes: Lua's stack is bounded."""
@@ -45,8 +45,8 @@ _LUA = Path(__file__).parent / "lua"
 
 _VALUES = {
     "FIELDS": ", ".join(f"'{name}'" for name in FIELDS),
-    "SEALED": len(SEALED),
-    "SEALED_IN_FORMAT_1": SEALED_IN_FORMAT_1,
+    "CHECKSUMMED_FIELDS": len(CHECKSUMMED_FIELDS),
+    "CHECKSUMMED_IN_FORMAT_1": CHECKSUMMED_IN_FORMAT_1,
     "RECORDS_PER_COMMAND": RECORDS_PER_COMMAND,
 }
 
@@ -114,7 +114,7 @@ def create_arguments(run: NewRun, token: bytes, clock: bytes, keep_for: bytes) -
     """What `CREATE` takes.
 
     `token` is the name of this call alone. `clock` is "+0" for the server's time, or the time. `keep_for` is how many
-    seconds the run is kept after it has ended, "" for ever.
+    seconds the run is kept after it has ended, "" without limit.
     """
     return (
         token,

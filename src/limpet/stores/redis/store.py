@@ -46,7 +46,7 @@ class RedisStore:
     What an acknowledged save survives depends on the server's settings (`abilities.level`). `level` is the least
     that will do; where the server doesn't report its settings, `level` is assumed. `prefix` begins all keys, so
     that stores can share a database. `ttl` is how many seconds ended runs are kept; by default they are kept
-    until they are deleted. `timeout` is how many seconds to keep trying while the server is away. Threads may
+    until they are deleted. `timeout` is how many seconds to keep trying while the server is unavailable. Threads may
     share a store, and a fork may happen at any time. Needs Redis 7 or newer, or Valkey; a Redis Cluster is
     refused.
 
@@ -65,9 +65,9 @@ class RedisStore:
         **connection: Any,
     ) -> None:
         if not 0 < timeout <= 1e9:
-            raise UsageError(f"timeout is a number of seconds, not {timeout!r}")
+            raise UsageError(f"timeout must be a number of seconds, not {timeout!r}")
         if ttl is not None and not 0 < ttl <= 1e9:
-            raise UsageError(f"ttl is a number of seconds, not {ttl!r}")
+            raise UsageError(f"ttl must be a number of seconds, not {ttl!r}")
         if url.startswith("redis+unix://"):
             url = url.removeprefix("redis+")
         self._connections = Connections(url, timeout=timeout, options=connection)
@@ -237,7 +237,7 @@ class RedisStore:
         return refusal(commit, head, float(reply[1])) or _changed_while_read(commit.run_id)
 
     def _explained(self, run_id: str, error: Exception) -> Exception:
-        """Our error for one that the script of a run met."""
+        """The `LimpetError` for a script of a run that failed."""
         if "WRONGTYPE" in str(error):
             return DamagedRecord(run_id, 0, "its keys in Redis belong to another program")
         return self._connections.explained(error)
@@ -293,7 +293,7 @@ class RedisStore:
 class _Tokens:
     """Names for calls, each used once: no other call has it, in this process or in any other.
 
-    A forked child must not count on where its parent counts on, so it starts with a nonce of its own.
+    A forked child must not continue its parent's counter, so it starts with a nonce of its own.
     """
 
     def __init__(self) -> None:

@@ -48,6 +48,8 @@ local keep_for = ARGV[11]
 local due = ARGV[12]
 local FIRST_RECORD = 13
 
+-- Redis doesn't undo what a script that fails has changed. So each key that is changed below is read here first: if
+-- another program keeps something else under it, the read fails while nothing has changed yet.
 if status ~= '' then
   check_index(head.status, string.sub(status, 2))
   redis.call('ZCARD', due_set(head.graph))
@@ -85,6 +87,7 @@ if status ~= '' then
   end
 end
 save(KEYS[1], head)
+-- Only now that the head says that they are dropped.
 if purge then
   redis.call('UNLINK', KEYS[2])
 end

@@ -2,5 +2,5 @@
 local FIELDS = {$FIELDS}
 
 -- How many of them the checksum covers, and how many it covered in format 1.
-local SEALED = $SEALED
-local SEALED_IN_FORMAT_1 = $SEALED_IN_FORMAT_1
+local CHECKSUMMED_FIELDS = $CHECKSUMMED_FIELDS
+local CHECKSUMMED_IN_FORMAT_1 = $CHECKSUMMED_IN_FORMAT_1

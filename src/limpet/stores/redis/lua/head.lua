@@ -41,13 +41,13 @@ local function load(key)
   local head = {}
   local is_format_1 = found[1] == '1'
   for i, name in ipairs(FIELDS) do
-    local is_newer = i > SEALED_IN_FORMAT_1 and i <= SEALED
+    local is_newer = i > CHECKSUMMED_IN_FORMAT_1 and i <= CHECKSUMMED_FIELDS
     if not found[i] and not (is_format_1 and is_newer) then
       return nil, found
     end
     head[name] = found[i]
   end
-  if checksum(head, is_format_1 and SEALED_IN_FORMAT_1 or SEALED) ~= head.sum then
+  if checksum(head, is_format_1 and CHECKSUMMED_IN_FORMAT_1 or CHECKSUMMED_FIELDS) ~= head.sum then
     return nil, found
   end
   if is_format_1 then
@@ -59,7 +59,7 @@ local function load(key)
 end
 
 local function save(key, head)
-  head.sum = checksum(head, SEALED)
+  head.sum = checksum(head, CHECKSUMMED_FIELDS)
   local values = {}
   for _, name in ipairs(FIELDS) do
     values[#values + 1] = name
