@@ -60,9 +60,9 @@ config: {interrupt_before: review, max_iterations: 0, stoer: memory}
         "f.yaml:12:37: with of prompt needs the key 'text'",
         "f.yaml:12:38: with of prompt has no key 'txt'; did you mean 'text'?",
         "f.yaml:15:20: edges[1] has no key 'when'; did you mean 'condition'?",
-        "f.yaml:16:31: the way from 'review', condition: 'state.x >' can't be parsed: unexpected 'end of template'",
+        "f.yaml:16:31: the edge from 'review', condition: 'state.x >' can't be parsed: unexpected 'end of template'",
         "f.yaml:17:28: interrupt_before must be a list of the names of nodes, not 'review'",
-        "f.yaml:17:52: max_iterations must be a whole number from 1, not 0",
+        "f.yaml:17:52: max_iterations must be a whole number of at least 1, not 0",
         "f.yaml:17:55: config has no key 'stoer'; did you mean 'store'?",
     ]
 
@@ -96,7 +96,7 @@ finish: zz
         "f.yaml:9:43: an edge from 'c': there is no node 'z'",
         "f.yaml:10:29: an edge from 'a': there is no node 'q'",
         "f.yaml:10:41: an edge from 'a': there is no node 'r'",
-        "f.yaml:12:9: an exit point: there is no node 'zz'",
+        "f.yaml:12:9: a finish point: there is no node 'zz'",
     ]
 
 
@@ -105,7 +105,7 @@ finish: zz
     [
         (
             "nodes: [{name: a, goto: a}]",
-            "1:8: no exit point: say where the run may end, by finish: name or a way to END",
+            "1:8: no finish point: say where the run may end, by finish: name or an edge to END",
         ),
         (
             "nodes: [{name: a, run: 'm:f', prompt: x}]",
@@ -138,8 +138,8 @@ finish: zz
         ("nodes: [{name: 5}]", "1:16: name must be a name without '/', and not START or END, not 5"),
         ("nodes: [{name: ''}]", "1:16: name must be a name"),
         ("nodes: [{name: a}]\nentry: b", "2:8: the entry point: there is no node 'b'"),
-        ("nodes: [{name: a}, {name: a}]", "1:27: there is a node 'a' already"),
-        ('nodes: [{name: "a\\u0007"}]', "1:16: a node's name is a printable str"),
+        ("nodes: [{name: a}, {name: a}]", "1:27: a node named 'a' already exists"),
+        ('nodes: [{name: "a\\u0007"}]', "1:16: a node's name must be a printable str"),
         (
             "nodes: [{name: a}]\nstate: {x: {type: int, reducer: append}}",
             "2:33: append adds to a list, and x is int",
@@ -174,7 +174,7 @@ finish: zz
         ("nodes: [{name: a, timeout: 0}]", "1:28: timeout must be a number of seconds above 0, not 0"),
         ("nodes: [{name: a, timeout: .nan}]", "1:28: timeout must be a number of seconds above 0, not nan"),
         ("nodes: [{name: a, timeout: true}]", "1:28: timeout must be a number of seconds above 0, not true"),
-        ("nodes: [{name: a, retry: 0}]", "1:26: retry must be a whole number from 1, not 0"),
+        ("nodes: [{name: a, retry: 0}]", "1:26: retry must be a whole number of at least 1, not 0"),
         (
             "nodes: [{name: a, retry: {attempt: 3}}]",
             "1:27: retry has no key 'attempt'; did you mean 'attempts'?",
@@ -241,7 +241,7 @@ state: {x: "json:JSONDecoder", y: "os:sep", z: {reducer: "os:sep"}, u: "gone_mod
 
 def test_a_class_that_describes_no_state_is_a_mistake_at_its_place() -> None:
     """F13."""
-    with pytest.raises(DeclarationError, match="<text>:2:8: a schema is a dict of types"):
+    with pytest.raises(DeclarationError, match="<text>:2:8: a schema must be a dict of types"):
         loads("nodes: [{name: a}]\nstate: json:JSONDecoder")
 
 

@@ -177,7 +177,7 @@ nodes:
             "5:12: task 'chart' has the argument 'widht', which its function doesn't take",
         ),
         (("name: text", "name: inputs"), "4:12: a task can't be called 'inputs'"),
-        (("name: text", "name: fetch"), "4:12: there is a task 'fetch' already"),
+        (("name: text", "name: fetch"), "4:12: a task named 'fetch' already exists"),
         (('run: "flows:text"', "uses: checkpoint.save, with: {path: x}"), "is for graphs"),
         (('run: "flows:text"', "prompt: '{{ state.x }}'"), "uses the unknown variable 'state'"),
         (('run: "flows:text"', "condition: 'results.'"), "needs one of 'run', 'uses', 'prompt', 'graph'"),

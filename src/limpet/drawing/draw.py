@@ -27,7 +27,7 @@ def chosen_format(format: str | None, path: str | os.PathLike[str] | None) -> st
         return FORMAT_OF_SUFFIX.get(suffix, "svg")
     if format not in FORMATS:
         raise UsageError(
-            f"a picture's format is one of {', '.join(FORMATS)}, not {format!r}{did_you_mean(format, FORMATS)}"
+            f"a picture's format must be one of {', '.join(FORMATS)}, not {format!r}{did_you_mean(format, FORMATS)}"
         )
     return format
 
@@ -54,7 +54,7 @@ def render_picture(
 
     columns = DEFAULT_WIDTH if width is None else width
     if type(columns) is not int or columns < MIN_TEXT_WIDTH:
-        raise UsageError(f"width is a whole number of columns from {MIN_TEXT_WIDTH}, not {width!r}")
+        raise UsageError(f"width must be a whole number of columns, at least {MIN_TEXT_WIDTH}, not {width!r}")
     return text(outline, run_marks, Style(columns, color, ascii))
 
 

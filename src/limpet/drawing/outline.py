@@ -75,11 +75,11 @@ def outline_of_plan(plan: Plan, dag: Dag | None = None, prefix: str = "") -> Out
             inside = outline_of_plan(node.inner.plan, None, f"{prefix}{name}/")
         builder.add_node(name, inside, _interrupt_note(name, plan.interrupt_before, plan.interrupt_after))
     for node in plan.nodes.values():
-        for way in node.edges:
+        for edge in node.edges:
             inside = None
-            if isinstance(way, Section) and way.inner is not None:
-                inside = outline_of_plan(way.inner.plan, None, f"{prefix}{map_id(way)}/")
-            builder.add_way(way, inside)
+            if isinstance(edge, Section) and edge.inner is not None:
+                inside = outline_of_plan(edge.inner.plan, None, f"{prefix}{map_id(edge)}/")
+            builder.add_edge(edge, inside)
     return builder.outline([plan.entry], [name for name, node in plan.nodes.items() if node.exit])
 
 
@@ -107,11 +107,11 @@ def outline_of_graph(graph: Any, prefix: str = "", outer_graphs: tuple[Any, ...]
     builder = _OutlineBuilder(graph.name, prefix)
     for name, spec in draft.nodes.items():
         builder.add_node(name, outline_inside(spec.inner, name), "")
-    for number, way in enumerate(draft.edges):
+    for number, edge in enumerate(draft.edges):
         inside = None
         if number in draft.maps:
-            inside = outline_inside(draft.maps[number], map_id(way))
-        builder.add_way(way, inside)
+            inside = outline_inside(draft.maps[number], map_id(edge))
+        builder.add_edge(edge, inside)
     return builder.outline(draft.entries, draft.exits)._replace(mistakes=mistakes)
 
 
@@ -121,60 +121,60 @@ def map_id(section: Section) -> str:
 
 
 class _OutlineBuilder:
-    """Collects the nodes and ways of a state graph, then makes their outline."""
+    """Collects the nodes and edges of a state graph, then makes their outline."""
 
     def __init__(self, name: str, prefix: str) -> None:
         self.name = name
         self.prefix = prefix
         self.shapes: dict[str, Shape] = {}
         self.lines: dict[tuple[str, str, LineKind], list[str]] = {}
-        self.ways: list[OutEdge] = []
+        self.edges: list[OutEdge] = []
 
     def add_node(self, name: str, inside: Outline | None, note: str) -> None:
         self.shapes[name] = Shape(self.prefix + name, name, "node", note, inside=inside)
 
-    def add_way(self, way: OutEdge, inside: Outline | None) -> None:
-        """Add a way out of a node; `inside` is the graph that a map runs."""
-        self.ways.append(way)
-        if isinstance(way, Section) and way.own_state:
-            name = map_id(way)
+    def add_edge(self, edge: OutEdge, inside: Outline | None) -> None:
+        """Add an edge from a node; `inside` is the graph that a map runs."""
+        self.edges.append(edge)
+        if isinstance(edge, Section) and edge.own_state:
+            name = map_id(edge)
             self.shapes[name] = Shape(
-                self.prefix + name, str(way.each), "map", _items_note(way), inside=inside
+                self.prefix + name, str(edge.each), "map", _items_note(edge), inside=inside
             )
 
     def outline(self, entries: Iterable[str], exits: Iterable[str]) -> Outline:
-        for way in self.ways:
-            self._complete_shapes(way)
+        for edge in self.edges:
+            self._complete_shapes(edge)
         entries = list(entries)
         ends = self._ends(entries)
         for entry in entries:
             self._add_line(START, entry)
-        for source, ways in self._ways_by_source().items():
-            self._add_lines_of(source, ways, ends.get(source, [END]))
+        for source, edges in self._edges_by_source().items():
+            self._add_lines_of(source, edges, ends.get(source, [END]))
         for name in exits:
-            has_ways = any(way.source == name for way in self.ways)
+            has_edges = any(edge.source == name for edge in self.edges)
             for end in ends.get(name, [END]):
-                if has_ways:
+                if has_edges:
                     self._add_line(name, end, "else", "conditional")
                 else:
                     self._add_line(name, end)
         self._add_branch_ends(ends)
         return self._finished_outline()
 
-    def _complete_shapes(self, way: OutEdge) -> None:
+    def _complete_shapes(self, edge: OutEdge) -> None:
         """Add shapes for missing names, and mark fan-ins, forks, the nodes of maps, and choices without outcomes."""
-        for name in (way.source, *way.targets):
+        for name in (edge.source, *edge.targets):
             if name not in self.shapes and name != END:
                 self._add_missing(name)
-        if isinstance(way, Section):
-            self._change(way.source, forks=True)
-            if self.shapes[way.fan_in].kind == "node":
-                self._change(way.fan_in, kind="fan_in")
-            if way.each is not None and not way.own_state and self.shapes[way.each].kind == "node":
-                self._change(way.each, kind="map", note=_items_note(way))
-        if isinstance(way, Choice) and way.outcomes is None and not self.shapes[way.source].note:
-            chooser = function_label(way.choose) or "a function"
-            self._change(way.source, note=f"{chooser} picks any node")
+        if isinstance(edge, Section):
+            self._change(edge.source, forks=True)
+            if self.shapes[edge.fan_in].kind == "node":
+                self._change(edge.fan_in, kind="fan_in")
+            if edge.each is not None and not edge.own_state and self.shapes[edge.each].kind == "node":
+                self._change(edge.each, kind="map", note=_items_note(edge))
+        if isinstance(edge, Choice) and edge.outcomes is None and not self.shapes[edge.source].note:
+            chooser = function_label(edge.choose) or "a function"
+            self._change(edge.source, note=f"{chooser} picks any node")
 
     def _add_missing(self, name: str) -> None:
         self.shapes[name] = Shape(self.prefix + name, name, "missing", MISSING_NOTE)
@@ -186,7 +186,7 @@ class _OutlineBuilder:
         """For each node of a branch, where a run is after it leaves the branch: the fan-in instead of the end."""
         ends: dict[str, list[str]] = {}
         outside_branches = self._reachable(entries, None)
-        for section in (way for way in self.ways if isinstance(way, Section)):
+        for section in (edge for edge in self.edges if isinstance(edge, Section)):
             for name in self._reachable(list(section.entries), section.fan_in):
                 known = ends.setdefault(name, [END] if name in outside_branches else [])
                 if section.fan_in not in known:
@@ -197,32 +197,32 @@ class _OutlineBuilder:
         """The nodes that can be reached from some nodes without passing the fan-in."""
         reached = set(starts)
         pending = list(starts)
-        ways_by_source = self._ways_by_source()
+        edges_by_source = self._edges_by_source()
         while pending:
-            for way in ways_by_source.get(pending.pop(), ()):
-                targets = way.targets
-                if isinstance(way, Section):
-                    targets = (way.fan_in,)
+            for edge in edges_by_source.get(pending.pop(), ()):
+                targets = edge.targets
+                if isinstance(edge, Section):
+                    targets = (edge.fan_in,)
                 new = [each for each in targets if each not in reached and each not in (fan_in, END)]
                 reached.update(new)
                 pending += new
         return reached
 
-    def _ways_by_source(self) -> dict[str, list[OutEdge]]:
+    def _edges_by_source(self) -> dict[str, list[OutEdge]]:
         found: dict[str, list[OutEdge]] = {}
-        for way in self.ways:
-            found.setdefault(way.source, []).append(way)
+        for edge in self.edges:
+            found.setdefault(edge.source, []).append(edge)
         return found
 
-    def _add_lines_of(self, source: str, ways: list[OutEdge], ends: list[str]) -> None:
-        for place, way in enumerate(ways):
-            if isinstance(way, Section):
-                self._add_branch_lines(way)
+    def _add_lines_of(self, source: str, edges: list[OutEdge], ends: list[str]) -> None:
+        for place, edge in enumerate(edges):
+            if isinstance(edge, Section):
+                self._add_branch_lines(edge)
                 continue
             is_first = place == 0
-            kind: LineKind = "plain" if is_first and way.decided_by is None else "conditional"
-            for route_label, chosen in _routes(way, is_first):
-                label = ", ".join(each for each in (route_label, _delay_text(way.delay)) if each)
+            kind: LineKind = "plain" if is_first and edge.decided_by is None else "conditional"
+            for route_label, chosen in _routes(edge, is_first):
+                label = ", ".join(each for each in (route_label, _delay_text(edge.delay)) if each)
                 for target in ends if chosen == END else [chosen]:
                     self._add_line(source, target, label, kind)
 
@@ -265,14 +265,14 @@ class _OutlineBuilder:
         return Outline(self.name, tuple(shapes), lines)
 
 
-def _routes(way: Edge | Choice, is_first: bool) -> list[tuple[str, str]]:
+def _routes(edge: Edge | Choice, is_first: bool) -> list[tuple[str, str]]:
     """Where a way may lead, each with the label of the line to it."""
-    if isinstance(way, Choice):
-        outcomes = (way.outcomes or {}).items()
+    if isinstance(edge, Choice):
+        outcomes = (edge.outcomes or {}).items()
         return [("" if result == chosen else str(result), chosen) for result, chosen in outcomes]
-    if way.predicate is None:
-        return [("" if is_first else "else", way.target)]
-    return [(function_label(way.predicate) or UNNAMED_CONDITION, way.target)]
+    if edge.predicate is None:
+        return [("" if is_first else "else", edge.target)]
+    return [(function_label(edge.predicate) or UNNAMED_CONDITION, edge.target)]
 
 
 def function_label(function: Function) -> str:

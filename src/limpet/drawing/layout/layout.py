@@ -278,9 +278,7 @@ class _ComponentLayout:
         for (box, is_upper), arcs in arcs_at_box.items():
             next_place = 1 if is_upper else -2
             # Links leave a box in the order of where they lead, so that they don't cross right below it.
-            arcs.sort(
-                key=lambda arc: (self.x[chains[arc][next_place]], self.arcs[arc].is_reversed)
-            )  # used at once
+            arcs.sort(key=lambda arc: (self.x[chains[arc][next_place]], self.arcs[arc].is_reversed))
             for arc, offset in zip(arcs, self._port_offsets(box, len(arcs)), strict=True):
                 ports[box, is_upper, arc] = self.x[box] + offset
         return ports

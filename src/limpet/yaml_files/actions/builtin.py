@@ -130,7 +130,8 @@ _HTTP = KeyedMapping(
             "true sends the step's key, the same for each attempt, as Idempotency-Key; or the header for it.",
         ),
         "max_bytes": Key(
-            Integer("a whole number from 1", least=1), "How long the response may be; 10000000 by default."
+            Integer("a whole number of at least 1", least=1),
+            "How long the response may be; 10000000 by default.",
         ),
     },
     KeyRules(at_most_one=[("json", "body")]),

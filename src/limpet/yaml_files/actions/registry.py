@@ -49,11 +49,11 @@ def register_action(name: str, function: Callable[..., Any]) -> None:
     from limpet.yaml_files.actions.builtin import BUILT_IN
 
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
-        raise UsageError(f"an action's name is a word, such as 'mail.send', not {name!r}")
+        raise UsageError(f"an action's name must be a word, such as 'mail.send', not {name!r}")
     if name in BUILT_IN:
         raise UsageError(f"the action {name!r} is built in; give yours another name")
     if not callable(function):
-        raise UsageError(f"an action is a function, not {function!r}")
+        raise UsageError(f"an action must be a function, not {function!r}")
     with _lock:
         _registered[name] = Action(name, function)
 

@@ -1,4 +1,4 @@
-"""Builds a graph from a file: nodes, the ways between them, and where it begins, ends and stops."""
+"""Builds a graph from a file: nodes, the edges between them, and where it begins, ends and stops."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class DeclaredGraph(ResumesFromCheckpoint, StateGraph):
     """A `StateGraph` from a file. Its runs resume from a checkpoint if the file or `load` names one."""
 
 
-class _DeclaredWay(NamedTuple):
-    """A way out of a node: the node's name, the mapping that describes the way, and its place for messages."""
+class _DeclaredEdge(NamedTuple):
+    """An edge from a node: the node's name, the mapping that describes the edge, and its place for messages."""
 
     source: str
-    way: Value
+    edge: Value
     place: Value
 
 
@@ -66,11 +66,11 @@ class GraphBuilder(DeclarationBuilder):
         self.interrupt_before: list[str] = []
         self.interrupt_after: list[str] = []
         self.places: dict[tuple[str, str], Value] = {}
-        """Where nodes (name, "") and ways (source, target) are in the file."""
+        """Where nodes (name, "") and edges (source, target) are in the file."""
         self.has_nameless_nodes = False
 
     def define(self, name: str) -> DeclaredGraph:
-        """The graph with all of its nodes and ways. Notes its mistakes."""
+        """The graph with all of its nodes and edges. Notes its mistakes."""
         self.import_modules()
         schema, defaults = self.schema()
         options = self.settings(("max_iterations", "observers"))
@@ -141,7 +141,7 @@ class GraphBuilder(DeclarationBuilder):
 
     def _add_ways(self, graph: DeclaredGraph) -> None:
         edges = [
-            _DeclaredWay(edge.text("from") or "", edge, edge.place_of("from"))
+            _DeclaredEdge(edge.text("from") or "", edge, edge.place_of("from"))
             for edge in self.value.items("edges")
         ]
         gotos = self._gotos()
@@ -154,7 +154,7 @@ class GraphBuilder(DeclarationBuilder):
         for declared in (*edges, *gotos):
             if declared.source:
                 source = _BOUNDARIES.get(declared.source, declared.source)
-                self._add_way(graph, declared._replace(source=source))
+                self._add_edge(graph, declared._replace(source=source))
         entry = self.value.get("entry")
         if entry is not None and isinstance(entry.data, str):
             self._connect(graph, START, entry.data, entry)
@@ -166,15 +166,15 @@ class GraphBuilder(DeclarationBuilder):
         if entry is None and not edge_sources & {"START", START}:
             self._enter_first(graph)
 
-    def _gotos(self) -> list[_DeclaredWay]:
-        """The ways that nodes declare themselves; a bare name is a way to that node."""
+    def _gotos(self) -> list[_DeclaredEdge]:
+        """The edges that nodes declare themselves; a bare name is an edge to that node."""
         gotos = []
         for node in self.value.items("nodes"):
             for place in node.items("goto"):
-                way = place
+                edge = place
                 if not isinstance(place.data, dict):
-                    way = place.with_data({"to": place})
-                gotos.append(_DeclaredWay(node.text("name") or "", way, place))
+                    edge = place.with_data({"to": place})
+                gotos.append(_DeclaredEdge(node.text("name") or "", edge, place))
         return gotos
 
     def _connect_in_order(self, graph: DeclaredGraph) -> None:
@@ -207,34 +207,34 @@ class GraphBuilder(DeclarationBuilder):
             return
         self.attempt(place, lambda: graph.add_edge(source, target, predicate))
 
-    def _add_way(self, graph: DeclaredGraph, declared: _DeclaredWay) -> None:
-        source, way, place = declared
+    def _add_edge(self, graph: DeclaredGraph, declared: _DeclaredEdge) -> None:
+        source, edge, place = declared
         self.places.setdefault((source, ""), place)
-        target = way.text("to")
+        target = edge.text("to")
         if target is not None:
             predicate = self._edge_function(declared, "condition", edge_predicate)
-            self._connect(graph, source, target, way.place_of("to"), predicate)
+            self._connect(graph, source, target, edge.place_of("to"), predicate)
         elif source == START:
             self.mistakes.note(place, "START leads to one node: {from: START, to: name}")
-        elif way.get("choose") is not None:
+        elif edge.get("choose") is not None:
             self._add_choice(graph, declared)
-        elif way.get("parallel") is not None:
-            self._add_parallel(graph, source, way)
-        elif way.get("each") is not None and not self.is_partial:
-            self._add_map(graph, source, way)
+        elif edge.get("parallel") is not None:
+            self._add_parallel(graph, source, edge)
+        elif edge.get("each") is not None and not self.is_partial:
+            self._add_map(graph, source, edge)
 
-    def _edge_function(self, declared: _DeclaredWay, key: str, make: Callable[[Template], Any]) -> Any:
-        value = declared.way.get(key)
+    def _edge_function(self, declared: _DeclaredEdge, key: str, make: Callable[[Template], Any]) -> Any:
+        value = declared.edge.get(key)
         if value is None or not isinstance(value.data, str):
             return None
-        template = self.edge_compiler.expression(value, f"{_way_owner(declared.source)}, {key}")
+        template = self.edge_compiler.expression(value, f"{_edge_owner(declared.source)}, {key}")
         if template is None:
             return None
         return make(template)
 
-    def _add_choice(self, graph: DeclaredGraph, declared: _DeclaredWay) -> None:
-        source, way, _ = declared
-        cases = way.get("cases")
+    def _add_choice(self, graph: DeclaredGraph, declared: _DeclaredEdge) -> None:
+        source, edge, _ = declared
+        cases = edge.get("cases")
         outcomes: Any = None
         if cases is None:
             targets = []
@@ -246,7 +246,7 @@ class GraphBuilder(DeclarationBuilder):
                 if isinstance(target.data, str)
             }
         else:
-            targets = _named(way.items("cases"))
+            targets = _named(edge.items("cases"))
             outcomes = [_BOUNDARIES.get(target.data, target.data) for target in targets]
         for target in targets:
             self.places.setdefault((source, _BOUNDARIES.get(target.data, target.data)), target)
@@ -256,24 +256,24 @@ class GraphBuilder(DeclarationBuilder):
         )
         if choose is not None:
             self.attempt(
-                way.place_of("choose"), lambda: graph.add_conditional_edges(source, choose, outcomes)
+                edge.place_of("choose"), lambda: graph.add_conditional_edges(source, choose, outcomes)
             )
 
-    def _add_parallel(self, graph: DeclaredGraph, source: str, way: Value) -> None:
-        fan_in = way.text("fan_in")
-        on_error: Any = way.text("on_error") or "fail"
+    def _add_parallel(self, graph: DeclaredGraph, source: str, edge: Value) -> None:
+        fan_in = edge.text("fan_in")
+        on_error: Any = edge.text("on_error") or "fail"
         if fan_in is None:
             return
-        for branch in _named(way.items("parallel")):
+        for branch in _named(edge.items("parallel")):
             self.places.setdefault((source, branch.data), branch)
-            self.places.setdefault((source, fan_in), way.place_of("fan_in"))
+            self.places.setdefault((source, fan_in), edge.place_of("fan_in"))
             add = partial(graph.add_parallel_edge, source, branch.data, fan_in, on_error=on_error)
             self.attempt(branch, add)
 
-    def _add_map(self, graph: DeclaredGraph, source: str, way: Value) -> None:
-        owner = _way_owner(source)
-        each = way.place_of("each")
-        fan_in = way.text("fan_in") or ""
+    def _add_map(self, graph: DeclaredGraph, source: str, edge: Value) -> None:
+        owner = _edge_owner(source)
+        each = edge.place_of("each")
+        fan_in = edge.text("fan_in") or ""
         node: Any = each.data
         if isinstance(node, dict) or node.endswith((".yaml", ".yml")):
             nested = self.nested_graph(each)
@@ -283,13 +283,13 @@ class GraphBuilder(DeclarationBuilder):
             self._add_nested_interrupts(node.name, nested)
         else:
             self.places.setdefault((source, node), each)
-        self.places.setdefault((source, fan_in), way.place_of("fan_in"))
+        self.places.setdefault((source, fan_in), edge.place_of("fan_in"))
         options = {
-            key: way.data[key].data for key in ("item", "max_concurrency", "on_error") if key in way.data
+            key: edge.data[key].data for key in ("item", "max_concurrency", "on_error") if key in edge.data
         }
-        options["inputs"] = self.key_mapping(way, "inputs", owner)
-        options["outputs"] = self.key_mapping(way, "outputs", owner)
-        over = self._map_source(way.place_of("over"), owner)
+        options["inputs"] = self.key_mapping(edge, "inputs", owner)
+        options["outputs"] = self.key_mapping(edge, "outputs", owner)
+        over = self._map_source(edge.place_of("over"), owner)
         self.attempt(each, lambda: graph.add_map(source, node, over, fan_in, **options))
 
     def _map_source(self, over: Value, owner: str) -> Any:
@@ -323,14 +323,14 @@ class GraphBuilder(DeclarationBuilder):
         if mistake.kind == DEAD_END:
             text = f"node {node!r} leads nowhere: give it a goto or an edge; END ends the run"
         elif mistake.kind == NO_EXIT:
-            text = "no exit point: say where the run may end, by finish: name or a way to END"
+            text = "no finish point: say where the run may end, by finish: name or an edge to END"
         else:
             text = mistake
         self.mistakes.note(place, text)
 
 
-def _way_owner(source: str) -> str:
-    return f"the way from {source!r}"
+def _edge_owner(source: str) -> str:
+    return f"the edge from {source!r}"
 
 
 def _named(values: Any) -> list[Value]:

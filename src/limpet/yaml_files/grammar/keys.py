@@ -48,7 +48,7 @@ NODE_NAMES = ListOf(NODE_NAME, "a list of the names of nodes")
 EXPRESSION = Text("an expression")
 DURATION = Number("a number of seconds above 0", above=0)
 DURATION_OR_ZERO = Number("a number of seconds", least=0)
-POSITIVE_INTEGER = Integer("a whole number from 1", least=1)
+POSITIVE_INTEGER = Integer("a whole number of at least 1", least=1)
 
 NESTED_DECLARATION = SharedType("declaration", "a graph", lambda: _Declaration())
 
@@ -59,7 +59,8 @@ RETRY = KeyedMapping(
         "attempts": Key(POSITIVE_INTEGER, "How often it is tried, the first time included; 3 by default."),
         "backoff": Key(DURATION_OR_ZERO, "Seconds before the second attempt; 1 by default."),
         "factor": Key(
-            Number("a number from 1", least=1), "What each further wait is multiplied by; 2 by default."
+            Number("a number of at least 1", least=1),
+            "What each further wait is multiplied by; 2 by default.",
         ),
         "max_delay": Key(DURATION_OR_ZERO, "The longest wait, in seconds; 60 by default."),
         "jitter": Key(
@@ -97,9 +98,11 @@ STATE = AnyOf(
 
 RENAMED_KEYS = MapOf(Text("a key, or a template"), "a mapping of new keys to old ones")
 
-_WAY_KEYS: Final[Mapping[str, Key]] = {
+_EDGE_KEYS: Final[Mapping[str, Key]] = {
     "to": Key(NODE_NAME, "The node that follows; END ends the run."),
-    "condition": Key(EXPRESSION, "The condition of this way: the first way whose condition holds is taken."),
+    "condition": Key(
+        EXPRESSION, "The condition of this edge: the first edge whose condition is true is taken."
+    ),
     "choose": Key(EXPRESSION, "An expression whose result decides what follows."),
     "cases": Key(
         AnyOf(
@@ -134,7 +137,7 @@ _WAY_KEYS: Final[Mapping[str, Key]] = {
         "What happens when a branch fails: the run fails, or the fan-in gets the error.",
     ),
 }
-_WAY_RULES: Final = KeyRules(
+_EDGE_RULES: Final = KeyRules(
     one_of=[("to", "choose", "parallel", "each")],
     needs=[
         ("condition", ("to",)),
@@ -151,7 +154,7 @@ _WAY_RULES: Final = KeyRules(
         ("each", ("fan_in",)),
     ],
 )
-_WAY_SUGGESTIONS: Final = {
+_EDGE_SUGGESTIONS: Final = {
     "if": "condition",
     "when": "condition",
     "target": "to",
@@ -165,13 +168,13 @@ _WAY_SUGGESTIONS: Final = {
 
 EDGE = KeyedMapping(
     "edge",
-    "What may follow a node. Ways are tried in the order in which they are written.",
-    {"from": Key(NODE_NAME, "The node before; START for the beginning.", required=True), **_WAY_KEYS},
-    _WAY_RULES,
-    _WAY_SUGGESTIONS,
+    "What may follow a node. Edges are tried in the order in which they are written.",
+    {"from": Key(NODE_NAME, "The node before; START for the beginning.", required=True), **_EDGE_KEYS},
+    _EDGE_RULES,
+    _EDGE_SUGGESTIONS,
 )
-WAY = KeyedMapping("way", "What may follow this node.", _WAY_KEYS, _WAY_RULES, _WAY_SUGGESTIONS)
-GOTO = AnyOf(NODE_NAME, WAY, ListOf(AnyOf(NODE_NAME, WAY), "a list of ways", 1))
+GOTO_EDGE = KeyedMapping("edge", "What may follow this node.", _EDGE_KEYS, _EDGE_RULES, _EDGE_SUGGESTIONS)
+GOTO = AnyOf(NODE_NAME, GOTO_EDGE, ListOf(AnyOf(NODE_NAME, GOTO_EDGE), "a list of edges", 1))
 
 
 def _same(value_type: ValueType) -> ValueType:
@@ -317,7 +320,8 @@ GRAPH_CONFIG = KeyedMapping(
             Text("the path of a directory"), "Where a checkpoint file is written whenever a run stops."
         ),
         "interval": Key(
-            Integer("a whole number from 0", least=0), "After how many nodes a run is saved; 1 by default."
+            Integer("a whole number of at least 0", least=0),
+            "After how many nodes a run is saved; 1 by default.",
         ),
         "interrupt_before": Key(NODE_NAMES, "Nodes before which a run stops until it is resumed."),
         "interrupt_after": Key(NODE_NAMES, "Nodes after which a run stops until it is resumed."),
