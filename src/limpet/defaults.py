@@ -36,3 +36,9 @@ STOP_GRACE: Final = 30.0
 
 RETENTION_HOURS: Final = 24.0
 """For how many hours a run that has ended is kept where no policy says otherwise."""
+
+CLEANUP_INTERVAL: Final = 3600.0
+"""Every how many seconds, by default, expired runs are deleted in the background."""
+
+LOCK_TIMEOUT: Final = 60.0
+"""For how many seconds a store of files waits while another process has its files locked."""

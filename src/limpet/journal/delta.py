@@ -16,8 +16,8 @@ from limpet.journal.encoding.codec import EMPTY_DICT, EMPTY_LIST, encode, join_e
 class Delta:
     """The changes of one step.
 
-    `live` has whole values for the live state alone: a node has had its hands on the value there, so the live state
-    gets a fresh one instead of growing the old one in place. It isn't stored.
+    `live` has whole values for the live state alone: a node may still hold a reference to the value there, so the
+    live state gets a fresh one instead of growing the old one in place. It isn't stored.
     """
 
     __slots__ = ("appends", "deletes", "live", "merges", "sets")
@@ -67,6 +67,8 @@ class Delta:
         for key, items in self.appends.items():
             if key not in state:
                 dict.__setitem__(state, key, items)
+            # The value in `live` has the new items already: extending it would add them twice. Merges need no such
+            # test, since a merged key is never in `live`.
             elif key not in self.live:
                 state[key].extend(items)
         for key, entries in self.merges.items():

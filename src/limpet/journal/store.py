@@ -3,7 +3,7 @@
 A store keeps *runs*. A run is a `RunHead` (a small row that can be searched) and a journal: records
 numbered 1, 2, 3 … without a gap, opaque bytes to the store. The process that advances a run holds its *lease*.
 Each claim of the lease raises the run's *fence*, and every commit carries the fence under which it was
-made. So a commit of a former holder, which was away for too long, is refused.
+made. So a commit of a former holder, whose lease has passed to another, is refused.
 
 What every store must do
     - A call that returned has happened, at the durability level in `abilities.level`. A call that

@@ -32,7 +32,7 @@ def replace_file(path: Path, data: bytes, *, flush: bool = True) -> None:
 
 
 def create_file(path: Path, data: bytes, *, flush: bool = True) -> None:
-    """Make a new file with this content. Raises `FileExistsError` if it exists already."""
+    """Make a new file with this content. Raises `FileExistsError` if it already exists."""
     temporary = _temporary(path)
     try:
         _write(temporary, data, flush)

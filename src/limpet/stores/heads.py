@@ -9,9 +9,9 @@
     apply        `refusal` has no reason against the commit       sequence, and what the commit gives
 
 The fence is what keeps two processes from writing to one run. It only ever grows, and only `claim` raises it. So a
-process that was away while another one claimed the run carries an old fence, and each of its calls is refused. The
-time on a lease decides only whether the run *can be claimed*: a holder whose lease ran out may still commit, as long
-as no other process has claimed the run.
+process that was suspended while another one claimed the run carries an old fence, and each of its calls is refused.
+The time on a lease decides only whether the run *can be claimed*: a holder whose lease expired may still commit, as
+long as no other process has claimed the run.
 
 These functions read no clock and change nothing: `now` is given, by the store's own clock, and the caller
 stores the head that it gets back. A store must do both under one lock or in one transaction. The stores in
@@ -94,7 +94,7 @@ def claim(
 def renew(head: RunHead, lease: Lease, ttl: float, now: float) -> RunHead | None:
     """The head with the lease prolonged; None if the lease was lost: claimed by another holder, or released.
 
-    A lease that ran out is prolonged as well, since no other process holds the run.
+    A lease that expired is prolonged as well, since no other process holds the run.
     """
     if head.fence != lease.fence or head.holder is None:
         return None
@@ -186,7 +186,7 @@ def refuse_if_held(head: RunHead, now: float) -> None:
 
 
 def is_held(head: RunHead, now: float) -> bool:
-    """Whether a holder has a lease of the run that has not run out."""
+    """Whether a holder has a lease of the run that has not expired."""
     return head.lease_until is not None and head.lease_until > now
 
 
@@ -202,7 +202,7 @@ def describe_lease(head: RunHead, now: float) -> str:
     left = head.lease_until - now
     if left > 0:
         return f"held by {head.holder} for another {left:.1f} s"
-    return f"last held by {head.holder}, whose lease ran out {-left:.1f} s ago"
+    return f"last held by {head.holder}, whose lease expired {-left:.1f} s ago"
 
 
 # Filters and orderings

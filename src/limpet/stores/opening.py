@@ -66,7 +66,7 @@ def open_store(target: Store | CheckpointStore | str | os.PathLike[str], encrypt
     file limpet.db in the working directory, `"sqlite:///runs.db"` a file next to it and
     `"sqlite:////var/runs.db"` one anywhere, with `?level=process&timeout=5` if you like; a path that ends
     in .db, .sqlite or .sqlite3 works as well. `"file:///var/runs"` is a directory of plain files, and
-    `"file://./runs"` one in the working directory. A file that is open already, at the same level, is not opened
+    `"file://./runs"` one in the working directory. A file that is already open, at the same level, is not opened
     again: you get the same store. `"redis://host:6379/0"` is a Redis server, and
     `"tiered://?hot=redis://host&cold=sqlite:///runs.db"` one store in front of another.
 
@@ -197,7 +197,7 @@ def _once(factory: StoreFactory) -> Callable[[], Store]:
 def _as_store(target: object) -> Store:
     """A user's object as a store. Raises `UsageError` if it can't be one."""
     if isinstance(target, type):
-        raise UsageError(f"a store is a Store object, a name, a URL or a path, not {_kind(target)}")
+        raise UsageError(f"a store must be a Store object, a name, a URL or a path, not {_kind(target)}")
     if isinstance(target, Store):
         return target
     if _is_checkpoint_store(target):
@@ -210,7 +210,7 @@ def _as_store(target: object) -> Store:
             f"{_kind(target)} has save() and load(), which makes it a checkpointer: give it as "
             "StateGraph.compile(checkpointer=…). A store has delete(), list() and cleanup_expired() as well"
         )
-    raise UsageError(f"a store is a Store object, a name, a URL or a path, not {_kind(target)}")
+    raise UsageError(f"a store must be a Store object, a name, a URL or a path, not {_kind(target)}")
 
 
 def _is_checkpoint_store(target: object) -> TypeGuard[CheckpointStore]:
@@ -248,7 +248,7 @@ def _encrypted(store: Store, keys: Keys) -> Store:
 
     if isinstance(store, EncryptedStore):
         raise UsageError(
-            "the store is encrypted already: give it without encryption=, or give the store inside of it"
+            "the store is already encrypted: give it without encryption=, or give the store inside of it"
         )
     return shared_store(("encrypted", id(store), keys.mark), lambda: EncryptedStore(store, keys))
 

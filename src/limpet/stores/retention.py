@@ -20,7 +20,7 @@ from datetime import timedelta
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
 
-from limpet.defaults import RETENTION_HOURS
+from limpet.defaults import CLEANUP_INTERVAL, RETENTION_HOURS
 from limpet.errors import Conflict, RunNotFound, UsageError
 from limpet.journal.store import ENDED, PAUSED, STATUSES, RunFilter, RunHead, Store
 from limpet.stores.heads import is_held
@@ -57,7 +57,9 @@ class Retention:
         for status in STATUSES:
             object.__setattr__(self, status, _seconds(status, getattr(self, status)))
         if self.newest is not None and (type(self.newest) is not int or self.newest < 0):
-            raise UsageError(f"Retention: newest is a whole number from 0, or None, not {self.newest!r}")
+            raise UsageError(
+                f"Retention: newest must be a whole number of at least 0, or None, not {self.newest!r}"
+            )
         if not self.statuses:
             raise UsageError(
                 "Retention: give a time for a status, or newest; else it would never delete a run"
@@ -178,7 +180,7 @@ class Cleaner:
         self,
         store: Any,
         *,
-        every: float = 3600.0,
+        every: float = CLEANUP_INTERVAL,
         max_age_hours: float | None = RETENTION_HOURS,
         statuses: Iterable[str] = ENDED,
         keep_runs: int | None = None,
@@ -216,7 +218,7 @@ class Cleaner:
         return count
 
     def start(self) -> Self:
-        """Start to work in the background. If it works already, nothing changes."""
+        """Start to work in the background. If it is already working, nothing changes."""
         with self._lock:
             if not self.running:
                 self._stopped = threading.Event()
@@ -265,20 +267,20 @@ class Cleaner:
     def _mistakes(self) -> Iterable[str]:
         unknown = [status for status in self.statuses if status not in STATUSES]
         if unknown or not self.statuses:
-            yield f"statuses are some of {', '.join(STATUSES)}, not {list(self.statuses)!r}"
+            yield f"statuses must be some of {', '.join(STATUSES)}, not {list(self.statuses)!r}"
         if not _is_number(self.every) or not 0 < self.every <= threading.TIMEOUT_MAX:
-            yield f"every is a number of seconds above 0, not {self.every!r}"
+            yield f"every must be a number of seconds above 0, not {self.every!r}"
         if self.max_age_hours is not None and not (
             _is_number(self.max_age_hours) and self.max_age_hours >= 0
         ):
-            yield f"max_age_hours is a number from 0, or None, not {self.max_age_hours!r}"
+            yield f"max_age_hours must be a number of at least 0, or None, not {self.max_age_hours!r}"
         if self.keep_runs is not None and (type(self.keep_runs) is not int or self.keep_runs < 0):
-            yield f"keep_runs is a whole number from 0, or None, not {self.keep_runs!r}"
+            yield f"keep_runs must be a whole number of at least 0, or None, not {self.keep_runs!r}"
         if self.retention is not None:
             if (self.max_age_hours, self.statuses, self.keep_runs) != (RETENTION_HOURS, ENDED, None):
                 yield "give retention, or max_age_hours, statuses and keep_runs"
             if not isinstance(self.retention, Retention):
-                yield f"retention is a Retention, such as Retention(completed='7d'), not {self.retention!r}"
+                yield f"retention must be a Retention, such as Retention(completed='7d'), not {self.retention!r}"
         elif self.graph is not None:
             yield "graph goes with retention"
         if self.max_age_hours is None and self.keep_runs is None:
@@ -323,8 +325,8 @@ def _seconds(status: str, given: object) -> float | None:
     if _is_number(seconds) and seconds >= 0:
         return float(seconds)
     raise UsageError(
-        f"Retention: {status} is a number of seconds from 0, a timedelta, a text such as '12h' or '7d', or None; "
-        f"not {given!r}"
+        f"Retention: {status} must be a number of seconds (at least 0), a timedelta, a text such as '12h' or '7d', "
+        f"or None, not {given!r}"
     )
 
 

@@ -7,6 +7,7 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from limpet.defaults import CLEANUP_INTERVAL
 from limpet.journal.store import Commit
 
 if TYPE_CHECKING:
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
 LARGE_CHECKPOINT: Final = 500_000
 """How many bytes one checkpoint may add to the journal before it is worth a warning."""
 
-LONGEST_CLEANUP_INTERVAL = 3600.0
 SHORTEST_CLEANUP_INTERVAL = 60.0
-"""Seconds, at most and at least, until old runs of a graph are looked for again."""
+"""Seconds, at least, until old runs of a graph are looked for again. At most it is `CLEANUP_INTERVAL`."""
 
 
 class BackgroundCleanup:
@@ -32,7 +32,7 @@ class BackgroundCleanup:
         ages = [age for status in policy.statuses if (age := policy.age(status)) is not None]
         # A tenth of the shortest age, so that no run is kept much longer than the policy says.
         wanted = min(ages, default=0.0) / 10
-        self._interval = min(LONGEST_CLEANUP_INTERVAL, max(SHORTEST_CLEANUP_INTERVAL, wanted))
+        self._interval = min(CLEANUP_INTERVAL, max(SHORTEST_CLEANUP_INTERVAL, wanted))
         self._next = 0.0
         self._lock = Lock()
 
@@ -64,7 +64,7 @@ class StepRetention:
 
     A checkpoint is rebuilt from the newest snapshot up to it and the records after that. So the records before a
     snapshot can be deleted once there are `keep` checkpoints from it on. Snapshots are written when they are worth
-    it, not for this; therefore more than `keep` checkpoints may still be there.
+    it, not for this; therefore more than `keep` checkpoints may still exist.
     """
 
     __slots__ = ("_checkpoints", "_new_bytes", "_pruned", "_snapshots")

@@ -169,6 +169,8 @@ def _holds_buffer(value: Any) -> bool:
 
 def _extender(levels: int) -> _Extend:
     """The callback for values that packb doesn't know: makes extensions, nested at most `levels` deep."""
+    # One closure for each level instead of a counter: packb calls back with the value alone. Below the last level
+    # there is no callback, so packb fails there and the careful encoder, which counts levels, decides.
     deeper = _extender(levels - 1) if levels > 1 else None
 
     def extend(value: Any) -> Ext:
@@ -182,6 +184,8 @@ def _extender(levels: int) -> _Extend:
                 raise TypeError("not a type that can be stored")
             return Ext(_REGISTERED, _pack([stored.name, stored.to(value)], deeper))
         except BaseException as error:
+            # The reason of an ordinary refusal isn't kept: the careful encoder finds it again, with its path. But an
+            # interrupt happens once, so it would be lost with the exception that packb replaces.
             if not isinstance(error, Exception):
                 _callback.error = error
             raise
@@ -208,17 +212,23 @@ def _restore(tag: int, payload: bytes) -> Any:
             raise UnsupportedFormat(f"a value of kind {tag}: a newer Limpet wrote it; upgrade to read it")
         return form.restore(payload if form.raw else unpackb(payload, ext_hook=_restore))
     except BaseException as error:
+        # The first error is the cause. Callbacks further out only see what unpackb made of it.
         _callback.__dict__.setdefault("error", error)
         raise
 
 
 class _CarefulEncoder:
-    """Encodes what the fast path can't. `trail` leads from the top to the value being encoded, also on failure."""
+    """Encodes what the fast path can't.
+
+    It tries the fast path again for each part, so that only the values on the way to the odd one are taken apart.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.trail: list[Any] = []
+        """The steps from the top to the value being encoded. A failure leaves it as it is, for the message."""
         self.open: set[int] = set()
+        """The ids of the values on the trail. One that is met again contains itself."""
 
     def encode(self, value: Any) -> bytes:
         try:
@@ -274,6 +284,7 @@ class _CarefulEncoder:
         items = flat_items(value)
         if all(map(_is_plain_key, value)):
             return _Parts(steps, items, lambda body: _head(_MAP, len(value)) + body)
+        # MessagePack maps have str keys only here, so this dict is a list of keys and values in turn.
         tag = FORMATS[dict].tag
         try:
             payload = _pack(items, _extend)
@@ -295,7 +306,8 @@ class _CarefulEncoder:
             raise self.refusal(error.reason) from None
         except Exception as error:
             problem = str(error)
-            if type(error) is not ValueError:  # which is how our own conversions give their reason
+            # Our own conversions give their reason in a plain ValueError. Of any other, the type says something too.
+            if type(error) is not ValueError:
                 problem = f"{type(error).__name__}: {problem}"
             raise self.refusal(f"{_described(value)}: {problem}") from error
 

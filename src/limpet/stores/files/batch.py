@@ -76,7 +76,7 @@ class CommitBatch:
 
 
 class _WrittenFrame(NamedTuple):
-    """A frame of so many records, and the head that it brings."""
+    """A frame of several records, and the head that it writes."""
 
     run: RunFiles
     frame: bytes

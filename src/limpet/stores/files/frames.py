@@ -103,6 +103,8 @@ def encode_frame(seed: int, first: int, records: list[bytes], head: RunHead | No
         body = encode([list(map(bytes, records)), head_fields])
     if len(body) > MAX_BODY_SIZE:
         raise ValueError(f"{len(body):,} bytes are more than a frame can hold ({MAX_BODY_SIZE:,})")
+    # The header has a checksum of its own, so that frames can be found without reading bodies. It is seeded, so that
+    # a frame of another run, or of a journal file that was replaced, doesn't count here even if it is whole.
     fields = _FIELDS.pack(len(body), crc32(body), first, len(records), kind)
     return b"".join((fields, _CHECKSUM.pack(crc32(fields, seed)), body))
 
@@ -141,11 +143,15 @@ def scan_frames(data: bytes, base: int, expected: int, seed: int) -> Iterator[Fr
         fields = data[at : at + _FIELDS.size]
         (header_checksum,) = _CHECKSUM.unpack_from(data, at + _FIELDS.size)
         length, checksum, first, count, kind = _FIELDS.unpack(fields)
+        # Before anything else in the header is used: a wrong length would make any bytes the next frame, and one that
+        # reaches beyond the end would make damage look unfinished, so that acknowledged commits were cut off.
         if crc32(fields, seed) != header_checksum:
-            if not any(data[at:]):  # the file grew, but the disk hadn't written the frame yet
+            # Only zeros up to the end: the file grew, but the disk hadn't written the frame yet.
+            if not any(data[at:]):
                 raise UnfinishedFrame(base + at)
             raise ValueError("the header of its frame is damaged, so that what follows can't be found")
         start = at + HEADER_SIZE
+        # The header is whole, so its length is right: the writer didn't get to the end of the body.
         if start + length > size:
             raise UnfinishedFrame(base + at)
         if first != expected:
@@ -190,7 +196,8 @@ def _head_fields(head: RunHead) -> list[Any]:
 
 
 def _head_from(run_id: str, fields: list[Any]) -> RunHead:
-    if len(fields) == _FIELDS_BEFORE_DUE:  # written by a version whose heads had no `due` and no `priority`
+    # Written by a version whose heads had no `due` and no `priority`.
+    if len(fields) == _FIELDS_BEFORE_DUE:
         due = 0.0 if fields[_STATUS_FIELD] == RUNNING else None
         fields = [*fields, due, 0]
     return RunHead._make([run_id, *fields[:9], tuple(fields[9]), *fields[10:]])

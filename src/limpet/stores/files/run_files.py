@@ -230,8 +230,8 @@ class RunFiles:
     def undo(self) -> None:
         """Remove the frame that was written and not accepted.
 
-        Where that fails, it was not acknowledged all the same. As the run isn't current any more, the next call reads
-        the file again: half a frame is cut off then.
+        Where that fails, the commit was still not acknowledged. As the run isn't current any more, the next call
+        reads the file again: half a frame is cut off then.
         """
         self.is_current = False
         if self.descriptor is not None:

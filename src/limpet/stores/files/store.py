@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from limpet.defaults import LOCK_TIMEOUT
 from limpet.errors import (
     DamagedRecord,
     RunExists,
@@ -67,12 +68,12 @@ class FileStore:
         *,
         level: Level = "disk",
         clock: Callable[[], float] = time.time,
-        timeout: float = 60.0,
+        timeout: float = LOCK_TIMEOUT,
     ) -> None:
         if level not in ("disk", "process"):
             raise UsageError(f'a file store has the level "disk" or "process", not {level!r}')
         if not 0 <= timeout <= 1e9:
-            raise UsageError(f"timeout is a number of seconds, not {timeout!r}")
+            raise UsageError(f"timeout must be a number of seconds, not {timeout!r}")
         if not os.fspath(path):
             raise UsageError("a file store needs the path of a directory")
         self.path = Path(path).resolve()

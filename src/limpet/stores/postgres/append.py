@@ -58,7 +58,11 @@ class Batch:
         others: dict[str, int] = {}
         room = LARGEST_TOGETHER
         for place, commit in enumerate(commits):
+            # Client and server hold all values of a statement in memory, so its size is bounded. Once the room is
+            # used up, all later commits go one by one, even small ones: so those of one run keep their order.
             room -= sum(map(len, commit.records))
+            # A statement sees each run as it was before the statement. It would check a second commit of the same run
+            # against a head that lacks the first, so that one has to wait for a statement of its own.
             if room < 0 or commit.run_id in plain or commit.run_id in others:
                 continue
             if is_plain(commit):
@@ -95,6 +99,7 @@ def is_plain(commit: Commit) -> bool:
         and commit.note is None
         and not commit.purge
         and commit.on_signal is not OnSignal.CLEAR
+        # What doesn't fit the types of the prepared statement takes the long way, which refuses it with a reason.
         and len(commit.records[0]) <= LARGEST
         and 0 <= commit.expected < LARGEST_NUMBER
         and 0 < commit.fence < LARGEST_NUMBER
@@ -157,9 +162,13 @@ def _checked(result: PGresult) -> PGresult:
 
 
 def _array(kind: int, items: Iterable[bytes]) -> bytes:
-    """A PostgreSQL array of one dimension, in the binary format."""
+    """A PostgreSQL array of one dimension, in the binary format.
+
+    Packed by hand, since this is measurable: psycopg looks up a dumper for each item.
+    """
     parts: list[bytes] = []
     for item in items:
         parts.append(_LENGTH(len(item)))
         parts.append(item)
+    # One dimension, no nulls, the type, the number of items, and the index of the first one.
     return _ARRAY_HEADER(1, 0, kind, len(parts) // 2, 1) + b"".join(parts)

@@ -1,13 +1,13 @@
 """The connections to one PostgreSQL server: a few, opened when needed, replaced when they break.
 
 Everything about the driver that the store above should not have to know is here: how many connections, how long
-to wait for one and for a server that is away, and forks.
+to wait for one and for an unavailable server, and forks.
 
 Between the store and the server there may be a pooler (PgBouncer) that gives each transaction another session.
 What is set or prepared in a session then doesn't help, and may disturb other clients. So through a pooler each
 piece of work is one transaction that begins with its settings, and nothing is prepared by name.
 
-When a server goes away in the middle of a call, it is unknown whether the call was carried out. So the work is
+When the connection breaks in the middle of a call, it is unknown whether the call was carried out. So the work is
 done once more on another connection, with `again`: it then finds out whether the first attempt arrived. A call
 that has certainly changed nothing is simply repeated.
 """
@@ -34,7 +34,7 @@ Outcome = TypeVar("Outcome")
 
 FIRST_RETRY_DELAY = 0.02
 MAX_RETRY_DELAY = 0.5
-"""Seconds between two attempts to reach a server that is away."""
+"""Seconds between two attempts to reach an unavailable server."""
 
 _NO_TRANSACTION = nullcontext()
 
@@ -56,7 +56,7 @@ class Connections:
     """Calls to the server at `address`, from any thread. Raises `StoreUnavailable`, never the driver's own.
 
     Each connection gets `settings`, prepares its statements and commits each of them. At most `limit` are open
-    at a time. `timeout` is how many seconds to wait for one of them to be free, and for a server that is away
+    at a time. `timeout` is how many seconds to wait for one of them to be free, and for an unavailable server
     to come back.
     """
 
@@ -156,14 +156,15 @@ class Connections:
             if cursor is None:
                 return
             if cursor.connection.closed:
-                self._close_idle()  # most likely the server went away, and with it the others
+                # Most likely the server stopped, so the other connections are broken, too.
+                self._close_idle()
             elif self.closed:
                 cursor.connection.close()
             else:
                 self._idle.append(cursor)
 
     def _connect(self, deadline: float) -> Cursor:
-        """A new connection; tries again until `deadline` if the server is away."""
+        """A new connection; tries again until `deadline` if the server is unavailable."""
         delay = FIRST_RETRY_DELAY
         while True:
             try:

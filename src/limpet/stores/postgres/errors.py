@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors mean to a person, and which of them a second attempt may not meet."""
+"""What PostgreSQL's errors mean to a user, and which of them are temporary."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TEMPORARY = (
     errors.TooManyConnections,
     errors.CannotConnectNow,
 )
-"""A call that met one of these has changed nothing and is repeated."""
+"""A call that failed with one of these has changed nothing and is repeated."""
 
 
 def explained(error: Exception, place: str) -> StoreUnavailable | UsageError:
-    """Our error for one that a statement met: it says what to do."""
+    """The `LimpetError` for a failed statement. Its message says what to do."""
     if isinstance(error, UnicodeEncodeError):
         return UsageError(f"{error.object!r} isn't text that PostgreSQL can keep: {error.reason}")
     if isinstance(error, psycopg.DataError):
@@ -32,7 +32,7 @@ def explained(error: Exception, place: str) -> StoreUnavailable | UsageError:
 
 
 def unreachable(error: Exception, address: Address) -> tuple[StoreUnavailable, bool]:
-    """Our error for one that connecting met, and whether it is temporary.
+    """The `LimpetError` for a failed connection, and whether it is temporary.
 
     Before a session begins the server's errors have no code, so they are recognised by their words; one in another
     language is shown as it is.

@@ -2,7 +2,7 @@
 
 The server notifies with the transaction that changes something; see
 `stores/postgres/migrations/0002_due_and_priority.sql`. Of the threads that wait, one listens for all, and when
-it leaves, another takes its place: so any number of them need one connection. While the connection was away
+it leaves, another takes its place: so any number of them need one connection. While the connection was broken
 anything may have happened, so a broken one counts as a change, and so does a new one. Where notifications don't
 arrive at all (a pooler that gives each transaction another session), threads that wait have to poll.
 """

@@ -69,7 +69,7 @@ class PostgresStore:
     `level` is what an acknowledged save survives: "disk" a power failure of the server (a flush for each commit),
     "process" a kill of this process, and of the server's processes unless the last moment of their writes is lost. At
     most `connections` are open at a time, and one more while a thread waits for a change; `timeout` is how many
-    seconds to wait for a connection, and for a server that is away. Threads may share a store, and a fork may happen
+    seconds to wait for a connection, and for an unavailable server. Threads may share a store, and a fork may happen
     at any time. Raises `StoreUnavailable` if the database can't be reached and written to.
     """
 
@@ -85,7 +85,7 @@ class PostgresStore:
         if level not in ("disk", "process"):
             raise UsageError(f'a PostgreSQL store has the level "disk" or "process", not {level!r}')
         if not 0 <= timeout <= 1e6:
-            raise UsageError(f"timeout is a number of seconds, not {timeout!r}")
+            raise UsageError(f"timeout must be a number of seconds, not {timeout!r}")
         if connections < 1:
             raise UsageError(f"a store needs at least 1 connection, not {connections!r}")
         if not schema or len(schema.encode()) > 63 or "\0" in schema or schema.startswith("pg_"):

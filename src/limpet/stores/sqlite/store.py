@@ -28,6 +28,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from limpet.defaults import LOCK_TIMEOUT
 from limpet.errors import (
     DamagedRecord,
     RunExists,
@@ -94,12 +95,12 @@ class SQLiteStore:
         *,
         level: Level = "disk",
         clock: Callable[[], float] = time.time,
-        timeout: float = 60.0,
+        timeout: float = LOCK_TIMEOUT,
     ) -> None:
         if level not in ("disk", "process"):
             raise UsageError(f'a SQLite store has the level "disk" or "process", not {level!r}')
         if not 0 <= timeout <= 1e9:
-            raise UsageError(f"timeout is a number of seconds, not {timeout!r}")
+            raise UsageError(f"timeout must be a number of seconds, not {timeout!r}")
         self.path = _checked(path)
         self.abilities = Abilities(level=level, shared=True)
         self.clock = clock

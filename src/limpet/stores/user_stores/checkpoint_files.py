@@ -102,9 +102,9 @@ def write_checkpoint(
     Raises `UnstorableValue` for a value that couldn't be read back, `StoreUnavailable`, `UsageError`.
     """
     if not isinstance(state, Mapping):
-        raise UsageError(f"a checkpoint's state is a dict, not {type(state).__name__}")
+        raise UsageError(f"a checkpoint's state must be a dict, not {type(state).__name__}")
     if not isinstance(node, str) or not node:
-        raise UsageError(f"a checkpoint's node is the name of a node, not {node!r}")
+        raise UsageError(f"a checkpoint's node must be the name of a node, not {node!r}")
     target = Path(_path(path))
     # Through the codec and back: what it can't store is refused here, with its key path.
     stored_state = decode(encode(dict(state), ""))
@@ -229,7 +229,7 @@ def written_at(path: Path) -> tuple[int, int] | None:
 def _path(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise UsageError(f"a checkpoint file is named by its path, not {path!r}")
+        raise UsageError(f"a checkpoint file must be given by its path, not {path!r}")
     return text
 
 

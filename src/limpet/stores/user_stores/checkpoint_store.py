@@ -403,7 +403,9 @@ def _level_of(user_store: CheckpointStore) -> Any:
         )
     level = getattr(user_store, "level", "memory")
     if level not in LEVELS:
-        raise UsageError(f"the level of {_kind(user_store)} is one of {', '.join(LEVELS)}, not {level!r}")
+        raise UsageError(
+            f"the level of {_kind(user_store)} must be one of {', '.join(LEVELS)}, not {level!r}"
+        )
     return level
 
 
