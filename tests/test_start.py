@@ -313,7 +313,7 @@ def test_a_run_that_crashes_its_process_too_often_is_quarantined(
     assert (head.status, head.due, head.holder) == ("failed", None, None)
     assert run.info.error == {
         "type": "RunQuarantined",
-        "message": "its process crashed 3 times in a row at 'note', so it was quarantined",
+        "message": "its process crashed 3 times in a row at node 'note', so the run was quarantined",
         "node": "note",
     }
     with pytest.raises(ExecutionError, match="crashed 3 times in a row"):
@@ -331,7 +331,7 @@ def test_max_crashes_says_how_often(clock: ManualClock, on_clock: MemoryStore) -
     graph.recover(max_crashes=1)
     assert run.status == "failed"
     for wrong in (0, -1, 1.5, True):
-        with pytest.raises(UsageError, match="max_crashes is a whole number from 1"):
+        with pytest.raises(UsageError, match="max_crashes must be a whole number of at least 1"):
             graph.recover(max_crashes=wrong)
 
 

@@ -176,21 +176,21 @@ class CompileOptions(NamedTuple):
     def _wrong_values(self) -> Iterator[str]:
         folder = self.checkpoint_dir
         if folder is not None and not (folder and isinstance(folder, str | os.PathLike)):
-            yield f"checkpoint_dir is the path of a directory, not {folder!r}"
+            yield f"checkpoint_dir must be the path of a directory, not {folder!r}"
         if self.checkpointer is not None and not isinstance(self.checkpointer, Checkpointer):
             yield f"a checkpointer has save() and load(); {self.checkpointer!r} doesn't"
         if not self.lease > 0:
-            yield f"lease is a number of seconds above 0, not {self.lease!r}"
+            yield f"lease must be a number of seconds above 0, not {self.lease!r}"
         if self.executor is not None and not callable(getattr(self.executor, "submit", None)):
             yield f"an executor has submit(); {self.executor!r} doesn't"
         if type(self.max_concurrency) is not int or self.max_concurrency < 1:
-            yield f"max_concurrency is a whole number from 1, not {self.max_concurrency!r}"
+            yield f"max_concurrency must be a whole number of at least 1, not {self.max_concurrency!r}"
         if self.on_save_error not in ("fail", "continue", "wait"):
-            yield f"on_save_error is 'fail', 'continue' or 'wait', not {self.on_save_error!r}"
+            yield f"on_save_error must be 'fail', 'continue' or 'wait', not {self.on_save_error!r}"
         if self.keep is not None and (type(self.keep) is not int or self.keep < 1):
-            yield f"keep is a whole number from 1, or None for all, not {self.keep!r}"
+            yield f"keep must be a whole number of at least 1, or None for all, not {self.keep!r}"
         if self.retention is not None and not hasattr(self.retention, "statuses"):
-            yield f"retention is a Retention, such as Retention(completed='7d'), not {self.retention!r}"
+            yield f"retention must be a Retention, such as Retention(completed='7d'), not {self.retention!r}"
 
 
 def read_encryption(given: Any) -> Any:

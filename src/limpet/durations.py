@@ -21,7 +21,7 @@ def seconds_of(span: Any, what: str) -> float:
         span = span.total_seconds()
     if isinstance(span, (int, float)) and type(span) is not bool and isfinite(span) and span >= 0:
         return float(span)
-    raise UsageError(f"{what} is a number of seconds from 0 or a timedelta, not {span!r}")
+    raise UsageError(f"{what} must be a number of seconds (at least 0) or a timedelta, not {span!r}")
 
 
 def moment_of(given: Any, now: float, what: str) -> float:

@@ -234,4 +234,4 @@ def _checkpoint_config(given: CheckpointConfig | Mapping[str, Any] | None) -> Ch
         return given
     if isinstance(given, Mapping):
         return CheckpointConfig.from_dict(given)
-    raise UsageError(f"checkpoint is a CheckpointConfig or a dict, not {given!r}")
+    raise UsageError(f"checkpoint must be a CheckpointConfig or a dict, not {given!r}")

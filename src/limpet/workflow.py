@@ -92,7 +92,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
             on_mismatch = options.pop("on_mismatch", "fail")
             if on_mismatch not in ("fail", "warn"):
                 raise DefinitionError(
-                    f"on_mismatch is 'fail' or 'warn', not {on_mismatch!r}", self.name, "workflow"
+                    f"on_mismatch must be 'fail' or 'warn', not {on_mismatch!r}", self.name, "workflow"
                 )
             self._compiled = CompileOptions(**options).compiled(self.freeze(on_mismatch), self._observers)
         return self._compiled

@@ -55,7 +55,7 @@ AVOIDED = {
     r"(was|were|is|are|be) told(?! apart)": "get, is given, is reported",
     r"what it (said|came to|comes to)": "its report, its result",
     r"unless you say so|if you don't say": "default: …",
-    r"so many (seconds|steps|runs|times)": "this many …",
+    r"so many \w+": "this many …",
 }
 """What isn't written, as a regular expression for whole words, and what is written instead."""
 

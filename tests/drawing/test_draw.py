@@ -552,7 +552,7 @@ def test_draw_says_what_is_wrong(tmp_path: Path) -> None:
         article().draw(run_id="r")
     with pytest.raises(UsageError, match="can't be written to"):
         article().draw(path=tmp_path / "missing" / "a.svg")
-    with pytest.raises(UsageError, match="columns from 20"):
+    with pytest.raises(UsageError, match="columns, at least 20"):
         article().draw("text", width=3)
     with pytest.raises(DefinitionError):
         unfinished().draw()

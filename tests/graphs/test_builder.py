@@ -95,7 +95,7 @@ def test_an_edge_to_the_end_may_have_a_predicate() -> None:
 
 
 def test_exit_point_is_another_word_for_finish_point_and_there_may_be_several() -> None:
-    """G2: one or more exit points."""
+    """G2: one or more finish points."""
     graph = StateGraph()
     for name in "abc":
         graph.add_node(name, run=note)
@@ -106,7 +106,7 @@ def test_exit_point_is_another_word_for_finish_point_and_there_may_be_several() 
 
 
 def test_an_exit_point_with_edges_ends_the_run_only_when_none_of_them_is_taken() -> None:
-    """G2: a loop may leave by its own exit point."""
+    """G2: a loop may leave by its own finish point."""
 
     def count(state: State) -> dict[str, Any]:
         return {"n": state.get("n", 0) + 1}
@@ -231,7 +231,7 @@ def test_every_mistake_is_listed_at_once() -> None:
             "an edge from nowhere: there is no node 'ghost'",
             "an edge from 'draft': there is no node 'nobody'",
             "several entry points ('draft', 'start'); a graph has one",
-            "no exit point: say where the run may end with set_finish_point(name)",
+            "no finish point: say where the run may end with set_finish_point(name)",
             "node 'review' leads nowhere: add an edge from it, or set_finish_point('review')",
             "node 'island' leads nowhere: add an edge from it, or set_finish_point('island')",
             "node 'review' can't be reached from the entry point",
@@ -247,13 +247,13 @@ def test_every_mistake_is_listed_at_once() -> None:
     ("graph", "mistake"),
     [
         (StateGraph().add_node("a").set_finish_point("a"), "no entry point"),
-        (StateGraph().add_node("a").add_edge("a", "a").set_entry_point("a"), "no exit point"),
+        (StateGraph().add_node("a").add_edge("a", "a").set_entry_point("a"), "no finish point"),
         (line("a", "b").add_node("c").set_finish_point("c"), "node 'c' can't be reached from the entry point"),
         (line("a", "b").add_edge("x", "b"), "an edge from nowhere: there is no node 'x'"),
         (line("a", "b").add_edge("a", "bb"), "an edge from 'a': there is no node 'bb'; did you mean 'b'?"),
-        (line("a", "b").set_finish_point("q"), "an exit point: there is no node 'q'"),
+        (line("a", "b").set_finish_point("q"), "a finish point: there is no node 'q'"),
         (line("a", "b").set_entry_point("b"), "several entry points ('a', 'b'); a graph has one"),
-        (line("a", "b").add_edge("b", "a"), "node 'b' is an exit point, but it has an edge that is always taken"),
+        (line("a", "b").add_edge("b", "a"), "node 'b' is a finish point, but it has an edge that is always taken"),
     ],
     ids=["no entry", "no exit", "unreachable", "from nowhere", "unknown target", "unknown exit", "two entries",
          "exit never taken"],
@@ -281,13 +281,13 @@ def test_a_right_graph_validates() -> None:
 @pytest.mark.parametrize("name", ["", START, END, 3, None, "new\nline"])
 def test_what_can_not_name_a_node_is_refused(name: Any) -> None:
     """G2: nodes are named."""
-    with pytest.raises(DefinitionError, match="a node's name is"):
+    with pytest.raises(DefinitionError, match="a node's name must be"):
         StateGraph().add_node(name)
 
 
 def test_a_name_that_is_taken_is_refused() -> None:
     """G2: a second node of the same name would hide the first."""
-    with pytest.raises(DefinitionError, match="there is a node 'a' already"):
+    with pytest.raises(DefinitionError, match="a node named 'a' already exists"):
         StateGraph().add_node("a").add_node("a")
 
 
@@ -304,7 +304,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> No
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
 def test_a_timeout_is_above_zero(timeout: float) -> None:
     """H8: or there is none."""
-    with pytest.raises(DefinitionError, match="timeout is a number of seconds above 0"):
+    with pytest.raises(DefinitionError, match="timeout must be a number of seconds above 0"):
         StateGraph().add_node("a", timeout=timeout)
 
 
@@ -368,7 +368,7 @@ def test_a_node_none_of_whose_edges_holds_fails_the_run_unless_it_is_an_exit() -
     """G3: the error names the node, and says that no edge holds."""
     graph = StateGraph().add_node("a", run=note).add_node("b").set_entry_point("a").set_finish_point("b")
     graph.add_edge("a", "b", key_exists("x"))
-    with pytest.raises(ExecutionError, match="no edge from 'a' holds in this state") as caught:
+    with pytest.raises(ExecutionError, match="no edge condition of node 'a' is true in this state") as caught:
         graph.execute({})
     assert (caught.value.node, caught.value.state) == ("a", {"path": ["a"]})
 
@@ -377,7 +377,7 @@ def test_a_predicate_that_raises_fails_the_run_after_its_node() -> None:
     """G3: the node is done; the cause is what the predicate raised."""
     graph = StateGraph().add_node("a", run=note).add_node("b").set_entry_point("a").set_finish_point("b")
     graph.add_edge("a", "b", lambda state: state["missing"] > 1)
-    with pytest.raises(ExecutionError, match="choosing what follows failed: KeyError: 'missing'") as caught:
+    with pytest.raises(ExecutionError, match="choosing the next node failed: KeyError: 'missing'") as caught:
         graph.execute({})
     assert isinstance(caught.value.cause, KeyError)
     assert caught.value.path == ["a"]
@@ -733,16 +733,19 @@ def test_a_graph_can_be_made_from_a_config_or_a_dict_like_one() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: CheckpointConfig(interval=-1), "checkpoint.interval is a whole number from 0"),
-        (lambda: CheckpointConfig(interval=True), "checkpoint.interval is a whole number from 0"),
-        (lambda: CheckpointConfig(interval=1.5), "checkpoint.interval is a whole number from 0"),  # type: ignore[arg-type]
-        (lambda: CheckpointConfig(preserve="yes"), "checkpoint.preserve is True or False"),  # type: ignore[arg-type]
+        (lambda: CheckpointConfig(interval=-1), "checkpoint.interval must be a whole number of at least 0"),
+        (lambda: CheckpointConfig(interval=True), "checkpoint.interval must be a whole number of at least 0"),
+        (lambda: CheckpointConfig(interval=1.5), "checkpoint.interval must be a whole number of at least 0"),  # type: ignore[arg-type]
+        (lambda: CheckpointConfig(preserve="yes"), "checkpoint.preserve must be True or False"),  # type: ignore[arg-type]
         (lambda: CheckpointConfig.from_dict({"intervall": 1}), "did you mean 'interval'"),
         (lambda: GraphConfig.from_dict({"nmae": "x"}), "did you mean 'name'"),
         (lambda: GraphConfig.from_dict({"checkpoint": {"stroe": "x"}}), "did you mean 'store'"),
-        (lambda: GraphConfig.from_dict(["name"]), "the graph settings are a dict"),  # type: ignore[arg-type]
-        (lambda: line("a", "b").compile(store="memory://", interval=-2), "a whole number from 0"),
-        (lambda: line("a", "b").compile(store="memory://", lease=0), "lease is a number of seconds above 0"),
+        (lambda: GraphConfig.from_dict(["name"]), "the graph settings must be a dict"),  # type: ignore[arg-type]
+        (lambda: line("a", "b").compile(store="memory://", interval=-2), "a whole number of at least 0"),
+        (
+            lambda: line("a", "b").compile(store="memory://", lease=0),
+            "lease must be a number of seconds above 0",
+        ),
         (
             lambda: line("a", "b").compile(checkpointer=MemoryCheckpointer(), interval=2),
             "an interval needs a store",
@@ -757,7 +760,7 @@ def test_settings_are_checked_when_they_are_given(build: Callable[[], Any], mess
 
 def test_what_is_no_checkpoint_config_is_refused() -> None:
     """G5: a name alone doesn't say how often."""
-    with pytest.raises(UsageError, match="checkpoint is a CheckpointConfig or a dict"):
+    with pytest.raises(UsageError, match="checkpoint must be a CheckpointConfig or a dict"):
         StateGraph(checkpoint="memory")  # type: ignore[arg-type]  # that is the point
 
 

@@ -182,7 +182,7 @@ def test_a_function_that_fails_to_find_items_fails_the_run_after_its_source(stor
             raise OSError("no disk")
 
     graph = mapping([None], over).compile(store=store)
-    with pytest.raises(ExecutionError, match="choosing what follows failed: OSError: no disk") as caught:
+    with pytest.raises(ExecutionError, match="choosing the next node failed: OSError: no disk") as caught:
         via.execute(graph, {}, run_id="r")
     assert isinstance(caught.value.cause, OSError)
     mended.append(1)
@@ -622,12 +622,12 @@ def test_a_graph_of_a_map_stops_and_goes_on_by_its_path(store: Any, via: Via) ->
     ("options", "message"),
     [
         ({"each": "ghost"}, "there is no node 'ghost'"),
-        ({"each": 5}, "each is a node, a function or a graph, not 5"),
-        ({"max_concurrency": 0}, "max_concurrency is a whole number from 1"),
-        ({"max_concurrency": True}, "max_concurrency is a whole number from 1"),
-        ({"item": ""}, "item is the name of a key"),
-        ({"item": 3}, "item is the name of a key"),
-        ({"on_error": "ignore"}, "on_error is 'fail' or 'collect'"),
+        ({"each": 5}, "each must be a node, a function or a graph, not 5"),
+        ({"max_concurrency": 0}, "max_concurrency must be a whole number of at least 1"),
+        ({"max_concurrency": True}, "max_concurrency must be a whole number of at least 1"),
+        ({"item": ""}, "item must be the name of a key"),
+        ({"item": 3}, "item must be the name of a key"),
+        ({"on_error": "ignore"}, "on_error must be 'fail' or 'collect'"),
         ({"inputs": {"x": "y"}}, "inputs and outputs are for a graph"),
         ({"over": 5}, "not callable"),
         ({"over": lambda state, ctx: []}, "the function takes the state, and nothing else"),
@@ -822,7 +822,7 @@ def test_what_can_not_go_to_a_process_is_refused(
 
 def test_a_function_in_a_process_can_not_pause(via: Via, processes: ProcessPoolExecutor) -> None:
     """F12: the error says that no node is running there."""
-    with pytest.raises(ExecutionError, match=r"pause\(\) works inside a node of a running graph"):
+    with pytest.raises(ExecutionError, match=r"pause\(\) must be called inside a running node"):
         via.execute(mapping([asks]).compile(executor=processes, store=MemoryStore()), {"items": [1, 2]})
 
 

@@ -147,7 +147,7 @@ def test_results_can_be_stored_as_they_are(store: Any) -> None:
 
 @pytest.mark.parametrize("ending", ["at the fan-in", "at END", "at a choice of END", "nowhere", "at an exit"])
 def test_a_branch_ends_in_any_of_these_ways(ending: str, place: dict[str, Any]) -> None:
-    """F12: where it comes to the fan-in, to END, to a node that leads nowhere, or to an exit point."""
+    """F12: where it comes to the fan-in, to END, to a node that leads nowhere, or to a finish point."""
     graph = fan({"a": [lambda state: {"x": 1}, lambda state: {"x": state["x"] + 1}], "b": None})
     if ending == "at the fan-in":
         graph.add_edge("a2", "join")
@@ -1117,7 +1117,7 @@ def test_what_is_no_update_fails_the_branch(via: Via) -> None:
     """F12, F2: as anywhere."""
     with pytest.raises(ExecutionError, match="a node returns a dict of updates or None, not list"):
         via.execute(fan({"a": lambda state: [1], "b": None}).compile(store=MemoryStore()), {})
-    with pytest.raises(ExecutionError, match="a state key is a str, not int"):
+    with pytest.raises(ExecutionError, match="a state key must be a str, not int"):
         via.execute(fan({"a": lambda state: {1: 1}, "b": None}), {})
 
 
@@ -1152,7 +1152,7 @@ def test_a_predicate_that_fails_in_a_branch_does_not_run_its_node_again(store: A
     graph._draft.edges = [way for way in graph._draft.edges if way.source != "a"]
     graph.add_edge("a", "a2", choose).add_edge("a", "other").compile(store=store)
     with pytest.raises(
-        ExecutionError, match=r"choosing what follows failed: ValueError: which way\?"
+        ExecutionError, match=r"choosing the next node failed: ValueError: which way\?"
     ) as caught:
         via.execute(graph, {}, run_id="r")
     assert (caught.value.node, caught.value.path) == ("a/a", ["src", "a/a"])
@@ -1668,7 +1668,7 @@ def both(graph: StateGraph, other: tuple[str, str, str], **options: Any) -> Stat
         (lambda g: both(g, ("src", "b", "a")), "opens several sections"),
         (lambda g: both(g, ("a", "b", "join")), "needs a fan-in of its own"),
         (lambda g: both(g, ("src", "a", "join")), "already"),
-        (lambda g: g.add_parallel_edge("src", "a", "join", on_error="x"), "on_error is 'fail' or 'collect', not 'x'"),
+        (lambda g: g.add_parallel_edge("src", "a", "join", on_error="x"), "must be 'fail' or 'collect', not 'x'"),
         (
             lambda g: both(g, ("src", "b", "join"), on_error="collect"),
             "differ in on_error",
@@ -1697,7 +1697,7 @@ def test_a_fan_in_can_not_run_a_graph() -> None:
 def test_settings_of_sections_are_checked(settings: dict[str, Any]) -> None:
     """F12: when they are given."""
     with pytest.raises(
-        DefinitionError, match=r"max_concurrency is a whole number from 1|an executor has submit"
+        DefinitionError, match=r"max_concurrency must be a whole number of at least 1|an executor has submit"
     ):
         fan({"a": None}).compile(**settings)
 

@@ -132,14 +132,14 @@ def test_the_first_attempt_counts() -> None:
 def test_a_policy_that_makes_no_sense_is_refused(settings: dict[str, Any]) -> None:
     """H8: when it is written down."""
     (name,) = settings
-    with pytest.raises(DefinitionError, match=f"retry: {name} is"):
+    with pytest.raises(DefinitionError, match=f"retry: {name} must be"):
         Retry(**settings)
 
 
 @pytest.mark.parametrize("wrong", ["3", 1.5, True, ValueError])
 def test_what_is_no_retry_is_refused(wrong: Any) -> None:
     """H8: a Retry or a number of attempts."""
-    with pytest.raises(DefinitionError, match="retry is a Retry or a number of attempts"):
+    with pytest.raises(DefinitionError, match="retry must be a Retry or a number of attempts"):
         StateGraph().add_node("a", retry=wrong)
 
 
@@ -357,7 +357,7 @@ def test_a_result_that_can_not_be_kept_fails_the_node() -> None:
     """H8, H4: with a store, `once` keeps data."""
     with pytest.raises(ExecutionError, match="can't be stored"):
         one(lambda state: {"x": once("key", lambda: print)}, store="memory://").execute({})
-    with pytest.raises(ExecutionError, match="the key is a str"):
+    with pytest.raises(ExecutionError, match="the key must be a str"):
         one(lambda state: {"x": once(5, int)}).execute({})  # type: ignore[arg-type]  # that is the point
 
 

@@ -121,7 +121,7 @@ def test_an_input_that_does_not_fit_the_pydantic_model_is_refused(given: dict[st
 @pytest.mark.parametrize("given", [5, "text", ["topic"], Record])
 def test_an_input_that_is_no_mapping_is_refused(given: Any) -> None:
     """F1: the input of a run is a dict of state values."""
-    with pytest.raises(UsageError, match="the input of a run is a dict of state values"):
+    with pytest.raises(UsageError, match="the input of a run must be a dict of state values"):
         graph_of(Record, lambda state: None).execute(given)
 
 
@@ -129,7 +129,7 @@ def test_an_input_that_is_no_mapping_is_refused(given: Any) -> None:
 def test_what_describes_no_state_is_refused(schema: Any) -> None:
     """F1: a schema is one of the four kinds."""
     with pytest.raises(
-        DefinitionError, match="a schema is a dict of types, a TypedDict, a dataclass or a pydantic"
+        DefinitionError, match="a schema must be a dict of types, a TypedDict, a dataclass or a pydantic"
     ):
         StateGraph(schema)
 

@@ -509,10 +509,10 @@ def test_without_a_store_the_events_of_a_run_hold_copies_as_far_as_there_are_any
 def test_a_key_that_is_no_str_is_refused(node: Callable[..., Any]) -> None:
     """H4: the keys of a state are names."""
     graph = chain(node).compile(store="memory://")
-    with pytest.raises(ExecutionError, match=r"a state key is a str, not int: 1") as caught:
+    with pytest.raises(ExecutionError, match=r"a state key must be a str, not int: 1") as caught:
         graph.execute({})
     assert isinstance(caught.value.cause, UsageError)
-    with pytest.raises(UsageError, match="a state key is a str"):
+    with pytest.raises(UsageError, match="a state key must be a str"):
         graph.execute({2: "y"})
 
 

@@ -213,7 +213,7 @@ def test_passing_that_goes_wrong_fails_at_the_node_and_can_be_mended(side: str, 
         "raises": "OSError: no disk",
         "no dict": f"the function for the {side} of graph 'sub' returns a dict, not int",
         "missing key": f"the {side} of graph 'sub' take 'ghost', which the state doesn't have",
-        "odd key": "a state key is a str, not int",
+        "odd key": "a state key must be a str, not int",
     }[how]
     given: Any = {"v": "ghost"} if how == "missing key" else wrong
     graph = around(line(calls, calls), **{side: given}).compile(store=store)

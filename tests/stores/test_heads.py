@@ -236,7 +236,7 @@ def test_a_lease_is_described_for_the_reader_of_an_error() -> None:
     """Invariant 9."""
     assert heads.describe_lease(FREE, 50.0) == "no process holds it now"
     assert heads.describe_lease(HELD, 98.5) == "held by a for another 1.5 s"
-    assert heads.describe_lease(HELD, 102.0) == "last held by a, whose lease ran out 2.0 s ago"
+    assert heads.describe_lease(HELD, 102.0) == "last held by a, whose lease expired 2.0 s ago"
 
 
 def test_a_held_run_is_refused_until_its_lease_runs_out() -> None:

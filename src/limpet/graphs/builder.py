@@ -32,9 +32,11 @@ class GraphBuilder:
         self, schema: Any = None, *, name: str = "graph", max_iterations: int = MAX_ITERATIONS
     ) -> None:
         if not isinstance(name, str) or not name:
-            raise DefinitionError(f"a graph's name is a non-empty str, not {name!r}")
+            raise DefinitionError(f"a graph's name must be a non-empty str, not {name!r}")
         if type(max_iterations) is not int or max_iterations < 1:
-            raise DefinitionError(f"max_iterations is a whole number from 1, not {max_iterations!r}", name)
+            raise DefinitionError(
+                f"max_iterations must be a whole number of at least 1, not {max_iterations!r}", name
+            )
         self.name = name
         self.max_iterations = max_iterations
         self.schema = read_schema(schema)
@@ -66,7 +68,7 @@ class GraphBuilder:
             name = str(getattr(run, "__name__", ""))
         name = check_node_name(name, self.name)
         if name in self._draft.nodes:
-            raise DefinitionError(f"there is a node {name!r} already", self.name)
+            raise DefinitionError(f"a node named {name!r} already exists", self.name)
         what = f"node {name!r}"
         timeout = read_timeout(timeout, what)
         inner = self._inner_graph(what, run, inputs, outputs)
@@ -120,7 +122,7 @@ class GraphBuilder:
         """Let `choose(state)` pick the node after `source`: its result is looked up in `outcomes`.
 
         Without `outcomes`, or with a list of names, the result is itself the name of the next node. `delay` is as in
-        `add_edge`; the way to the end has none.
+        `add_edge`; the edge to the end has none.
         """
         delay = read_delay(delay, f"the choice after {source!r}")
         if outcomes is not None and not isinstance(outcomes, Mapping):
@@ -146,7 +148,7 @@ class GraphBuilder:
         section = self._draft.edges[index]
         assert isinstance(section, Section)
         if branch in section.branches:
-            raise DefinitionError(f"{source!r} has a parallel edge to {branch!r} already", self.name)
+            raise DefinitionError(f"node {source!r} already has a parallel edge to {branch!r}", self.name)
         if section.on_error != on_error:
             raise DefinitionError(f"the parallel edges of {source!r} differ in on_error", self.name)
         self._draft.edges[index] = section._replace(branches=(*section.branches, branch))
@@ -175,16 +177,18 @@ class GraphBuilder:
         what = f"the map after {source!r}"
         self._check_on_error(on_error, what)
         if max_concurrency is not None and (type(max_concurrency) is not int or max_concurrency < 1):
-            raise DefinitionError(f"{what}: max_concurrency is a whole number from 1", self.name)
+            raise DefinitionError(f"{what}: max_concurrency must be a whole number of at least 1", self.name)
         if not isinstance(item, str) or not item:
-            raise DefinitionError(f"{what}: item is the name of a key, not {item!r}", self.name)
+            raise DefinitionError(f"{what}: item must be the name of a key, not {item!r}", self.name)
         inner = self._inner_graph(what, each, inputs, outputs)
         if inner is not None:
             each = inner.graph.name
         elif not isinstance(each, str) and callable(each):
             each = self._node_of(each)
         if not isinstance(each, str):
-            raise DefinitionError(f"{what}: each is a node, a function or a graph, not {each!r}", self.name)
+            raise DefinitionError(
+                f"{what}: each must be a node, a function or a graph, not {each!r}", self.name
+            )
         items: str | Function
         if isinstance(over, str):
             items = over
@@ -332,7 +336,9 @@ class GraphBuilder:
 
     def _check_on_error(self, on_error: str, what: str) -> None:
         if on_error not in (FAIL, COLLECT):
-            raise DefinitionError(f"{what}: on_error is {FAIL!r} or {COLLECT!r}, not {on_error!r}", self.name)
+            raise DefinitionError(
+                f"{what}: on_error must be {FAIL!r} or {COLLECT!r}, not {on_error!r}", self.name
+            )
 
     def _can_interrupt(self, name: Any) -> bool:
         """Whether there is such a node. Names inside of an inner graph are validated by that graph."""

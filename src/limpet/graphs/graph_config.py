@@ -26,9 +26,11 @@ class CheckpointConfig(_CheckpointFields):
 
     def __new__(cls, store: Any = "memory", interval: int = 0, preserve: bool = False) -> Self:
         if type(interval) is not int or interval < 0:
-            raise DefinitionError(f"checkpoint.interval is a whole number from 0, not {interval!r}")
+            raise DefinitionError(
+                f"checkpoint.interval must be a whole number of at least 0, not {interval!r}"
+            )
         if type(preserve) is not bool:
-            raise DefinitionError(f"checkpoint.preserve is True or False, not {preserve!r}")
+            raise DefinitionError(f"checkpoint.preserve must be True or False, not {preserve!r}")
         return super().__new__(cls, store, interval, preserve)
 
     @classmethod
@@ -56,7 +58,7 @@ class GraphConfig(NamedTuple):
 
 def _known(cls: Any, data: Mapping[str, Any], what: str) -> dict[str, Any]:
     if not isinstance(data, Mapping):
-        raise DefinitionError(f"the {what} settings are a dict, not {type(data).__name__}")
+        raise DefinitionError(f"the {what} settings must be a dict, not {type(data).__name__}")
     names: tuple[str, ...] = cls._fields
     mistakes = []
     for key in data:

@@ -35,7 +35,7 @@ class NodeOptions(NamedTuple):
 def check_node_name(name: Any, graph: str) -> str:
     """The name of a new node. Raises `DefinitionError` if it can't be one."""
     if not isinstance(name, str) or not name or not name.isprintable() or name in (START, END):
-        raise DefinitionError(f"a node's name is a printable str, not START or END: {name!r}", graph)
+        raise DefinitionError(f"a node's name must be a printable str, not START or END: {name!r}", graph)
     if "/" in name:
         raise DefinitionError(
             f"a node's name can't contain '/', which separates the nodes of inner graphs: {name!r}", graph

@@ -1,8 +1,8 @@
 """Sections: parts of a graph whose branches run in parallel, and graphs inside of graphs.
 
-A section is a way out of a node. Instead of one node, several *branches* follow: one for each parallel edge, or one
-for each item of a map. Each has a state of its own, and the fan-in runs after all of them. A node that runs a graph
-is a section of one branch. `InnerGraph` has what passes in and out of a graph that is run inside of another.
+A section follows a node, as an edge does. It leads to several *branches*: one for each parallel edge, or one for each
+item of a map. Each has a state of its own, and the fan-in runs after all of them. A node that runs a graph is a
+section of one branch. `InnerGraph` has what passes in and out of a graph that is run inside of another.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from limpet.errors import UnstorableValue, UsageError
-from limpet.graphs.parameters import Function
+from limpet.graphs.parameters import ABSENT, Function
 from limpet.graphs.schema import Schema
 from limpet.graphs.state import TrackedState, detached_view
 from limpet.journal.encoding.codec import encode
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 OnError = Literal["fail", "collect"]
 FAIL: Final = "fail"
 COLLECT: Final = "collect"
-
-_ABSENT: Any = object()
 
 
 class InnerGraph(NamedTuple):
@@ -76,7 +74,7 @@ class InnerGraph(NamedTuple):
         update = {}
         for key, value in self.outputs_of(final).items():
             known = not schema.keys or key in schema.keys
-            if known and not _same(outer.get(key, _ABSENT), value):
+            if known and not _same(outer.get(key, ABSENT), value):
                 update[key] = value
         return update
 
@@ -87,7 +85,7 @@ class InnerGraph(NamedTuple):
         if self.outputs is not None or self.plan.layers is not None:
             return []
         return [
-            key for key in schema.reducers if key in initial and _same(initial[key], outer.get(key, _ABSENT))
+            key for key in schema.reducers if key in initial and _same(initial[key], outer.get(key, ABSENT))
         ]
 
     def outputs_of(self, final: Mapping[str, Any]) -> dict[str, Any]:

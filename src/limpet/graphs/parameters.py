@@ -15,7 +15,7 @@ NODE_PARAMETERS = ("state", "config", "node", "graph", "parallel_results", "ctx"
 """The parameter names that a node, a predicate or a choice may use."""
 
 ABSENT: Any = object()
-"""Stands for a value that doesn't exist, so that the parameter's default is used."""
+"""Stands for a value that doesn't exist: a key that a state lacks, an argument whose default is used."""
 
 
 class Function(NamedTuple):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Predicate = Callable[[Mapping[str, Any]], Any]
+from limpet.graphs.parameters import ABSENT
 
-_ABSENT = object()
+Predicate = Callable[[Mapping[str, Any]], Any]
 
 
 def always(state: Mapping[str, Any]) -> bool:
@@ -27,8 +27,8 @@ def key_equals(key: str, value: Any) -> Predicate:
     """Holds when the state has `key` and it equals `value`."""
 
     def holds(state: Mapping[str, Any]) -> bool:
-        found = state.get(key, _ABSENT)
-        return found is not _ABSENT and bool(found == value)
+        found = state.get(key, ABSENT)
+        return found is not ABSENT and bool(found == value)
 
     return _described(holds, f"key_equals({key!r}, {value!r})")
 

@@ -44,18 +44,18 @@ class Retry(_Fields):
     def _check(self) -> None:
         mistakes = []
         if type(self.attempts) is not int or self.attempts < 1:
-            mistakes.append("retry: attempts is a whole number from 1")
+            mistakes.append("retry: attempts must be a whole number of at least 1")
         if self.backoff < 0:
-            mistakes.append("retry: backoff is a number of seconds, not below 0")
+            mistakes.append("retry: backoff must be a number of seconds, at least 0")
         if self.factor < 1:
-            mistakes.append("retry: factor is a number not below 1")
+            mistakes.append("retry: factor must be a number of at least 1")
         if self.max_delay < 0:
-            mistakes.append("retry: max_delay is a number of seconds, not below 0")
+            mistakes.append("retry: max_delay must be a number of seconds, at least 0")
         if not 0 <= self.jitter <= 1:
-            mistakes.append("retry: jitter is a share from 0 to 1")
+            mistakes.append("retry: jitter must be a share from 0 to 1")
         kinds = self.on if isinstance(self.on, tuple) else (self.on,)
         if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
-            mistakes.append("retry: on is an exception class or a tuple of them")
+            mistakes.append("retry: on must be an exception class or a tuple of them")
         if mistakes:
             raise DefinitionError(mistakes)
 
@@ -74,7 +74,7 @@ def read_timeout(given: Any, what: str) -> float | None:
     """A timeout as a user gave it: a number of seconds, or None. Raises `DefinitionError`, which names `what`."""
     if given is None or (isinstance(given, (int, float)) and type(given) is not bool and given > 0):
         return given
-    raise DefinitionError(f"{what}: timeout is a number of seconds above 0, not {given!r}")
+    raise DefinitionError(f"{what}: timeout must be a number of seconds above 0, not {given!r}")
 
 
 def read_delay(given: Any, what: str) -> float:
@@ -82,7 +82,9 @@ def read_delay(given: Any, what: str) -> float:
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
     if isinstance(seconds, (int, float)) and type(seconds) is not bool and 0 <= seconds < inf:
         return float(seconds)
-    raise DefinitionError(f"{what}: delay is a number of seconds from 0 or a timedelta, not {given!r}")
+    raise DefinitionError(
+        f"{what}: delay must be a number of seconds (at least 0) or a timedelta, not {given!r}"
+    )
 
 
 def read_retry(given: Retry | int | None) -> Retry | None:
@@ -91,4 +93,4 @@ def read_retry(given: Retry | int | None) -> Retry | None:
         return given
     if type(given) is int:
         return Retry(attempts=given)
-    raise DefinitionError(f"retry is a Retry or a number of attempts, not {given!r}")
+    raise DefinitionError(f"retry must be a Retry or a number of attempts, not {given!r}")

@@ -45,7 +45,7 @@ class Schema(NamedTuple):
                 values[key] = make()
         for key in values:
             if type(key) is not str:
-                raise UsageError(f"a state key is a str, not {type(key).__name__}: {key!r}")
+                raise UsageError(f"a state key must be a str, not {type(key).__name__}: {key!r}")
         return values
 
 
@@ -63,7 +63,7 @@ def read_schema(source: Any) -> Schema:
         keys = {}
     else:
         raise DefinitionError(
-            f"a schema is a dict of types, a TypedDict, a dataclass or a pydantic model, not {source!r}"
+            f"a schema must be a dict of types, a TypedDict, a dataclass or a pydantic model, not {source!r}"
         )
     reducers = {key: found for key, hint in keys.items() if (found := _reducer(hint)) is not None}
     defaults = _defaults(source, keys, reducers)
@@ -108,7 +108,7 @@ def _as_dict(given: Any) -> dict[str, Any]:
         return {field.name: getattr(given, field.name) for field in fields(given)}
     if _is_model(type(given)):
         return {name: getattr(given, name) for name in type(given).model_fields}
-    raise UsageError(f"the input of a run is a dict of state values, not {type(given).__name__}")
+    raise UsageError(f"the input of a run must be a dict of state values, not {type(given).__name__}")
 
 
 def _validated(model: Any, values: dict[str, Any], secrets: frozenset[str]) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class NodeState(State):
         if key in self.access_log.reducers:
             _refuse_assignment(key)
         if type(key) is not str:
-            raise UsageError(f"a state key is a str, not {type(key).__name__}: {key!r}")
+            raise UsageError(f"a state key must be a str, not {type(key).__name__}: {key!r}")
         dict.__setitem__(self, key, value)
         self.access_log.written[key] = True
 

@@ -94,7 +94,7 @@ def _wrong_names(draft: Draft) -> Iterator[str]:
             yield Mistake(f"the entry point: {missing_node(name, draft)}", NO_NODE, START, name)
     for name in draft.exits:
         if name not in draft.nodes:
-            yield Mistake(f"an exit point: {missing_node(name, draft)}", NO_NODE, name, END)
+            yield Mistake(f"a finish point: {missing_node(name, draft)}", NO_NODE, name, END)
     for edge in draft.edges:
         if edge.source not in draft.nodes:
             yield Mistake(f"an edge from nowhere: {missing_node(edge.source, draft)}", NO_NODE, edge.source)
@@ -115,7 +115,7 @@ def _wrong_ends(draft: Draft) -> Iterator[str]:
         several = ", ".join(map(repr, draft.entries))
         yield Mistake(f"several entry points ({several}); a graph has one", OTHER, START, draft.entries[1])
     if not draft.exits and not draft.open_ended and not any(END in edge.targets for edge in draft.edges):
-        yield Mistake("no exit point: say where the run may end with set_finish_point(name)", NO_EXIT)
+        yield Mistake("no finish point: say where the run may end with set_finish_point(name)", NO_EXIT)
     in_branches = _in_branches(draft) - draft.reached(draft.entries)
     for name in draft.nodes:
         edges = draft.edges_from(name)
@@ -124,7 +124,7 @@ def _wrong_ends(draft: Draft) -> Iterator[str]:
             yield Mistake(f"node {name!r} leads nowhere: {what_to_do}", DEAD_END, name)
         if name in draft.exits and any(edge.unconditional for edge in edges):
             always = "but it has an edge that is always taken, so the run would never end there"
-            yield Mistake(f"node {name!r} is an exit point, {always}", OTHER, name)
+            yield Mistake(f"node {name!r} is a finish point, {always}", OTHER, name)
 
 
 def _wrong_sections(draft: Draft) -> Iterator[str]:

@@ -249,9 +249,9 @@ class FaultyStore:
         nth = which.get("nth", 1)
         chance = which.get("chance")
         if type(nth) is not int or nth < 1:
-            raise UsageError(f"nth is a whole number from 1, not {nth!r}")
+            raise UsageError(f"nth must be a whole number of at least 1, not {nth!r}")
         if chance is not None and not 0 <= chance <= 1:
-            raise UsageError(f"chance is a number from 0 to 1, not {chance!r}")
+            raise UsageError(f"chance must be a number from 0 to 1, not {chance!r}")
         times: int | None = 1
         if chance is not None:
             times = None

@@ -144,7 +144,7 @@ def test_the_async_api_raises_what_the_sync_one_does() -> None:
             await graph.aresume("r")
         with pytest.raises(RunNotFound):
             await graph.aresume("ghost")
-        with pytest.raises(UsageError, match="a state key is a str"):
+        with pytest.raises(UsageError, match="a state key must be a str"):
             await graph.aexecute({1: 2})
 
     asyncio.run(main())

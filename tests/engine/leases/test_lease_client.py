@@ -171,7 +171,7 @@ def test_a_run_that_completes_while_it_is_being_cancelled_stays_completed() -> N
             return head
 
     late = graph_of(Late(), lambda state: None, preserve=True)
-    with pytest.raises(UsageError, match="ended already"):
+    with pytest.raises(UsageError, match="already ended"):
         late.cancel("r")
     assert graph.runs()[0].status == "completed"
 

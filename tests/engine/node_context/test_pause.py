@@ -463,5 +463,5 @@ def test_a_pause_needs_somewhere_to_keep_the_run() -> None:
 @pytest.mark.parametrize("call", [lambda: pause("?"), lambda: once("key", int)])
 def test_outside_of_a_node_there_is_nothing_to_pause(call: Callable[[], Any]) -> None:
     """P1: a clear error."""
-    with pytest.raises(UsageError, match="works inside a node of a running graph, in its own process"):
+    with pytest.raises(UsageError, match="must be called inside a running node, in the process of the run"):
         call()

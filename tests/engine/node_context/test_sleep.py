@@ -212,12 +212,12 @@ def test_a_moment_that_has_passed_is_no_sleep(on_clock: MemoryStore) -> None:
     [
         ({}, "give one of them"),
         ({"duration": 1, "until": datetime(2030, 1, 1, tzinfo=UTC)}, "give one of them"),
-        ({"duration": -1}, "a number of seconds from 0"),
-        ({"duration": "1"}, "a number of seconds from 0"),
-        ({"duration": True}, "a number of seconds from 0"),
-        ({"duration": float("nan")}, "a number of seconds from 0"),
-        ({"duration": float("inf")}, "a number of seconds from 0"),
-        ({"duration": timedelta(seconds=-1)}, "a number of seconds from 0"),
+        ({"duration": -1}, r"a number of seconds \(at least 0\)"),
+        ({"duration": "1"}, r"a number of seconds \(at least 0\)"),
+        ({"duration": True}, r"a number of seconds \(at least 0\)"),
+        ({"duration": float("nan")}, r"a number of seconds \(at least 0\)"),
+        ({"duration": float("inf")}, r"a number of seconds \(at least 0\)"),
+        ({"duration": timedelta(seconds=-1)}, r"a number of seconds \(at least 0\)"),
         ({"until": datetime(2030, 1, 1)}, "has no time zone"),
         ({"until": 5}, "datetime"),
     ],
@@ -235,7 +235,7 @@ def test_a_sleep_that_makes_no_sense_is_refused(arguments: dict[str, Any], what:
 
 def test_a_sleep_outside_of_a_node_is_refused() -> None:
     """H9."""
-    with pytest.raises(UsageError, match="inside a node"):
+    with pytest.raises(UsageError, match="inside a running node"):
         sleep(1)
 
 

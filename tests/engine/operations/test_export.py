@@ -134,7 +134,7 @@ def test_a_run_may_get_another_id(tmp_path: Path) -> None:
     assert (graph.runs("paused")[0].run_id, graph.state_at("r").run_id) == ("r", "r")
     assert graph.resume("r", 1)["key"] == "r/2/ask"
     assert [each.run_id for each in graph.history("s")] == ["s"] * 4
-    with pytest.raises(UsageError, match="a run id is"):
+    with pytest.raises(UsageError, match="a run id must be"):
         graph.import_run(tmp_path / "r.run", "")
 
 

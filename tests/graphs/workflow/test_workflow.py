@@ -94,7 +94,7 @@ def test_a_workflow_without_tasks_is_a_mistake() -> None:
 @pytest.mark.parametrize("name", ["", "a/b", "__x", "a\n", "\x00", 5, None, b"a"])
 def test_names_that_cant_be_are_refused(name: Any) -> None:
     """D1"""
-    with pytest.raises(DefinitionError, match="a task's name is"):
+    with pytest.raises(DefinitionError, match="a task's name must be"):
         Workflow("f").add_task(name, one)
 
 
@@ -125,7 +125,7 @@ def test_a_name_is_given_once() -> None:
     """D1: to a task or a template."""
     flow = Workflow("f").add_task("a", one).add_template("t", one)
     for name in ("a", "t"):
-        with pytest.raises(DefinitionError, match=f"there is a task '{name}' already"):
+        with pytest.raises(DefinitionError, match=f"a task named '{name}' already exists"):
             flow.add_task(name, one)
 
 
@@ -136,10 +136,10 @@ def test_a_name_is_given_once() -> None:
         ({"depends_on": ["a", "a"]}, "twice"),
         ({"depends_on": ["a"], "optional": ["a"]}, "twice"),
         ({"depends_on": [None]}, "names of tasks"),
-        ({"arguments": [1]}, "arguments is a dict"),
-        ({"arguments": {1: 2}}, "arguments is a dict"),
+        ({"arguments": [1]}, "arguments must be a dict"),
+        ({"arguments": {1: 2}}, "arguments must be a dict"),
         ({"retry": 0}, "attempts"),
-        ({"retry": "3"}, "retry is"),
+        ({"retry": "3"}, "retry must be"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": float("nan")}, "timeout"),
         ({"condition": 5}, "not callable"),

@@ -469,7 +469,7 @@ def test_a_cancelled_run_can_be_resumed_and_its_question_is_still_open(store: An
         via.resume(flow(store, calls), "r")
     assert via.resume(flow(store, calls), "r", 1).results["d"][0] == "d"
     assert calls.take() == {"a": 1, "b": 2, "c": 1, "d": 1}
-    with pytest.raises(UsageError, match="has ended"):
+    with pytest.raises(UsageError, match="has already ended"):
         flow(store, calls).cancel("r")
 
 

@@ -251,7 +251,7 @@ def test_a_url_can_insist_on_encryption(runs: str, monkeypatch: pytest.MonkeyPat
     assert store is open_store(runs)
     monkeypatch.setenv("LIMPET_STORE", f"encrypted+{runs}")
     assert open_store("env") is store
-    with pytest.raises(UsageError, match="encrypted already"):
+    with pytest.raises(UsageError, match="already encrypted"):
         open_store(f"encrypted+{runs}", KEY)
 
 

@@ -194,9 +194,8 @@ class GroupCommit:
             return [error] * len(commits)
         if len(outcomes) != len(commits):
             what = f"{self.store!r} gave {len(outcomes)} answers to {len(commits)} commits"
-            return [StoreUnavailable(f"{what}; a store's append() returns one answer per commit")] * len(
-                commits
-            )
+            refusal = StoreUnavailable(f"{what}; a store's append() must return one answer per commit")
+            return [refusal] * len(commits)
         return outcomes
 
 

@@ -55,7 +55,7 @@ class StopRequest:
         self._request()
 
     def leave(self) -> None:
-        """Ask the run to stop so that another process can resume it, unless it was asked to stop already."""
+        """Ask the run to stop so that another process can resume it, unless it was already asked to stop."""
         if not self.asked:
             self.leaving = True
             self._request()
@@ -127,8 +127,8 @@ class HeldRun:
 class ChangeWaiter:
     """Waits until it is worth reading a store again, for `seconds` in all.
 
-    A store that reports its changes wakes the waiter. But no store reports that a lease ran out or that its holder
-    died, so the waiter also returns every now and then. And it doesn't return right after every change: in a busy
+    A store that reports its changes wakes the waiter. But no store reports that a lease expired or that its holder
+    died, so the waiter also returns at intervals. And it doesn't return right after every change: in a busy
     store most changes are of other runs.
     """
 
@@ -217,7 +217,7 @@ class LeaseClient:
     ) -> AbstractContextManager[HeldRun]:
         """Hold a run for the length of a `with` block: `claim` it, and release it at the end.
 
-        Raises what `claim` raises.
+        The run is claimed by this call, before the block is entered. Raises what `claim` raises.
         """
         return self.releasing(self.claim(run_id, wait, known))
 
@@ -390,7 +390,7 @@ def _renew_leases(client: LeaseClient) -> None:
     """Renew leases until there have been none for a while. If the store is unavailable, try again the next time."""
     idle = 0.0
     while idle < RENEWER_IDLE_LIMIT or not client.renewer_may_end():
-        # Three times per lease, so that one renewal may fail and one be late before the lease runs out.
+        # Three times per lease, so that one renewal may fail and one be late before the lease expires.
         interval = client.ttl / 3
         sleep(interval)
         idle += interval

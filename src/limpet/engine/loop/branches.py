@@ -240,9 +240,8 @@ class BranchRunner:
             if self.saving:
                 yield from self._save()
                 if isinstance(self.refusal, (Conflict, RunNotFound)):
-                    return (
-                        self.refusal
-                    )  # the run is another process's now, or deleted: leave everything at once
+                    # The run is another process's now, or deleted: leave everything at once.
+                    return self.refusal
             elif not ready and not (yield from self._wait()):
                 return self.refusal
 
@@ -269,7 +268,7 @@ class BranchRunner:
             elif stop.status == FAILED:
                 group.failing = True
         elif stop.status == CANCELLED and self.refusal is None:
-            # One branch that was asked to stop means that the run was. After a refusal, they all are sent away.
+            # One branch that was asked to stop means that the run was. After a refusal, all of them are stopped.
             self.context.stopping = True
         self._fill(group)
 
@@ -307,7 +306,7 @@ class BranchRunner:
         """Whether those that wait for a commit are the last tasks of a layer, so that it can be left out.
 
         The planner's commit follows at once and holds their records too: that saves every layer a commit. It is only
-        done where no observer or caller hears of the tasks before that, and nothing could delay it.
+        done where no observer or caller is notified of the tasks before that, and nothing could delay it.
         """
         if not self._may_skip_commit or self.calling or self.queued or self.sleeping:
             return False

@@ -51,7 +51,7 @@ class Wait(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Begin to call these nodes, in parallel with each other and with those that run already."""
+    """Begin to call these nodes, in parallel with each other and with those that are already running."""
 
     tasks: Sequence[NodeContext]
 

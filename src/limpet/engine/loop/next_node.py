@@ -1,6 +1,6 @@
 """What comes after a node: the next node, branches that run in parallel, or a failure to choose.
 
-This calls functions of the user's: predicates, choices, and those that give the items of a map and the start of
+This calls functions that the user wrote: predicates, choices, and those that give the items of a map and the start of
 a graph inside of a node. They only read the state.
 """
 
@@ -42,12 +42,12 @@ def choose_next(loop: NodeLoop, node: PlanNode) -> str | SectionStart | Failed:
                 if holds(state):
                     return target
         else:
-            for way in node.edges:
-                if isinstance(way, Section):
-                    if way.layered:
+            for edge in node.edges:
+                if isinstance(edge, Section):
+                    if edge.layered:
                         return _next_layer(loop)
-                    return _section_start(loop, way)
-                taken = _follow(loop, way)
+                    return _section_start(loop, edge)
+                taken = _follow(loop, edge)
                 if taken is not None:
                     if taken != END:
                         loop.reporter.notify(events.EDGE_TRANSITION, **{"from": node.name, "to": taken})
@@ -56,7 +56,11 @@ def choose_next(loop: NodeLoop, node: PlanNode) -> str | SectionStart | Failed:
         return Failed(error)
     if node.exit:
         return END
-    return Failed(LookupError(f"no edge from {node.name!r} holds in this state, and it isn't an exit point"))
+    return Failed(
+        LookupError(
+            f"no edge condition of node {node.name!r} is true in this state, and it isn't a finish point"
+        )
+    )
 
 
 def subgraph_start(loop: NodeLoop, node: str, sub: InnerGraph) -> SectionStart:
@@ -113,32 +117,33 @@ def update_for_branch(
             sub = source.section.inner
         plan, _ = plan_of_branches(plan, progress)
         if section.layer is not None:
-            update = {}  # a task has no state of its own
+            # A task has no state of its own.
+            update = {}
         elif sub is not None:
             update = sub.inner_update(update)
         progress = section.children[key]
     return plan, update
 
 
-def _follow(loop: NodeLoop, way: Edge | Choice) -> str | None:
+def _follow(loop: NodeLoop, edge: Edge | Choice) -> str | None:
     """The node that an edge or a choice leads to in this state, or None if it isn't taken."""
-    asked = way.decided_by
+    asked = edge.decided_by
     if asked is None:
         result: Any = True
     elif asked.plain:
         result = asked.call(loop.state)
     else:
         config = detached_value(loop.context.root.config)
-        offered = {"state": loop.state, "config": config, "node": way.source, "graph": loop.plan.graph}
+        offered = {"state": loop.state, "config": config, "node": edge.source, "graph": loop.plan.graph}
         result = asked.call(**asked.arguments(offered.get))
     try:
-        target = way.target_for(result, loop.plan.nodes)
+        target = edge.target_for(result, loop.plan.nodes)
     except LookupError as problem:
         if loop.context.reporting.masker.idle:
             raise
         # The message quotes what the function returned, which may be a secret.
         raise LookupError(loop.reporter.hide(str(problem.args[0]))) from None
-    evaluated = {"from": way.source, "to": target or way.targets[0], "result": target is not None}
+    evaluated = {"from": edge.source, "to": target or edge.targets[0], "result": target is not None}
     loop.reporter.notify(events.EDGE_EVALUATE, **evaluated)
     return target
 
@@ -147,8 +152,8 @@ def _section_start(loop: NodeLoop, section: Section) -> SectionStart:
     """How the branches of a section are to begin in this state. Raises what the user's functions raise."""
     if loop.nested and section.fan_in == loop.until:
         raise UsageError(
-            f"branch {loop.scope.branch!r} reached {section.source!r}, which opens branches that end at "
-            f"{loop.until!r}, too"
+            f"branch {loop.scope.branch!r} reached node {section.source!r}, which opens branches that end at "
+            f"{loop.until!r}, as this branch does; give them a fan-in of their own"
         )
     data: dict[str, Any] = {"source": section.source}
     if section.each is None:
@@ -180,7 +185,8 @@ def _next_layer(loop: NodeLoop) -> SectionStart | str:
     assert layers is not None
     visit = p.visits.get(PLANNER, 0)
     if p.phase != AFTER:
-        visit += 1  # the planner's visit counts once its step is complete, which it isn't yet
+        # The planner's visit counts once its step is complete, which it isn't yet.
+        visit += 1
     names = layers.next_layer(p.state, visit, loop.scope.layers_ahead)
     if not names:
         return END

@@ -128,7 +128,7 @@ class NodeLoop:
         self.began = progress.began
         """When its first node was called."""
         self.branch_stops: dict[Key, LoopStop] = {}
-        """Why the branches of the open section stopped that aren't done."""
+        """For each unfinished branch of the open section, why it stopped."""
         self.results_at_step: tuple[int, list[dict[str, Any]] | None] = (-1, None)
         """The step of the last node that the run is to stop after, and the results of the branches before it."""
 
@@ -419,7 +419,7 @@ class NodeLoop:
     def _stop_after(self, chosen: object) -> LoopStop:
         """Stop after a node that completed. The next node isn't chosen yet: the resume will do it."""
         if isinstance(chosen, Failed):
-            reason = f"choosing what follows failed: {self.reporter.error_line(chosen.error)}"
+            reason = f"choosing the next node failed: {self.reporter.error_line(chosen.error)}"
             return LoopStop(FAILED, self, reason, chosen.error, AFTER)
         place = self.scope.place(self.progress.node)
         return LoopStop(PAUSED, self, f"interrupted after {place!r}", phase=AFTER)

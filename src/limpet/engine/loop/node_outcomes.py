@@ -185,7 +185,7 @@ def save(loop: NodeLoop) -> MayStop:
 
 
 def step_saved(loop: NodeLoop, *, reported: bool = False) -> None:
-    """The last step is durable: tell the observers, unless they know it already (`reported`)."""
+    """The last step is durable: notify the observers, unless they know it already (`reported`)."""
     root = loop.context.root
     on_checkpoint = loop.context.saving.on_checkpoint
     if on_checkpoint is not None and not loop.nested and loop.checkpointed != root.iterations:

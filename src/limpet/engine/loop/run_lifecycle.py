@@ -148,9 +148,8 @@ class RunLifecycle:
         if isinstance(saved, Verdict):
             return saved
         if not saving.preserve or self.context.save_error is not None:
-            self.loop.state._saved = (
-                None  # its journal is gone, so the state has no checkpoint to resume from
-            )
+            # Its journal is deleted or incomplete, so the state has no checkpoint to resume from.
+            self.loop.state._saved = None
         reporter = self.loop.reporter
         if self.context.reporting.emit is not None:
             last = None if self.loop.planning else p.made_by
@@ -165,7 +164,7 @@ class RunLifecycle:
         saved = yield from self._save_stop(event, self._changes(stop))
         if isinstance(saved, Verdict):
             if saved.error is not None:
-                saved.error.add_note(f"This was to save that the run waits: {stop.reason}")
+                saved.error.add_note(f"The save was for the run's pause: {stop.reason}")
             return saved
         self.loop.reporter.notify(events.RUN_PAUSE, node=p.current_node(), reason=stop.reason)
         yield from self._report_waits(stop, saved)
@@ -194,7 +193,7 @@ class RunLifecycle:
         saved = yield from self._save_stop(FAIL, self._changes(stop))
         if isinstance(saved, Verdict):
             if saved.error is not None:
-                saved.error.add_note(f"This was to save that {node!r} had failed: {stop.reason}")
+                saved.error.add_note(f"The save was for the failure of node {node!r}: {stop.reason}")
                 saved.error.__context__ = stop.cause
             return saved
         path = [*at.progress.path]
@@ -315,11 +314,12 @@ class RunLifecycle:
         run_id = self.progress.run_id
         failed_at = failure.at
         if failed_at.scope.in_layer:
-            failed_at = self.loop  # the state of a task is its own result only; a reader wants the workflow's
+            # The state of a task is its own result only. A reader wants the workflow's.
+            failed_at = self.loop
         state = failed_at.reporter.state_copy()
         way_out = ""
         if self.context.saving.writer is not None:
-            way_out = f"resume({run_id!r}) tries it again"
+            way_out = f"retry it with resume({run_id!r})"
         error = ExecutionError(
             failure.reason,
             run_id=run_id,

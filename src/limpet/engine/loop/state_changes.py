@@ -18,12 +18,11 @@ from typing import Any
 
 from limpet.errors import UnstorableValue, UsageError
 from limpet.graphs import reducers as known
+from limpet.graphs.parameters import ABSENT
 from limpet.graphs.reducers import Reducer
 from limpet.graphs.state import EMPTY_STATE, AccessLog, NodeState, State, TrackedState
 from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import IMMUTABLE_TYPES, decode, detached_value, encode
-
-_ABSENT: Any = object()
 
 
 class Changes:
@@ -255,14 +254,14 @@ class Changes:
 
     def _add_reduced(self, delta: Delta, key: str, value: Any, reducer: Reducer) -> None:
         """Add an update of a key with a reducer to the delta. Known reducers store only what is new."""
-        old = self._live.get(key, _ABSENT)
-        if reducer is known.append and (old is _ABSENT or type(old) is list):
+        old = self._live.get(key, ABSENT)
+        if reducer is known.append and (old is ABSENT or type(old) is list):
             delta.appends[key] = list(known.new_items(value))
         elif reducer is add and type(old) is list and type(value) is list:
             delta.appends[key] = list(value)
-        elif reducer is known.merge and (old is _ABSENT or type(old) is dict):
+        elif reducer is known.merge and (old is ABSENT or type(old) is dict):
             delta.merges[key] = dict(value)
-        elif old is _ABSENT:
+        elif old is ABSENT:
             delta.sets[key] = value
         elif self.durable:
             # The reducer gets a copy: if it alters the old value and then raises, the live state must not have
@@ -337,7 +336,7 @@ def as_update(returned: Any, private: NodeState) -> dict[str, Any]:
         return {}
     if isinstance(returned, State):
         return {
-            key: value for key, value in dict.items(returned) if dict.get(private, key, _ABSENT) is not value
+            key: value for key, value in dict.items(returned) if dict.get(private, key, ABSENT) is not value
         }
     if isinstance(returned, Mapping):
         return dict(returned)
@@ -418,7 +417,7 @@ def _unchangeable(values: Iterable[Any]) -> bool:
 
 
 def _refuse_key(key: Any) -> None:
-    raise UsageError(f"a state key is a str, not {type(key).__name__}: {key!r}")
+    raise UsageError(f"a state key must be a str, not {type(key).__name__}: {key!r}")
 
 
 def _short(value: Any) -> str:

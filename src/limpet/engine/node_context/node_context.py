@@ -241,7 +241,7 @@ class NodeContext:
         """See `limpet.once`."""
         self._check_open("once")
         if not isinstance(key, str):
-            raise UsageError(f"once(key, function, …): the key is a str, not {key!r}")
+            raise UsageError(f"once(key, function, …): the key must be a str, not {key!r}")
         used_keys = self._used_keys_without(key)
         if key in self.scope.progress.memos:
             awaited, stored = self.scope.progress.memos[key]
@@ -440,8 +440,7 @@ def current(what: str) -> NodeContext:
     """The call that is under way here. Raises `UsageError` outside of a node."""
     ctx = CURRENT.get()
     if ctx is None:
-        problem = "works inside a node of a running graph, in its own process, and none is running here"
-        raise UsageError(f"{what}() {problem}")
+        raise UsageError(f"{what}() must be called inside a running node, in the process of the run")
     return ctx
 
 

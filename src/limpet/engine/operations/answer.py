@@ -5,12 +5,13 @@ from __future__ import annotations
 from time import time
 
 from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
+from limpet.engine.loop.run_lifecycle import ANSWER, next_status
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.resume import refuse_completed
 from limpet.errors import UsageError
 from limpet.journal.encoding.codec import encode
 from limpet.journal.reader import read_progress_and_weight
-from limpet.journal.store import RUNNING, OnSignal
+from limpet.journal.store import OnSignal
 from limpet.journal.waits import EXPIRE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 
@@ -36,5 +37,6 @@ def answer(client: LeaseClient, run_id: str, given: ResumeInput, wait: float | N
         writer.add_move(progress, {EXPIRE: overdue, RESUME: answers}, time())
         # Due at once, or when the next timer is: that is when a supervisor finds the run.
         due = progress.due() or 0.0
-        held.commit(writer.commit(RUNNING, summary(progress), on_signal=OnSignal.CLEAR, due=due))
+        status = next_status(tail.head.status, ANSWER)
+        held.commit(writer.commit(status, summary(progress), on_signal=OnSignal.CLEAR, due=due))
     nudge_supervisors(client.store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import time
 
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient
+from limpet.engine.loop.run_lifecycle import CANCEL, next_status
 from limpet.errors import Conflict, UsageError
 from limpet.journal.reader import read_progress
 from limpet.journal.store import CANCELLED, ENDED, OnSignal, RunHead
@@ -27,11 +28,13 @@ def cancel(client: LeaseClient, run_id: str) -> None:
         return
     _refuse_ended(head)
     try:
-        lease = client.claim(run_id)
+        holding = client.holding(run_id)
     except Conflict:
+        # Another process executes the run. It reads the signal when it next saves or renews its lease.
         client.store.signal(run_id, "cancel")
         return
-    with client.releasing(lease) as held:
+    # Not inside the `try`: a conflict here means that this process lost the lease, which no signal makes good.
+    with holding as held:
         _mark_cancelled(held, run_id)
 
 
@@ -41,10 +44,11 @@ def _mark_cancelled(held: HeldRun, run_id: str) -> None:
     progress = read_progress(tail)
     progress.crashes = held.crashes
     writer = JournalWriter(run_id, held.fence, tail.head.sequence)
-    writer.add_move(progress, {"status": CANCELLED, "reason": "cancelled"}, time())
-    held.commit(writer.commit(CANCELLED, summary(progress), on_signal=OnSignal.CLEAR))
+    status = next_status(tail.head.status, CANCEL)
+    writer.add_move(progress, {"status": status, "reason": "cancelled"}, time())
+    held.commit(writer.commit(status, summary(progress), on_signal=OnSignal.CLEAR))
 
 
 def _refuse_ended(head: RunHead) -> None:
     if head.status in ENDED:
-        raise UsageError(f"run {head.run_id!r} has ended already: it is {head.status}")
+        raise UsageError(f"run {head.run_id!r} has already ended (status: {head.status})")

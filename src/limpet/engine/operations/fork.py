@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from limpet.engine.loop.next_node import update_for_branch
+from limpet.engine.loop.run_lifecycle import FORK, NEW, next_status
 from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import merge_update
 from limpet.engine.sessions.start import choose_id, new_run, run_metadata
 from limpet.journal.progress import Progress
-from limpet.journal.store import PAUSED, RUNNING
+from limpet.journal.store import RUNNING
 from limpet.journal.waits import AFTER, BEFORE
 
 
@@ -35,7 +36,7 @@ def fork(
     progress.parent = f"{run_id}@{progress.step}"
     progress.meta = run_metadata(compiled, tags)
     progress.crashes = 0
-    progress.status = PAUSED
+    progress.status = next_status(NEW, FORK)
     progress.reason = f"forked from {progress.parent}"
     forget_stop(progress)
     if update and compiled.plan.layers is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from time import time
 
+from limpet.engine.loop.run_lifecycle import ROLLBACK, next_status
 from limpet.engine.operations.fork import forget_stop
 from limpet.engine.operations.stored_state import as_state
 from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.graphs.state import State
 from limpet.journal.reader import next_unused_step, progress_at
-from limpet.journal.store import PAUSED, OnSignal
+from limpet.journal.store import OnSignal
 from limpet.journal.verify import salvaged_tail
 from limpet.journal.writer import JournalWriter, summary
 
@@ -26,7 +27,7 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
         progress.step = next_unused_step(tail)
         progress.crashes = held.crashes
         progress.at = time()
-        progress.status = PAUSED
+        progress.status = next_status(tail.head.status, ROLLBACK)
         progress.reason = f"rolled back to step {step}"
         if progress.section is not None:
             # Branches that run again get another idempotency key, which is made of the step.
@@ -34,5 +35,5 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
         forget_stop(progress)
         writer = JournalWriter(run_id, held.fence, tail.head.sequence)
         writer.add_snapshot(progress)
-        held.commit(writer.commit(PAUSED, summary(progress), on_signal=OnSignal.CLEAR))
+        held.commit(writer.commit(progress.status, summary(progress), on_signal=OnSignal.CLEAR))
     return as_state(progress, compiled.plan)

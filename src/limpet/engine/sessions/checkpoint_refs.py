@@ -1,4 +1,4 @@
-"""From what a user names a run or a checkpoint by, to the run and the step."""
+"""Which run and which step a user means by the id of a run or of a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ def located(compiled: CompiledGraph, reference: Any) -> tuple[str, int | None]:
 
     Raises `UsageError` for something that isn't an id, and for a run of another graph; `RunNotFound`.
     """
-    run_of(reference)  # raises for something that isn't an id
+    # Raises for something that isn't an id.
+    run_of(reference)
     run_id, step = _split(reference)
     if compiled.plan.layers is None:
         if step is None:
             raise UsageError(f"{reference!r} isn't a checkpoint's id: that is a run id, '@' and a step")
         return run_id, step
-    client = compiled.need_client("resume, or a look at a run,")
+    client = compiled.need_client("resuming or inspecting a run")
     run_id, step = _existing(client, reference, run_id, step)
     head = client.head(run_id)
     if head.graph != compiled.plan.name:

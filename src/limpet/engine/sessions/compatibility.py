@@ -94,7 +94,7 @@ def _refuse_missing(plan: Plan, progress: Progress) -> None:
 
 
 def _missing(plan: Plan, progress: Progress, path: str) -> str:
-    """Where a run, or one of its branches, is that no longer exists in the graph, in words; empty if all exists."""
+    """The node or section that a run or branch is at and that the graph no longer has, as text; empty if none."""
     if progress.done:
         return ""
     if progress.node not in plan.nodes:

@@ -69,5 +69,5 @@ class CompiledGraph(NamedTuple):
 
 
 def kind_of(plan: Plan) -> str:
-    """What a plan is the plan of, in words."""
+    """'graph' or 'workflow', for messages."""
     return "graph" if plan.layers is None else "workflow"

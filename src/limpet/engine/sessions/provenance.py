@@ -53,9 +53,8 @@ def _head_commit(git_dir: str) -> str | None:
     roots = [git_dir]
     common_dir = join(git_dir, "commondir")
     if exists(common_dir):
-        roots.append(
-            join(git_dir, _read(common_dir))
-        )  # a linked work tree shares the branches of the main one
+        # A linked work tree shares the branches of the main one.
+        roots.append(join(git_dir, _read(common_dir)))
     for root in roots:
         if exists(join(root, ref)):
             return _read(join(root, ref)) or None

@@ -20,6 +20,7 @@ from time import time
 from typing import Any, NamedTuple
 
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, client_for
+from limpet.engine.loop import run_lifecycle
 from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.loop.state_changes import Changes
 from limpet.engine.node_context.questions import ResumeInput
@@ -66,7 +67,8 @@ def resume(
     max_crashes: int | None = None,
     known: RunHead | None = None,
 ) -> Session:
-    """Open a stored run at its position. What `given` brings is durable before this returns.
+    """Open a stored run at its position. The answers, the update and the config in `given` are durable before
+    this returns.
 
     `wait` is how many seconds to wait for another holder, `step` where the caller believes the run to be, `max_sleep`
     how long the run may sleep in this process, `max_crashes` how often in a row it may have crashed its process,
@@ -82,7 +84,7 @@ def resume(
         reopened = _reopen(compiled, tail, held, given, step, max_crashes)
         progress = reopened.progress
         cancel_requested = tail.head.signal is not None
-        _store_input(compiled, reopened, held, given, cancel_requested)
+        _store_input(compiled, reopened, held, given, tail.head)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
         is_start = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
         options = SessionOptions(stream, not is_start, tail.first, max_sleep, reopened.crashes)
@@ -210,19 +212,20 @@ def _quarantine(compiled: CompiledGraph, progress: Progress, tail: Tail, held: H
     """Mark a run that crashes its process again and again as failed. Always raises `RunQuarantined`."""
     times = held.crashes - progress.crashes
     node = progress.current_node()
-    reason = f"its process crashed {times} times in a row at {node!r}, so it was quarantined"
+    reason = f"its process crashed {times} times in a row at node {node!r}, so the run was quarantined"
     error = {"type": RunQuarantined.__name__, "message": reason, "node": node}
-    changes: dict[str, Any] = {"status": FAILED, "reason": reason, "error": error, "cleared": True}
+    status = run_lifecycle.next_status(tail.head.status, run_lifecycle.QUARANTINE)
+    changes: dict[str, Any] = {"status": status, "reason": reason, "error": error, "cleared": True}
     if progress.section is None:
         changes["phase"] = FAILED_PHASE
     progress.crashes = held.crashes
     writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence)
     writer.add_move(progress, changes, time())
-    held.commit(writer.commit(FAILED, summary(progress), on_signal=OnSignal.IGNORE))
+    held.commit(writer.commit(status, summary(progress), on_signal=OnSignal.IGNORE))
     if compiled.emit is not None:
         data = {"run_id": progress.run_id, "node": node, "error": reason}
         compiled.emit(events.RUN_FAIL, compiled.plan.name, data)
-    message = f"run {progress.run_id!r}: {reason}; resume({progress.run_id!r}) tries it again"
+    message = f"run {progress.run_id!r}: {reason}; retry it with resume({progress.run_id!r})"
     raise RunQuarantined(message, progress.run_id)
 
 
@@ -238,7 +241,7 @@ def _fit_to_plan(plan: Plan, progress: Progress, given: ResumeInput) -> bool:
     if dropped and given.answers_any:
         raise UsageError(
             f"question {dropped[0]!r} no longer exists, as the task that asked it has changed; "
-            f"resume({progress.run_id!r}) without an answer continues the run"
+            f"to resume the run without an answer, call resume({progress.run_id!r})"
         )
     return changed
 
@@ -269,11 +272,11 @@ def _store_input(
     reopened: _Reopened,
     held: HeldRun,
     given: ResumeInput,
-    cancel_requested: bool,
+    head: RunHead,
 ) -> None:
     """Make a resume durable: in one commit the run is running again, with its answers, update and config.
 
-    A run that is `running` already (its process crashed) and gets nothing new isn't written to.
+    If the run is already `running` (its process crashed) and gets nothing new, nothing is written.
     """
     progress, writer, _ = reopened
     now = held.now()
@@ -287,7 +290,7 @@ def _store_input(
     # A user who resumes wants the run to run: that takes back a request to cancel which the last holder didn't live
     # to carry out, and lets failed branches run again. A supervisor resumes only because it is time.
     failed = any(branch.status == FAILED for _, branch in progress.stopped_branches())
-    wanted = not given.timed and (cancel_requested or failed)
+    wanted = not given.timed and (head.signal is not None or failed)
     has_news = answers or update or given.config or wanted or overdue or writer.pending
     if progress.status == RUNNING and not has_news:
         return
@@ -296,7 +299,9 @@ def _store_input(
     if update:
         _note_update(compiled.plan, progress, writer, update, at)
     on_signal = OnSignal.IGNORE if given.timed else OnSignal.CLEAR
-    commit = writer.commit(RUNNING, summary(progress), on_signal=on_signal, due=0.0)
+    # An answer and a deadline lead to the same status as a plain resume, so the three aren't told apart here.
+    status = run_lifecycle.next_status(head.status, run_lifecycle.RESUME)
+    commit = writer.commit(status, summary(progress), on_signal=on_signal, due=0.0)
     held.commit(commit)
     writer.acknowledge(commit)
 

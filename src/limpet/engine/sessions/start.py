@@ -61,7 +61,7 @@ def enqueue(
     priority: int,
     delay: float,
 ) -> bool:
-    """Create a run for a supervisor of the store. False if this run exists already.
+    """Create a run for a supervisor of the store. False if this run already exists.
 
     Raises `RunExists` if the id is that of a run of another graph, `UnstorableValue`, `UsageError`.
     """
@@ -150,7 +150,9 @@ def choose_id(given: str | None) -> str:
 def check_id(run_id: Any) -> str:
     """A valid run id: a str of 1 to 200 printable characters. Raises `UsageError` for another."""
     if not isinstance(run_id, str) or not 0 < len(run_id) <= MAX_ID_LENGTH or not run_id.isprintable():
-        raise UsageError(f"a run id is a str of 1 to {MAX_ID_LENGTH} printable characters, not {run_id!r}")
+        raise UsageError(
+            f"a run id must be a str of 1 to {MAX_ID_LENGTH} printable characters, not {run_id!r}"
+        )
     return run_id
 
 
@@ -158,7 +160,7 @@ def tag_names(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags as a run is stored with them; a single one may be a str. Raises `UsageError`."""
     found = (tags,) if isinstance(tags, str) else tuple(tags)
     if not all(isinstance(tag, str) and tag for tag in found):
-        raise UsageError(f"tags are non-empty strs, not {found!r}")
+        raise UsageError(f"tags must be non-empty strs, not {found!r}")
     return found
 
 

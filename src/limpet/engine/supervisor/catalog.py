@@ -34,7 +34,7 @@ class GraphCatalog:
             for name, graph in graphs.items():
                 self.add(graph, name)
         elif isinstance(graphs, str) or not isinstance(graphs, Iterable):
-            raise UsageError(f"graphs is a list of graphs or references to them, not {graphs!r}")
+            raise UsageError(f"graphs must be a list of graphs or references to them, not {graphs!r}")
         else:
             for graph in graphs:
                 self.add(graph)

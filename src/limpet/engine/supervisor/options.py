@@ -24,9 +24,11 @@ class SupervisorOptions(NamedTuple):
         """Raise `UsageError` for an option that makes no sense."""
         for name in ("lease", "poll"):
             if not getattr(self, name) > 0:
-                raise UsageError(f"{name} is a number of seconds above 0, not {getattr(self, name)!r}")
+                raise UsageError(f"{name} must be a number of seconds above 0, not {getattr(self, name)!r}")
         for name in ("max_sleep", "grace"):
             if not getattr(self, name) >= 0:
-                raise UsageError(f"{name} is a number of seconds from 0, not {getattr(self, name)!r}")
+                raise UsageError(
+                    f"{name} must be a number of seconds, at least 0, not {getattr(self, name)!r}"
+                )
         if type(self.max_crashes) is not int or self.max_crashes < 1:
-            raise UsageError(f"max_crashes is a whole number from 1, not {self.max_crashes!r}")
+            raise UsageError(f"max_crashes must be a whole number of at least 1, not {self.max_crashes!r}")

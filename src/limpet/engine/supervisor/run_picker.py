@@ -24,7 +24,9 @@ class RunPicker:
             default_limit = per_graph
         for number in (limit, default_limit, *limits.values()):
             if type(number) is not int or number < 1:
-                raise UsageError(f"a limit of runs at once is a whole number from 1, not {number!r}")
+                raise UsageError(
+                    f"concurrency and per_graph must be whole numbers of at least 1, not {number!r}"
+                )
         self._limit = limit
         self._limits = limits
         self._default_limit = default_limit

@@ -75,6 +75,7 @@ class Supervisor:
 
     def start(self) -> Self:
         """Start to work, in a thread. A supervisor that has been started continues."""
+        # Under the lock, since two threads may call this and only one loop may watch the store.
         with self.resumer.changed:
             if self._thread is None:
                 self.resumer.stopping = False
@@ -91,6 +92,7 @@ class Supervisor:
         After `grace` seconds (by default those of the options) it waits no longer: the leases are released, and the
         process that resumes the runs repeats their unfinished nodes.
         """
+        # First no more runs, then wait: else a run could be picked after the wait found none.
         self.resumer.request_stop()
         if grace is None:
             grace = self.options.grace
@@ -99,11 +101,13 @@ class Supervisor:
             session.close()
         thread = self._thread
         self._thread = None
+        # A node or an observer may call this in a thread of the supervisor. And the loop may wait for a slow store:
+        # it is a daemon thread that resumes nothing any more, so the wait for it is bounded.
         if thread is not None and thread is not threading.current_thread():
             thread.join(self.options.poll + 1)
 
     def drain(self) -> list[str]:
-        """Resume all runs that are ready, until none is left, and return their ids. For one pass, not for ever."""
+        """Resume all runs that are ready, until none is left, and return their ids."""
         self.resumer.resumed_run_ids.clear()
         self.watch_loop.drain()
         with self.resumer.changed:
@@ -118,6 +122,8 @@ class Supervisor:
 
         stop_requested = threading.Event()
 
+        # A handler interrupts the main thread anywhere, maybe where it holds a lock that `stop` needs. So it only
+        # sets the event.
         def request_stop(*_: object) -> None:
             if stop_requested.is_set():
                 raise SystemExit(1)
@@ -161,6 +167,7 @@ class Supervisor:
     ) -> None:
         import asyncio
 
+        # In a thread, because it waits for nodes, and those run on this event loop.
         await asyncio.get_running_loop().run_in_executor(self._executor, self.stop)
         self.watch_loop.cancel_tasks()
         task = self._task
@@ -170,4 +177,5 @@ class Supervisor:
         executor = self._executor
         self._executor = None
         if executor is not None:
+            # A thread may still wait for a store that is unavailable. Nothing depends on it any more.
             executor.shutdown(wait=False)

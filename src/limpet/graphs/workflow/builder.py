@@ -32,10 +32,10 @@ class WorkflowSchema(Schema):
     def initial(self, given: Any) -> dict[str, Any]:
         """The first state of a run. Raises `UsageError` if an input is missing that a task needs."""
         if given is not None and not isinstance(given, Mapping):
-            raise UsageError(f"the inputs of a workflow are a dict, not {type(given).__name__}")
+            raise UsageError(f"the inputs of a workflow must be a dict, not {type(given).__name__}")
         for key in given or ():
             if type(key) is not str:
-                raise UsageError(f"an input's name is a str, not {type(key).__name__}: {key!r}")
+                raise UsageError(f"an input's name must be a str, not {type(key).__name__}: {key!r}")
         started: dict[str, Any] = self.source.initial(given or {})
         return started
 
@@ -50,9 +50,11 @@ class WorkflowBuilder:
         self, name: str = "workflow", *, max_layers: int = MAX_LAYERS, secrets: Iterable[str] = ()
     ) -> None:
         if not isinstance(name, str) or not name:
-            raise DefinitionError(f"a workflow's name is a non-empty str, not {name!r}")
+            raise DefinitionError(f"a workflow's name must be a non-empty str, not {name!r}")
         if type(max_layers) is not int or max_layers < 1:
-            raise DefinitionError(f"max_layers is a whole number from 1, not {max_layers!r}", name)
+            raise DefinitionError(
+                f"max_layers must be a whole number of at least 1, not {max_layers!r}", name
+            )
         names = None if isinstance(secrets, str) else list(secrets)
         if names is None or not all(isinstance(each, str) for each in names):
             raise DefinitionError("secrets is a list of names of inputs and context keys", name, "workflow")
@@ -270,7 +272,7 @@ class WorkflowBuilder:
     ) -> None:
         what = f"task {name!r}"
         if name in self._definitions:
-            raise DefinitionError(f"there is a task {name!r} already", self.name, "workflow")
+            raise DefinitionError(f"a task named {name!r} already exists", self.name, "workflow")
         timeout = read_timeout(timeout, what)
         policy = read_retry(retry)
         is_graph = hasattr(run, "_plan_inside")

@@ -206,7 +206,7 @@ class Layers:
 
     def _check_addition(self, spec: TaskSpec, given_before: Any, dag: Dag) -> None:
         if spec.name in self.definitions or (spec.name in dag and not same_task(dag[spec.name], spec)):
-            raise DefinitionError(f"there is a task {spec.name!r} already")
+            raise DefinitionError(f"a task named {spec.name!r} already exists")
         if spec.definition not in self.definitions:
             near = did_you_mean(spec.run, self.definitions)
             raise DefinitionError(
@@ -238,8 +238,8 @@ class Layers:
 
 def _checked_before(task: str, given: Any) -> list[str]:
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise DefinitionError(f"task {task!r}: before is a list of task names, not {given!r}")
+        raise DefinitionError(f"task {task!r}: before must be a list of task names, not {given!r}")
     names = list(given)
     if not all(isinstance(name, str) for name in names):
-        raise DefinitionError(f"task {task!r}: before is a list of task names, not {names!r}")
+        raise DefinitionError(f"task {task!r}: before must be a list of task names, not {names!r}")
     return names

@@ -196,7 +196,7 @@ class PlannerVisit:
             if name not in dag:
                 self._refuse(decision, f"there is no task {name!r}{did_you_mean(name, dag)}")
             elif name in self.state["tasks"]:
-                self._refuse(decision, f"task {name!r} is done already")
+                self._refuse(decision, f"task {name!r} is already done")
             else:
                 self._skip(name, _reason(decision))
                 self.rest = None

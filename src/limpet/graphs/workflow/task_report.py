@@ -58,14 +58,14 @@ class TaskReport:
         elif isinstance(decision, str):
             data = {"decision": decision, **details}
         else:
-            raise UsageError(f"a decision is a str or a dict, not {type(decision).__name__}")
+            raise UsageError(f"a decision must be a str or a dict, not {type(decision).__name__}")
         _check_keys("a decision", data)
         self.decisions.append({**data, "kind": DECISION, "by": self.by})
 
     def share(self, values: Mapping[str, Any]) -> None:
         """Merge values into the context. Raises `UsageError` unless they are a dict by name."""
         if not isinstance(values, Mapping):
-            raise UsageError(f"context is a dict to be merged, not {type(values).__name__}")
+            raise UsageError(f"context must be a dict to be merged, not {type(values).__name__}")
         _check_keys("the context", values)
         self.context.update(values)
 
@@ -103,7 +103,7 @@ class TaskReport:
     def skip_layers(self, count: int, reason: str) -> None:
         """Decide that the next layers aren't to run."""
         if type(count) is not int or count < 1:
-            raise UsageError(f"skip_layers() takes a whole number from 1, not {count!r}")
+            raise UsageError(f"skip_layers() takes a whole number of at least 1, not {count!r}")
         self.decisions.append({"kind": SKIP_LAYERS, "by": self.by, "layers": count, "reason": reason})
 
     def add_result(self, result: TaskResult) -> None:
@@ -111,7 +111,7 @@ class TaskReport:
         for kind in ("messages", "decisions", "skip", "add_tasks"):
             given = getattr(result, kind)
             if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-                raise UsageError(f"{kind} of a TaskResult is a list, not {type(given).__name__}")
+                raise UsageError(f"{kind} of a TaskResult must be a list, not {type(given).__name__}")
         self.messages += result.messages
         for decision in result.decisions:
             self.decide(decision, {})

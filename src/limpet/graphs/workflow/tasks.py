@@ -114,9 +114,9 @@ def make_spec(
     if arguments is not None:
         by_name = isinstance(arguments, Mapping) and all(isinstance(each, str) for each in arguments)
         if not by_name:
-            raise DefinitionError(f"{what}: arguments is a dict by parameter name, not {arguments!r}")
+            raise DefinitionError(f"{what}: arguments must be a dict by parameter name, not {arguments!r}")
     if run is not None and not isinstance(run, str):
-        raise DefinitionError(f"{what}: run is the name of a task or template, not {run!r}")
+        raise DefinitionError(f"{what}: run must be the name of a task or template, not {run!r}")
     return TaskSpec(
         name,
         required_names,
@@ -132,7 +132,7 @@ def _checked_name(given: Any) -> str:
     valid = isinstance(given, str) and given and given.isprintable() and "/" not in given
     if not valid or given.startswith("__"):
         raise DefinitionError(
-            f"a task's name is a printable str without '/' or a leading '__', not {given!r}"
+            f"a task's name must be a printable str without '/' or a leading '__', not {given!r}"
         )
     if given == PLANNER:
         raise DefinitionError(
