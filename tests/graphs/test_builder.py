@@ -604,7 +604,7 @@ def test_an_interrupt_at_an_unknown_node_is_an_error_that_names_it(kind: str) ->
 def test_one_str_is_no_list_of_node_names() -> None:
     """F3: the letters of a name aren't taken for names."""
     with pytest.raises(
-        DefinitionError, match=r"interrupt_before is a list of node names, not one str: write \['ab'\]"
+        DefinitionError, match=r"interrupt_before must be a list of node names, not one str: write \['ab'\]"
     ):
         line("a", "b").compile(store="memory://", interrupt_before="ab")
 

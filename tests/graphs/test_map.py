@@ -529,7 +529,7 @@ def test_passing_that_goes_wrong_fails_and_can_be_mended(side: str, how: str, vi
 
     message = {
         "raises": "OSError: no disk",
-        "no dict": f"the function for the {side} of graph 'sub' returns a dict, not int",
+        "no dict": f"the function for the {side} of graph 'sub' must return a dict, not int",
         "missing key": f"the {side} of graph 'sub' take 'ghost', which the state doesn't have",
     }[how]
     with pytest.raises(ExecutionError, match=message):

@@ -1115,7 +1115,7 @@ def test_any_value_may_be_in_branches_without_a_store(via: Via) -> None:
 
 def test_what_is_no_update_fails_the_branch(via: Via) -> None:
     """F12, F2: as anywhere."""
-    with pytest.raises(ExecutionError, match="a node returns a dict of updates or None, not list"):
+    with pytest.raises(ExecutionError, match="a node must return a dict of updates or None, not list"):
         via.execute(fan({"a": lambda state: [1], "b": None}).compile(store=MemoryStore()), {})
     with pytest.raises(ExecutionError, match="a state key must be a str, not int"):
         via.execute(fan({"a": lambda state: {1: 1}, "b": None}), {})

@@ -254,7 +254,7 @@ def test_what_a_node_returns_wrongly_isnt_quoted(shown: Shown) -> None:
     with pytest.raises(UnstorableValue, match="the value at token can't be stored") as refused:
         inside.execute({"token": {TOKEN: object()}})
     assert TOKEN not in str(refused.value)
-    with pytest.raises(ExecutionError, match="returns a dict of updates or None, not str") as wrong:
+    with pytest.raises(ExecutionError, match="must return a dict of updates or None, not str") as wrong:
         line(schema, lambda state: TOKEN).execute({})
     assert TOKEN not in f"{wrong.value} {wrong.value.cause}"
     chosen = StateGraph(schema, name="c").add_node("a").add_edge(START, "a")
@@ -457,9 +457,9 @@ def test_a_task_that_runs_a_graph_with_secrets_has_a_secret_result(shown: Shown)
 
 
 def test_the_names_of_secrets_are_checked() -> None:
-    with pytest.raises(DefinitionError, match="secrets is a list of names"):
+    with pytest.raises(DefinitionError, match="secrets must be a list of names"):
         Workflow("w", secrets="password")
-    with pytest.raises(DefinitionError, match="secrets is a list of names"):
+    with pytest.raises(DefinitionError, match="secrets must be a list of names"):
         Workflow("w", secrets=[1])  # type: ignore[list-item]
 
 

@@ -610,9 +610,11 @@ def test_a_dataclass_returned_from_a_node_is_its_fields() -> None:
 @pytest.mark.parametrize("returned", [5, "text", [("a", 1)], {1, 2}, int])
 @pytest.mark.parametrize("store", [None, "memory://"])
 def test_what_is_no_update_is_refused(returned: Any, store: str | None) -> None:
-    """F2: a node returns a dict of updates or None; anything else is a mistake, named."""
+    """F2: a node must return a dict of updates or None; anything else is a mistake, named."""
     graph = chain(lambda state: returned).compile(store=store)
-    with pytest.raises(ExecutionError, match=r"a node returns a dict of updates or None, not \w+") as caught:
+    with pytest.raises(
+        ExecutionError, match=r"a node must return a dict of updates or None, not \w+"
+    ) as caught:
         graph.execute({"a": 1})
     assert isinstance(caught.value.cause, UsageError)
     assert caught.value.state == {"a": 1}

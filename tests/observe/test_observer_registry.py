@@ -130,7 +130,7 @@ def test_a_factory_that_makes_no_observer_is_named() -> None:
 @pytest.mark.parametrize("name", ["", None, 7])
 def test_a_name_must_be_text(name: Any) -> None:
     """G10: registering under nothing is refused."""
-    with pytest.raises(UsageError, match="registered under a name"):
+    with pytest.raises(UsageError, match="the name of an observer must be a str"):
         register_observer(name, Recorder)
 
 

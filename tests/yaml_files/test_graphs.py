@@ -532,7 +532,7 @@ def test_a_path_that_is_not_a_readable_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfnodes: [{name: a}]")
     assert load(tmp_path / "bom.yaml").name == "bom"
     for wrong in (None, 5, ""):
-        with pytest.raises(UsageError, match="named by its path"):
+        with pytest.raises(UsageError, match="given by the path of its file"):
             load(wrong)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(UsageError, match="takes the text"):
         loads(b"nodes: []")  # type: ignore[arg-type]  # on purpose

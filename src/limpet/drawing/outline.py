@@ -266,7 +266,7 @@ class _OutlineBuilder:
 
 
 def _routes(edge: Edge | Choice, is_first: bool) -> list[tuple[str, str]]:
-    """Where a way may lead, each with the label of the line to it."""
+    """Where an edge may lead, each with the label of the line to it."""
     if isinstance(edge, Choice):
         outcomes = (edge.outcomes or {}).items()
         return [("" if result == chosen else str(result), chosen) for result, chosen in outcomes]
@@ -287,7 +287,7 @@ def function_label(function: Function) -> str:
 
 
 def _delay_text(seconds: float) -> str:
-    """The delay of a way in words; empty if it has none."""
+    """The delay of an edge in words; empty if it has none."""
     if not seconds:
         return ""
     for unit, size in (("days", 86_400), ("hours", 3600), ("min", 60)):

@@ -388,5 +388,5 @@ def _names_inside(name: str, paths: list[str]) -> list[str]:
 def interrupt_names(kind: str, given: Iterable[str] | None) -> list[str]:
     """The nodes of `interrupt_before` or `interrupt_after` as a list. Raises `DefinitionError` for a str."""
     if isinstance(given, str):
-        raise DefinitionError(f"{kind} is a list of node names, not one str: write [{given!r}]")
+        raise DefinitionError(f"{kind} must be a list of node names, not one str: write [{given!r}]")
     return list(given or ())

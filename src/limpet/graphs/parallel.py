@@ -178,7 +178,7 @@ def _passed(passing: Mapping[str, str] | Function, state: Mapping[str, Any], wha
     view = state if isinstance(state, TrackedState) else detached_view(state)
     found = passing.call(view)
     if not isinstance(found, Mapping):
-        raise UsageError(f"the function for the {what} returns a dict, not {type(found).__name__}")
+        raise UsageError(f"the function for the {what} must return a dict, not {type(found).__name__}")
     return dict(found)
 
 

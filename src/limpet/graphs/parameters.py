@@ -43,7 +43,7 @@ def read_function(call: Callable[..., Any], what: str) -> Function:
         raise DefinitionError(f"{what} is not callable: {call!r}")
     try:
         parameters = list(inspect.signature(call).parameters.values())
-    except (TypeError, ValueError):  # some functions written in C don't tell
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return Function(call, (("state", "state"),), True, False)
     names = {parameter.name for parameter in parameters}
     takes: list[tuple[str, str]] = []

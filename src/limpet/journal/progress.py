@@ -109,7 +109,7 @@ class Progress:
     def move(self, changes: Mapping[str, Any]) -> None:
         """Something other than a completed node happened: set the named fields.
 
-        Three names aren't fields but things that happen to the run and its branches: see `waits.RESUME`,
+        Three names aren't fields but events of the run and its branches: see `waits.RESUME`,
         `waits.EXPIRE` and `waits.RETRY_BRANCHES`.
         """
         for name, value in changes.items():

@@ -2,7 +2,7 @@
 
 This is the file to open for a new kind of record: give it a number and a line in the table, a function that encodes
 it, and a case in `apply_record`. A record that a newer version might not understand needs a new format version, too
-(`encoding/envelope.py`). `docs/reference/record-format.md` has the table for those who read journals.
+(`encoding/envelope.py`). `docs/reference/record-format.md` has the table for readers of journals.
 
 A record is an encoded list. The first four items are the same in all kinds but the last: kind, step, time, and how
 many holders of the run had crashed. After those:

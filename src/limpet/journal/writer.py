@@ -50,9 +50,9 @@ class JournalWriter:
         self._envelope = Envelope(run_id)
         self._snapshots = SnapshotPolicy(weight)
         self._pending: list[bytes] = []
-        """Records that no commit has had yet."""
+        """Records that aren't part of a commit yet."""
         self._closed: list[bytes] = []
-        """Records in their envelopes that a commit has had. A refused commit leaves them here, unchanged."""
+        """Records in their envelopes, as a commit contained them. A refused commit leaves them here, unchanged."""
         self._pending_snapshot = 0
         """How many of the pending records are before and including the snapshot; 0 if none is a snapshot."""
         self._snapshot_sequence = 0

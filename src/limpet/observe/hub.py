@@ -23,7 +23,7 @@ class NoopObserver:
 
 
 def gather(observers: Iterable[ObserverLike], clock: Callable[[], float]) -> Emit | None:
-    """Combine observers into one `emit` function; None if there are none but noop ones.
+    """Combine observers into one `emit` function; None if there are only noop ones.
 
     Observers get an event in the order given. An observer that raises affects neither the others nor the run, and
     keeps getting events: its first exception is logged (logger `limpet.observe`, with the traceback), later ones are

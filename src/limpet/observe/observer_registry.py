@@ -23,7 +23,7 @@ def register_observer(name: str, factory_or_object: Factory | ObserverLike) -> N
     Raises `UsageError` for a name that isn't text and for an object that can't be an observer.
     """
     if not isinstance(name, str) or not name:
-        raise UsageError(f"an observer is registered under a name, not {name!r}")
+        raise UsageError(f"the name of an observer must be a str, not {name!r}")
     if not _is_factory(factory_or_object):
         _checked(factory_or_object)
     with _lock:

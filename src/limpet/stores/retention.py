@@ -39,7 +39,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 class Retention:
     """How long runs stay that no process advances: for each status, the time since the run last changed.
 
-    None, the default, keeps runs of that status for good, however old. So paused and running runs are deleted
+    None, the default, keeps runs of that status without limit. So paused and running runs are deleted
     only if you give a time for these. `newest` is how many ended runs of each graph are kept at most, whatever
     their age. A run that a process holds always stays. Times are seconds, timedeltas, or texts such as "7d",
     and are seconds when you read them. Raises `UsageError` for values that make no sense, and for a policy that
@@ -72,7 +72,7 @@ class Retention:
         return tuple(status for status in STATUSES if status in counted or self.age(status) is not None)
 
     def age(self, status: str) -> float | None:
-        """For how many seconds a run of this status is kept; None is for good."""
+        """For how many seconds a run of this status is kept; None means without limit."""
         found: float | None = getattr(self, status)
         return found
 
@@ -124,7 +124,7 @@ def delete_expired(store: Store, which: Iterable[Expired]) -> list[Expired]:
 
 
 def expire_by_age(store: Store, max_age_hours: float, statuses: Iterable[str]) -> int:
-    """Delete the runs of these statuses, of every graph, that have not changed for so long; returns how many."""
+    """Delete the runs of these statuses, of all graphs, unchanged for this many hours; returns how many."""
     return store.expire(max_age_hours * 3600, tuple(statuses))
 
 

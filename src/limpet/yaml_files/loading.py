@@ -155,7 +155,7 @@ def _builder(value: Value, context: BuildContext) -> GraphBuilder | WorkflowBuil
 
 def _checked_path(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, (str, os.PathLike)) or not str(path):
-        raise UsageError(f"a declaration is in a file, named by its path, not {path!r}")
+        raise UsageError(f"a declaration must be given by the path of its file, not {path!r}")
     return Path(path)
 
 

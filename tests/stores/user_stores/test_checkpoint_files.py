@@ -222,7 +222,7 @@ def test_what_could_not_be_read_again_is_not_saved(tmp_path: Path) -> None:
         with pytest.raises(UsageError):
             StateGraph().save_checkpoint(tmp_path / "x.pkl", state, node)  # type: ignore[arg-type]
     for path in (5, "", b"x.pkl", None):
-        with pytest.raises(UsageError, match="named by its path"):
+        with pytest.raises(UsageError, match="given by its path"):
             StateGraph().save_checkpoint(path, {}, "review")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 

@@ -170,7 +170,7 @@ class LeaseClient:
         self.reset()
 
     def reset(self) -> None:
-        """Hold nothing and wait for nothing: at first, and in a forked child."""
+        """Start without leases and pending commits: at first, and in a forked child."""
         self.held: WeakValueDictionary[str, HeldLease] = WeakValueDictionary()
         """The leases that this client renews, by run. Weak, so that a run which is dropped unfinished expires."""
         self.group_commit = GroupCommit(self.store)
@@ -405,7 +405,7 @@ def _renew_leases(client: LeaseClient) -> None:
 
 
 def _clock_since(granted: float) -> Callable[[], float]:
-    """A clock that shows this time now, and runs on even if the time of this machine is changed."""
+    """A clock that starts at this time. A change of this machine's time doesn't affect it."""
     since = monotonic()
     return lambda: granted + monotonic() - since
 

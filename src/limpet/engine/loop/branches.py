@@ -154,7 +154,7 @@ class BranchGroup:
             if child.status == RUNNING:
                 self.waiting.append(key)
             else:
-                # It stopped before this resume, and the resume didn't bring what it waits for: it still waits.
+                # It stopped before this resume, and the resume didn't have what it waits for: it still waits.
                 loop.branch_stops[key] = LoopStop(PAUSED, None, child.reason or "", questions=child.questions)
 
 

@@ -133,7 +133,7 @@ class NodeLoop:
         """The step of the last node that the run is to stop after, and the results of the branches before it."""
 
     def run(self) -> Generator[Any, Any, LoopStop]:
-        """Run to the next stop, and say why it is one. See the module's text."""
+        """Run to the next stop, and return why the loop stopped. See the module's text."""
         # A step of a plain node without a store takes two to three microseconds, so one more lookup or call per step
         # is measurable. That is why all that a step touches is bound to locals here, once, and why what every node
         # needs stands in the loop itself. What is rarer, or costs a thread anyway, is a function of its own: those of
@@ -363,7 +363,7 @@ class NodeLoop:
         return None
 
     def _announce(self, ctx: NodeContext) -> None:
-        """A node is about to be called: note the time, tell observers, and keep what a stop after it will show."""
+        """A node is about to be called: note the time, notify observers, and keep what a stop after it will show."""
         ctx.began = self.context.clocks.now()
         if not self.began:
             self.began = ctx.began
@@ -407,7 +407,7 @@ class NodeLoop:
         p.complete(ctx.node, at, target)
         root.step += 1
         root.at = at
-        # The record is made before `end()`, which drops what a finished branch doesn't need any more.
+        # The record is made before `end_branch()`, which drops what a finished branch doesn't need any more.
         data = b"" if writer is None else step_record(p, delta, target)
         if target == END:
             p.end_branch()

@@ -2,7 +2,7 @@
 
 A node that failed is tried again or stops its loop; one that asked pauses it; one that sleeps is called again later.
 When a sleep ends, or the next attempt is due, is stored with the position, by the store's clock. So a process that
-resumes the run waits for the rest and no longer, and while no process holds the run, it lies in the store until then.
+resumes the run waits only for the rest, and no process needs to hold the run until then.
 """
 
 from __future__ import annotations

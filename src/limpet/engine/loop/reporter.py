@@ -56,7 +56,7 @@ class Reporter:
         self.context.journal_lock.call_unlocked(emit, kind, self.scope.plan.name, data)
 
     def node_starts(self, ctx: NodeContext) -> None:
-        """Tell observers that a node is about to be called."""
+        """Notify observers that a node is about to be called."""
         if self.planning:
             return
         iteration = self.progress.iterations + 1
@@ -71,7 +71,7 @@ class Reporter:
         self.notify(events.NODE_START, node=ctx.node, iteration=iteration, attempt=ctx.attempt)
 
     def node_ends(self, ctx: NodeContext, outcome: object) -> None:
-        """Tell observers that a node completed or failed. Pauses, sleeps and stops have events of their own."""
+        """Notify observers that a node completed or failed. Pauses, sleeps and stops have events of their own."""
         if self.planning or isinstance(outcome, (Asked, Sleeping, Cancelled)):
             return
         failed = isinstance(outcome, Failed)

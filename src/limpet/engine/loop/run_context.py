@@ -172,7 +172,7 @@ def combined_stop(stops: Sequence[LoopStop]) -> LoopStop:
 
 
 def stop_for(refusal: Exception) -> LoopStop:
-    """Why a loop stops whose records were refused: it was asked to stop, or may not write any more."""
+    """Why a loop stops after its records were refused: it was asked to stop, or may not write any more."""
     if isinstance(refusal, Signalled):
         return LoopStop(CANCELLED)
     return LoopStop(RUNNING, cause=refusal)

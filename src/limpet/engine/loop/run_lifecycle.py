@@ -116,7 +116,7 @@ class RunLifecycle:
     def run(self) -> Generator[Command, Any, Verdict]:
         """Run to the next stop."""
         # The commit of a resume has made the run's stored status `running` before this. The progress may still say
-        # why it stopped, where a branch waits on. What can't be resumed, above all a completed run, is refused here.
+        # why it stopped, if a branch still waits. What can't be resumed, above all a completed run, is refused here.
         next_status(self.progress.status, RESUME)
         stop = yield from self.loop.run()
         match stop.status:

@@ -230,7 +230,7 @@ class Changes:
         return stored
 
     def _add_value(self, delta: Delta, key: str, value: Any) -> None:
-        """Add the new value of a key to the delta, as little of it as will do."""
+        """Add the new value of a key to the delta, as little of it as is needed."""
         shadow = self._shadows.get(key)
         if shadow is None or not self.durable:
             delta.sets[key] = value
@@ -345,7 +345,7 @@ def as_update(returned: Any, private: NodeState) -> dict[str, Any]:
     shown = f": {_short(returned)}"
     if getattr(private.access_log.live, "_secrets", None):
         shown = ""  # it may be, or hold, one of them
-    raise UsageError(f"a node returns a dict of updates or None, not {type(returned).__name__}{shown}")
+    raise UsageError(f"a node must return a dict of updates or None, not {type(returned).__name__}{shown}")
 
 
 def detached(state: State) -> State:

@@ -51,7 +51,7 @@ class JournalLock:
         self._lock.release()
 
     def call_unlocked(self, call: Callable[..., T], *args: Any) -> T:
-        """Call a function of the user's from the loop, without the lock.
+        """Call a user's function from the loop, without the lock.
 
         The function may wait for a node that in turn waits for this lock; holding it would be a deadlock.
         """

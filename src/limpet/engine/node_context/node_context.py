@@ -90,7 +90,7 @@ class NodeContext:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What `invoke(config=…)` was given, over what was saved with the run. It is a copy."""
+        """A copy of the config: what `invoke(config=…)` was given, merged over what was saved with the run."""
         copied: dict[str, Any] = detached_value(self.scope.root.config)
         return copied
 
@@ -342,14 +342,14 @@ class NodeContext:
         self._report_for("add_task").add_task(given)
 
     def skip(self, *tasks: str, reason: str = "") -> None:
-        """Decide that tasks which haven't begun aren't to run; their records say so, and why.
+        """Decide that tasks which haven't begun are skipped; their records say so, and why.
 
         Raises `UsageError` for a task that the workflow doesn't have.
         """
         self._report_for("skip").skip(tasks, reason)
 
     def skip_layers(self, count: int = 1, reason: str = "") -> None:
-        """Decide that the next layers of the workflow aren't to run."""
+        """Decide that the next layers of the workflow are skipped."""
         self._report_for("skip_layers").skip_layers(count, reason)
 
     def _add_result(self, result: TaskResult) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def check_fits(plan: Plan, progress: Progress) -> bool:
     """Raise unless this plan can resume from this progress: it is the same graph, and has the nodes that it needs.
 
-    Returns whether the progress was changed for that, as that of a workflow whose tasks have changed is.
+    Returns whether the progress was changed for that: it is if the tasks of a workflow have changed.
     """
     if progress.graph != plan.name:
         raise UsageError(f"run {progress.run_id!r} belongs to graph {progress.graph!r}, not to {plan.name!r}")
@@ -71,7 +71,7 @@ def _is_workflow(progress: Progress) -> bool:
 
 
 def _refit_workflows(plan: Plan, progress: Progress) -> bool:
-    """Have changed workflows, the run's own and those inside of it, resume with their tasks of now.
+    """Refit changed workflows, the run's own and those inside of it, to the tasks in the code.
 
     Returns whether any has changed. Raises `WorkflowChanged` for one that may not be resumed like that.
     """

@@ -31,9 +31,9 @@ class CompiledGraph(NamedTuple):
     emit: Emit | None
     """Where events go; None if no observer watches."""
     checkpointer: Checkpointer | None = None
-    """A user's own way to keep runs where they stop."""
+    """Keeps runs where they stop, in place of a store; the user wrote it."""
     scratch_store: bool = False
-    """Whether the store is only for the time until a checkpointer gets the run, so that its runs may be replaced."""
+    """Whether the store holds a run only until a checkpointer gets it, so that its runs may be replaced."""
     executor: Executor | None = None
     """What calls sync nodes of parallel branches; None for threads of our own."""
     max_concurrency: int = MAX_NODES_AT_ONCE

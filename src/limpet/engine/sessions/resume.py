@@ -287,8 +287,8 @@ def _store_input(
         update = compiled.plan.layers.check_update(update)
     encode(answers, "answers")
     encode(dict(given.config or {}), "config")
-    # A user who resumes wants the run to run: that takes back a request to cancel which the last holder didn't live
-    # to carry out, and lets failed branches run again. A supervisor resumes only because it is time.
+    # A user who resumes wants the run to run: that withdraws a request to cancel which the last holder didn't carry
+    # out before it crashed, and lets failed branches run again. A supervisor resumes only because it is time.
     failed = any(branch.status == FAILED for _, branch in progress.stopped_branches())
     wanted = not given.timed and (head.signal is not None or failed)
     has_news = answers or update or given.config or wanted or overdue or writer.pending
@@ -299,7 +299,7 @@ def _store_input(
     if update:
         _note_update(compiled.plan, progress, writer, update, at)
     on_signal = OnSignal.IGNORE if given.timed else OnSignal.CLEAR
-    # An answer and a deadline lead to the same status as a plain resume, so the three aren't told apart here.
+    # An answer and a deadline lead to the same status as a plain resume, so the three aren't distinguished here.
     status = run_lifecycle.next_status(head.status, run_lifecycle.RESUME)
     commit = writer.commit(status, summary(progress), on_signal=on_signal, due=0.0)
     held.commit(commit)

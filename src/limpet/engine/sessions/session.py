@@ -120,7 +120,7 @@ class Session:
         return self.lifecycle.run()
 
     def refuse_if_stopping(self, commit: Commit) -> Signalled | None:
-        """The refusal of a commit after this process asked the run to stop; None for a commit that is written still.
+        """The refusal of a commit after this process asked the run to stop; None for a commit that is still written.
 
         A run that is only to be released may still stop by itself: a pause or an end is better than a handover.
         """
@@ -263,7 +263,7 @@ class Session:
     def _save_the_rest(self, commit: Commit, conflict: Conflict) -> Exception | None:
         """Find out whether a conflict is with a save of our own, and if so, save what comes after it.
 
-        A save that failed may have been written all the same: the connection broke before the store could answer.
+        A save that failed may have been written anyway: the connection broke before the store could answer.
         Then the journal has more records than this process knows, and refuses the next commit. If these are the first
         records of that commit, under our own fence, there is no conflict.
         """

@@ -131,11 +131,11 @@ def run_metadata(compiled: CompiledGraph, tags: tuple[str, ...]) -> dict[str, An
 
 
 def emit_start(compiled: CompiledGraph, run_id: str) -> None:
-    """Tell the observers that a run starts."""
+    """Notify the observers that a run starts."""
     if compiled.emit is None:
         return
     plan = compiled.plan
-    # The entry of a workflow is its planner, which is nothing that users know.
+    # The entry of a workflow is its planner, which isn't a node of the user's.
     entry = plan.entry if plan.layers is None else None
     compiled.emit(events.GRAPH_START, plan.name, {"run_id": run_id, "entry": entry})
 

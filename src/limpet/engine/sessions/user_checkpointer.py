@@ -62,7 +62,7 @@ def load_checkpoint(checkpointer: Checkpointer, reference: str, plan: Plan) -> P
 
 
 def _saved_by_hand(plan: Plan, node: str, state: dict[str, Any]) -> Progress:
-    # `cleared`: an interrupt before the node has done its duty, as this is where the user wants to resume.
+    # `cleared`: there is no interrupt before the node, since this is where the user wants to resume.
     return Progress(new_id(), plan.name, plan.fingerprint, node, state, at=time(), cleared=True)
 
 

@@ -23,7 +23,7 @@ class OrphanFinder:
 
     def __init__(self, store: Store, lease: float) -> None:
         self._store = store
-        # A lease that is shorter expires before the list is asked for: there is nothing to gain from asking later.
+        # Later than the length of a lease there is nothing to gain: the lease of a dead process has expired by then.
         self._interval = min(lease, LIST_INTERVAL)
         self._holders: set[str] = set()
         self._next_list = 0.0

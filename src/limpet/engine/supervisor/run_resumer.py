@@ -123,7 +123,7 @@ class RunResumer:
             log().error("%s", problem)
             return None
         except KeyMissing as problem:
-            # This is a `StoreUnavailable` too, but a key that is missing now is hardly found in a few seconds.
+            # This is a `StoreUnavailable` too, but a key that is missing now will hardly appear within seconds.
             self.skipped.skip(head.run_id, str(problem))
             return None
         except StoreUnavailable as problem:
@@ -156,7 +156,7 @@ class RunResumer:
             session.stop.leave()
 
     def wait_until_idle(self, seconds: float) -> list[Session]:
-        """Wait until no run is in progress, for this many seconds at most; returns the sessions that still are."""
+        """Wait until no run is in progress, for this many seconds at most; returns the sessions still in progress."""
         with self.changed:
             self.changed.wait_for(lambda: not self.picker.run_ids, max(0.0, seconds))
             return list(self._sessions.values())

@@ -91,7 +91,7 @@ class WatchLoop:
                 self._changed.wait_for(lambda: not self._picker.run_ids or self._has_next(), 1.0)
 
     def look_now(self) -> None:
-        """Look at the store now. A loop that has no room and a backlog looks when it has worked that off."""
+        """Look at the store now. A loop with a backlog looks once it has worked that off."""
         with self._changed:
             if self._picker.room > 0 or not self._backlog:
                 self._next_look = 0.0
@@ -182,7 +182,7 @@ class WatchLoop:
     def _wait(self, pause: float | None = None) -> None:
         """Wait until it is time to look again, or until there is room for a run that waits.
 
-        With a `pause` the store is unavailable: wait that long, whatever has room.
+        With a `pause` the store is unavailable: wait that long, even if there is room.
         """
         with self._changed:
             if pause is not None:

@@ -57,7 +57,9 @@ class WorkflowBuilder:
             )
         names = None if isinstance(secrets, str) else list(secrets)
         if names is None or not all(isinstance(each, str) for each in names):
-            raise DefinitionError("secrets is a list of names of inputs and context keys", name, "workflow")
+            raise DefinitionError(
+                "secrets must be a list of names of inputs and context keys", name, "workflow"
+            )
         self.name = name
         self.max_layers = max_layers
         self.secrets = frozenset(names)

@@ -171,7 +171,7 @@ class Layers:
             if key == "context":
                 report.share(value)
             elif isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-                raise UsageError(f"{key} is a list of entries to add, not {type(value).__name__}")
+                raise UsageError(f"{key} must be a list of entries to add, not {type(value).__name__}")
         report.messages += update.get("messages", ())
         for decision in update.get("decisions", ()):
             report.decide(decision, {})

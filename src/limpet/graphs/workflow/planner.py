@@ -61,7 +61,7 @@ def _planned(layers: Layers, ctx: Any, returned: Any) -> dict[str, Any]:
         ctx._add_result(returned)
     elif returned is not None:
         raise UsageError(
-            f"the handler after layers returns a TaskResult or None, not {type(returned).__name__}"
+            f"the handler after layers must return a TaskResult or None, not {type(returned).__name__}"
         )
     visit = PlannerVisit(layers, ctx)
     visit.apply_decisions(ctx.task_report.decisions if ctx.task_report is not None else ())

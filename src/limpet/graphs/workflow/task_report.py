@@ -92,7 +92,7 @@ class TaskReport:
         self.tasks[task["name"]] = decision
 
     def skip(self, tasks: Iterable[str], reason: str) -> None:
-        """Decide that tasks aren't to run. Raises `UsageError` for a task that the workflow doesn't have."""
+        """Decide that tasks are skipped. Raises `UsageError` for a task that the workflow doesn't have."""
         names = list(tasks)
         known = self._known_tasks
         for name in names:
@@ -101,7 +101,7 @@ class TaskReport:
         self.decisions.append({"kind": SKIP_TASKS, "by": self.by, "tasks": names, "reason": reason})
 
     def skip_layers(self, count: int, reason: str) -> None:
-        """Decide that the next layers aren't to run."""
+        """Decide that the next layers are skipped."""
         if type(count) is not int or count < 1:
             raise UsageError(f"skip_layers() takes a whole number of at least 1, not {count!r}")
         self.decisions.append({"kind": SKIP_LAYERS, "by": self.by, "layers": count, "reason": reason})

@@ -1,6 +1,6 @@
 """A task of a workflow: what it depends on, what its function takes, and the update that its result becomes.
 
-A `TaskSpec` is data: it is stored with each run, so that a run whose tasks were changed on the way resumes with the
+A `TaskSpec` is data: it is stored with each run, so that a run whose tasks were changed while it ran resumes with the
 changed ones. A `TaskDefinition` has the code of a task, which is found by name in the workflow that the process has
 imported.
 """
@@ -144,9 +144,9 @@ def _checked_name(given: Any) -> str:
 def _read_dependencies(what: str, kind: str, given: Any) -> tuple[tuple[str, ...], dict[str, str]]:
     """The names of dependencies, and the parameters that take those that are given as `{parameter: task}`."""
     if isinstance(given, str):
-        raise DefinitionError(f"{what}: {kind} is a list of task names, not one str: write [{given!r}]")
+        raise DefinitionError(f"{what}: {kind} must be a list of task names, not one str: write [{given!r}]")
     if given is not None and not isinstance(given, Iterable):
-        raise DefinitionError(f"{what}: {kind} is a list of task names, not {given!r}")
+        raise DefinitionError(f"{what}: {kind} must be a list of task names, not {given!r}")
     parameters: list[Any] = []
     tasks: list[Any] = list(given or ())
     if isinstance(given, Mapping):

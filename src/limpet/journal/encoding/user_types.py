@@ -160,7 +160,7 @@ def conversion_of(cls: type) -> tuple[To, Restore] | None:
 
 
 def builtin_base(cls: type) -> type | None:
-    """The class written in C, such as list, whose contents values of `cls` have besides their attributes."""
+    """The built-in class, such as list, that `cls` extends: its values have contents besides their attributes."""
     for base in cls.__mro__[:-1]:
         if isinstance(vars(base).get("__new__"), BuiltinFunctionType):
             return base

@@ -35,7 +35,9 @@ def read_keys(given: Any) -> Keys:
         return Keys(named, current=next(iter(named)))
     if isinstance(given, (bytes, str)) and given:
         return _with_ids([given], "the encryption key")
-    raise UsageError(f"encryption is a key or several by id, {_FORM}; or Keys; not {type(given).__name__}")
+    raise UsageError(
+        f"encryption must be a key or several by id, {_FORM}; or Keys; not {type(given).__name__}"
+    )
 
 
 def environment_keys() -> Keys | None:

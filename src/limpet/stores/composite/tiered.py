@@ -290,7 +290,7 @@ class _CircuitBreaker:
         try:
             outcome = call()
         except Conflict:
-            # Another process was faster. The copy is its, or will turn out not to fit the cold store.
+            # Another process was faster. It made the copy, or the copy will turn out not to fit the cold store.
             return None
         except Exception:
             self._back_off("failed", exc_info=True)

@@ -199,7 +199,7 @@ class RunFiles:
         return found
 
     def _frame_with(self, number: int) -> int:
-        """Where the frame begins that holds a record."""
+        """Where the frame that holds a record begins."""
         base = self.place.oldest_frame
         data = self._bytes(base, self.end)
         try:
@@ -295,7 +295,7 @@ class RunFiles:
             old.unlink()
 
     def remove(self) -> None:
-        """Remove the run: its head first, with which it is gone, and then its journals."""
+        """Remove the run: its head first, since a run without one doesn't exist, and then its journals."""
         self.close()
         self.head_path.unlink()
         if self.flush:

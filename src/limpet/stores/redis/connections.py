@@ -1,9 +1,9 @@
-"""The connections to one Redis server, and what its errors mean to a person.
+"""The connections to one Redis server, and what its errors mean to a user.
 
 A call is a list of commands that are sent together and whose answers come back together. It takes an idle
 connection, or opens a new one, so threads never wait for each other. A call whose connection breaks is made
-again, until `timeout` has passed: all that the store sends can be repeated without harm, because the scripts know
-their own tokens again.
+again, until `timeout` has passed: all that the store sends can be repeated without harm, because each script
+recognizes its own token.
 
 A forked child starts without connections: two processes that read answers from one socket would get each
 other's.
@@ -94,7 +94,7 @@ class Connections:
             self._idle.pop().disconnect()
 
     def explained(self, error: Exception) -> StoreUnavailable:
-        """Our error for one of the driver or the server: it says what to do."""
+        """The `LimpetError` for one of the driver or the server. Its message says what to do."""
         kind = type(error).__name__
         text = str(error)
         for sign, meaning in _MEANINGS.items():

@@ -10,7 +10,7 @@ file. This module says what each script takes; all of them get three keys:
   may claim them (the later of `due` and the end of the lease), so that they are found without looking at any
   other run.
 
-In the head, a value that may be missing is "" where it is, and "=…" where it isn't. `sum` is a checksum of all
+In the head, a value that may be missing is "" if it is missing, else "=…". `sum` is a checksum of all
 fields but `sequence` and `last`, so that a commit that only adds records need not compute it; `sequence` is checked
 by the length of the journal and by `dropped`, the number of records that were deleted. `last` is the token of the
 last call that changed the run: a call that is repeated, because its answer did not arrive, finds its own token and
@@ -192,7 +192,7 @@ def texts(values: Sequence[str]) -> list[bytes]:
 
 
 def _only_adds_records(commit: Commit) -> bool:
-    """Whether the head stays as it is, so that the short way in `append.lua` will do."""
+    """Whether the head stays as it is, so that the short way in `append.lua` is enough."""
     return (
         commit.snapshot == 0
         and commit.status is None

@@ -217,7 +217,7 @@ class RedisStore:
         return reply
 
     def _undamaged(self, run_id: str, reply: Any) -> Any:
-        """The same answer, of a script that only a missing or damaged run can keep from its work."""
+        """The same answer, of a script that fails only if the run is missing or damaged."""
         reply = self._existing(run_id, reply)
         if reply != 1 and reply[0] == 2:
             head_of(run_id, reply[3], reply[2])

@@ -1,7 +1,7 @@
 """The connections to one SQLite file: one that writes, and one that reads for each thread that reads at the moment.
 
 Everything about SQLite that the store above should not have to know is here: locks and how long to wait for them,
-transactions, forks, and what its errors mean to a person.
+transactions, forks, and what its errors mean to a user.
 
 A fork is the delicate one. SQLite keeps what it knows of a file's locks in the memory of the process. A child
 that inherits an open connection believes in locks that only its parent has, even on its own connections. Once the
@@ -28,7 +28,7 @@ Outcome = TypeVar("Outcome")
 
 LOCK_RETRY_DELAY = 0.001
 """Seconds between two attempts to get a lock. SQLite itself would wait up to 100 times as long, and longer the longer
-it has waited: of several processes that write without a break, one then gets hardly a turn."""
+it has waited: of several processes that write all the time, one then hardly gets a turn."""
 
 MAX_FORK_DELAY = 5.0
 """Seconds that a fork waits for the calls of other threads to end."""
@@ -193,7 +193,7 @@ class Connections:
                 # macOS: fsync alone leaves the data in the drive's cache. Elsewhere this does nothing.
                 cursor.execute("PRAGMA fullfsync = ON")
             else:
-                # The log is not flushed with each commit, which survives a kill of the process all the same.
+                # The log is not flushed with each commit, which survives a kill of the process anyway.
                 cursor.execute("PRAGMA synchronous = NORMAL")
                 cursor.execute("PRAGMA fullfsync = OFF")
         except BaseException:

@@ -1,4 +1,4 @@
-"""The rows of a SQLite file: the ways between them and what the journal knows, and the checksum of a head."""
+"""The rows of a SQLite file: heads from rows, the parameters of statements, and the checksum of a head."""
 
 from __future__ import annotations
 
