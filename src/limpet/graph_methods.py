@@ -188,7 +188,7 @@ class GraphMethods(ABC, Generic[S]):
     astart = async_version(start)
 
     def recover(self, *, concurrency: int = MAX_RUNS_AT_ONCE, max_crashes: int = MAX_CRASHES) -> list[str]:
-        """Resume all runs of this graph that want a process, each to its next stop; return their ids.
+        """Resume all runs of this graph that no process is executing, each to its next stop; return their ids.
 
         These are the runs that are queued, whose process crashed, or whose sleep or deadline is over. This looks for
         them once; `supervise` does so all the time.

@@ -132,6 +132,7 @@ class RunResumer:
         except LimpetError as problem:
             self.skipped.skip(head.run_id, str(problem))
             return None
+        # Only an open session knows how often its process crashed, so a suspect that has to wait is released again.
         if not self._admit(session):
             session.close()
             return None
@@ -141,6 +142,7 @@ class RunResumer:
         """A run has reached its next stop, or wasn't resumed at all."""
         if verdict is not None and verdict.error is not None:
             log().info("run %s of %s: %s", head.run_id, head.graph, verdict.error)
+        # In one step: a loop that finds room for the next run must not find the session of this one.
         with self.changed:
             self._sessions.pop(head.run_id, None)
             self.picker.ended(head.run_id)
@@ -152,6 +154,7 @@ class RunResumer:
             self.stopping = True
             sessions = list(self._sessions.values())
             self.changed.notify_all()
+        # Outside of the lock: `leave` calls into drivers, and a run that ends needs the lock.
         for session in sessions:
             session.stop.leave()
 

@@ -51,6 +51,7 @@ class WatchLoop:
         pause = self._options.poll
         while not self._resumer.stopping:
             ready = self.look()
+            # Each failure doubles the pause, so that many workers don't keep a server busy that is just starting.
             if ready is None:
                 pause = min(pause * 2, STORE_RETRY_LIMIT)
                 self._wait(pause)
@@ -86,12 +87,13 @@ class WatchLoop:
         while True:
             resumed = self.resume_in_threads(self.ready())
             with self._changed:
+                # A run in progress may queue others, or become ready again, so the last one has to end first.
                 if not resumed and not self._picker.run_ids:
                     return
                 self._changed.wait_for(lambda: not self._picker.run_ids or self._has_next(), 1.0)
 
     def look_now(self) -> None:
-        """Look at the store now. A loop with a backlog looks once it has worked that off."""
+        """Look at the store now. A loop without room for more works off its backlog first."""
         with self._changed:
             if self._picker.room > 0 or not self._backlog:
                 self._next_look = 0.0
@@ -106,8 +108,10 @@ class WatchLoop:
     def _listen(self, store: Notifying) -> None:
         while not self._resumer.stopping:
             try:
+                # With a timeout, so that the thread ends soon after the supervisor was stopped.
                 if store.wait_for_change(self._options.poll):
                     self.look_now()
+                    # The runs of this supervisor are changes, too: without the pause each of them would cause a look.
                     sleep(NOTICE_PAUSE)
             except Exception as problem:
                 log().warning("couldn't listen for changes: %s; will try again", problem)
