@@ -132,7 +132,7 @@ _ADVICE = {
     errno.ENOTDIR: "a part of the path is a file, not a directory; use another path",
     errno.EEXIST: "a part of the path is a file, not a directory; use another path",
     errno.EISDIR: "it is a directory; name a file in it",
-    errno.ENOENT: "{directory} doesn't exist any more; make it again",
+    errno.ENOENT: "{directory} doesn't exist; create it first",
     errno.ENAMETOOLONG: "its name is longer than the file system allows; use a shorter one",
     errno.EMFILE: "this process has too many files open; close some, or allow more (ulimit -n)",
     errno.ENFILE: "the system has too many files open; close some",
