@@ -23,6 +23,12 @@ INPUT = (
     "JSON, @file with JSON in it, or key=value; values are parsed as JSON if possible, otherwise taken as text; "
     "repeatable"
 )
+LISTED_RUNS = 50
+"""How many runs `runs list` shows, unless `--limit` is given."""
+
+WATCH_INTERVAL = 0.5
+"""Seconds between two looks of `runs watch`, unless `--every` is given."""
+
 TARGET = "file.yaml, file.py:attribute or package.module:attribute"
 
 
@@ -83,7 +89,7 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     listed.add_argument("--status", help="running, paused, completed, failed or cancelled")
     listed.add_argument("--of", metavar="NAME", help="only runs of the graph with this name")
     listed.add_argument("--tag", help="only runs with this tag")
-    listed.add_argument("--limit", type=int, default=50, help="how many at most (50)")
+    listed.add_argument("--limit", type=int, default=LISTED_RUNS, help=f"how many at most ({LISTED_RUNS})")
     _add_run_verb(
         verbs, "show", "runs:show", "one run: its status, its error or question, and what to do next"
     )
@@ -97,7 +103,13 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     diff.add_argument("b", type=int, metavar="STEP")
     diff.add_argument("--reveal", action="store_true", help="show secret values")
     watch = _add_run_verb(verbs, "watch", "runs:watch", "follow a run until it stops")
-    watch.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="how often to check (0.5)")
+    watch.add_argument(
+        "--every",
+        type=float,
+        default=WATCH_INTERVAL,
+        metavar="SECONDS",
+        help=f"how often to check ({WATCH_INTERVAL:g})",
+    )
     fork = _add_run_verb(
         verbs, "fork", "runs:fork", "create a run that starts where this one was after a step"
     )
