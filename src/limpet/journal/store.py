@@ -22,7 +22,8 @@ What it may raise
 What it must not touch
     A store doesn't look into records, doesn't log them or anything in them, and doesn't import another store.
 
-`limpet.testing.conformance` checks all of this for any store.
+`limpet.testing.conformance` checks all of this for any store. Messages name a store by its `str()`: best its URL, and
+never with a password.
 """
 
 from __future__ import annotations

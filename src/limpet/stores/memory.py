@@ -39,6 +39,9 @@ class MemoryStore:
             return "<MemoryStore closed>"
         return f"<MemoryStore of {len(self._runs)} runs>"
 
+    def __str__(self) -> str:
+        return "memory://"
+
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""

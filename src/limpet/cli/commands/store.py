@@ -27,9 +27,9 @@ def info(args: Namespace, output: Output) -> int:
     abilities = store.abilities._asdict()
     if output.json:
         counts = {"runs": len(heads), "by_status": by_status, "by_graph": by_graph}
-        output.result({"store": repr(store), **abilities, **counts})
+        output.result({"store": str(store), **abilities, **counts})
         return OK
-    output.facts({"store": repr(store), **{name: str(value).lower() for name, value in abilities.items()}})
+    output.facts({"store": str(store), **{name: str(value).lower() for name, value in abilities.items()}})
     output.table(
         ("status", "runs"),
         [(status, str(by_status[status])) for status in STATUSES if by_status[status]],
@@ -55,9 +55,9 @@ def migrate(args: Namespace, output: Output) -> int:
     # The first call of a store opens it, and opening migrates.
     store.list(RunFilter(limit=1))
     if output.json:
-        output.result({"store": repr(store), "current": True})
+        output.result({"store": str(store), "current": True})
     else:
-        output.text(f"{store!r} is up to date")
+        output.text(f"{store} is up to date")
     return OK
 
 

@@ -113,7 +113,7 @@ class Keys:
     def _key_of(self, place: Place, data: bytes) -> _Key:
         if len(data) < 2 or data[0] != FORMAT:
             raise place.damaged(
-                "it isn't encrypted. Move runs from before the store was encrypted with export_run() and import_run()"
+                "it isn't encrypted. Export runs from before the store was encrypted, and import them into it"
             )
         size = 2 + data[1] + 8
         header = data[:size]
@@ -150,6 +150,9 @@ class EncryptedStore(StoreWrapper):
 
     def __repr__(self) -> str:
         return f"EncryptedStore({self.inner!r}, {self.keys!r})"
+
+    def __str__(self) -> str:
+        return f"{self.inner} (encrypted)"
 
     @property
     def _durable_store(self) -> Store:

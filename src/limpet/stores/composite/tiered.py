@@ -105,6 +105,9 @@ class TieredStore(StoreWrapper):
     def __repr__(self) -> str:
         return f"TieredStore(hot={self._opened_hot!r}, cold={self.cold!r})"
 
+    def __str__(self) -> str:
+        return f"tiered://?hot={self._opened_hot or 'unavailable'}&cold={self.cold}"
+
     @property
     def hot(self) -> Store:
         """The hot store. Raises what opening it raises."""

@@ -91,6 +91,9 @@ class FileStore:
     def __repr__(self) -> str:
         return f"FileStore({str(self.path)!r}, level={self.abilities.level!r})"
 
+    def __str__(self) -> str:
+        return f"file://{self.path}"
+
     def create(self, run: NewRun) -> Lease | None:
         with self._holding(run.run_id) as (lock,):
             with suppress(RunNotFound):

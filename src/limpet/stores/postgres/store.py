@@ -109,6 +109,9 @@ class PostgresStore:
             f"PostgresStore({str(self._address)!r}, schema={self.schema!r}, level={self.abilities.level!r})"
         )
 
+    def __str__(self) -> str:
+        return f"{self._address} (schema {self.schema})"
+
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""

@@ -81,6 +81,9 @@ class RedisStore:
     def __repr__(self) -> str:
         return f"<RedisStore {self._connections.name} level={self.abilities.level!r}>"
 
+    def __str__(self) -> str:
+        return self._connections.name
+
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""

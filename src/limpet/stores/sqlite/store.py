@@ -110,6 +110,9 @@ class SQLiteStore:
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.path)!r}, level={self.abilities.level!r})"
 
+    def __str__(self) -> str:
+        return f"sqlite:///{self.path}"
+
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
