@@ -468,7 +468,7 @@ def test_a_run_that_is_being_run_can_not_be_resumed_by_a_second_one() -> None:
     graph = line(2, Nodes()).compile(store="memory://")
     run = graph.stream({})
     next(run)
-    with pytest.raises(Conflict, match=r"held by process \d+ on .* \(this process;") as caught:
+    with pytest.raises(Conflict, match=r"held by process \d+ on .* \(this process\)") as caught:
         graph.resume(run.id)
     assert caught.value.run_id == run.id
     assert [event["type"] for event in run] == ["state", "final"]

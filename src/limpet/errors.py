@@ -3,12 +3,20 @@
 Definition (the graph is wrong), usage (a call is wrong), store (the store that keeps the run failed), run (the run
 itself failed, paused or was cancelled) and conflict (another process advances the run). Each error has a stable
 `code`, and carries what it is about as attributes, so that a program need not parse the text.
+
+An error that knows a way out has it as `advice`, apart from its `message`. The text of the error is both. The advice
+is for readers of Python; other interfaces show the message and their own way to do the `next_operation`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, Self
+
+Operation = Literal[
+    "", "answer", "cancel", "export", "fork", "history", "resume", "retry", "rollback", "verify", "wait"
+]
+"""What can be done with a run, as far as errors advise it."""
 
 SHOWN_PATH = 6
 """How many of the last nodes on a run's path an error message shows."""
@@ -18,6 +26,28 @@ class LimpetError(Exception):
     """The base of all errors here: `except LimpetError` catches everything that the library raises."""
 
     code = "limpet"
+
+    advice: str = ""
+    """What to do next, for a reader of Python: the calls that help."""
+
+    next_operation: Operation = ""
+    """What the advice is to do with the run, where it is one operation."""
+
+    @property
+    def message(self) -> str:
+        """What happened and where, without the advice."""
+        return super().__str__()
+
+    def with_advice(self, advice: str, next_operation: Operation = "") -> Self:
+        """This error, after giving it the advice that its text ends with."""
+        self.advice = advice
+        self.next_operation = next_operation
+        return self
+
+    def __str__(self) -> str:
+        if self.advice:
+            return f"{self.message}; {self.advice}"
+        return self.message
 
 
 class DefinitionError(LimpetError):
@@ -51,7 +81,10 @@ class WorkflowChanged(DefinitionError):
         where = f" (at {place!r})" if place else ""
         super().__init__(
             f"workflow {workflow!r}{where} has changed since run {run_id!r} was saved with it:\n{account}\n"
-            'Put back what is missing, or compile(on_mismatch="warn") to resume the run with what is left; '
+            "Put back what is missing"
+        )
+        self.advice = (
+            'compile(on_mismatch="warn") resumes the run with what is left, and '
             f"plan_resume({run_id!r}) shows what would happen"
         )
 
@@ -69,10 +102,8 @@ class UnknownName(DefinitionError):
             adding = f"register_{kind}_scheme({name.removesuffix('://')!r}, …)"
         else:
             adding = f"register_{kind}({name!r}, …)"
-        super().__init__(
-            f"unknown {kind} {name!r}; registered: {', '.join(self.known) or 'none'}. "
-            f"Pass an object, or add yours with {adding}"
-        )
+        super().__init__(f"unknown {kind} {name!r}; registered: {', '.join(self.known) or 'none'}")
+        self.advice = f"pass an object, or add yours with {adding}"
 
 
 class DeclarationError(DefinitionError):
@@ -193,10 +224,9 @@ class DamagedRecord(StoreError):
         self.run_id = run_id
         self.sequence = sequence
         self.reason = reason
-        super().__init__(
-            f"record {sequence} of run {run_id!r} is damaged: {reason}. "
-            "Earlier steps can be read with state_at(), or forked"
-        )
+        super().__init__(f"record {sequence} of run {run_id!r} is damaged: {reason}")
+        self.advice = "earlier steps can be read with state_at(), or forked"
+        self.next_operation = "verify"
 
 
 class UnsupportedFormat(StoreError):
@@ -244,7 +274,7 @@ class ForbiddenType(CheckpointError):
 class Conflict(LimpetError):
     """Another process advances this run, or has advanced it since you read it. Nothing was overwritten.
 
-    `holder` names the process that holds the lease and `until` (store time, seconds) when the lease runs out, where
+    `holder` names the process that holds the lease and `until` (store time, seconds) when the lease expires, where
     known. `resume(…, wait=seconds)` waits for it.
     """
 
@@ -261,12 +291,12 @@ class Conflict(LimpetError):
 
 
 class RunExists(Conflict):
-    """A run with this id exists already: `resume` it, or start with another id."""
+    """A run with this id already exists: `resume` it, or start with another id."""
 
     code = "run-exists"
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(run_id, "a run with this id exists already; resume it, or choose another id")
+        super().__init__(run_id, "a run with this id already exists; resume it, or choose another id")
 
 
 class RunError(LimpetError):
@@ -296,7 +326,6 @@ class ExecutionError(RunError):
         state: Mapping[str, Any] | None = None,
         path: Iterable[str] = (),
         cause: BaseException | None = None,
-        way_out: str = "",
     ) -> None:
         self.reason = reason
         self.node = node
@@ -308,8 +337,6 @@ class ExecutionError(RunError):
         if self.path:
             earlier = "… → " if len(self.path) > SHOWN_PATH else ""
             message += f" (path: {earlier}{' → '.join(self.path[-SHOWN_PATH:])})"
-        if way_out:
-            message += f". {way_out}"
         super().__init__(message, run_id)
 
 

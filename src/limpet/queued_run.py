@@ -64,8 +64,9 @@ def _why_no_result(info: RunInfo) -> LimpetError:
     if info.status == PAUSED:
         return RunPaused(run_id, info.reason or "it waits", info.questions, info.node)
     if info.status == CANCELLED:
-        return RunCancelled(f"run {run_id!r} was cancelled; resume({run_id!r}) continues it", run_id)
+        cancelled = RunCancelled(f"run {run_id!r} was cancelled", run_id)
+        return cancelled.with_advice(f"resume it with resume({run_id!r})", "resume")
     if info.status == FAILED:
-        way_out = f"resume({run_id!r}) tries it again"
-        return ExecutionError(info.reason or "it failed", run_id=run_id, node=info.node, way_out=way_out)
+        failed = ExecutionError(info.reason or "it failed", run_id=run_id, node=info.node)
+        return failed.with_advice(f"retry it with resume({run_id!r})", "retry")
     return UsageError(f"run {run_id!r} is {info.status}")

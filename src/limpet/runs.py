@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from limpet.async_methods import async_version
-from limpet.engine.leases.lease_client import client_for
+from limpet.engine.leases.lease_client import client_for, with_holder_described
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations.run_info import RunInfo, RunList, list_runs, run_info, with_position
 from limpet.engine.operations.stored_state import (
@@ -20,7 +20,7 @@ from limpet.engine.operations.stored_state import (
 )
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import tag_names
-from limpet.errors import UsageError
+from limpet.errors import Conflict, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
@@ -218,7 +218,10 @@ class Runs:
 
     def delete(self, run_id: str) -> None:
         """Delete a run and its journal. Raises `RunNotFound`, and `Conflict` while a process holds the run."""
-        self._client.store.delete(run_id)
+        try:
+            self._client.store.delete(run_id)
+        except Conflict as conflict:
+            raise with_holder_described(conflict).with_advice("cancel() it first", "cancel") from None
 
     adelete = async_version(delete)
 

@@ -158,7 +158,7 @@ def test_a_store_that_isnt_there_or_is_none_is_told_by_the_exit_code(limpet: Com
     (here / "text.db").write_text("this is no database, but a text of some length\n" * 50)
     for words in (["info"], ["verify"], ["prune"], ["migrate"]):
         done = limpet("store", *words)
-        assert (done.code, "which store?" in done.err) == (2, True)
+        assert (done.code, "no store named" in done.err) == (2, True)
         assert limpet("store", *words, "--store", "sqlite:///no/such/place/a.db").code == 6
         done = limpet("store", *words, "--store", "sqlite:///text.db", "--json")
         assert (done.code, done.data["error"]["code"]) == (6, "store-unavailable")
@@ -187,7 +187,7 @@ def test_what_is_changed_is_told_in_words_and_as_json(runs: Command, here: Path)
     assert runs("store", "verify").out.splitlines()[1].split() == ["waits", "ok"]
     assert [each["ok"] for each in runs("store", "verify", "--json").data] == [True, True]
     assert "is up to date" in runs("store", "migrate").out
-    assert runs("runs", "rollback", "waits", "0", "--graph", "flows:graph").out == "back at step 0\n"
+    assert runs("runs", "rollback", "waits", "0", "--graph", "flows:graph").out == "rolled back to step 0\n"
     assert runs("runs", "delete", "done", "--yes").out == "deleted\n"
 
 

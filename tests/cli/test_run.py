@@ -150,7 +150,7 @@ def test_an_answer_is_only_saved_if_that_is_wanted(limpet: Command) -> None:
     ("words", "code", "said"),
     [
         (["nope", "yes"], 4, "limpet runs list"),
-        (["done", "yes"], 2, "has no open question: it is completed"),
+        (["done", "yes"], 2, "has no open question; it is completed"),
         (["waits", "a", "b", "c"], 2, "quote a value of several words"),
         (["waits"], 2, "usage:"),
     ],
@@ -178,7 +178,7 @@ def test_a_worker_tells_what_it_goes_on_with(limpet: Command) -> None:
 
 
 def test_a_worker_wants_graphs_and_a_store_that_it_can_use(limpet: Command) -> None:
-    assert "which graphs?" in limpet("worker", "--once").err
+    assert "no graph named" in limpet("worker", "--once").err
     assert limpet("worker", "--once").code == 2
     assert limpet("worker", "flows:nope", "--once").code == 2
     assert limpet("worker", "flows:plain", "--once", "--concurrency", "0").code == 2
@@ -220,7 +220,7 @@ def test_resume_without_the_code_says_how_to_name_it(limpet: Command) -> None:
     limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
     done = limpet("resume", "r")
     assert done.code == 2
-    assert "where is the code of graph 'article'?" in done.err
+    assert "the code of graph 'article' wasn't found" in done.err
 
 
 def test_the_project_may_name_store_and_graphs(
@@ -293,7 +293,7 @@ def test_queueing_a_run_that_is_there_says_so(limpet: Command) -> None:
     """H1: the id is an idempotency key; that the input counts for nothing is told."""
     limpet("run", "flows:plain", "--id", "r")
     done = limpet("run", "flows:plain", "--id", "r", "--detach", "-i", "x=9")
-    assert (done.code, "exists already (completed)" in done.err) == (0, True)
+    assert (done.code, "already exists (completed)" in done.err) == (0, True)
 
 
 def test_what_an_answer_may_be_is_said(limpet: Command) -> None:

@@ -40,7 +40,7 @@ def test_a_run_is_shown_with_the_command_that_goes_on(runs: Command) -> None:
     done = runs("runs", "show", "waits")
     assert done.code == 0
     assert "status   paused" in done.out
-    assert done.err.strip().endswith("limpet answer waits yes")
+    assert done.err.strip().endswith("limpet answer waits yes --graph GRAPH")
     data = runs("runs", "show", "waits", "--json").data
     assert (data["status"], data["questions"][0]["choices"]) == ("paused", ["yes", "no"])
 

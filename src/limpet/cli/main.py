@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from limpet.cli.arguments import make_parser
-from limpet.cli.exit_codes import INTERRUPTED, code_for, explain
+from limpet.cli.exit_codes import INTERRUPTED, code_for, next_command
 from limpet.cli.output import Output
 from limpet.errors import LimpetError
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(getattr(import_module(module), function)(args, output))
     except LimpetError as problem:
-        output.problem(explain(problem, args), problem)
+        output.problem(problem.message, problem.code, next_command(problem, args))
         return code_for(problem)
     except KeyboardInterrupt:
         output.say("interrupted")

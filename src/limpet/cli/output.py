@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TextIO
 
+from limpet.cli.exit_codes import NextCommand
 from limpet.cli.values import to_json_value
 
 STATUSES = {"completed": "32", "running": "36", "paused": "33", "failed": "31", "cancelled": "35"}
@@ -98,16 +99,18 @@ class Output:
         if not self.json:
             print(f"{what}\n  {self._styled(command, 'bold', sys.stderr)}", file=sys.stderr, flush=True)
 
-    def problem(self, text: str, error: Any) -> None:
-        """What went wrong. A program gets it as an object with the error's stable code."""
+    def problem(self, message: str, code: str, next_command: NextCommand | None = None) -> None:
+        """What went wrong, and the command that helps. A program gets an object with the error's stable code."""
         if self.json:
-            self.result({"error": {"code": error.code, "message": str(error)}})
-        else:
-            print(
-                f"{self._styled('error:', 'failed', sys.stderr)} {_printable(text)}",
-                file=sys.stderr,
-                flush=True,
-            )
+            error = {"code": code, "message": message}
+            if next_command is not None:
+                error["next"] = next_command.command
+            self.result({"error": error})
+            return
+        text = f"{self._styled('error:', 'failed', sys.stderr)} {_printable(message)}"
+        print(text, file=sys.stderr, flush=True)
+        if next_command is not None:
+            self.hint(next_command.purpose, next_command.command)
 
     def _styled(self, text: str, style: str, stream: TextIO) -> str:
         wanted = self._colour

@@ -31,6 +31,11 @@ from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 Graph = GraphMethods[Any]
 
 GRAPHS_VARIABLE = "LIMPET_GRAPHS"
+NAME_GRAPHS_FOR_ALL_COMMANDS = (
+    f"set {GRAPHS_VARIABLE}, or write graphs = […] under [tool.limpet] in pyproject.toml"
+)
+"""The end of a message that says how to name a graph."""
+
 FALLBACK_FILE = "limpet.db"
 """The SQLite file in the working directory that is used where no store is named."""
 
@@ -91,7 +96,7 @@ def find_store(args: Namespace, graph: Graph | None = None, must_exist: bool = F
     if graph is not None or Path(FALLBACK_FILE).exists():
         return open_store(f"sqlite:///{FALLBACK_FILE}")
     raise UsageError(
-        'which store? Give --store sqlite:///runs.db, set LIMPET_STORE, or write store = "…" under '
+        'no store named: pass --store sqlite:///runs.db, set LIMPET_STORE, or write store = "…" under '
         "[tool.limpet] in pyproject.toml"
     )
 
@@ -112,12 +117,12 @@ def graph_named(args: Namespace, name: str) -> Graph:
     graphs = {graph.name: graph for graph in project_graphs(args)}
     if name in graphs:
         return graphs[name]
-    known = "no graph is known here"
+    known = "no graph is named"
     if graphs:
         known = f"known: {', '.join(graphs)}{did_you_mean(name, graphs)}"
     raise UsageError(
-        f"where is the code of graph {name!r}? ({known}) Give --graph module:attribute or --graph file.yaml, "
-        f"set {GRAPHS_VARIABLE}, or write graphs = […] under [tool.limpet] in pyproject.toml"
+        f"the code of graph {name!r} wasn't found ({known}): pass --graph module:attribute or "
+        f"--graph file.yaml, {NAME_GRAPHS_FOR_ALL_COMMANDS}"
     )
 
 
@@ -176,6 +181,17 @@ def command_line(words: str, args: Namespace, *more: str) -> str:
     for target in args.graph or ():
         parts += ["--graph", target]
     return shlex.join(parts)
+
+
+def command_line_with_graph(words: str, args: Namespace, *more: str) -> str:
+    """A command that needs the code of a graph, with a placeholder where the place of the code isn't known."""
+    try:
+        known = bool(project_targets(args))
+    except UsageError:
+        known = False
+    if known:
+        return command_line(words, args, *more)
+    return command_line(words, args, *more, "--graph", "GRAPH")
 
 
 def program() -> list[str]:

@@ -74,7 +74,8 @@ class ExportedRun(NamedTuple):
         Raises `StoreError` if the file isn't what was written, `UnsupportedFormat` if a newer Limpet wrote it.
         """
         if not data.startswith(_MAGIC):
-            raise StoreError(f"{source} is not an exported run; Runs(store).export() writes such files")
+            unknown = StoreError(f"{source} is not an exported run")
+            raise unknown.with_advice("Runs(store).export() writes such files", "export")
         if len(data) < _SIZE:
             raise _damaged(source, f"it has {len(data)} bytes and at least {_SIZE} were written")
         _, version, length = _START.unpack_from(data)

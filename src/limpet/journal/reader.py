@@ -83,7 +83,8 @@ def progress_at(tail: Tail, step: int) -> Progress:
     if damage is not None:
         raise damage
     if not needed or needed[-1][1][1] != step:
-        raise UsageError(f"run {run_id!r} has no step {step!r} in its journal; history() lists its steps")
+        unknown = UsageError(f"run {run_id!r} has no step {step!r} in its journal")
+        raise unknown.with_advice("history() lists its steps", "history")
     return _progress_from(run_id, needed)
 
 

@@ -10,6 +10,7 @@ from limpet.cli.output import Output
 from limpet.cli.project import (
     GraphOnStore,
     command_line,
+    command_line_with_graph,
     find_runs,
     find_store,
     graph_named,
@@ -45,7 +46,7 @@ def run(args: Namespace, output: Output) -> int:
         existing = _status_of(Runs(store), args.id)
         queued = graph.start(values, config, run_id=args.id, tags=args.tag, priority=args.priority)
         if existing is not None:
-            output.say(f"run {queued.id} exists already ({existing}); this input isn't used")
+            output.say(f"run {queued.id} already exists ({existing}); this input isn't used")
         return _report_queued(queued.id, args, output)
     given: dict[str, Any] | None = values
     if checkpoint is not None and not values:
@@ -77,20 +78,21 @@ def answer(args: Namespace, output: Output) -> int:
 
 def suggest_next(info: RunInfo, args: Namespace, output: Output) -> None:
     """The exact command that resumes a run that has stopped."""
+    resume_command = command_line_with_graph("resume", args, info.run_id)
     if info.status == "paused" and info.questions:
         for question in info.questions:
             name = [question.id] if len(info.questions) > 1 else []
-            command = command_line("answer", args, info.run_id, *name, _example(question))
+            command = command_line_with_graph("answer", args, info.run_id, *name, _example(question))
             output.hint(_describe(question), command)
     elif info.status == "paused":
-        output.hint(f"{info.reason or 'It is paused'}. Resume it with:", _resume_command(args, info.run_id))
+        output.hint(f"{info.reason or 'It is paused'}. Resume it with:", resume_command)
     elif info.status == "failed":
-        output.hint("After fixing the problem, retry with:", _resume_command(args, info.run_id))
+        output.hint("After fixing the problem, retry with:", resume_command)
     elif info.status == "running" and (info.holder is None or is_dead(info.holder)):
         why = "No process holds it" if info.holder is None else "Its process crashed"
-        output.hint(f"{why}. A worker resumes it, or resume it with:", _resume_command(args, info.run_id))
+        output.hint(f"{why}. A worker resumes it, or resume it with:", resume_command)
     elif info.status == "cancelled":
-        output.hint("To resume it all the same:", _resume_command(args, info.run_id))
+        output.hint("To resume it anyway:", resume_command)
 
 
 def _follow(running: Run[Any], graph: GraphOnStore, args: Namespace, output: Output) -> int:
@@ -114,7 +116,7 @@ def _follow(running: Run[Any], graph: GraphOnStore, args: Namespace, output: Out
                 "status": running.status,
                 "state": state,
                 "questions": [question._asdict() for question in running.questions],
-                "error": None if running.error is None else str(running.error),
+                "error": None if running.error is None else running.error.message,
             }
         )
     else:
@@ -129,28 +131,24 @@ def _resume_here(args: Namespace, output: Output, given: ResumeInput, wait: floa
     return _follow(resumed, graph, args, output)
 
 
-def _resume_command(args: Namespace, run_id: str) -> str:
-    """The command that resumes a run, with a placeholder where the place of its code isn't known."""
-    placeholder = [] if project_targets(args) else ["--graph", "GRAPH"]
-    return command_line("resume", args, run_id, *placeholder)
-
-
 def _report_queued(run_id: str, args: Namespace, output: Output) -> int:
     if output.json:
         output.result({"run_id": run_id, "status": "running"})
         return OK
     output.text(run_id)
     if project_targets(args):
-        output.hint("A worker executes it; if none is running:", command_line("worker", args, "--once"))
+        output.hint(
+            "A worker executes it; if none is running, start one:", command_line("worker", args, "--once")
+        )
     else:
-        text = "A worker executes it; if none is running, where GRAPH says where the code is:"
+        text = "A worker executes it; if none is running, start one (GRAPH is the graph's file or module):"
         output.hint(text, command_line("worker", args, "GRAPH", "--once"))
     output.hint("Follow it with:", command_line("runs watch", args, run_id))
     return OK
 
 
 def _status_of(runs: Runs, run_id: str | None) -> str | None:
-    """The status of a run that exists already."""
+    """The status of a run that already exists."""
     if run_id is None:
         return None
     try:
@@ -173,16 +171,22 @@ def _knows_graph(args: Namespace, name: str) -> bool:
 def _find_question(info: RunInfo, question_id: str | None) -> Question:
     listed = ", ".join(repr(question.id) for question in info.questions)
     if not info.questions:
-        state = f"it is {info.status}"
-        if info.status == "running" and info.holder is None:
-            state = "no process holds it; resume it"
-        raise UsageError(f"run {info.run_id!r} has no open question: {state}")
+        raise _nothing_asked(info)
     if question_id is None and len(info.questions) > 1:
         raise UsageError(f"run {info.run_id!r} has several open questions; name one of {listed}")
     found = [each for each in info.questions if question_id in (None, each.id)]
     if not found:
         raise UsageError(f"run {info.run_id!r} has no open question {question_id!r}; open: {listed}")
     return found[0]
+
+
+def _nothing_asked(info: RunInfo) -> UsageError:
+    message = f"run {info.run_id!r} has no open question"
+    if info.status == "paused":
+        return UsageError(f"{message}; it is paused without a question").with_advice("", "resume")
+    if info.status == "running" and info.holder is None:
+        return UsageError(f"{message}; no process holds it").with_advice("", "resume")
+    return UsageError(f"{message}; it is {info.status}")
 
 
 def _read_answer(text: str, question: Question) -> Any:
@@ -224,7 +228,7 @@ def _report_stop(
     values = {f"  {key}": value for key, value in state.items()}
     output.facts({"run": info.run_id, "status": info.status, **values})
     if error is not None and info.status == "failed":
-        output.problem(info.reason or str(error), error)
+        output.problem(info.reason or error.message, error.code)
         output.hint("The whole error:", command_line("runs show", args, info.run_id))
     suggest_next(info, args, output)
 

@@ -173,7 +173,7 @@ def fork(args: Namespace, output: Output) -> int:
 def rollback(args: Namespace, output: Output) -> int:
     """Set a run back to a step."""
     _runs_with_graph(args).rollback(args.run, args.step)
-    return _done({"run_id": args.run, "step": args.step}, f"back at step {args.step}", args, output)
+    return _done({"run_id": args.run, "step": args.step}, f"rolled back to step {args.step}", args, output)
 
 
 def cancel(args: Namespace, output: Output) -> int:

@@ -7,7 +7,7 @@ from argparse import Namespace
 
 from limpet.cli.exit_codes import OK
 from limpet.cli.output import Output
-from limpet.cli.project import find_store, load_target, project_graphs
+from limpet.cli.project import NAME_GRAPHS_FOR_ALL_COMMANDS, find_store, load_target, project_graphs
 from limpet.errors import UsageError
 from limpet.observe.events import (
     CHECKPOINT_RESUME,
@@ -34,9 +34,7 @@ def work(args: Namespace, output: Output) -> int:
     """Supervise the store with the graphs that are named, or those of the project."""
     graphs = [load_target(target) for target in args.targets] or project_graphs(args)
     if not graphs:
-        raise UsageError(
-            "which graphs? Give worker module:attribute …, --graph, or graphs = […] under [tool.limpet]"
-        )
+        raise UsageError(f"no graph named: pass GRAPH or --graph, {NAME_GRAPHS_FOR_ALL_COMMANDS}")
     store = find_store(args, graphs[0])
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     supervisor = supervise(
@@ -56,7 +54,7 @@ def work(args: Namespace, output: Output) -> int:
             output.say(f"resumed {len(resumed)} run{'s' if len(resumed) != 1 else ''}")
         return OK
     names = ", ".join(graph.name for graph in graphs)
-    output.say(f"working on {store!r}: {names}. Ctrl-C or SIGTERM stops it")
+    output.say(f"working on {store}: {names}. Ctrl-C or SIGTERM stops it")
     supervisor.run()
     output.say("stopped; other workers can resume the runs that were in progress")
     return OK

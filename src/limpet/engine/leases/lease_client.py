@@ -111,6 +111,8 @@ class HeldRun:
     def commit(self, commit: Commit) -> None:
         """Write to the run's journal. Raises the store's refusal."""
         refusal = self._client.commit(commit)
+        if isinstance(refusal, Conflict):
+            raise with_holder_described(refusal)
         if refusal is not None:
             raise refusal
         if commit.status is not None and commit.status != RUNNING:
@@ -251,7 +253,7 @@ class LeaseClient:
         try:
             return self.store.head(run_id)
         except RunNotFound:
-            raise RunNotFound(run_id, f"looked in {self.store!r}") from None
+            raise RunNotFound(run_id, f"looked in {self.store}") from None
 
     def prune_later(self, run_id: str, before: int) -> None:
         """Delete old records of a run in the background. A failure does no harm: the next call deletes them too."""
@@ -301,8 +303,10 @@ class LeaseClient:
             dead = head.holder is not None and (is_dead(head.holder) or self._is_forgotten(head))
             return self.store.claim(run_id, this_process(), self.ttl, head.fence if dead else None)
         except Conflict as conflict:
-            reason = f"{with_holder_described(conflict).reason}; resume(…, wait=seconds) waits for it"
-            raise Conflict(run_id, reason, conflict.holder, conflict.until) from None
+            waiting = "resume(…, wait=seconds) waits for it"
+            if conflict.holder == this_process():
+                waiting = f"run.close() releases it; {waiting}"
+            raise with_holder_described(conflict).with_advice(waiting, "wait") from None
 
     @contextmanager
     def _claiming(self, run_id: str) -> Iterator[None]:

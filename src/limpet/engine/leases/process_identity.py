@@ -37,7 +37,7 @@ def describe_holder(holder: str | None) -> str:
     if not pid:
         return holder
     if holder == this_process():
-        return f"process {pid} on {host} (this process; run.close() releases it)"
+        return f"process {pid} on {host} (this process)"
     return f"process {pid} on {host}"
 
 

@@ -317,9 +317,6 @@ class RunLifecycle:
             # The state of a task is its own result only. A reader wants the workflow's.
             failed_at = self.loop
         state = failed_at.reporter.state_copy()
-        way_out = ""
-        if self.context.saving.writer is not None:
-            way_out = f"retry it with resume({run_id!r})"
         error = ExecutionError(
             failure.reason,
             run_id=run_id,
@@ -327,8 +324,9 @@ class RunLifecycle:
             state=state,
             path=[name for name in failure.path if name != PLANNER],
             cause=failure.cause,
-            way_out=way_out,
         )
+        if self.context.saving.writer is not None:
+            error.with_advice(f"retry it with resume({run_id!r})", "retry")
         reporter = self.loop.reporter
         reporter.notify(events.RUN_FAIL, node=failure.node, error=failure.reason)
         event = {

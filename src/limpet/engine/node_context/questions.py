@@ -286,10 +286,8 @@ def _equal(answer: Any, choice: Any) -> bool:
 def _check_in_time(progress: Progress, question: Question, now: float) -> None:
     if question.deadline is not None and question.deadline <= now:
         late = now - question.deadline
-        raise AnswerRefused(
-            question.id,
-            f"its deadline passed {late:.0f} s ago; resume({progress.run_id!r}) continues without an answer",
-        )
+        refused = AnswerRefused(question.id, f"its deadline passed {late:.0f} s ago")
+        raise refused.with_advice(f"resume({progress.run_id!r}) resumes the run without an answer", "resume")
 
 
 def _only_asks(progress: Progress, now: float) -> bool:
@@ -303,9 +301,6 @@ def _only_asks(progress: Progress, now: float) -> bool:
 def _unanswered(progress: Progress, asked: list[Question]) -> RunPaused:
     listed = "; ".join(f"{question.id}: {question.prompt}" for question in asked)
     how = "answer" if len(asked) == 1 else "{question id: answer, …}"
-    return RunPaused(
-        progress.run_id,
-        f"it waits for an answer to {listed}. Give it with resume({progress.run_id!r}, {how})",
-        asked,
-        progress.current_node(),
-    )
+    reason = f"it waits for an answer to {listed}"
+    paused = RunPaused(progress.run_id, reason, asked, progress.current_node())
+    return paused.with_advice(f"answer with resume({progress.run_id!r}, {how})", "answer")

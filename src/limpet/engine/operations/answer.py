@@ -26,9 +26,8 @@ def answer(client: LeaseClient, run_id: str, given: ResumeInput, wait: float | N
         refuse_completed(tail.head)
         progress, weight = read_progress_and_weight(tail)
         if not progress.open_questions():
-            raise UsageError(
-                f"run {run_id!r} asks nothing; resume({run_id!r}) resumes a run that has stopped"
-            )
+            nothing_asked = UsageError(f"run {run_id!r} has no open question")
+            raise nothing_asked.with_advice(f"to resume it, call resume({run_id!r})", "resume")
         answers = given.answers_to(progress, held.now())
         overdue = progress.expired_questions(held.now())
         encode(answers, "answers")

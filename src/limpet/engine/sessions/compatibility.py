@@ -88,9 +88,8 @@ def _refit_workflows(plan: Plan, progress: Progress) -> bool:
 def _refuse_missing(plan: Plan, progress: Progress) -> None:
     missing = _missing(plan, progress, "")
     if missing:
-        raise DefinitionError(
-            f"run {progress.run_id!r} is {missing}; put it back, or rollback() to an earlier step", plan.name
-        )
+        changed = DefinitionError(f"run {progress.run_id!r} is {missing}", plan.name)
+        raise changed.with_advice("put it back, or rollback() to an earlier step", "rollback")
 
 
 def _missing(plan: Plan, progress: Progress, path: str) -> str:

@@ -153,10 +153,10 @@ def refuse_completed(head: RunHead) -> None:
     if head.status != COMPLETED:
         return
     if head.snapshot:
-        way_out = "fork() it to run it again from one of its steps"
-    else:
-        way_out = "its journal was deleted then; compile(preserve=True) keeps it"
-    raise AlreadyCompleted(f"run {head.run_id!r} is complete; {way_out}", head.run_id)
+        complete = AlreadyCompleted(f"run {head.run_id!r} is complete", head.run_id)
+        raise complete.with_advice("fork() it to run it again from one of its steps", "fork")
+    complete = AlreadyCompleted(f"run {head.run_id!r} is complete, and its journal was deleted", head.run_id)
+    raise complete.with_advice("compile(preserve=True) keeps journals")
 
 
 class _Reopened(NamedTuple):
@@ -225,8 +225,8 @@ def _quarantine(compiled: CompiledGraph, progress: Progress, tail: Tail, held: H
     if compiled.emit is not None:
         data = {"run_id": progress.run_id, "node": node, "error": reason}
         compiled.emit(events.RUN_FAIL, compiled.plan.name, data)
-    message = f"run {progress.run_id!r}: {reason}; retry it with resume({progress.run_id!r})"
-    raise RunQuarantined(message, progress.run_id)
+    quarantined = RunQuarantined(f"run {progress.run_id!r}: {reason}", progress.run_id)
+    raise quarantined.with_advice(f"retry it with resume({progress.run_id!r})", "retry")
 
 
 def _fit_to_plan(plan: Plan, progress: Progress, given: ResumeInput) -> bool:
@@ -239,10 +239,10 @@ def _fit_to_plan(plan: Plan, progress: Progress, given: ResumeInput) -> bool:
     changed = check_fits(plan, progress)
     dropped = sorted(asked - {question.id for question in progress.open_questions()})
     if dropped and given.answers_any:
-        raise UsageError(
-            f"question {dropped[0]!r} no longer exists, as the task that asked it has changed; "
-            f"to resume the run without an answer, call resume({progress.run_id!r})"
+        refused = UsageError(
+            f"question {dropped[0]!r} no longer exists, as the task that asked it has changed"
         )
+        raise refused.with_advice(f"resume({progress.run_id!r}) resumes the run without an answer", "resume")
     return changed
 
 
@@ -251,11 +251,8 @@ def _refuse_old_step(progress: Progress, step: int | None) -> None:
     if step is None or step == progress.step:
         return
     run_id = progress.run_id
-    raise Conflict(
-        run_id,
-        f"step {step} is no longer its newest, which is {progress.step}; "
-        f"fork({run_id!r}, step={step}) starts a new run from there",
-    )
+    outdated = Conflict(run_id, f"step {step} is no longer its newest, which is {progress.step}")
+    raise outdated.with_advice(f"fork({run_id!r}, step={step}) starts a new run from there", "fork")
 
 
 def _forgive_crashes(progress: Progress, writer: JournalWriter, held: HeldRun) -> None:

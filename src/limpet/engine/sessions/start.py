@@ -67,9 +67,10 @@ def enqueue(
     """
     client = compiled.need_client("start")
     if not client.store.abilities.leases:
-        raise UsageError(
-            f"{client.store!r} can't keep two processes apart, so none can execute the run later: execute() it here"
+        unfit = UsageError(
+            f"{client.store} can't keep two processes apart, so no other process can execute the run"
         )
+        raise unfit.with_advice("execute() it here")
     progress = _initial_progress(compiled.plan, input, config, run_id)
     encode(progress.config, "config")
     progress.meta = {**run_metadata(compiled, tags), "queued": True}

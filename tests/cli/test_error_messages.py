@@ -1,0 +1,150 @@
+"""What the command line prints about errors: it names commands, and never a Python call or the id of a holder."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from limpet import StateGraph, Workflow, open_store, pause
+from support.command_line import Command
+
+PYTHON_CALL = re.compile(r"\w+\(")
+HOLDER = "elsewhere|boot|namespace|123|456"
+
+GRAPHS = """
+from limpet import StateGraph, Workflow, pause
+
+late = StateGraph(name="late")
+late.add_node("ask", lambda state: {"a": pause("A?", deadline=0.001)})
+late.set_entry_point("ask")
+late.set_finish_point("ask")
+
+moved = StateGraph(name="moved")
+moved.add_node("new", lambda state: {})
+moved.set_entry_point("new")
+moved.set_finish_point("new")
+
+changed = Workflow("changed")
+changed.task(lambda: 1, name="new")
+"""
+
+ERROR_PATHS = [
+    (["resume", "nope"], 4, "runs list"),
+    (["resume", "asks"], 3, "answer asks VALUE"),
+    (["resume", "asks-twice"], 3, "answer asks-twice QUESTION VALUE"),
+    (["resume", "done"], 1, "runs fork done --step STEP"),
+    (["resume", "held"], 5, "resume held --wait SECONDS"),
+    (["runs", "rollback", "held", "0"], 5, None),
+    (["runs", "rollback", "done", "9"], 2, "runs history done"),
+    (["runs", "fork", "done", "--step", "9"], 2, "runs history done"),
+    (["runs", "fork", "done", "--id", "asks"], 5, None),
+    (["runs", "state", "done", "--step", "9"], 2, "runs history done"),
+    (["runs", "diff", "done", "0", "9"], 2, "runs history done"),
+    (["runs", "state", "done", "--key", "nope"], 2, None),
+    (["runs", "delete", "held", "--yes"], 5, "runs cancel held"),
+    (["runs", "cancel", "done"], 2, None),
+    (["runs", "cancel", "nope"], 4, "runs list"),
+    (["runs", "import", "flows.py"], 6, "runs export RUN FILE"),
+    (["runs", "import", "nope.run"], 6, None),
+    (["runs", "export", "done", "nope/done.run"], 6, None),
+    (["runs", "export", "held", "held.run"], 5, None),
+    (["runs", "list", "--status", "nope"], 2, None),
+    (["runs", "state", "damaged"], 6, "store verify damaged"),
+    (["resume", "damaged"], 6, "store verify damaged"),
+    (["answer", "done", "yes"], 2, None),
+    (["answer", "asks", "maybe"], 2, None),
+    (["answer", "asks-twice", "1"], 2, None),
+    (["answer", "forked", "yes"], 2, "resume forked"),
+    (["answer", "queued", "yes"], 2, "resume queued"),
+    (["answer", "late", "yes"], 2, "resume late"),
+    (["run", "flows:plain", "--id", "asks"], 5, None),
+    (["run", "flows:nope"], 2, None),
+    (["run", "flows:graph", "--checkpoint", "nope.ckpt"], 2, None),
+    (["run", "flows:plain", "--checkpoint", "done@1"], 1, "runs fork done --step STEP --graph flows:plain"),
+    (["run", "flows:graph", "--checkpoint", "asks@0", "--detach"], 2, None),
+    (["resume", "moved"], 2, "runs rollback moved STEP"),
+    (["runs", "list", "--store", "nope://somewhere"], 2, None),
+    (["runs", "list", "--store", "sqlite:///nope.db"], 6, None),
+    (["resume", "changed"], 2, None),
+    (["worker", "nope:graph", "--once"], 2, None),
+    (["store", "prune", "--status", "nope"], 2, None),
+]
+"""A command, its exit code, and the command that its error suggests."""
+
+
+def _name_of_path(value: object) -> str:
+    if isinstance(value, list):
+        return "-".join(value)
+    return ""
+
+
+@pytest.fixture
+def stored(limpet: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """The command line of a project whose store has runs that get in the way of commands, each of another one."""
+    (here / "other_graphs.py").write_text(GRAPHS)
+    names = ["flows:plain", "flows:graph", "flows:twice"]
+    names += ["other_graphs:late", "other_graphs:moved", "other_graphs:changed"]
+    monkeypatch.setenv("LIMPET_GRAPHS", ",".join(names))
+    monkeypatch.setenv("LIMPET_STORE", "sqlite:///limpet.db")
+    _store_runs_of_older_graphs()
+    limpet("run", "flows:plain", "--id", "done")
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "asks")
+    limpet("run", "flows:twice", "--id", "asks-twice")
+    limpet("run", "other_graphs:late", "--id", "late")
+    limpet("run", "flows:plain", "--id", "queued", "--detach")
+    limpet("run", "flows:plain", "--id", "held", "--detach")
+    open_store("sqlite:///limpet.db").claim("held", HOLDER, 60.0)
+    limpet("runs", "fork", "done", "--step", "1", "--id", "forked")
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "damaged")
+    _damage(here / "limpet.db", "damaged")
+    yield limpet
+    sys.modules.pop("other_graphs", None)
+
+
+@pytest.mark.parametrize(("words", "code", "suggested"), ERROR_PATHS, ids=_name_of_path)
+def test_an_error_names_commands_and_no_python_call(
+    stored: Command, words: list[str], code: int, suggested: str | None
+) -> None:
+    """P1: a reader of the terminal can't call a method, and doesn't know the ids of holders."""
+    expected = [] if suggested is None else [f"limpet {suggested}"]
+    text = stored(*words)
+    as_json = stored(*words, "--json")
+    for done in (text, as_json):
+        printed = done.out + done.err
+        assert done.code == code, printed
+        assert not PYTHON_CALL.search(printed), printed
+        assert "|" not in printed
+    assert [line.strip() for line in text.err.splitlines() if line.startswith("  limpet ")] == expected
+    error = as_json.data["error"]
+    assert [error[key] for key in error if key == "next"] == expected
+
+
+def test_a_holder_is_described_in_words(stored: Command) -> None:
+    for words in (["resume", "held"], ["runs", "delete", "held", "--yes"], ["runs", "show", "held"]):
+        done = stored(*words)
+        assert "process 123 on elsewhere" in done.out + done.err
+        assert HOLDER not in done.out + done.err
+
+
+def _store_runs_of_older_graphs() -> None:
+    """Pause runs of graphs as they were before their files were changed."""
+    moved = StateGraph(name="moved")
+    moved.add_node("old", lambda state: {"a": pause("A?")})
+    moved.set_entry_point("old")
+    moved.set_finish_point("old")
+    list(moved.compile(store="sqlite:///limpet.db").invoke({}, run_id="moved"))
+    changed = Workflow("changed", store="sqlite:///limpet.db")
+    changed.task(lambda: pause("A?"), name="old")
+    list(changed.invoke({}, run_id="changed"))
+
+
+def _damage(file: Path, run_id: str) -> None:
+    with closing(sqlite3.connect(file)) as database, database:
+        (row,) = database.execute("SELECT id FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+        database.execute("UPDATE records SET data = zeroblob(length(data)) WHERE id >> 32 = ?", (row,))
