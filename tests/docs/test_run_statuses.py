@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from limpet.engine.loop.run_lifecycle import NEW, RUN_STATUSES, SHOWN_STATUSES
+from limpet.engine.loop.run_lifecycle import NEW, RUN_STATUSES
+from limpet.engine.operations.run_info import SHOWN_STATUSES
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 FIRST = "<!-- run statuses -->\n"

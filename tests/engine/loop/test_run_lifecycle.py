@@ -32,13 +32,13 @@ from limpet.engine.loop.run_lifecycle import (
     RESUME,
     ROLLBACK,
     RUN_STATUSES,
-    SHOWN_STATUSES,
     SLEEP,
     START,
     RunLifecycle,
     next_status,
 )
 from limpet.engine.node_context.questions import ResumeInput
+from limpet.engine.operations.run_info import SHOWN_STATUSES
 from limpet.engine.sessions import resume as sessions
 from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress

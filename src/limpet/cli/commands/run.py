@@ -19,7 +19,6 @@ from limpet.cli.project import (
     project_targets,
 )
 from limpet.cli.values import read_input, read_pairs, read_value, utc_time
-from limpet.engine.leases.process_identity import is_dead
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations.run_info import RunInfo
 from limpet.engine.sessions.resume import resume as open_resumed
@@ -88,11 +87,20 @@ def suggest_next(info: RunInfo, args: Namespace, output: Output) -> None:
         output.hint(f"{info.reason or 'It is paused'}. Resume it with:", resume_command)
     elif info.status == "failed":
         output.hint("After fixing the problem, retry with:", resume_command)
-    elif info.status == "running" and (info.holder is None or is_dead(info.holder)):
-        why = "No process holds it" if info.holder is None else "Its process crashed"
+    elif info.shown_status in _WHY_IT_WAITS:
+        why = _WHY_IT_WAITS[info.shown_status].format(due=utc_time(info.due))
         output.hint(f"{why}. A worker resumes it, or resume it with:", resume_command)
     elif info.status == "cancelled":
         output.hint("To resume it anyway:", resume_command)
+
+
+_WHY_IT_WAITS = {
+    "queued": "It is queued",
+    "sleeping": "It sleeps until {due} UTC",
+    "retrying": "Its next attempt is due at {due} UTC",
+    "abandoned": "Its process crashed",
+}
+"""Why a run makes no progress, by its shown status."""
 
 
 def _follow(running: Run[Any], graph: GraphOnStore, args: Namespace, output: Output) -> int:
@@ -184,9 +192,10 @@ def _nothing_asked(info: RunInfo) -> UsageError:
     message = f"run {info.run_id!r} has no open question"
     if info.status == "paused":
         return UsageError(f"{message}; it is paused without a question").with_advice("", "resume")
-    if info.status == "running" and info.holder is None:
-        return UsageError(f"{message}; no process holds it").with_advice("", "resume")
-    return UsageError(f"{message}; it is {info.status}")
+    error = UsageError(f"{message}; it is {info.shown_status}")
+    if info.shown_status in _WHY_IT_WAITS:
+        error.with_advice("", "resume")
+    return error
 
 
 def _read_answer(text: str, question: Question) -> Any:

@@ -15,7 +15,6 @@ from limpet.cli.exit_codes import BY_STATUS, OK, USAGE
 from limpet.cli.output import Output
 from limpet.cli.project import command_line, find_runs, find_store, graph_named
 from limpet.cli.values import read_pairs, utc_time
-from limpet.engine.leases.process_identity import describe_holder, is_dead
 from limpet.engine.operations.run_info import RunInfo
 from limpet.errors import UsageError
 from limpet.graphs.edges import END
@@ -24,6 +23,8 @@ from limpet.journal.store import CANCELLED, RUNNING
 from limpet.runs import Runs
 
 SHORTEST_WATCH_INTERVAL = 0.05
+ABANDONED = "abandoned"
+"""The shown status of a run whose process crashed."""
 
 
 def list_runs(args: Namespace, output: Output) -> int:
@@ -66,7 +67,7 @@ def show(args: Namespace, output: Output) -> int:
             "updated": f"{utc_time(info.updated)} UTC",
             "tags": ", ".join(info.tags),
             "forked from": info.parent,
-            "held by": _holder(info) if info.holder else None,
+            "held by": _holder(info),
             "error": error.get("traceback") or error.get("message"),
         }
     )
@@ -152,7 +153,7 @@ def watch(args: Namespace, output: Output) -> int:
         if current != shown:
             info = runs.with_position(runs.get(args.run))
             _show_change(info, head.holder != shown_holder or shown is None, output)
-            if _is_abandoned(info) and not output.json:
+            if info.shown_status == ABANDONED and not output.json:
                 suggest_next(info, args, output)
             shown = current
             shown_holder = head.holder
@@ -240,7 +241,7 @@ def _show_change(info: RunInfo, new_holder: bool, output: Output) -> None:
     if _node(info):
         text += f", at {_node(info)}"
     if info.status == RUNNING and new_holder:
-        text += f"; held by {_holder(info)}" if info.holder else "; not held by any process"
+        text += f"; held by {_holder(info)}" if info.holder else f"; {info.shown_status}"
     elif info.status == "failed" and info.reason:
         text += f": {info.reason}"
     output.event(time.strftime("%H:%M:%S"), info.status, text)
@@ -251,16 +252,10 @@ def _facts(info: RunInfo) -> dict[str, Any]:
     return {**info._asdict(), "questions": [question._asdict() for question in info.questions]}
 
 
-def _holder(info: RunInfo) -> str:
-    text = describe_holder(info.holder)
-    if _is_abandoned(info):
-        text += ", which crashed"
-    return text
-
-
-def _is_abandoned(info: RunInfo) -> bool:
-    """Whether the process that held a running run is known to have died."""
-    return info.status == RUNNING and info.holder is not None and is_dead(info.holder)
+def _holder(info: RunInfo) -> str | None:
+    if info.shown_status == ABANDONED:
+        return f"{info.held_by}, which crashed"
+    return info.held_by
 
 
 def _masked_keys(runs: Runs, args: Namespace) -> frozenset[str]:
@@ -273,10 +268,16 @@ def _node(info: RunInfo) -> str | None:
 
 def _summary(info: RunInfo) -> str:
     """What a list says about a run in its last column."""
-    if _is_abandoned(info):
-        return "its process crashed"
-    if info.status == RUNNING and info.holder is None:
-        return "not held by any process"
     if info.questions:
         return f"asks: {info.questions[0].prompt}"
-    return info.reason or ""
+    match info.shown_status:
+        case "queued":
+            return "queued"
+        case "sleeping":
+            return f"sleeping until {utc_time(info.due)}"
+        case "retrying":
+            return f"retrying at {utc_time(info.due)}: {(info.error or {}).get('message', '')}"
+        case "abandoned":
+            return "abandoned: its process crashed"
+        case _:
+            return info.reason or ""

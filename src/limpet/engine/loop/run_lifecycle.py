@@ -75,23 +75,6 @@ was exported with.
 """
 
 
-class ShownStatus(NamedTuple):
-    """A finer status for people, derived from the stored one and from what else is known of the run."""
-
-    name: str
-    stored: str
-    when: str
-
-
-SHOWN_STATUSES: Final = (
-    ShownStatus("queued", RUNNING, "it was started for a worker, and no worker has claimed it yet"),
-    ShownStatus("sleeping", RUNNING, "no process holds it, and it is due later"),
-    ShownStatus("retrying", RUNNING, "its node failed, and the next attempt is due later"),
-    ShownStatus("abandoned", RUNNING, "it is due, and the process that held it has crashed"),
-    ShownStatus("quarantined", FAILED, "its process crashed too many times in a row at the same node"),
-)
-
-
 def next_status(status: str, event: str) -> str:
     """The status that an event leads to. Raises `RuntimeError` for an event that can't happen in this status."""
     after = RUN_STATUSES[status].get(event)

@@ -1,21 +1,48 @@
-"""What a store knows of its runs, for lists and for a look at one: `RunInfo`."""
+"""What a store knows of its runs, for lists and for a look at one: `RunInfo`, and the statuses shown to people."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from time import time
+from typing import Any, Final, NamedTuple
 
 from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.leases.process_identity import describe_holder, is_dead
 from limpet.engine.operations.stored_state import progress_of
-from limpet.errors import DamagedRecord, RunNotFound, UsageError
+from limpet.errors import DamagedRecord, RunNotFound, RunQuarantined, UsageError
 from limpet.journal.encoding.codec import decode
-from limpet.journal.store import RUNNING, STATUSES, RunFilter, RunHead
+from limpet.journal.store import FAILED, RUNNING, STATUSES, RunFilter, RunHead
 from limpet.journal.waits import Question
+
+QUEUED: Final = "queued"
+SLEEPING: Final = "sleeping"
+RETRYING: Final = "retrying"
+ABANDONED: Final = "abandoned"
+QUARANTINED: Final = "quarantined"
+
+
+class ShownStatus(NamedTuple):
+    """A finer status for people, derived from the stored one and from what else is known of the run."""
+
+    name: str
+    stored: str
+    when: str
+
+
+SHOWN_STATUSES: Final = (
+    ShownStatus(QUEUED, RUNNING, "it is due and no process holds it: the next free worker claims it"),
+    ShownStatus(SLEEPING, RUNNING, "no process holds it, and it is due later"),
+    ShownStatus(RETRYING, RUNNING, "its node failed, no process holds it, and the next attempt is due later"),
+    ShownStatus(ABANDONED, RUNNING, "the process that holds it has crashed"),
+    ShownStatus(QUARANTINED, FAILED, "its process crashed too many times in a row at the same node"),
+)
+"""`RunInfo.shown_status` gives these."""
 
 
 class RunInfo(NamedTuple):
     """What a store knows of a run: enough for a list, and to see what a paused or failed run needs.
 
-    `step`, `node`, `reason`, `error` and `questions` are those of the run's last stop.
+    `step`, `node`, `reason`, `error` and `questions` are those of the run's last stop. `due` is from when on the run
+    needs a process, by the store's clock: 0 means at once, None not by itself.
     """
 
     run_id: str
@@ -31,6 +58,27 @@ class RunInfo(NamedTuple):
     error: dict[str, Any] | None
     questions: list[Question]
     holder: str | None
+    due: float | None = None
+
+    @property
+    def shown_status(self) -> str:
+        """The status as people see it: one of `SHOWN_STATUSES` where one applies, else the stored status."""
+        if self.status == FAILED and (self.error or {}).get("type") == RunQuarantined.__name__:
+            return QUARANTINED
+        if self.status != RUNNING:
+            return self.status
+        if self.holder is not None:
+            return ABANDONED if is_dead(self.holder) else RUNNING
+        if self.due is None or self.due <= time():
+            return QUEUED
+        return RETRYING if self.error else SLEEPING
+
+    @property
+    def held_by(self) -> str | None:
+        """The process that holds the run, in words; None if no process holds it."""
+        if self.holder is None:
+            return None
+        return describe_holder(self.holder)
 
 
 class RunList(list[RunInfo]):
@@ -62,6 +110,7 @@ def run_info(head: RunHead) -> RunInfo:
         error=summary.get("error"),
         questions=summary.get("questions", []),
         holder=head.holder,
+        due=head.due,
     )
 
 
