@@ -433,6 +433,18 @@ class GraphMethods(ABC, Generic[S]):
         given = ResumeInput(NOT_GIVEN if input is None else input, config=config)
         return run_of(checkpoint), lambda: resume_checkpoint(compiled, checkpoint, given, stream)
 
+    def _stream_resumed(
+        self,
+        run_id: str,
+        answers: Mapping[str, Any] | None,
+        update: Mapping[str, Any] | None,
+        wait: float | None,
+    ) -> Run[S]:
+        """A resumed run to iterate, with the events of its steps as `stream` has them."""
+        given = ResumeInput(answers=answers, update=update)
+        compiled = self.compiled()
+        return Run(run_id, lambda: resume(compiled, run_id, given, wait, stream=True))
+
     def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
         compiled = self.compiled()
         if not isinstance(run_id, str):

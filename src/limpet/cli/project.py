@@ -12,21 +12,20 @@ import shlex
 import shutil
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from limpet.defaults import LEASE
-from limpet.engine.leases.lease_client import client_for
-from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet import Run, Runs, State
 from limpet.engine.supervisor.catalog import find_graph
 from limpet.errors import DefinitionError, LimpetError, StoreUnavailable, UsageError, did_you_mean
 from limpet.graph_methods import GraphMethods
-from limpet.graphs.state import State
 from limpet.journal.store import Store
-from limpet.runs import Runs
-from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
+
+if TYPE_CHECKING:
+    from limpet.engine.sessions.compiled_graph import CompiledGraph
 
 Graph = GraphMethods[Any]
 
@@ -49,21 +48,23 @@ class GraphOnStore(GraphMethods[State]):
         self._store = store
 
     def compiled(self) -> CompiledGraph:
-        compiled = self.graph.compiled()._replace(preserve=True)
-        lease = LEASE
-        if compiled.client is not None:
-            if compiled.client.store is self._store:
-                return compiled
-            lease = compiled.client.ttl
-        files = None
-        if isinstance(compiled.checkpointer, CheckpointFiles):
-            files = compiled.checkpointer
-        return compiled._replace(
-            client=client_for(self._store, lease),
-            interval=compiled.interval or 1,
-            checkpointer=files,
-            scratch_store=False,
-        )
+        return self.graph.compiled().on_store(self._store)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The keys of the state that are masked."""
+        return self.compiled().plan.secrets
+
+    def stream_resumed(
+        self,
+        run_id: str,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        update: Mapping[str, Any] | None = None,
+        wait: float | None = None,
+    ) -> Run[State]:
+        """Resume a run as `resume` does, and return it, to be iterated for its events."""
+        return self._stream_resumed(run_id, answers, update, wait)
 
     @property
     def declared_checkpoint(self) -> str | os.PathLike[str] | None:

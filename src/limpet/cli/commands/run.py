@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
+from limpet import Question, Run, RunInfo, Runs
 from limpet.cli.exit_codes import BY_STATUS, INTERRUPTED, OK
 from limpet.cli.output import Output
 from limpet.cli.project import (
@@ -19,14 +20,8 @@ from limpet.cli.project import (
     project_targets,
 )
 from limpet.cli.values import read_input, read_pairs, read_value, utc_time
-from limpet.engine.node_context.questions import ResumeInput
-from limpet.engine.operations.run_info import RunInfo
-from limpet.engine.sessions.resume import resume as open_resumed
 from limpet.errors import LimpetError, RunNotFound, UsageError
 from limpet.graphs.secrets import masked
-from limpet.journal.waits import Question
-from limpet.run import Run
-from limpet.runs import Runs
 
 
 def run(args: Namespace, output: Output) -> int:
@@ -57,7 +52,8 @@ def run(args: Namespace, output: Output) -> int:
 def resume(args: Namespace, output: Output) -> int:
     """Resume a run, with changes to its state if some are given."""
     update = read_pairs(args.set, "--set") or None
-    return _resume_here(args, output, ResumeInput(update=update), args.wait)
+    graph = graph_of_run(args, args.run)
+    return _follow(graph.stream_resumed(args.run, update=update, wait=args.wait), graph, args, output)
 
 
 def answer(args: Namespace, output: Output) -> int:
@@ -70,7 +66,8 @@ def answer(args: Namespace, output: Output) -> int:
     question = _find_question(info, named[0] if named else None)
     answers = {question.id: _read_answer(text, question)}
     if not args.detach and _knows_graph(args, info.graph):
-        return _resume_here(args, output, ResumeInput(answers=answers), None)
+        graph = graph_of_run(args, args.run)
+        return _follow(graph.stream_resumed(args.run, answers=answers), graph, args, output)
     runs.answer(args.run, answers=answers)
     return _report_queued(args.run, args, output)
 
@@ -113,9 +110,8 @@ def _follow(running: Run[Any], graph: GraphOnStore, args: Namespace, output: Out
         output.say(f"interrupted; everything that run {running.id} finished is saved")
         output.hint("Resume it with:", command_line("resume", args, running.id))
         return INTERRUPTED
-    compiled = graph.compiled()
-    info = Runs.of_graph(compiled, "run").get(running.id)
-    state = masked(dict(running.state), compiled.plan.secrets)
+    info = Runs.of_graph(graph.compiled(), "run").get(running.id)
+    state = masked(dict(running.state), graph.secrets)
     if output.json:
         output.result(
             {
@@ -130,13 +126,6 @@ def _follow(running: Run[Any], graph: GraphOnStore, args: Namespace, output: Out
     else:
         _report_stop(info, state, running.error, args, output)
     return BY_STATUS.get(running.status, OK)
-
-
-def _resume_here(args: Namespace, output: Output, given: ResumeInput, wait: float | None) -> int:
-    graph = graph_of_run(args, args.run)
-    compiled = graph.compiled()
-    resumed: Run[Any] = Run(args.run, lambda: open_resumed(compiled, args.run, given, wait, stream=True))
-    return _follow(resumed, graph, args, output)
 
 
 def _report_queued(run_id: str, args: Namespace, output: Output) -> int:

@@ -10,17 +10,15 @@ import time
 from argparse import Namespace
 from typing import Any
 
+from limpet import END, RunInfo, Runs
 from limpet.cli.commands.run import suggest_next
 from limpet.cli.exit_codes import BY_STATUS, OK, USAGE
 from limpet.cli.output import Output
 from limpet.cli.project import command_line, find_runs, find_store, graph_named
 from limpet.cli.values import read_pairs, utc_time
-from limpet.engine.operations.run_info import RunInfo
 from limpet.errors import UsageError
-from limpet.graphs.edges import END
 from limpet.graphs.secrets import masked
 from limpet.journal.store import CANCELLED, RUNNING
-from limpet.runs import Runs
 
 SHORTEST_WATCH_INTERVAL = 0.05
 ABANDONED = "abandoned"

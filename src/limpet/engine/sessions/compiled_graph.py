@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from limpet.defaults import MAX_NODES_AT_ONCE
-from limpet.engine.leases.lease_client import LeaseClient
+from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
+from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import UsageError
 from limpet.graphs.plan import Plan
+from limpet.journal.store import Store
 from limpet.observe.hub import Emit
 from limpet.stores.user_stores.checkpointer import Checkpointer
 
@@ -66,6 +67,29 @@ class CompiledGraph(NamedTuple):
                 f"{call} needs a store, and {kind_of(self.plan)} {self.plan.name!r} has none: compile(store=…)"
             )
         return self.client
+
+    def on_store(self, store: Store) -> CompiledGraph:
+        """The same graph with its runs in this store, where completed runs keep their journals.
+
+        Checkpoint files stay in use; another checkpointer doesn't, as it would keep runs elsewhere.
+        """
+        from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
+
+        preserving = self._replace(preserve=True)
+        lease = LEASE
+        if self.client is not None:
+            if self.client.store is store:
+                return preserving
+            lease = self.client.ttl
+        files = None
+        if isinstance(self.checkpointer, CheckpointFiles):
+            files = self.checkpointer
+        return preserving._replace(
+            client=client_for(store, lease),
+            interval=self.interval or 1,
+            checkpointer=files,
+            scratch_store=False,
+        )
 
 
 def kind_of(plan: Plan) -> str:
