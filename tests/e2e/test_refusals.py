@@ -1,6 +1,6 @@
-"""A disk that is full, or may not be written: a clear error, nothing half-written, and the run goes on afterwards.
+"""A disk that is full or read-only gives a clear error and nothing half-written, and the run can be resumed afterwards.
 
-The same for servers is in `test_postgres_errors.py` and `conformance/test_redis_peculiar.py`.
+The same for servers is in `test_postgres_errors.py` and `tests/stores/redis/test_redis_failures.py`.
 """
 
 from __future__ import annotations
