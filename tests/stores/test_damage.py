@@ -21,7 +21,7 @@ from limpet.journal.store import Store
 from limpet.stores.files.store import FileStore
 from limpet.stores.sqlite.store import SQLiteStore
 from support.damage import RUNS, Answers, answers, fill, flips, wrong
-from support.examples import exact, example
+from support.older_runs import exact, example
 from support.postgres import Server, needed
 from support.redis_servers import redis_server
 

@@ -1,6 +1,6 @@
 """What an earlier version wrote can be read whole by this one, and resumed: promises D10 and P10.
 
-`tests/data` has files of each version of a format; see `support/examples.py`.
+`tests/data` has files of each version of a format; see `support/older_runs.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from limpet.stores.migrations import Migration, migrations_of, sql_of
 from limpet.stores.postgres import schema as postgres_schema
 from limpet.stores.sqlite import schema as sqlite_schema
 from limpet.stores.sqlite.store import SQLiteStore
-from support.examples import DATA, ENDED, begin_all, check_all, exact, example
+from support.older_runs import DATA, ENDED, begin_all, check_all, exact, example
 from support.postgres import Server
 
 NEXT = sqlite_schema.VERSION + 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from limpet import Conflict, ExecutionError, LimpetError, State, StateGraph, StoreError, UsageError
 from limpet.journal.store import Store
-from support.examples import begin_all, exact, example
+from support.older_runs import begin_all, exact, example
 from support.graphs import Crash
 
 Answers = dict[str, Any]

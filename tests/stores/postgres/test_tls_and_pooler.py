@@ -14,7 +14,7 @@ from limpet import StateGraph, StoreUnavailable
 from limpet.journal.store import Commit, NewRun, RunFilter, Store
 from limpet.testing.conformance import StoreConformance
 from support.postgres import Server, ServerClock, needed, new_schema
-from support.postgres_ways import certificates, pgbouncer, tls_in_front_of
+from support.postgres_proxies import certificates, pgbouncer, tls_in_front_of
 
 
 def counting(store: Store) -> StateGraph:

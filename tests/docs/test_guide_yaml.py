@@ -14,7 +14,7 @@ import pytest
 import limpet
 from limpet import StateGraph, load, loads
 
-PAGE = Path(__file__).with_name("seed_examples_yaml.md")
+PAGE = Path(__file__).with_name("guide_yaml.md")
 EXAMPLE = re.compile(r"^## (?P<title>.+?)\n+```(?P<kind>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
 EXAMPLES = {found["title"]: found["code"] for found in EXAMPLE.finditer(PAGE.read_text(encoding="utf-8"))}
 

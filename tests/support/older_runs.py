@@ -1,7 +1,7 @@
 """Runs of earlier versions of Limpet: the graph that made them, and the states that they must have.
 
 `tests/data` has them as each version of a format wrote them. Those files are never changed, and neither are this
-graph and the states expected of it. When a format gets a new version, `python -m support.examples <directory>`, run
+graph and the states expected of it. When a format gets a new version, `python -m support.older_runs <directory>`, run
 with `src` and `tests` on the path, writes the files of it; they are added to the old ones.
 """
 

@@ -15,7 +15,7 @@ from limpet import CheckpointConfig, MemoryCheckpointer, MemoryStore, StateGraph
 from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 from support.graphs import chain
 
-PAGE = Path(__file__).with_name("seed_examples.md")
+PAGE = Path(__file__).with_name("guide_examples.md")
 EXAMPLE = re.compile(r"^## (?P<title>.+?)\n+```python\n(?P<code>.*?)^```$", re.M | re.S)
 EXAMPLES = {found["title"]: found["code"] for found in EXAMPLE.finditer(PAGE.read_text(encoding="utf-8"))}
 
