@@ -316,7 +316,7 @@ def _child(who: str, database: Path, what: str) -> float:
         return 0.0
     assert child.returncode == 0, child.stderr
     moment, step = child.stdout.split()
-    assert step == "501", f"went on with step {step}"
+    assert step == "501", f"resumed at step {step}"
     return float(moment) - began
 
 

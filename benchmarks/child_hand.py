@@ -1,4 +1,4 @@
-"""A run by hand that kills itself at step 500, or goes on from there: `child_hand.py DATABASE kill|resume`."""
+"""A run by hand that kills itself at step 500, or resumes from there: `child_hand.py DATABASE kill|resume`."""
 
 import os
 import signal

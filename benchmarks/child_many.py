@@ -1,4 +1,4 @@
-"""One of several processes that share a store: 50 runs of 20 steps, as soon as it is told to begin.
+"""One of several processes that share a store: 50 runs of 20 steps, as soon as it gets a line.
 
 `python child_many.py hand|ours sqlite|postgres <path or URL> <name>`
 """

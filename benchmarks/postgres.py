@@ -1,4 +1,4 @@
-"""PostgreSQL beside hand-written code. Starts the server of the extra `embedded`; without that there is no line."""
+"""PostgreSQL compared with hand-written code. Needs the server of the extra `embedded`; prints nothing without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes that share one store, beside several that do the same by hand."""
+"""Several processes that share one store, compared with several that do the same by hand."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def processes() -> Iterator[Result]:
     By hand each process makes its runs one after the other, one commit for each step.
     """
     with folder() as place:
-        yield _beside("SQLite", "sqlite", f"{place}/hand.db", f"{place}/ours.db")
+        yield _compare("SQLite", "sqlite", f"{place}/hand.db", f"{place}/ours.db")
     if _installed():
         with server(ram=False) as (url, _):
-            yield _beside("PostgreSQL", "postgres", url, url)
+            yield _compare("PostgreSQL", "postgres", url, url)
 
 
-def _beside(what: str, kind: str, by_hand: str, ours: str) -> Result:
+def _compare(what: str, kind: str, by_hand: str, ours: str) -> Result:
     taken: tuple[list[float], list[float]] = ([], [])
     numbers = count()
     for _ in range(ROUNDS):
@@ -44,7 +44,7 @@ def _beside(what: str, kind: str, by_hand: str, ours: str) -> Result:
 
 
 def _at_once(who: str, kind: str, place: str, number: int) -> float:
-    """Seconds from the moment when all are told to begin until the last is done."""
+    """Seconds from the moment when all begin until the last is done."""
     program = [sys.executable, str(Path(__file__).with_name("child_many.py")), who, kind, place]
     children = [
         subprocess.Popen(

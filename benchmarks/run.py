@@ -1,4 +1,4 @@
-"""Measure Limpet beside hand-written code, and print the ratios: `python benchmarks/run.py [name …]`."""
+"""Measure Limpet and hand-written code, and print the ratios: `python benchmarks/run.py [name …]`."""
 
 from __future__ import annotations
 

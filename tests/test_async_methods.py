@@ -1,4 +1,4 @@
-"""H7: every method that waits for a store has an async version that doesn't block the event loop."""
+"""H7: every method that waits for a store has an async version, which doesn't block the event loop."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def counting(store: MemoryStore) -> StateGraph:
     return graph.compile(store=store, preserve=True)
 
 
-def beside(store: GatedStore, call: Any) -> Any:
+def while_loop_runs(store: GatedStore, call: Any) -> Any:
     """What the coroutine gives, if the loop runs while it waits for the store."""
 
     async def main() -> Any:
@@ -83,12 +83,12 @@ def beside(store: GatedStore, call: Any) -> Any:
         ("cleanup_expired", (1.0,)),
     ],
 )
-def test_a_twin_gives_the_same_and_lets_the_loop_go_on(name: str, args: tuple[Any, ...]) -> None:
+def test_an_async_version_gives_the_same_and_doesnt_block_the_loop(name: str, args: tuple[Any, ...]) -> None:
     """H7, H6: and takes the same arguments."""
     store = GatedStore()
     graph = counting(store)
     graph.execute({}, run_id="r")
-    given = beside(store, lambda: getattr(graph, f"a{name}")(*args))
+    given = while_loop_runs(store, lambda: getattr(graph, f"a{name}")(*args))
     again = MemoryStore()
     other = counting(again)
     other.execute({}, run_id="r")
@@ -97,36 +97,36 @@ def test_a_twin_gives_the_same_and_lets_the_loop_go_on(name: str, args: tuple[An
     assert type(given) is type(expected)
 
 
-def test_forks_are_made_and_run_beside_the_loop() -> None:
+def test_forks_are_made_and_run_without_blocking_the_loop() -> None:
     """H6, H7: what `afork` returns is for `async for`."""
     store = GatedStore()
     graph = counting(store)
     graph.execute({}, run_id="r")
-    run = beside(store, lambda: graph.afork("r", 1, {"more": True}, new_run_id="f", tags=["t"]))
+    run = while_loop_runs(store, lambda: graph.afork("r", 1, {"more": True}, new_run_id="f", tags=["t"]))
     assert (run.id, graph.runs(tag="t")[0].parent) == ("f", "r@1")
     assert asyncio.run(run.result()) == {"n": 2, "more": True}
 
 
-def test_runs_are_cancelled_beside_the_loop() -> None:
+def test_runs_are_cancelled_without_blocking_the_loop() -> None:
     """G12, H7."""
     store = GatedStore()
     graph = counting(store).compile(store=store, interrupt_before=["two"])
     list(graph.invoke({}, run_id="r"))
-    beside(store, lambda: graph.acancel("r"))
+    while_loop_runs(store, lambda: graph.acancel("r"))
     assert graph.runs()[0].status == "cancelled"
 
 
-def test_runs_are_carried_beside_the_loop(tmp_path: Path) -> None:
+def test_runs_are_exported_and_imported_without_blocking_the_loop(tmp_path: Path) -> None:
     """H7: out of a store and into it."""
     store = GatedStore()
     graph = counting(store)
     graph.execute({}, run_id="r")
-    beside(store, lambda: graph.aexport_run("r", tmp_path / "r.run"))
-    assert beside(store, lambda: graph.aimport_run(tmp_path / "r.run", run_id="s")) == "s"
+    while_loop_runs(store, lambda: graph.aexport_run("r", tmp_path / "r.run"))
+    assert while_loop_runs(store, lambda: graph.aimport_run(tmp_path / "r.run", run_id="s")) == "s"
     assert graph.state_at("s") == graph.state_at("r")
 
 
-def test_checkpoints_of_a_workflow_are_read_beside_the_loop() -> None:
+def test_checkpoints_of_a_workflow_are_read_without_blocking_the_loop() -> None:
     """D3, D7, H7."""
     store = GatedStore()
     flow = Workflow("pair", store=store, preserve=True)
@@ -134,7 +134,9 @@ def test_checkpoints_of_a_workflow_are_read_beside_the_loop() -> None:
     flow.add_task("two", lambda one: one + 1, ["one"])
     flow.execute({}, run_id="w")
     for name in OF_WORKFLOWS:
-        assert beside(store, lambda name=name: getattr(flow, f"a{name}")("w")) == getattr(flow, name)("w")
+        assert while_loop_runs(store, lambda name=name: getattr(flow, f"a{name}")("w")) == getattr(
+            flow, name
+        )("w")
 
 
 def test_a_run_is_resumed_from_a_checkpoint_file_in_an_event_loop(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_a_twin_raises_what_the_call_raises() -> None:
     """H7: from wherever it is awaited."""
     graph = counting(MemoryStore())
     with pytest.raises(RunNotFound):
-        asyncio.run(graph.astate_at("nobody"))
+        asyncio.run(graph.astate_at("missing"))
 
 
 def test_twins_can_be_found_by_their_names_and_parameters() -> None:

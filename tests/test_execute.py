@@ -367,11 +367,11 @@ def test_the_phase_of_the_interval_continues_over_a_resume() -> None:
     assert saves(events) == names(6, 9, 10)
 
 
-# Going on
+# Resuming
 
 
 @pytest.mark.parametrize("place", range(1, 6))
-def test_a_resume_goes_on_with_the_node_after_the_newest_checkpoint(place: int) -> None:
+def test_a_resume_continues_with_the_node_after_the_newest_checkpoint(place: int) -> None:
     """G6: wherever the run crashed, in a new graph object; finished nodes never run again."""
     store, nodes = MemoryStore(), Nodes()
     nodes.once[f"n{place}"] = throw(Crash())
@@ -383,7 +383,7 @@ def test_a_resume_goes_on_with_the_node_after_the_newest_checkpoint(place: int) 
     assert (final.run_id, final.checkpoint_node) == ("r", "n5")
 
 
-def test_a_run_can_crash_at_every_node_and_still_comes_to_its_end() -> None:
+def test_a_run_can_crash_at_every_node_and_still_completes() -> None:
     """G6: one resume after the other."""
     nodes = Nodes()
     nodes.once = {name: throw(Crash()) for name in names(1, 2, 3, 4)}
@@ -509,7 +509,7 @@ def test_the_budget_of_iterations_continues_over_a_resume() -> None:
     assert len(calls) == 11
 
 
-def test_a_larger_budget_lets_a_run_that_used_it_up_go_on() -> None:
+def test_a_larger_budget_lets_a_run_that_used_it_up_continue() -> None:
     """G7: nothing that was done is done again."""
     store = MemoryStore()
     with pytest.raises(ExecutionError):
@@ -542,7 +542,7 @@ def test_visits_steps_and_path_continue_over_a_resume() -> None:
 
 
 def test_on_success_the_checkpoints_are_deleted_and_a_summary_stays() -> None:
-    """G8: one row that says what became of the run."""
+    """G8: one row with the outcome of the run."""
     store = MemoryStore()
     graph = line(3, Nodes()).compile(store=store)
     final = graph.execute({}, tags=["nightly"])
@@ -716,12 +716,12 @@ def test_a_run_that_was_taken_over_stops_with_a_conflict() -> None:
     """G9: it isn't ours to fail any more; nothing of the new holder's is overwritten."""
     store, nodes = MemoryStore(), Nodes()
     graph = line(3, nodes).compile(store=store)
-    nodes.once["n2"] = lambda: store.claim("r", "somebody else", 60, instead_of=store.head("r").fence)
+    nodes.once["n2"] = lambda: store.claim("r", "another process", 60, instead_of=store.head("r").fence)
     with pytest.raises(Conflict):
         graph.execute({}, run_id="r")
     assert nodes.ran == names(1, 2)
     head = store.head("r")
-    assert (head.holder, head.status, graph.state_at("r")["path"]) == ("somebody else", "running", names(1))
+    assert (head.holder, head.status, graph.state_at("r")["path"]) == ("another process", "running", names(1))
 
 
 # Cancelling
@@ -742,15 +742,15 @@ def check_cancelled(graph: StateGraph, run: Run, nodes: Nodes, done: int, length
 @pytest.mark.parametrize("how", ["run", "graph"])
 def test_a_run_can_be_cancelled_from_another_thread(how: str) -> None:
     """G12: it stops between two nodes with the last good state; what was saved can be resumed."""
-    nodes, running, go_on = Nodes(), threading.Event(), threading.Event()
-    nodes.once["n2"] = lambda: (running.set(), go_on.wait(SOON))
+    nodes, running, proceed = Nodes(), threading.Event(), threading.Event()
+    nodes.once["n2"] = lambda: (running.set(), proceed.wait(SOON))
     graph = line(4, nodes).compile(store="memory://")
     run = graph.invoke({})
     with ThreadPoolExecutor(1) as pool:
         events = pool.submit(list, run)
         assert running.wait(SOON)
         run.cancel() if how == "run" else graph.cancel(run.id)
-        go_on.set()
+        proceed.set()
         (event,) = events.result(SOON)
     assert (event["type"], event["node"], event["state"]) == ("cancelled", "n3", {"path": names(1, 2)})
     check_cancelled(graph, run, nodes, 2, 4)

@@ -101,7 +101,7 @@ def test_a_step_saved_while_a_result_is_kept_is_not_lost() -> None:
     assert [step.step for step in graph.history("r")] == [0, 1, 2, 3]
 
 
-def test_a_holder_that_can_not_be_looked_at_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_that_can_not_be_inspected_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """P8: a process without file handles left, or one that hides others, declares no process dead."""
     monkeypatch.setattr("limpet.engine.leases.process_identity._first_line", lambda path: "")
     host, boot, space, _, began = this_process().split("|")
@@ -112,7 +112,7 @@ def test_a_holder_that_can_not_be_looked_at_is_not_dead(monkeypatch: pytest.Monk
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_child_that_was_forked_off_neither_hangs_nor_lets_go_of_its_parents_runs() -> None:
+def test_a_child_that_was_forked_off_neither_hangs_nor_releases_its_parents_runs() -> None:
     """P8: it has links of its own, whatever other threads were about."""
     store = MemoryStore()
     client = client_for(store, 60.0)
@@ -129,10 +129,10 @@ def test_a_child_that_was_forked_off_neither_hangs_nor_lets_go_of_its_parents_ru
 
 def test_an_async_node_that_blocks_is_timed_out_as_any_other() -> None:
     """H8: in a sync run too, and the lease is released."""
-    go_on = threading.Event()
+    proceed = threading.Event()
 
     async def blocks(state: Any) -> None:
-        go_on.wait(30)
+        proceed.wait(30)
 
     graph = StateGraph(name="line").add_node("n1", run=blocks, timeout=0.1)
     graph.set_entry_point("n1").set_finish_point("n1").compile(store=MemoryStore())
@@ -140,7 +140,7 @@ def test_an_async_node_that_blocks_is_timed_out_as_any_other() -> None:
         with pytest.raises(ExecutionError) as caught:
             graph.execute({}, run_id="r")
     finally:
-        go_on.set()
+        proceed.set()
     assert isinstance(caught.value.cause, NodeTimeout)
     assert graph.runs()[0].holder is None
 
@@ -186,7 +186,7 @@ def test_config_is_a_copy_of_the_nodes_own() -> None:
     assert graph.execute({}, config={"limit": 1})["seen"] == ["limit"]
 
 
-def test_the_state_of_a_run_that_goes_on_is_a_copy() -> None:
+def test_the_state_of_an_active_run_is_a_copy() -> None:
     """H4: also when it is read in the middle."""
     graph = line(lambda state: {"xs": [1]}, lambda state: {"n": len(state["xs"])})
     run = graph.stream({}, run_id="r")
@@ -196,7 +196,7 @@ def test_the_state_of_a_run_that_goes_on_is_a_copy() -> None:
 
 
 def test_rolling_back_works_past_a_damaged_newest_record() -> None:
-    """H5, H6: the steps before it are there."""
+    """H5, H6: the steps before it can be read."""
     graph = line(*[lambda state, number=number: {"n": number} for number in range(3)])
     store = graph.compiled().need_client("test").store
     graph.execute({}, run_id="r")
@@ -206,14 +206,14 @@ def test_rolling_back_works_past_a_damaged_newest_record() -> None:
     assert graph.resume("r") == {"n": 2}
 
 
-def test_a_run_that_is_not_there_is_said_to_be_looked_for_somewhere(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_run_says_where_it_was_looked_for(tmp_path: Path) -> None:
     """Invariant 9: the wrong directory is the usual reason."""
     graph = StateGraph(name="g").add_node("n").set_entry_point("n").set_finish_point("n")
     with pytest.raises(RunNotFound, match=r"looked in .*runs\.db"):
-        graph.compile(store=tmp_path / "runs.db").resume("nobody")
+        graph.compile(store=tmp_path / "runs.db").resume("missing")
 
 
-def test_small_mistakes_are_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_small_mistakes_are_reported_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """Invariant 9: an empty id, choices in one str, an interval without a store, an edge that is never taken."""
     graph = line(lambda state: pause("ok?", choices="yes"))
     with pytest.raises(UsageError):
@@ -235,7 +235,7 @@ def test_altering_the_copy_of_a_reduced_key_is_remarked_upon(caplog: pytest.LogC
     assert "has no effect" in caplog.text
 
 
-def test_cancelling_what_is_cancelled_is_no_mistake() -> None:
+def test_cancelling_a_cancelled_run_isnt_an_error() -> None:
     """G12."""
     graph = line(lambda state: {"a": 1}, lambda state: {"b": 1})
     run = graph.stream({}, run_id="r")
@@ -247,7 +247,7 @@ def test_cancelling_what_is_cancelled_is_no_mistake() -> None:
 
 
 def test_a_checkpoint_that_was_damaged_elsewhere_is_refused() -> None:
-    """F10, F11: what a checkpointer gives back is looked at before it is believed."""
+    """F10, F11: what a checkpointer returns is checked before it is used."""
     keeper = MemoryCheckpointer()
     graph = StateGraph(name="g").add_node("n", run=lambda state: {"a": 1})
     graph.set_entry_point("n").set_finish_point("n").compile(interrupt_before=["n"], checkpointer=keeper)

@@ -291,8 +291,8 @@ def test_a_sweep_takes_what_a_dead_holder_left(clock: ManualClock, on_clock: Mem
     assert (calls, on_clock.head(run.id).crashes) == ([run.id], 1)
 
 
-def lose(store: MemoryStore, clock: ManualClock, run_id: str, times: int) -> None:
-    """So many holders take a run on and are gone."""
+def crash_holders(store: MemoryStore, clock: ManualClock, run_id: str, times: int) -> None:
+    """`times` holders claim a run and crash."""
     for _ in range(times):
         store.claim(run_id, "somewhere else", 10)
         clock.advance(11)
@@ -301,12 +301,12 @@ def lose(store: MemoryStore, clock: ManualClock, run_id: str, times: int) -> Non
 def test_a_run_that_crashes_its_process_too_often_is_quarantined(
     clock: ManualClock, on_clock: MemoryStore
 ) -> None:
-    """H1: after so many times in a row, and not before; it says why, and a resume tries it again."""
+    """H1: after this many times in a row, and not before; it says why, and a resume tries it again."""
     calls: list[str] = []
     graph = noting(on_clock, calls=calls)
     spared, run = graph.start(run_id="spared"), graph.start(run_id="poison")
-    lose(on_clock, clock, spared.id, 2)
-    lose(on_clock, clock, run.id, 3)
+    crash_holders(on_clock, clock, spared.id, 2)
+    crash_holders(on_clock, clock, run.id, 3)
     assert graph.recover() == ["spared"]  # the other one isn't resumed
     assert calls == ["spared"]
     head: RunHead = on_clock.head(run.id)
@@ -327,7 +327,7 @@ def test_max_crashes_says_how_often(clock: ManualClock, on_clock: MemoryStore) -
     """H1."""
     graph = noting(on_clock)
     run = graph.start()
-    lose(on_clock, clock, run.id, 1)
+    crash_holders(on_clock, clock, run.id, 1)
     graph.recover(max_crashes=1)
     assert run.status == "failed"
     for wrong in (0, -1, 1.5, True):
@@ -352,7 +352,7 @@ def test_progress_between_crashes_makes_them_no_row(clock: ManualClock, on_clock
         assert len(lives) < 10
         lives.append(1)
         if run.status == "running":
-            lose(on_clock, clock, run.id, 2)
+            crash_holders(on_clock, clock, run.id, 2)
         graph.recover()
         clock.advance(11)
     assert run.state["log"] == ["x", "-"] * 3

@@ -205,7 +205,7 @@ def test_interrupts_given_as_a_generator_are_kept_when_the_graph_changes() -> No
     assert [event["type"] for event in graph.invoke({})] == ["interrupt"]
 
 
-def test_a_revisit_is_told_once_however_often_it_is_tried() -> None:
+def test_a_revisit_is_reported_once_however_often_it_is_tried() -> None:
     """G4: each revisit emits one cycle.detected."""
     seen: list[Event] = []
     calls: list[int] = []

@@ -17,15 +17,16 @@ from limpet.journal import records
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 SOURCE = Path(limpet.__file__).parent
-ANEW = "LIMPET_WRITE_DOCS"
-BOX, BESIDE = 24, 80
+WRITE_DOCS = "LIMPET_WRITE_DOCS"
+BOX = 24
+IMPORTS_WIDTH = 80
 
 
 def test_the_diagram_of_the_layers_is_current() -> None:
     """Where this fails, run it once with LIMPET_WRITE_DOCS=1, and look at what changed."""
     text = PAGE.read_text(encoding="utf-8")
     current = placed(text, "layers", drawn(contracts()[0]["layers"], imports()))
-    if os.environ.get(ANEW):
+    if os.environ.get(WRITE_DOCS):
         PAGE.write_text(current, encoding="utf-8")
     assert text == current
 
@@ -105,14 +106,14 @@ def imports() -> dict[str, list[str]]:
 
 
 def drawn(layers: list[str], imported: dict[str, list[str]]) -> str:
-    """A box for each layer, the highest first; beside it what its modules import."""
+    """A box for each layer, the highest first; next to it what its modules import."""
     lines = [f"┌{'─' * BOX}┐"]
     for number, layer in enumerate(layers):
         if number:
             lines.append(f"├{'─' * BOX}┤")
         for name in names(layer):
-            beside = textwrap.wrap(", ".join(imported[name]), BESIDE - 4) or [""]
-            for first, text in zip([name, *[""] * len(beside)], beside, strict=False):
+            parts = textwrap.wrap(", ".join(imported[name]), IMPORTS_WIDTH - 4) or [""]
+            for first, text in zip([name, *[""] * len(parts)], parts, strict=False):
                 arrow = " →" if first and text else "  "
                 lines.append(f"│ {first.ljust(BOX - 2)} │{arrow} {text}".rstrip())
     return "\n".join([*lines, f"└{'─' * BOX}┘"]) + "\n"

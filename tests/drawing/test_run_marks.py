@@ -364,7 +364,7 @@ def test_a_run_is_shown_in_the_graph_of_today() -> None:
 
 def test_a_run_that_is_not_there_is_not_drawn() -> None:
     with pytest.raises(RunNotFound):
-        article().compile(store=MemoryStore()).draw(run_id="nobody")
+        article().compile(store=MemoryStore()).draw(run_id="missing")
 
 
 def test_no_value_of_the_state_and_no_text_of_an_error_is_in_a_picture() -> None:
@@ -435,7 +435,7 @@ def test_a_notebook_never_sees_an_exception(tmp_path: Path) -> None:
     graph = article().compile(store=f"sqlite:///{tmp_path}/runs.db")
     run = graph.invoke({}, run_id="r")
     run.wait()
-    graph._draft.edges.append(None)  # type: ignore[arg-type]  # nothing that anybody could have added
+    graph._draft.edges.append(None)  # type: ignore[arg-type]  # not something a user can add
     assert graph._repr_svg_() is None
     compiled = graph._compiled
     assert compiled is not None

@@ -55,7 +55,7 @@ class Program:
         self.popen.stdin.flush()
 
     def hear(self) -> Any:
-        """The next answer. The program's end is none."""
+        """The next answer. Fails if the program ends instead."""
         try:
             line = self._answers.get(timeout=PATIENCE)
         except queue.Empty:
@@ -74,7 +74,7 @@ class Program:
         os.waitpid(self.pid, os.WUNTRACED)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self, bury: bool = True) -> None:

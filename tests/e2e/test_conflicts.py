@@ -42,7 +42,7 @@ def counted(effects: list[list[str]]) -> dict[str, int]:
 
 
 def is_frozen_between_writes(program: Any, file: Path) -> bool:
-    """Stop it, unless it is writing: where it stood still with the write lock, nobody could take its run over."""
+    """Stop it, unless it is writing: while it stands still with the write lock, no process can claim its run."""
     program.freeze()
     try:
         with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as db:
@@ -80,7 +80,7 @@ def test_a_resume_right_after_a_kill_does_not_wait_for_the_dead_ones_lease(
     assert counted(effects()) == {"first": 1, "hold": 2, "last": 1}
 
 
-def test_a_run_that_is_being_run_is_nobody_elses(
+def test_a_run_that_a_process_executes_is_refused_to_others(
     holding: Actor, actor: Actor, effects: Any, tmp_path: Path
 ) -> None:
     """P8, invariant 5: resume, fork's source aside, is refused while the holder is alive, and nothing changes."""
@@ -96,10 +96,10 @@ def test_a_run_that_is_being_run_is_nobody_elses(
 
 
 @pytest.mark.parametrize("stopped", ["crashed", "paused"])
-def test_of_two_that_resume_at_the_same_moment_one_goes_on(
+def test_of_two_processes_that_resume_at_the_same_moment_one_succeeds(
     actor: Actor, effects: Any, until: Any, tmp_path: Path, stopped: str
 ) -> None:
-    """P8, H1, invariant 5: the other one is told who was first, and the node runs once more."""
+    """P8, H1, invariant 5: the other one learns which was first, and the node runs once more."""
     settings = {"interrupt_before": ["hold"]} if stopped == "paused" else {}
     rivals = [actor("gated", lease=60), actor("gated", lease=60)]
     for number in range(5):
@@ -187,7 +187,7 @@ def test_a_holder_that_was_away_too_long_is_refused(
 def test_a_holder_keeps_its_lease_through_a_node_that_takes_longer(
     holding: Actor, actor: Actor, effects: Any, tmp_path: Path, ending: str, driver: str
 ) -> None:
-    """P8, H1: a sync node blocks for three leases; others are refused until it ends, and then one goes on."""
+    """P8, H1: a sync node blocks for three leases; others are refused until it ends, and then one continues."""
     holder, other, third = holding(driver, lease=SHORT), actor("gated", lease=60), actor("gated")
     began = time.monotonic()
     while time.monotonic() - began < 3 * SHORT:
@@ -230,7 +230,7 @@ def test_a_waiting_process_hears_that_the_run_was_completed_meanwhile(
 def test_a_cancellation_from_another_process_stops_the_run_between_nodes(
     holding: Actor, actor: Actor, effects: Any, tmp_path: Path, lease: float, driver: str
 ) -> None:
-    """G12: the node that was running completes and its result is kept; a resume goes on behind it."""
+    """G12: the node that was running completes and its result is kept; a resume continues after it."""
     holder, other = holding(driver, lease=lease), actor("gated", lease=60)
     assert other.ask("cancel", "r") == {"returned": None}
     if lease == SHORT:
@@ -249,7 +249,7 @@ def test_a_cancellation_from_another_process_stops_the_run_between_nodes(
 
 
 @pytest.mark.parametrize("stopped", ["crashed", "paused"])
-def test_a_run_that_nobody_runs_is_cancelled_at_once(
+def test_a_run_that_no_process_executes_is_cancelled_at_once(
     holding: Actor, actor: Actor, effects: Any, tmp_path: Path, stopped: str
 ) -> None:
     """G12, P1: no holder has to wake up for it, and what was saved can still be resumed."""

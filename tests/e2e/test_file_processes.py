@@ -177,7 +177,7 @@ def test_processes_share_a_directory_without_error_or_loss(tmp_path: Path) -> No
 
 
 def test_a_store_may_be_forked_while_it_is_used(tmp_path: Path) -> None:
-    """P6: parent and child go on with the same object; neither holds the other's locks, nor moves its files."""
+    """P6: parent and child keep using the same object; neither holds the other's locks, nor moves its files."""
     code = """
     import threading
     store = FileStore(path, level=level)
@@ -216,7 +216,7 @@ def test_a_store_may_be_forked_while_it_is_used(tmp_path: Path) -> None:
     run(code, tmp_path / "runs")
 
 
-def test_a_killed_run_goes_on_from_its_files(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_from_its_files(tmp_path: Path) -> None:
     """G6, H1: in another process, without a step lost or done twice."""
     code = """
     def build(step):
@@ -253,7 +253,7 @@ def test_a_killed_run_goes_on_from_its_files(tmp_path: Path) -> None:
 
 
 def test_a_kill_at_any_moment_leaves_whole_checkpoint_files(tmp_path: Path) -> None:
-    """F8: every file in the directory can be loaded, and every path that was told is there; 20 kills."""
+    """F8: every file in the directory can be loaded, and every path that was reported exists; 20 kills."""
     code = """
     def build():
         graph = StateGraph(name="g").add_node("a", run=lambda state: {"x": "y" * 20000}).add_node("b")

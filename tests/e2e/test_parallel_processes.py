@@ -1,4 +1,4 @@
-"""Runs with branches, and several processes: what failed is mended, asked is answered, contended for is one's own."""
+"""Runs with branches, and several processes: failures are fixed, questions answered, and each run has one holder."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def trails(**by: tuple[int, int]) -> dict[str, Any]:
 
 
 @either_driver
-def test_only_the_branch_that_failed_and_the_fan_in_run_when_it_is_mended(
+def test_only_the_branch_that_failed_and_the_fan_in_run_when_it_is_fixed(
     actor: Actor, effects: Any, tmp_path: Path, driver: str
 ) -> None:
     """F12, H3, invariant 2: the others are kept, over processes in which it fails again."""
@@ -74,9 +74,9 @@ def test_only_the_branch_that_failed_and_the_fan_in_run_when_it_is_mended(
 
 
 @either_driver
-@pytest.mark.parametrize("mended", [True, False])
+@pytest.mark.parametrize("fixed", [True, False])
 def test_a_failure_in_a_run_that_is_killed_before_it_could_fail_is_tried_again(
-    actor: Actor, effects: Any, until: Any, tmp_path: Path, mended: bool, driver: str
+    actor: Actor, effects: Any, until: Any, tmp_path: Path, fixed: bool, driver: str
 ) -> None:
     """F12, H3, invariants 2, 8: one branch has failed, one has ended, and one is under way at the kill."""
     (tmp_path / "break-east").touch()
@@ -88,11 +88,11 @@ def test_a_failure_in_a_run_that_is_killed_before_it_could_fail_is_tried_again(
     dead.kill()
     before = counted(effects())
     (tmp_path / "gate-south").touch()
-    if mended:
+    if fixed:
         (tmp_path / "break-east").unlink()
     heir = actor("branches", lease=60)
     answer = heir.ask(RESUME[driver], "r")
-    if mended:
+    if fixed:
         mine = (heir.pid, heir.pid)
         assert answer["returned"]["got"] == trails(north=(dead.pid, dead.pid), east=mine, south=mine)
         again = {"east": 1, "east-2": 1, "south": 1, "south-2": 1, "join": 1, "last": 1}
@@ -136,10 +136,10 @@ LEFT = {"east": 1, "east-2": 1, "south-2": 1, "join": 1, "last": 1}
 
 
 @either_driver
-def test_of_two_that_resume_a_run_inside_its_branches_one_goes_on(
+def test_of_two_processes_that_resume_a_run_inside_its_branches_one_succeeds(
     in_branches: Actor, actor: Actor, effects: Any, until: Any, tmp_path: Path, driver: str
 ) -> None:
-    """P8, H1, H3, invariant 5: the other one is told who was first; what had been finished isn't done again."""
+    """P8, H1, H3, invariant 5: the other one learns which was first; what had been finished isn't done again."""
     rivals = [actor("branches", lease=60), actor("branches", lease=60)]
     for number in range(3):
         run_id, barrier = f"r{number}", tmp_path / f"barrier{number}"
@@ -189,7 +189,7 @@ def test_a_holder_of_branches_that_was_away_too_long_is_refused(
 def test_a_cancellation_from_another_process_stops_all_branches(
     in_branches: Actor, actor: Actor, effects: Any, tmp_path: Path, lease: float, driver: str
 ) -> None:
-    """G12, F12: the nodes that were running complete and are kept, nothing new begins, and a resume goes on there."""
+    """G12, F12: the nodes that were running complete and are kept, nothing new begins, a resume continues there."""
     holder, other = in_branches("r", driver, lease=lease), actor("branches", lease=60)
     before = counted(effects())
     assert other.ask("cancel", "r") == {"returned": None}
@@ -303,7 +303,7 @@ def test_questions_of_three_branches_are_answered_out_of_order_by_several_proces
 def test_answers_to_different_branches_at_the_same_moment_all_count(
     actor: Actor, effects: Any, asked: Any, tmp_path: Path, driver: str
 ) -> None:
-    """P3, P8, D11: three processes answer one question each; whoever comes later waits for the one before."""
+    """P3, P8, D11: three processes answer one question each; a later one waits for the one before."""
     ids = asked(driver)
     answers = {"Which price?": 7, "Which colour?": "red", "Which first name?": "Ada"}
     rivals = {prompt: actor("asked", lease=60) for prompt in answers}
@@ -352,7 +352,7 @@ def test_questions_survive_a_kill_while_another_branch_runs(
 def test_an_answer_that_was_given_to_a_branch_survives_a_kill(
     actor: Actor, effects: Any, asked: Any, tmp_path: Path, driver: str
 ) -> None:
-    """P1, P3, D11: the process dies right after `pause` returned it; nobody is asked that again."""
+    """P1, P3, D11: the process dies right after `pause` returned it; the question isn't asked again."""
     ids = asked(driver)
     (tmp_path / "die-after-answer").touch()
     doomed = actor("asked", lease=60)

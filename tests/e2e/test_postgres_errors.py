@@ -1,4 +1,4 @@
-"""What goes wrong with a PostgreSQL server, and what a person is told: what, where, what to do, and no password."""
+"""What goes wrong with a PostgreSQL server, and the message: what, where, what to do, and no password."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_a_missing_database(postgres: Server) -> None:
 
 def test_an_unknown_user(postgres: Server) -> None:
     """P5."""
-    message = failure(lambda: open_store(postgres.of("postgres").replace("postgres@", "nobody@")))
-    assert "doesn't know user 'nobody'" in message
+    message = failure(lambda: open_store(postgres.of("postgres").replace("postgres@", "stranger@")))
+    assert "doesn't know user 'stranger'" in message
 
 
 def test_a_user_without_rights(guarded: Any, postgres: Server, database: str) -> None:
@@ -164,7 +164,7 @@ def test_the_same_url_is_the_same_store(database: str) -> None:
 
 
 def test_tables_that_vanished_are_missed(postgres: Server, database: str) -> None:
-    """Invariant 1: nothing is quietly begun anew."""
+    """Invariant 1: nothing is quietly started again."""
     with closing(open_store(database)) as store:
         store.create(NewRun("r", "g", [b"1"]))
         postgres.sql("DROP SCHEMA limpet CASCADE", database=name_of(database))

@@ -41,7 +41,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a Python process that runs `code` once it is told to."""
+    """Start a Python process that runs `code` once it gets a line."""
     processes: list[subprocess.Popen[str]] = []
 
     def starter(code: str, *arguments: object) -> subprocess.Popen[str]:
@@ -64,7 +64,7 @@ def start() -> Iterator[Start]:
 
 
 def all_at_once(processes: list[subprocess.Popen[str]]) -> list[list[str]]:
-    """Let processes that are ready go on together; the lines that each printed."""
+    """Let processes that are ready continue together; the lines that each printed."""
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -114,7 +114,7 @@ def test_a_stale_holder_in_another_process_is_refused(start: Start, database: st
 
 
 def test_processes_may_create_the_schema_at_the_same_moment(start: Start, database: str) -> None:
-    """D10: it is made once, whoever comes first."""
+    """D10: it is made once, whichever process is first."""
     code = """
     for number in range(5):
         open_store(f"{url}&schema=s{number}").create(NewRun(sys.argv[2], "g", [b"1"]))
@@ -264,7 +264,7 @@ def test_a_call_whose_answer_was_lost_is_carried_out_once(
 def test_a_refusal_whose_answer_was_lost_is_still_a_refusal(
     database: str, monkeypatch: pytest.MonkeyPatch, arrives: bool
 ) -> None:
-    """P8: what somebody else has written isn't taken for one's own, not even if it is equal."""
+    """P8: what another process has written isn't mistaken for the caller's, not even if it is equal."""
     with closing(open_store(database)) as store:
         broken = Break(store, monkeypatch)
         stale = store.create(NewRun("r", "g", [b"1"], holder="ann"))
@@ -284,7 +284,7 @@ def test_a_refusal_whose_answer_was_lost_is_still_a_refusal(
 
 
 def test_a_server_that_stays_away_is_given_up(postgres: Server, database: str) -> None:
-    """G9: after `timeout`, with an error that says what to start; when it is back, the store goes on."""
+    """G9: after `timeout`, with an error that says what to start; when it is back, the store works again."""
     with closing(open_store(database + "&timeout=0.2")) as store:
         store.create(NewRun("r", "g", [b"1"]))
         postgres.kill()
@@ -299,7 +299,7 @@ def test_a_server_that_stays_away_is_given_up(postgres: Server, database: str) -
 
 @pytest.mark.parametrize("timeout", [30, 0.05], ids=["waits", "gives up"])
 def test_a_server_killed_ten_times_costs_nothing(postgres: Server, database: str, timeout: float) -> None:
-    """Invariants 1 and 2: 50 runs go on over kill -9 of the server; nothing is lost, nothing saved runs twice."""
+    """Invariants 1 and 2: 50 runs survive kill -9 of the server; nothing is lost, nothing saved runs twice."""
     steps, runs = 20, 50
     done: dict[str, list[int]] = {f"run-{number}": [] for number in range(runs)}
     failures: list[LimpetError] = []
@@ -352,7 +352,7 @@ def test_a_server_killed_ten_times_costs_nothing(postgres: Server, database: str
 
 WAITING = """
 from limpet.engine.leases import lease_client as link
-link.LONGEST_RECHECK = 1000.0  # so that it goes on because it is told, not because it looks
+link.LONGEST_RECHECK = 1000.0  # so that it continues because it is notified, not because it polls
 graph = StateGraph({"n": int}, name="wait")
 graph.add_node("step", run=lambda state: {"n": state["n"] + 1})
 graph.set_entry_point("step")
@@ -363,15 +363,15 @@ print(graph.resume("r", wait=90)["n"])
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["undisturbed", "the server restarts"])
-def test_whoever_waits_for_a_run_is_told_when_it_is_free(
+def test_a_process_that_waits_for_a_run_is_notified_when_it_is_free(
     start: Start, postgres: Server, database: str, restart: bool
 ) -> None:
-    """P8: resume(…, wait=…) goes on as soon as the holder in another process lets go, over a restart too."""
-    begun, go_on = threading.Event(), threading.Event()
+    """P8: resume(…, wait=…) continues as soon as the holder in another process releases it, over a restart too."""
+    begun, proceed = threading.Event(), threading.Event()
 
     def step(state: Any) -> None:
         begun.set()
-        assert go_on.wait(90)
+        assert proceed.wait(90)
         raise ValueError("let another try")
 
     graph = StateGraph({"n": int}, name="wait")
@@ -390,7 +390,7 @@ def test_whoever_waits_for_a_run_is_told_when_it_is_free(
             postgres.start()
             wait_for_a_listener(postgres)
         assert not printed.done()
-        go_on.set()
+        proceed.set()
         with pytest.raises(LimpetError, match="let another try"):
             running.result(90)
         assert printed.result(90) == [["2"]]
@@ -429,15 +429,15 @@ def test_a_child_listens_for_itself(database: str) -> None:
         assert store.wait_for_change(30)
 
 
-def test_a_run_that_waits_in_a_store_that_tells_nothing_is_found_all_the_same(
+def test_a_run_in_a_store_that_sends_no_notifications_is_still_found(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P8: a pooler may keep notifications back; then one looks now and then."""
+    """P8: a pooler may keep notifications back; then the waiting client polls at intervals."""
     from limpet.engine.leases.lease_client import client_for
 
     with closing(open_store(database)) as store, ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(store, "wait_for_change", lambda timeout: bool(time.sleep(timeout)))
-        lease = store.create(NewRun("r", "g", [b"1"], holder="somebody", ttl=1000.0))
+        lease = store.create(NewRun("r", "g", [b"1"], holder="other", ttl=1000.0))
         claimed = pool.submit(client_for(store, 60.0).claim, "r", 60.0)
         store.release(lease)
         held = claimed.result(60)

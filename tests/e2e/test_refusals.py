@@ -1,4 +1,4 @@
-"""A disk that is full or read-only gives a clear error and nothing half-written, and the run can be resumed afterwards.
+"""A full or read-only disk gives a clear error and nothing half-written, and the run can be resumed afterwards.
 
 The same for servers is in `test_postgres_errors.py` and `tests/stores/redis/test_redis_failures.py`.
 """
@@ -80,7 +80,7 @@ def counting(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(kind: str, disk: Disk) -> None:
+def test_a_full_disk_stops_the_run_and_with_room_it_resumes(kind: str, disk: Disk) -> None:
     """G9: what was saved before is whole, and what wasn't runs again."""
     ran: list[str] = []
     full = [True]

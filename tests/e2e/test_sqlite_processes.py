@@ -116,7 +116,7 @@ def all_at_once(processes: list[Process]) -> list[list[str]]:
 
 @pytest.mark.parametrize("level", ["disk", "process"])
 def test_processes_share_a_file_without_error_or_loss(start: Start, path: Path, level: str) -> None:
-    """P6, P8: four writers, and nobody hears of "database is locked"."""
+    """P6, P8: four writers, and none gets "database is locked"."""
     code = """
     store = SQLiteStore(path, level=sys.argv[3])
     me = sys.argv[2]
@@ -191,7 +191,7 @@ def test_of_two_processes_that_claim_one_wins(start: Start, path: Path) -> None:
 
 
 def test_processes_may_create_the_file_at_the_same_moment(start: Start, tmp_path: Path) -> None:
-    """D10: the schema is made once, whoever comes first."""
+    """D10: the schema is made once, whichever process is first."""
     code = """
     together()
     for number in range(10):
@@ -405,7 +405,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_an_error_and_nothing_is_half_written(start: Start, small_disk: Path) -> None:
-    """G9, invariant 1: the save fails, what was saved before is there, and with room the store goes on."""
+    """G9, invariant 1: the save fails, what was saved before is there, and with room the store works again."""
     path = small_disk / "runs.db"
     lines = start(FILL, path).end()
     assert "free space" in lines[0]
@@ -452,7 +452,7 @@ def test_a_read_only_file_is_named(start: Start, existing: bool) -> None:
 
 
 def test_a_file_that_vanished_is_not_quietly_replaced(path: Path) -> None:
-    """Invariant 1: a reader that opens the file anew doesn't start an empty one."""
+    """Invariant 1: a reader that opens the file again doesn't start an empty one."""
     with closing(SQLiteStore(path)) as store:
         store.create(NewRun("r", "g", [b"1"]))
         try:

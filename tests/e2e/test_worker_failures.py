@@ -1,4 +1,4 @@
-"""What may happen to a worker: it stands still, is cut off, is told to end, or has a run that takes it down."""
+"""What may happen to a worker: it stands still, is cut off, gets SIGTERM, or has a run that crashes it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_sound(workers: Fleet) -> None:
     check_journals(workers.log)
 
 
-def let_go_and_go_on(workers: Fleet, late: Any, other: Any, kind: str) -> None:
+def is_refused_and_takes_other_runs(workers: Fleet, late: Any, other: Any, kind: str) -> None:
     """The late worker's save of run "r" is refused, and it takes on other runs."""
     workers.wait(lambda: workers.lines("refused", run="r", pid=late.pid, why="Conflict"))
     assert set(workers.graphs[kind].state_at("r")["by"]) == {other.pid}
@@ -64,7 +64,7 @@ def let_go_and_go_on(workers: Fleet, late: Any, other: Any, kind: str) -> None:
 
 @needs_signals
 @pytest.mark.parametrize("kind", GATES)
-def test_a_worker_that_stood_still_for_too_long_is_refused_and_goes_on_with_others(
+def test_a_worker_that_stood_still_for_too_long_is_refused_and_takes_other_runs(
     workers: Fleet, kind: str
 ) -> None:
     """H1, invariant 2: its run went to another worker, which ended it; what it has to save is too late."""
@@ -78,12 +78,12 @@ def test_a_worker_that_stood_still_for_too_long_is_refused_and_goes_on_with_othe
     workers.let("r", *GATES[kind])
     assert ended(workers, "r") == "completed"
     late.thaw()
-    let_go_and_go_on(workers, late, other, kind)
+    is_refused_and_takes_other_runs(workers, late, other, kind)
 
 
 @contextmanager
 def sqlite_locked(file: Path) -> Iterator[None]:
-    """Nobody can write, as another program has the file for itself."""
+    """No process can write, as another program has locked the file."""
     with closing(sqlite3.connect(file, isolation_level=None, timeout=PATIENCE)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         yield
@@ -104,7 +104,7 @@ def postgres_down(server: Server) -> Iterator[None]:
 def test_a_run_outlasts_a_store_that_is_away(
     workers: Fleet, policy: str, request: pytest.FixtureRequest
 ) -> None:
-    """G12: it waits, or goes on unsaved if the graph says so; then it is saved, and no node runs twice."""
+    """G12: it waits, or continues unsaved if the graph says so; then it is saved, and no node runs twice."""
     compiled = {"compile": {"on_save_error": policy}} if policy != "wait" else {}
     patience = f"{'&' if '?' in workers.url else '?'}timeout=0.1"
     worker = workers.worker(store=workers.url + patience, lease=1.0, **compiled)
@@ -142,17 +142,17 @@ class Cable:
         self.folder = tempfile.mkdtemp(prefix="hf-")
         self.name = f"{self.folder}/.s.PGSQL.5432"
         self._open: list[socket.socket] = []
-        self.mend()
+        self.restore()
 
-    def mend(self) -> None:
-        """Have it whole."""
+    def restore(self) -> None:
+        """Let connections through."""
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.name)
         self._listener.listen(32)
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def cut(self) -> None:
-        """Nothing gets through any more, and nobody in."""
+        """Nothing gets through any more, and no new connection is accepted."""
         os.unlink(self.name)
         for each in (self._listener, *self._open):
             with suppress(OSError):
@@ -199,13 +199,13 @@ def test_a_worker_that_is_cut_off_loses_its_runs_to_one_that_is_not(workers: Fle
     under_way(workers, "r", other, "gated")
     workers.let("r", *GATES["gated"])
     assert ended(workers, "r") == "completed"
-    cable.mend()
-    let_go_and_go_on(workers, cut_off, other, "gated")
+    cable.restore()
+    is_refused_and_takes_other_runs(workers, cut_off, other, "gated")
 
 
 @pytest.mark.parametrize("kind", GATES)
-def test_a_worker_that_is_told_to_end_hands_its_runs_over(workers: Fleet, kind: str) -> None:
-    """H1: the node that runs is finished and saved, and nobody waits for a lease to run out."""
+def test_a_worker_that_gets_sigterm_hands_its_runs_over(workers: Fleet, kind: str) -> None:
+    """H1: the node that runs is finished and saved, and no process waits for a lease to expire."""
     first, second, third = GATES[kind]
     options = {"lease": NEVER, "grace": PATIENCE, "asyncio": kind == "gated_here"}
     leaving = workers.worker(**options)
@@ -242,7 +242,7 @@ def test_a_node_that_outlasts_the_grace_is_left_to_others(workers: Fleet, kind: 
 
 
 @only("sqlite")
-def test_a_worker_that_is_told_twice_ends_at_once(workers: Fleet) -> None:
+def test_a_worker_that_gets_sigterm_twice_ends_at_once(workers: Fleet) -> None:
     """H1: and as its process is gone, others of the host needn't wait for its lease."""
     leaving = workers.worker(lease=NEVER, grace=NEVER)
     workers.start("gated", "r")
@@ -254,13 +254,13 @@ def test_a_worker_that_is_told_twice_ends_at_once(workers: Fleet) -> None:
         return leaving.popen.poll() is not None
 
     workers.wait(gone)
-    assert leaving.popen.returncode in (1, -signal.SIGTERM), "as it went on being told, while it ended"
+    assert leaving.popen.returncode in (1, -signal.SIGTERM), "as it got more signals while it ended"
     staying = workers.worker(lease=NEVER)
     under_way(workers, "r", staying, "gated")
     assert not workers.lines("end", run="r")
 
 
-def test_what_came_due_while_nobody_was_there_is_done_once_somebody_is(workers: Fleet) -> None:
+def test_what_came_due_while_no_worker_ran_is_done_when_one_starts(workers: Fleet) -> None:
     """H9, P8: a deadline that passed is applied; a sleeper wakes once, on a worker that is alive."""
     first = workers.worker(max_sleep=0.0)
     workers.start("asking", "question", seconds=1.0)
@@ -273,16 +273,16 @@ def test_what_came_due_while_nobody_was_there_is_done_once_somebody_is(workers: 
     alive = [workers.worker(max_sleep=0.0).pid, workers.worker(max_sleep=0.0).pid]
     assert ended(workers, "sleeper") == "completed"
     workers.wait(lambda: workers.store.head("question").status == "completed")
-    assert workers.graphs["asking"].state_at("question")["said"] == "nobody said anything"
+    assert workers.graphs["asking"].state_at("question")["said"] == "nobody said anything"  # words: ok
     assert workers.graphs["napping"].state_at("sleeper")["by"][0] in alive
     assert len(workers.lines("begin", run="sleeper")) == 2, "it fell asleep, and woke"
-    assert len(workers.lines("begin", run="question")) == 2, "it asked, and heard that nobody answers"
+    assert len(workers.lines("begin", run="question")) == 2, "it asked, and got the default"
     check_sound(workers)
 
 
 @only("sqlite")
 def test_a_run_is_not_to_blame_for_what_happens_while_it_sleeps(workers: Fleet) -> None:
-    """H1, H9: a holder that is lost meanwhile counts neither against the run nor as an attempt of its node."""
+    """H1, H9: a holder that crashes meanwhile counts neither against the run nor as an attempt of its node."""
     options = {"max_sleep": NEVER, "max_crashes": 2}
     workers.start("napping", "r", seconds=4.0)
     first = workers.worker(**options)
@@ -297,23 +297,23 @@ def test_a_run_is_not_to_blame_for_what_happens_while_it_sleeps(workers: Fleet) 
     third = workers.worker(**options)
     assert ended(workers, "r") == "completed"
     assert workers.lines("begin", run="r")[-1]["pid"] == third.pid
-    assert workers.lines("begin", run="r")[-1]["attempt"] == 2, "of the one who was lost when it was over"
+    assert workers.lines("begin", run="r")[-1]["attempt"] == 2, "of the worker that crashed when it was over"
 
 
 @only("sqlite")
-def test_a_run_that_takes_its_process_down_is_set_aside_and_its_neighbours_are_not(workers: Fleet) -> None:
-    """H1: after three times, although its neighbours were lost as often; `resume` is then an explicit act."""
+def test_a_run_that_crashes_its_process_is_quarantined_and_its_neighbours_are_not(workers: Fleet) -> None:
+    """H1: after three times, although its neighbours crashed as often; `resume` is then an explicit act."""
     deadly = workers.start("deadly", "deadly", beside=["a", "b", "c"])
     for run_id in ("a", "b", "c"):
         workers.start("blocking", run_id, seconds=0.5)
     crew: list[Any] = []
 
-    def set_aside() -> bool:
+    def quarantined() -> bool:
         if not crew or crew[-1].popen.poll() is not None:
             crew.append(workers.worker(lease=NEVER))
         return workers.store.head("deadly").status == "failed"
 
-    workers.wait(set_aside)
+    workers.wait(quarantined)
     assert [worker.popen.returncode for worker in crew] == [13, 13, 13, None]
     assert {ended(workers, run_id) for run_id in ("a", "b", "c")} == {"completed"}
     assert max(line["crashes"] for line in workers.lines("claim") if line["run"] != "deadly") >= 2
@@ -337,7 +337,7 @@ def test_a_dead_worker_of_the_same_host_is_replaced_without_waiting_for_its_leas
 
 @only("postgres")
 def test_a_dead_worker_of_another_host_is_replaced_within_twice_the_lease(workers: Fleet) -> None:
-    """H1: nobody can tell that it is dead, so its lease has to run out."""
+    """H1: no process can tell that it is dead, so its lease has to expire."""
     lease = 4.0
     dead = workers.worker(lease=lease, host="one")
     workers.start("gated", "r")

@@ -23,7 +23,7 @@ from support.workers import (
 SEEN = ("begin", "checkpoint.save")
 
 
-def came_to(workers: Fleet, kind: str, run_id: str) -> Any:
+def result_of(workers: Fleet, kind: str, run_id: str) -> Any:
     state = workers.graphs[kind].state_at(run_id)
     return dict(state.results) if kind == "plan" else state["trail"]
 
@@ -33,9 +33,9 @@ def came_to(workers: Fleet, kind: str, run_id: str) -> Any:
 def test_all_runs_end_well_however_often_workers_are_killed(workers: Fleet, hosts: int) -> None:
     """H1, invariants 1, 2, 5: no acknowledged step is done twice, and no run is in two hands.
 
-    With two hosts, nobody can tell that the other's worker is dead: leases have to run out. Workers that live for
-    two seconds, one of which they take to start, lose a run often before it comes further. That is no fault of the
-    run's, so many losses in a row are allowed here.
+    With two hosts, no process can tell that the other's worker is dead: leases have to expire. Workers that live for
+    two seconds, one of which they take to start, often crash before a run gets further. That isn't a fault of the
+    run, so 50 crashes in a row are allowed here.
     """
     count, kills = (200, 60) if FULL else (60, 12)
     seed = int(os.environ.get("LIMPET_SEED") or time.time())
@@ -74,7 +74,9 @@ def test_all_runs_end_well_however_often_workers_are_killed(workers: Fleet, host
     heads = {run_id: workers.store.head(run_id) for run_id in runs}
     assert {run_id: head.status for run_id, head in heads.items() if head.status != "completed"} == {}
     for run_id, kind in runs.items():
-        assert came_to(workers, kind, run_id) == fleet.expected(kind, int(run_id.rpartition("-")[2])), run_id
+        assert result_of(workers, kind, run_id) == fleet.expected(kind, int(run_id.rpartition("-")[2])), (
+            run_id
+        )
     assert steps_begun_after_they_were_saved(log) == []
     begun_at, saved_at = ({(line["run"], place(line)) for line in log if line["did"] == did} for did in SEEN)
     assert len(begun_at & saved_at) > 0.9 * len(begun_at), "nearly all that was begun was seen to be saved"
@@ -90,5 +92,5 @@ def left(workers: Fleet, runs: dict[str, str]) -> list[str]:
 
 
 def begun(workers: Fleet, pid: int, least: int) -> bool:
-    """Whether a worker has called so many nodes."""
+    """Whether a worker has called `least` nodes."""
     return len(workers.lines("begin", pid=pid)) >= least

@@ -115,7 +115,7 @@ def answers_in(state: dict[str, Any]) -> list[tuple[str, str, Any]]:
 def test_two_prompts_of_a_layer_are_answered_by_two_other_processes(
     desk: Callable[..., Desk], effects: Any, driver: str, order: tuple[str, str], by: str
 ) -> None:
-    """P1, P2, P3, D11: a third one reads them; whoever answers first, the decisions are in the tasks' order."""
+    """P1, P2, P3, D11: a third one reads them; whichever answers first, the decisions are in the tasks' order."""
     office = desk("asking")
     ids = asked(office, driver)
     assert counted(effects()) == ONCE
@@ -147,7 +147,7 @@ def test_two_prompts_of_a_layer_are_answered_by_two_other_processes(
 def test_two_answers_at_the_same_moment_both_count(
     desk: Callable[..., Desk], effects: Any, tmp_path: Path, driver: str
 ) -> None:
-    """P3, P8, D11: two processes answer one question each; whoever comes later waits for the one before."""
+    """P3, P8, D11: two processes answer one question each; a later one waits for the one before."""
     ids = asked(desk("asking"), driver)
     desks = {PRICE: desk("asking", 0), COLOUR: desk("asking", 1)}
     for prompt, each in desks.items():
@@ -210,7 +210,7 @@ def test_an_approval_that_was_open_at_a_crash_is_still_open_after_the_resume(
 def test_an_answer_survives_a_kill_before_its_task_completes(
     desk: Callable[..., Desk], effects: Any, tmp_path: Path, driver: str
 ) -> None:
-    """P1, P3, D11: nobody is asked that again, and the other question stays open."""
+    """P1, P3, D11: the question isn't asked again, and the other one stays open."""
     office = desk("asking")
     ids = asked(office, driver)
     (tmp_path / "die-after-answer").touch()
@@ -259,7 +259,7 @@ def journal(folder: Path) -> list[Any]:
 
 @pytest.fixture
 def killed_in_c(desk: Callable[..., Desk], effects: Any, until: Any, tmp_path: Path) -> Callable[[str], Desk]:
-    """A run of the first edition, killed while `c` runs and `d` beside it is done; the second is in place now."""
+    """A run of the first edition, killed while `c` runs and `d`, in parallel, is done; the second is in place now."""
 
     def run(driver: str) -> Desk:
         (tmp_path / "hold").touch()
@@ -283,7 +283,7 @@ BEFORE = {"a": 1, "b": 1, "c": 1, "d": 1}
 def test_an_edited_workflow_is_refused_with_an_account_and_nothing_changes(
     killed_in_c: Callable[[str], Desk], effects: Any, tmp_path: Path, driver: str
 ) -> None:
-    """D7: the error says what is new, changed and gone; put back as it was, the run goes on."""
+    """D7: the error says what is new, changed and gone; put back as it was, the run resumes."""
     office = killed_in_c(driver)
     stored = journal(tmp_path)
     for named in ("r", "r@1"):
@@ -408,8 +408,8 @@ def stage(start: list[str]) -> int:
     return int(name[:-1]) if name[-1] in "ab" else int(name) - 1
 
 
-def mend(place: Path) -> None:
-    """As `crash_workflows` does when a run mends it itself."""
+def repair(place: Path) -> None:
+    """As `crash_workflows` does when a run repairs it itself."""
     match (place / "trouble").read_text():
         case "a full disk":
             (place / "filler").unlink()
@@ -440,7 +440,7 @@ def test_a_save_that_fails_stops_the_run_before_the_next_layer(
     last = max(map(stage, begun))
     # A disk that is full may still have room in what SQLite had taken before.
     assert last == BAD or ("full" in (place / "trouble").read_text() and last in (BAD, BAD + 1)), begun
-    mend(place)
+    repair(place)
     before = {name for name, each in office.ask("state_at", "r")["returned"].get("tasks", {}).items() if each}
     assert office.ask("digested", "resume", "r")["returned"] == whole(kind)
     again = [line for line in effects()[len(begun) :] if line[0] == "start"]
@@ -459,7 +459,7 @@ def told_of(answer: dict[str, Any], kind: str) -> list[Any]:
 
 
 def check_ids(told: list[list[Any]]) -> None:
-    """Every id that was told of could be loaded by another process, at that time."""
+    """Every id that was reported could be loaded by another process, at that time."""
     ids = [event for event in told if len(event) > 3]
     assert ids
     assert all(event[3] for event in ids), [event for event in ids if not event[3]]
@@ -468,11 +468,11 @@ def check_ids(told: list[list[Any]]) -> None:
 @either_driver
 @either_kind
 @in_trouble
-def test_a_run_that_may_go_on_is_degraded_until_a_save_works(
+def test_a_run_that_may_continue_unsaved_is_degraded_until_a_save_works(
     desk: Callable[..., Desk], effects: Any, whole: Any, place: Path, kind: str, driver: str
 ) -> None:
     """D6: it tells of the failure, names no checkpoint that can't be loaded, and the next save brings all."""
-    (place / "mended-at").write_text(str(WELL))
+    (place / "mended-at").write_text(str(WELL))  # words: ok
     answer = desk(kind, folder=place, on_save_error="continue").ask("watched", driver=driver)
     told, returned = answer["returned"]["told"], answer["returned"]
     assert (returned["error"], returned["status"], returned["digest"]) == (None, "completed", whole(kind))
@@ -486,9 +486,9 @@ def test_a_run_that_may_go_on_is_degraded_until_a_save_works(
     assert set(states[:first]) == {"running"}
     assert states[-2:] != ["degraded", "degraded"]
     assert Counter(line[1] for line in effects() if line[0] == "start").most_common(1)[0][1] == 1
-    mended = desk(kind, folder=place)
-    assert mended.ask("digested", "state_at", "r")["returned"] == whole(kind)
-    assert [info["status"] for info in mended.ask("runs")["returned"]] == ["completed"]
+    repaired = desk(kind, folder=place)
+    assert repaired.ask("digested", "state_at", "r")["returned"] == whole(kind)
+    assert [info["status"] for info in repaired.ask("runs")["returned"]] == ["completed"]
 
 
 @either_driver
@@ -497,14 +497,14 @@ def test_a_run_that_may_go_on_is_degraded_until_a_save_works(
 def test_a_run_that_ends_unsaved_returns_its_state_and_can_be_resumed(
     desk: Callable[..., Desk], effects: Any, whole: Any, place: Path, kind: str, driver: str
 ) -> None:
-    """D6, H3: it is degraded to its end; another process goes on from what was saved, when there is room."""
+    """D6, H3: it is degraded to its end; another process continues from what was saved, when there is room."""
     answer = desk(kind, folder=place, on_save_error="continue").ask("watched", driver=driver)
     returned = answer["returned"]
     assert (returned["error"], returned["status"], returned["digest"]) == (None, "degraded", whole(kind))
     assert told_of(answer, "workflow_complete") or told_of(answer, "final")
     check_ids([event for event in returned["told"] if event[0] not in ("final", "workflow_complete")])
     begun = len(effects())
-    mend(place)
+    repair(place)
     office = desk(kind, folder=place)
     assert [info["status"] for info in office.ask("runs")["returned"]] == ["running"]
     assert office.ask("digested", "resume", "r", wait=30)["returned"] == whole(kind)
@@ -536,7 +536,7 @@ def test_a_state_that_was_not_saved_names_no_checkpoint_that_can_not_be_loaded(
 def test_a_store_that_fails_at_any_save_stops_the_run_where_it_can_be_resumed(
     desk: Callable[..., Desk], whole: Any, tmp_path: Path, effects: Any, kind: str, driver: str
 ) -> None:
-    """D6, G9, H3: whichever save it is, the next process goes on and nothing that was saved is done again."""
+    """D6, G9, H3: whichever save it is, the next process continues and nothing that was saved is done again."""
     for number in (1, 2, 3, 7, 12):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -550,20 +550,20 @@ def test_a_store_that_fails_at_any_save_stops_the_run_where_it_can_be_resumed(
         starts = Counter(line[1] for line in lines if line[0] == "start")
         assert sum(starts.values()) - len(starts) <= 2
         keys = {(line[1], line[2]) for line in lines if line[0] == "start"}
-        assert len(keys) == len(starts), "a task has one idempotency key, whoever runs it"
+        assert len(keys) == len(starts), "a task has one idempotency key, whichever process runs it"
 
 
 @pytest.mark.parametrize("place", ["a file that is gone"], indirect=True)
 @either_driver
 def test_a_file_that_was_moved_away_is_noticed(desk: Callable[..., Desk], place: Path, driver: str) -> None:
-    """D6: what is written to a file that nobody can find any more isn't saved, and no id says it is."""
-    (place / "mended-at").write_text(str(WELL))
+    """D6: what is written to a file that no process can find any more isn't saved, and no id says it is."""
+    (place / "mended-at").write_text(str(WELL))  # words: ok
     answer = desk("starved", folder=place, on_save_error="continue").ask("watched", driver=driver)
     check_ids(answer["returned"]["told"])
 
 
 def test_a_pause_that_can_not_be_saved_fails_the_run(desk: Callable[..., Desk], tmp_path: Path) -> None:
-    """D6, D11, P1: nobody could answer a question that isn't stored."""
+    """D6, D11, P1: a question that isn't stored can't be answered."""
     office = desk("asking", on_save_error="continue")
     answer = office.ask("execute", run_id="r", refused=(3, 1000))
     assert answer["raised"] == "ExecutionError"
@@ -592,7 +592,7 @@ def test_the_journal_of_a_long_run_does_not_grow_with_it(desk: Callable[..., Des
 
 
 class SlowPruning(SQLiteStore):
-    """A store that takes as long to drop records as it is told to."""
+    """A store that takes as long to drop records as the test says."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -638,7 +638,7 @@ class NoPruning(SQLiteStore):
 
 
 @either_driver
-def test_records_that_can_not_be_dropped_stay_and_harm_nobody(
+def test_records_that_can_not_be_dropped_stay_and_do_no_harm(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, driver: str
 ) -> None:
     """D5: that is logged, and the run completes."""

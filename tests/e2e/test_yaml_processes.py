@@ -107,7 +107,7 @@ def effects(folder: Path) -> list[str]:
     return (folder / "effects").read_text().splitlines()
 
 
-def test_a_graph_of_a_file_that_is_killed_goes_on_in_fresh_processes(folder: Path) -> None:
+def test_a_graph_of_a_file_that_is_killed_resumes_in_fresh_processes(folder: Path) -> None:
     """F13, H1, H3, G6: four kills; what was finished isn't done again, what was under way is."""
     assert folder.joinpath("die-at-plan").touch() is None
     assert in_process(folder, "execute", {}, run_id="r") is None
@@ -125,7 +125,7 @@ def test_a_graph_of_a_file_that_is_killed_goes_on_in_fresh_processes(folder: Pat
     assert in_process(folder, "resume", "r")["error"] == "already-completed"
 
 
-def test_a_run_goes_on_with_a_file_that_has_changed_if_its_place_is_still_there(folder: Path) -> None:
+def test_a_run_resumes_with_a_file_that_has_changed_if_its_node_still_exists(folder: Path) -> None:
     """F13, F10: a changed condition is no other graph; a node that is gone is named; nothing is lost by trying."""
     assert in_process(folder, "execute", {}, run_id="r")["error"] == "paused"
     (folder / "gone.yaml").write_text(
@@ -144,7 +144,7 @@ def test_a_run_goes_on_with_a_file_that_has_changed_if_its_place_is_still_there(
     assert "printed" not in in_process(folder, "resume", "r", "yes")["state"]
 
 
-def test_a_checkpoint_file_is_gone_on_from_by_another_process(folder: Path) -> None:
+def test_another_process_resumes_from_a_checkpoint_file(folder: Path) -> None:
     """F13, F8: named in the file's config, as the guide does it."""
     stopping = GRAPH.replace(
         'config: {store: "sqlite:///runs.db?level=process", preserve: true}',

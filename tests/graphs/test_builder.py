@@ -86,7 +86,7 @@ def test_start_and_end_say_the_same_as_entry_and_finish_point() -> None:
 
 
 def test_an_edge_to_the_end_may_have_a_predicate() -> None:
-    """F1, G3: a run ends there when it holds, and goes on when it doesn't."""
+    """F1, G3: a run ends there when it holds, and continues when it doesn't."""
     graph = StateGraph().add_node("a", run=note).add_node("b", run=note)
     graph.set_entry_point("a").set_finish_point("b")
     graph.add_edge("a", END, key_exists("enough")).add_edge("a", "b")
@@ -145,7 +145,7 @@ def test_a_choice_may_name_the_node_itself(outcomes: Any) -> None:
     ("outcomes", "message"),
     [({"yes": "b"}, r"was 'maybe', not one of 'yes'"), (None, r"was 'maybe', which isn't a node")],
 )
-def test_a_choice_that_leads_nowhere_fails_the_run_and_can_be_mended(outcomes: Any, message: str) -> None:
+def test_a_choice_that_leads_nowhere_fails_the_run_and_can_be_fixed(outcomes: Any, message: str) -> None:
     """F1: the error names the choice; the node before it isn't run again when the run is resumed."""
     graph = (
         StateGraph()
@@ -201,7 +201,7 @@ def test_a_graph_runs_without_being_compiled() -> None:
 
 
 def test_what_is_added_after_compile_is_taken_in_and_the_settings_stay() -> None:
-    """F1: the next run knows the new node, and still stops where it was told to."""
+    """F1: the next run knows the new node, and still stops at its interrupts."""
     graph = line("a", "b").compile(store=MemoryStore(), interrupt_before=["b"])
     assert [event["type"] for event in graph.invoke({})] == ["interrupt"]
     graph.add_node("c", run=note).add_edge("b", "c", key_exists("more")).set_finish_point("c")
@@ -219,7 +219,7 @@ def test_every_mistake_is_listed_at_once() -> None:
     graph.add_node("draft").add_node("review").add_node("island").add_node("harbour")
     graph.add_edge("draft", "revew").add_edge("ghost", "review")
     graph.add_edge("harbour", "island", key_exists("x"))
-    graph.add_conditional_edges("draft", lambda state: "x", {"x": "nobody"})
+    graph.add_conditional_edges("draft", lambda state: "x", {"x": "missing"})
     graph.set_entry_point("draft").set_entry_point("start")
     with pytest.raises(DefinitionError) as caught:
         graph.validate()
@@ -229,7 +229,7 @@ def test_every_mistake_is_listed_at_once() -> None:
             "the entry point: there is no node 'start'",
             "an edge from 'draft': there is no node 'revew'; did you mean 'review'?",
             "an edge from nowhere: there is no node 'ghost'",
-            "an edge from 'draft': there is no node 'nobody'",
+            "an edge from 'draft': there is no node 'missing'",
             "several entry points ('draft', 'start'); a graph has one",
             "no finish point: say where the run may end with set_finish_point(name)",
             "node 'review' leads nowhere: add an edge from it, or set_finish_point('review')",
@@ -386,7 +386,7 @@ def test_a_predicate_that_raises_fails_the_run_after_its_node() -> None:
 @pytest.mark.parametrize("place", ["predicate", "choice"])
 @pytest.mark.parametrize("store", [None, "memory://"])
 def test_a_predicate_or_a_choice_can_not_change_the_state(place: str, store: str | None) -> None:
-    """G3: it would be a change that nobody saves; the error says who may."""
+    """G3: it would be a change that isn't saved; the error says where it is allowed."""
 
     def meddle(state: State) -> str:
         state["x"] = 1
@@ -507,7 +507,7 @@ PLACES = {
 @pytest.mark.parametrize(
     "function",
     [lambda state, other: None, lambda state, *, other: None, lambda state, config, /: None],
-    ids=["second", "keyword only", "positional only beside the state"],
+    ids=["second", "keyword only", "positional only next to the state"],
 )
 @pytest.mark.parametrize("place", PLACES)
 def test_a_function_that_asks_for_something_else_is_a_definition_error(function: Any, place: str) -> None:
@@ -518,7 +518,7 @@ def test_a_function_that_asks_for_something_else_is_a_definition_error(function:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_what_can_not_be_called_is_a_definition_error(place: str) -> None:
-    """F2: and so is what is no function at all."""
+    """F2: and so is what isn't a function at all."""
     with pytest.raises(DefinitionError, match="is not callable: 'not a function'"):
         PLACES[place]("not a function")
 
@@ -601,7 +601,7 @@ def test_an_interrupt_at_an_unknown_node_is_an_error_that_names_it(kind: str) ->
     ]
 
 
-def test_one_str_is_no_list_of_node_names() -> None:
+def test_one_str_isnt_a_list_of_node_names() -> None:
     """F3: the letters of a name aren't taken for names."""
     with pytest.raises(
         DefinitionError, match=r"interrupt_before must be a list of node names, not one str: write \['ab'\]"
@@ -615,7 +615,7 @@ def test_a_store_and_a_checkpointer_at_once_are_refused() -> None:
         line("a", "b").compile(store="memory://", checkpointer=MemoryCheckpointer())
 
 
-def test_what_can_not_save_and_load_is_no_checkpointer() -> None:
+def test_what_can_not_save_and_load_isnt_a_checkpointer() -> None:
     """F11, F3: it is found out when the graph is compiled."""
     with pytest.raises(DefinitionError, match=r"a checkpointer has save\(\) and load\(\)"):
         line("a", "b").compile(checkpointer=object())  # type: ignore[arg-type]  # that is the point
@@ -758,13 +758,13 @@ def test_settings_are_checked_when_they_are_given(build: Callable[[], Any], mess
         build()
 
 
-def test_what_is_no_checkpoint_config_is_refused() -> None:
+def test_what_isnt_a_checkpoint_config_is_refused() -> None:
     """G5: a name alone doesn't say how often."""
     with pytest.raises(UsageError, match="checkpoint must be a CheckpointConfig or a dict"):
         StateGraph(checkpoint="memory")  # type: ignore[arg-type]  # that is the point
 
 
-def test_the_default_is_no_checkpointing_in_memory() -> None:
+def test_checkpointing_is_off_by_default() -> None:
     """G5: interval 0 is off."""
     assert CheckpointConfig() == CheckpointConfig(store="memory", interval=0, preserve=False)
     assert GraphConfig() == GraphConfig("graph", None, 1000, CheckpointConfig())

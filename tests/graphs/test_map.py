@@ -154,7 +154,7 @@ def test_what_has_no_items_fails_after_its_source_and_loses_nothing(items: Any, 
 
 
 @pytest.mark.parametrize("value", [None, 5, "text"])
-def test_a_key_that_has_no_items_is_named_and_can_be_mended(value: Any, store: Any) -> None:
+def test_a_key_that_has_no_items_is_named_and_can_be_fixed(value: Any, store: Any) -> None:
     """F12: with the next resume."""
     graph = mapping([None]).compile(store=store)
     with pytest.raises(
@@ -174,18 +174,18 @@ def test_a_key_that_is_not_there_is_named(place: dict[str, Any], via: Via) -> No
 
 def test_a_function_that_fails_to_find_items_fails_the_run_after_its_source(store: Any, via: Via) -> None:
     """F12: with what it raised; generators too."""
-    mended: list[int] = []
+    fixed: list[int] = []
 
     def over(state: State) -> Iterator[int]:
         yield 1
-        if not mended:
+        if not fixed:
             raise OSError("no disk")
 
     graph = mapping([None], over).compile(store=store)
     with pytest.raises(ExecutionError, match="choosing the next node failed: OSError: no disk") as caught:
         via.execute(graph, {}, run_id="r")
     assert isinstance(caught.value.cause, OSError)
-    mended.append(1)
+    fixed.append(1)
     assert len(via.resume(graph, "r")["results"]) == 1
 
 
@@ -468,7 +468,7 @@ def test_every_item_may_ask(store: Any, via: Via) -> None:
 
 
 def test_large_items_of_a_function_can_be_resumed(store: Any) -> None:
-    """F12, H3: whatever they weigh beside the state."""
+    """F12, H3: whatever they weigh compared with the state."""
     fail = [1]
 
     def work(state: State) -> dict[str, Any]:
@@ -489,7 +489,7 @@ def test_large_items_of_a_function_can_be_resumed(store: Any) -> None:
 
 
 def test_a_graph_starts_with_its_item_and_what_its_schema_names(place: dict[str, Any], via: Via) -> None:
-    """F12: with its own defaults and reducers; what it came to is the result."""
+    """F12: with its own defaults and reducers; its final state is the result."""
     schema = {"base": int, "log": Annotated[list, append], "item": int}
     sub = one_node(lambda state: {"sum": state["base"] + state["item"], "log": "x"}, schema)
     final = via.execute(mapping(sub).compile(**place), {"items": [1, 2], "base": 10, "other": 1})
@@ -513,7 +513,7 @@ def test_what_passes_in_and_out_of_a_graph_can_be_said(kind: str, place: dict[st
 
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
 @pytest.mark.parametrize("how", ["raises", "no dict", "missing key"])
-def test_passing_that_goes_wrong_fails_and_can_be_mended(side: str, how: str, via: Via) -> None:
+def test_passing_that_goes_wrong_fails_and_can_be_fixed(side: str, how: str, via: Via) -> None:
     """F12, H3: nothing that was finished runs again."""
     calls: list[int] = []
     store = MemoryStore()
@@ -562,7 +562,7 @@ def test_what_passes_into_graphs_is_a_copy_for_each(place: dict[str, Any], via: 
     assert final["log"] == []
 
 
-def test_what_passes_into_graphs_is_a_copy_also_beside_what_can_not_be_copied(via: Via) -> None:
+def test_what_passes_into_graphs_is_a_copy_also_next_to_what_can_not_be_copied(via: Via) -> None:
     """F12, invariant 8: without a store, one value that has no copy doesn't make the others shared."""
 
     def grow(state: State) -> None:
@@ -601,7 +601,7 @@ def test_functions_that_alter_what_they_are_shown_change_nothing(side: str, stor
     assert final["seen"] == ([[], []] if side == "over" else [["x"], ["x"]])
 
 
-def test_a_graph_of_a_map_stops_and_goes_on_by_its_path(store: Any, via: Via) -> None:
+def test_a_graph_of_a_map_stops_and_resumes_by_its_path(store: Any, via: Via) -> None:
     """F12, F5: interrupts by the graph's name, pauses with the whole way."""
     sub = StateGraph(name="sub").add_node("x").add_node("y", run=lambda state: {"answer": pause("ok?")})
     sub.add_edge("x", "y").set_entry_point("x").set_finish_point("y")
@@ -748,8 +748,8 @@ def test_nodes_run_in_the_threads_of_a_given_pool(via: Via) -> None:
     assert names == {"mine"}
 
 
-def test_a_small_pool_is_no_trouble_for_many_branches(via: Via) -> None:
-    """F12: with nested maps, timeouts and async nodes beside."""
+def test_a_small_pool_is_enough_for_many_branches(via: Via) -> None:
+    """F12: with nested maps, timeouts and async nodes."""
 
     async def wait(state: State) -> None:
         await asyncio.sleep(0)
@@ -838,7 +838,7 @@ def test_a_function_in_a_process_can_not_pause(via: Via, processes: ProcessPoolE
 def test_what_goes_wrong_in_a_process_fails_the_branch(
     function: Callable[..., Any], message: str, store: Any, via: Via, processes: ProcessPoolExecutor
 ) -> None:
-    """F12: and the run can be resumed with a graph that is mended."""
+    """F12: and the run can be resumed with a graph that is fixed."""
     with pytest.raises(ExecutionError, match=message):
         via.execute(
             mapping([function]).compile(executor=processes, store=store), {"items": [1, 2]}, run_id="r"
@@ -848,10 +848,10 @@ def test_what_goes_wrong_in_a_process_fails_the_branch(
 
 
 @pytest.mark.parametrize("ending", [ends_process, fails_oddly])
-def test_a_process_that_is_lost_fails_the_run_and_loses_nothing(
+def test_a_process_that_crashes_fails_the_run_and_loses_nothing(
     ending: Callable[..., Any], store: Any, via: Via
 ) -> None:
-    """F12, H3: killed in the middle, or broken by what it sent back; with another pool the run goes on."""
+    """F12, H3: killed in the middle, or broken by what it sent back; with another pool the run resumes."""
     pool = new_processes(1)
     try:
         graph = mapping([where, ending], max_concurrency=3).compile(executor=pool, store=store)
@@ -905,7 +905,7 @@ def test_a_pool_that_is_shut_down_fails_the_run(via: Via) -> None:
 
 
 class Inline(Executor):
-    """An executor of somebody's own, which runs things where they are submitted."""
+    """An executor of a user, which runs things where they are submitted."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -928,7 +928,7 @@ def test_any_executor_works(place: dict[str, Any], via: Via) -> None:
     assert executor.calls >= 4
 
 
-def test_an_altered_reduced_value_is_no_error_in_a_process_either(
+def test_an_altered_reduced_value_isnt_an_error_in_a_process_either(
     via: Via, processes: ProcessPoolExecutor
 ) -> None:
     """F12: it has no effect, as in a thread."""

@@ -1,4 +1,4 @@
-"""Parallel edges: branches beside each other on private copies, and the fan-in that comes after all of them."""
+"""Parallel edges: branches that run in parallel on private copies, and the fan-in that comes after all of them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def snapshots_always(monkeypatch: pytest.MonkeyPatch) -> None:
 # Branches and their fan-in
 
 
-def test_a_fan_in_is_given_what_each_branch_came_to(place: dict[str, Any], via: Via) -> None:
+def test_a_fan_in_is_given_the_result_of_each_branch(place: dict[str, Any], via: Via) -> None:
     """F12: and its return value alone changes the state."""
     graph = fan({"a": lambda state: {"x": state["n"] + 1}, "b": lambda state: {"y": state["n"] + 2}})
     final = via.execute(graph.compile(**place), {"n": 1})
@@ -207,14 +207,14 @@ def test_sections_may_follow_each_other_and_be_come_to_again(place: dict[str, An
     assert via.execute(graph.compile(**place), {"n": 1}) == {"n": 658}
 
 
-def test_sync_branches_run_beside_each_other(place: dict[str, Any], via: Via) -> None:
-    """F12: all of them have to be there for any of them to go on."""
+def test_sync_branches_run_in_parallel(place: dict[str, Any], via: Via) -> None:
+    """F12: all of them have to arrive for any of them to continue."""
     barrier = threading.Barrier(8)
     graph = fan({f"n{number}": lambda state: {"met": barrier.wait(SOON) >= 0} for number in range(8)})
     assert via.execute(graph.compile(**place), {})["results"] == [{"met": True}] * 8
 
 
-def test_async_branches_run_beside_each_other(place: dict[str, Any], via: Via) -> None:
+def test_async_branches_run_in_parallel(place: dict[str, Any], via: Via) -> None:
     """F12, H7: in a sync run too."""
     came: list[str] = []
 
@@ -229,7 +229,7 @@ def test_async_branches_run_beside_each_other(place: dict[str, Any], via: Via) -
     assert via.execute(graph.compile(**place), {})["results"] == [{"met": True}] * 8
 
 
-def test_sync_and_async_branches_run_beside_each_other(place: dict[str, Any], via: Via) -> None:
+def test_sync_and_async_branches_run_in_parallel(place: dict[str, Any], via: Via) -> None:
     """F12, H7: also a plain function that returns something to be awaited."""
     sync_came, async_came = threading.Event(), threading.Event()
 
@@ -407,7 +407,7 @@ def test_one_value_under_two_keys_is_two_values_for_a_branch(place: dict[str, An
 
 
 def test_what_a_node_does_to_its_state_after_it_returned_has_no_effect(via: Via) -> None:
-    """F12: nobody can reach into a branch that has gone on."""
+    """F12: no code can reach into a branch that has continued."""
     kept: list[Any] = []
 
     def keep(state: State) -> dict[str, Any]:
@@ -427,7 +427,7 @@ def test_what_a_node_does_to_its_state_after_it_returned_has_no_effect(via: Via)
 
 
 @pytest.mark.parametrize("stop", [False, True], ids=["straight", "resumed"])
-def test_a_list_that_a_branch_appended_to_shares_no_items_with_anybody(store: Any, stop: bool) -> None:
+def test_a_list_that_a_branch_appended_to_shares_no_items(store: Any, stop: bool) -> None:
     """F12, invariant 8: the items that were there before, altered after a resume."""
 
     def grow(state: State) -> None:
@@ -566,7 +566,7 @@ def test_a_large_state_is_not_stored_again_for_each_branch(store: Any) -> None:
 
 
 def test_the_state_of_the_run_is_the_main_one_while_branches_are_under_way(store: Any) -> None:
-    """F12, G1: whoever reads the run sees what the fan-in will start from."""
+    """F12, G1: a reader of the run sees what the fan-in will start from."""
     graph = fan({"a": [lambda state: {"x": 1}, None], "b": None}, source=lambda state: {"k": [1]})
     graph.compile(store=store, interrupt_before=["a2"])
     run = graph.invoke({}).wait()
@@ -700,8 +700,8 @@ def test_nodes_of_branches_are_tried_again(place: dict[str, Any], via: Via) -> N
     assert final["log"] == []
 
 
-def test_a_branch_that_waits_for_its_next_attempt_keeps_nobody_waiting(via: Via) -> None:
-    """F12, H8: the others go on meanwhile, to their ends."""
+def test_a_branch_that_waits_for_its_next_attempt_doesnt_delay_others(via: Via) -> None:
+    """F12, H8: the others continue meanwhile, to their ends."""
     ended = threading.Event()
 
     def flaky(state: State, ctx: NodeContext) -> dict[str, Any]:
@@ -774,7 +774,7 @@ def test_a_branch_has_the_budget_of_a_run(place: dict[str, Any], via: Via) -> No
     ]
 
 
-def test_a_branch_that_used_up_its_budget_goes_on_in_a_graph_that_allows_more(store: Any) -> None:
+def test_a_branch_that_used_up_its_budget_continues_in_a_graph_that_allows_more(store: Any) -> None:
     """F12, G2, G7: from where it was; the other branch is kept."""
     calls = Calls()
 
@@ -976,7 +976,7 @@ def test_no_branch_begins_after_one_has_failed(store: Any, via: Via) -> None:
 
 
 def test_several_branches_fail(store: Any, via: Via) -> None:
-    """F12: the first in declaration order is told, and how many more; all are tried again."""
+    """F12: the first in declaration order is reported, and how many more; all are tried again."""
     calls, barrier = Calls(), threading.Barrier(3)
     calls.fail.update(("a/a", "c/c"))
 
@@ -1113,7 +1113,7 @@ def test_any_value_may_be_in_branches_without_a_store(via: Via) -> None:
     assert final["results"][1] == {"f": print}
 
 
-def test_what_is_no_update_fails_the_branch(via: Via) -> None:
+def test_what_isnt_an_update_fails_the_branch(via: Via) -> None:
     """F12, F2: as anywhere."""
     with pytest.raises(ExecutionError, match="a node must return a dict of updates or None, not list"):
         via.execute(fan({"a": lambda state: [1], "b": None}).compile(store=MemoryStore()), {})
@@ -1121,7 +1121,7 @@ def test_what_is_no_update_fails_the_branch(via: Via) -> None:
         via.execute(fan({"a": lambda state: {1: 1}, "b": None}), {})
 
 
-def test_an_error_that_can_not_tell_of_itself_is_collected(via: Via) -> None:
+def test_an_error_without_a_text_is_collected(via: Via) -> None:
     """F12: whatever was raised."""
 
     class Odd(Exception):
@@ -1141,10 +1141,10 @@ def test_an_error_that_can_not_tell_of_itself_is_collected(via: Via) -> None:
 
 def test_a_predicate_that_fails_in_a_branch_does_not_run_its_node_again(store: Any, via: Via) -> None:
     """F12, G6: what follows is chosen at the resume."""
-    calls, mended = Calls(), []
+    calls, fixed = Calls(), []
 
     def choose(state: State) -> bool:
-        if not mended:
+        if not fixed:
             raise ValueError("which way?")
         return True
 
@@ -1156,7 +1156,7 @@ def test_a_predicate_that_fails_in_a_branch_does_not_run_its_node_again(store: A
     ) as caught:
         via.execute(graph, {}, run_id="r")
     assert (caught.value.node, caught.value.path) == ("a/a", ["src", "a/a"])
-    mended.append(1)
+    fixed.append(1)
     assert via.resume(graph, "r")["results"] == [{"a": True, "a2": True}, {"b": True}]
     assert calls.take() == ["a/a", "a/a2", "b/b"]
 
@@ -1184,7 +1184,7 @@ def test_a_fan_in_that_fails_is_all_that_is_done_again(store: Any, via: Via, jou
 
 
 class FailingStore(MemoryStore):
-    """Refuses the commits after the first so many, until it is mended."""
+    """Refuses the commits after the first `good`, until it is repaired."""
 
     def __init__(self, good: int) -> None:
         super().__init__()
@@ -1224,7 +1224,7 @@ def test_a_failed_save_in_a_section_fails_the_run_and_loses_nothing_that_was_sav
 def test_what_ends_a_process_ends_the_run_and_not_what_was_saved(
     error: type[BaseException], kind: str, store: Any, via: Via
 ) -> None:
-    """F12, H3: raised by a node of a branch, it comes out of the run; a resume goes on from what is durable."""
+    """F12, H3: raised by a node of a branch, it comes out of the run; a resume continues from what is durable."""
     calls, ended, crashed = Calls(), threading.Event(), []
 
     def last(state: State, ctx: NodeContext) -> dict[str, Any]:
@@ -1257,7 +1257,7 @@ def test_what_ends_a_process_ends_the_run_and_not_what_was_saved(
 
 
 def test_an_interrupt_from_the_keyboard_comes_out_of_a_section(store: Any) -> None:
-    """F12, H3: while the run waits for nodes in threads; a resume goes on."""
+    """F12, H3: while the run waits for nodes in threads; a resume continues."""
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("signals come to the main thread")
     calls, over = Calls(), threading.Event()
@@ -1312,7 +1312,7 @@ def test_a_task_that_is_cancelled_in_a_section_can_be_resumed(store: Any) -> Non
     assert sorted(map(str, cancelled)) == ["a", "b"]
 
 
-def test_a_section_whose_run_somebody_else_took_writes_nothing_more(via: Via) -> None:
+def test_a_section_whose_run_another_process_claimed_writes_nothing_more(via: Via) -> None:
     """F12, P8: what the new holder finds is as it was when it took the run."""
     store, calls = MemoryStore(), Calls()
 
@@ -1328,7 +1328,7 @@ def test_a_section_whose_run_somebody_else_took_writes_nothing_more(via: Via) ->
 
 
 def test_an_async_node_that_cancels_its_own_task_fails(via: Via) -> None:
-    """F12, H7: nobody asked for the run to stop, so it goes wrong, and doesn't hang."""
+    """F12, H7: no caller asked for the run to stop, so it fails, and doesn't hang."""
 
     async def cancel(state: State) -> None:
         task = asyncio.current_task()
@@ -1357,7 +1357,7 @@ def test_an_async_node_that_cancels_its_own_task_fails(via: Via) -> None:
 
 @pytest.mark.parametrize("how", ["run", "graph"])
 def test_a_cancelled_run_lets_its_nodes_finish_and_begins_no_other(how: str, store: Any, via: Via) -> None:
-    """F12, G12: what they did is saved; a resume goes on with the rest."""
+    """F12, G12: what they did is saved; a resume runs the rest."""
     calls, running, cancelled = Calls(), threading.Barrier(3), threading.Event()
 
     def busy(state: State, ctx: NodeContext) -> dict[str, Any]:
@@ -1420,7 +1420,7 @@ def test_a_run_can_be_cancelled_while_a_branch_waits_for_its_next_attempt(via: V
 
 @pytest.mark.parametrize("how", ["here", "another process"])
 def test_a_run_cancelled_by_its_last_branches_does_not_come_to_the_fan_in(how: str, via: Via) -> None:
-    """F12, G12: nothing new begins, whoever asked."""
+    """F12, G12: nothing new begins, whichever process asked."""
     store, calls, both = MemoryStore(), Calls(), threading.Barrier(2)
 
     def cancel(state: State, ctx: NodeContext) -> None:
@@ -1459,17 +1459,17 @@ def test_a_cancelled_run_whose_branch_fails_can_be_resumed(via: Via) -> None:
 @pytest.mark.parametrize("api", ["sync", "async"])
 def test_a_run_left_in_the_middle_of_a_section_can_be_resumed(api: str, store: Any) -> None:
     """F12, H3: what was reported is durable; what still runs can keep nothing more."""
-    calls, go_on, left, late = Calls(), threading.Event(), threading.Event(), []
+    calls, proceed, left, late = Calls(), threading.Event(), threading.Event(), []
     begun = threading.Event()
 
-    def beside(state: State, ctx: NodeContext) -> dict[str, Any]:
+    def other(state: State, ctx: NodeContext) -> dict[str, Any]:
         assert begun.wait(SOON)
         return calls(state, ctx)
 
     def busy(state: State, ctx: NodeContext) -> dict[str, Any]:
         begun.set()
         if not left.is_set():
-            assert go_on.wait(SOON)
+            assert proceed.wait(SOON)
             try:
                 once("late", lambda: 1)
             except UsageError as error:
@@ -1477,7 +1477,7 @@ def test_a_run_left_in_the_middle_of_a_section_can_be_resumed(api: str, store: A
             left.set()
         return calls(state, ctx)
 
-    graph = fan({"a": [busy, calls], "b": [beside, calls]}).compile(store=store)
+    graph = fan({"a": [busy, calls], "b": [other, calls]}).compile(store=store)
 
     async def leave() -> list[str]:
         run = graph.astream({}, run_id="r")
@@ -1500,7 +1500,7 @@ def test_a_run_left_in_the_middle_of_a_section_can_be_resumed(api: str, store: A
     else:
         seen = asyncio.run(leave())
     assert seen == ["/src", "b/b"]
-    go_on.set()
+    proceed.set()
     assert left.wait(SOON)
     deadline = threading.Event()
     for _ in range(1000):
@@ -1576,7 +1576,7 @@ def test_sections_work_with_any_interval(interval: int, via: Via) -> None:
 
 @pytest.fixture
 def held() -> Iterator[threading.Event]:
-    """Let go of nodes that are held, when the test is over."""
+    """Release nodes that are held, when the test is over."""
     event = threading.Event()
     yield event
     event.set()

@@ -28,7 +28,7 @@ from support.graphs import SOON, gather
 
 
 def mapped(node: Any, count: int = 20, **options: Any) -> StateGraph:
-    """A map over so many numbers."""
+    """A map over `count` numbers."""
     graph = StateGraph(name="mapped").add_node("begin", run=lambda state: {"items": list(range(count))})
     graph.add_node("each", run=node).add_map("begin", "each", "items", "join")
     graph.add_fanin_node("join", run=lambda parallel_results: {"sum": sum(r["n"] for r in parallel_results)})
@@ -38,25 +38,25 @@ def mapped(node: Any, count: int = 20, **options: Any) -> StateGraph:
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_a_cancelled_run_calls_nothing_that_still_waits_for_a_thread_of_the_pool(how: str) -> None:
     """F12, G12: the pool is smaller than what may run at once."""
-    begun, go_on = [], threading.Event()
+    begun, proceed = [], threading.Event()
 
     def work(state: State) -> dict[str, Any]:
         begun.append(state["item"])
         run.cancel()
-        go_on.wait(SOON)
+        proceed.wait(SOON)
         return {"n": 1}
 
     with ThreadPoolExecutor(2) as pool:
         graph = mapped(work, store=MemoryStore(), executor=pool)
         if how == "sync":
             run = graph.invoke({})
-            threading.Timer(0.2, go_on.set).start()
+            threading.Timer(0.2, proceed.set).start()
             assert run.wait().status == "cancelled"
         else:
             run = graph.ainvoke({})
 
             async def main() -> None:
-                asyncio.get_running_loop().call_later(0.2, go_on.set)
+                asyncio.get_running_loop().call_later(0.2, proceed.set)
                 await run.wait()
 
             asyncio.run(main())
@@ -65,20 +65,20 @@ def test_a_cancelled_run_calls_nothing_that_still_waits_for_a_thread_of_the_pool
 
 
 def test_a_run_that_was_left_calls_nothing_that_still_waits_for_a_thread_of_the_pool() -> None:
-    """F12: somebody else may have it by then."""
-    begun, go_on = [], threading.Event()
+    """F12: another process may hold it by then."""
+    begun, proceed = [], threading.Event()
 
     def work(state: State) -> dict[str, Any]:
         begun.append(state["item"])
         if len(begun) > 1:
-            go_on.wait(SOON)
+            proceed.wait(SOON)
         return {"n": 1}
 
     with ThreadPoolExecutor(1) as pool:
         run = mapped(work, store=MemoryStore(), executor=pool).stream({})
         assert next(event for event in run if event["type"] == "branch")["status"] == "completed"
         run.close()
-        go_on.set()
+        proceed.set()
     assert len(begun) <= 2
 
 
@@ -160,14 +160,14 @@ def test_a_run_that_is_cancelled_while_it_is_opened_is_given_back(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H7, G12: also when the event loop has ended by then."""
-    entered, go_on = threading.Event(), threading.Event()
+    entered, proceed = threading.Event(), threading.Event()
     begin = runs.SessionSlot.begin
 
     def slowly(seen: Any) -> Any:
         if moment == "opened":
             session = begin(seen)
         entered.set()
-        go_on.wait(SOON)
+        proceed.wait(SOON)
         return session if moment == "opened" else begin(seen)
 
     graph = mapped(lambda state: {"n": 1}, 2, store=f"sqlite:///{tmp_path}/runs.db", lease=60)
@@ -176,7 +176,7 @@ def test_a_run_that_is_cancelled_while_it_is_opened_is_given_back(
         task = asyncio.ensure_future(graph.aexecute({}, run_id="r"))
         await asyncio.to_thread(entered.wait, SOON)
         task.cancel()
-        asyncio.get_running_loop().call_later(0.1, go_on.set)
+        asyncio.get_running_loop().call_later(0.1, proceed.set)
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -201,7 +201,7 @@ def test_an_update_passes_into_a_graph_as_its_inputs_do() -> None:
         assert graph.resume(run_id, True, update=update)["final"] == final
 
 
-def test_a_result_tells_what_its_branch_changed() -> None:
+def test_a_result_has_what_its_branch_changed() -> None:
     """F12: without what it started with, the item included; also when it was stored."""
     graph = StateGraph(name="g").add_node("begin", run=lambda state: {"items": [[1], [2]], "k": "x" * 100})
 
@@ -218,7 +218,7 @@ def test_a_result_tells_what_its_branch_changed() -> None:
 
 
 def test_small_mistakes_are_named() -> None:
-    """F12: what can't be addressed, and what is no id."""
+    """F12: what can't be addressed, and what isn't an id."""
     graph = mapped(lambda state: {"n": 1}, store=MemoryStore())
     with pytest.raises(UsageError, match=r"of a Run, that is \.id"):
         graph.resume(graph.invoke({}))  # type: ignore[arg-type]  # the mistake

@@ -1,4 +1,4 @@
-"""Stops inside of branches: interrupts, questions, answers, and what is told of them while they happen."""
+"""Stops inside of branches: interrupts, questions, answers, and what is reported while they happen."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STOPS = {
 
 @pytest.mark.parametrize("how", ["store", "checkpointer"])
 @pytest.mark.parametrize(("when", "node"), STOPS)
-def test_an_interrupt_anywhere_at_a_section_stops_and_goes_on(
+def test_an_interrupt_anywhere_at_a_section_stops_and_resumes(
     when: str, node: str, how: str, via: Via
 ) -> None:
     """F12, F5: on the source, inside of a branch, on the fan-in; nothing runs twice, in a new graph object."""
@@ -278,7 +278,7 @@ def test_wrong_answers_leave_all_questions_open(store: Any, via: Via) -> None:
 
 
 def test_a_branch_may_ask_several_questions(store: Any, via: Via) -> None:
-    """F12, P1: beside another that does the same; keys tell them apart."""
+    """F12, P1: in parallel to another that does the same; keys distinguish them."""
 
     def ask(state: State, node: str) -> dict[str, Any]:
         return {"answers": (pause(f"{node} first?"), pause(f"{node} second?", key="second"))}
@@ -369,7 +369,7 @@ def test_a_source_and_a_fan_in_may_ask(node: str, store: Any, via: Via) -> None:
 
 
 def test_an_approval_and_a_question_at_once(store: Any, via: Via) -> None:
-    """F12, P3: a resume without answers lets go on what was only interrupted."""
+    """F12, P3: a resume without answers continues what was only interrupted."""
     calls = Calls()
     graph = fan_to_end({"a": asking, "b": [None, calls]}).compile(store=store, interrupt_before=["b2"])
     caught = via.paused(graph, {})
@@ -419,7 +419,7 @@ def test_an_answer_is_used_though_another_branch_fails_then(store: Any, via: Via
 
 
 def test_answers_survive_a_crash(store: Any, via: Via) -> None:
-    """F12, P1: of the nodes that got them; nobody is asked twice."""
+    """F12, P1: of the nodes that got them; no question is asked twice."""
     crashed: list[int] = []
 
     def ask(state: State) -> dict[str, Any]:
@@ -628,8 +628,8 @@ def test_a_stream_has_the_events_of_branches_as_they_happen(store: Any, via: Via
     assert states["a2"].run_id == "r"
 
 
-def test_what_a_stream_tells_of_a_branch_is_durable(via: Via) -> None:
-    """F12, H3: before it is told; the last state event of a branch comes before its end."""
+def test_what_a_stream_reports_of_a_branch_is_durable(via: Via) -> None:
+    """F12, H3: before it is reported; the last state event of a branch comes before its end."""
     store = MemoryStore()
     graph = fan_to_end({name: [None, None, None] for name in "abc"}).compile(store=store, preserve=True)
     told: list[tuple[str | None, str]] = []
@@ -678,7 +678,7 @@ def test_what_is_done_to_an_event_changes_nothing(via: Via) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["fail", "collect"])
-def test_a_stream_tells_which_branch_failed(on_error: str, store: Any, via: Via) -> None:
+def test_a_stream_reports_which_branch_failed(on_error: str, store: Any, via: Via) -> None:
     """F12, F4: with the message; where it fails the run, an `error` comes last."""
     calls = Calls()
     calls.fail.add("a/a2")
@@ -697,7 +697,7 @@ def test_a_stream_tells_which_branch_failed(on_error: str, store: Any, via: Via)
         assert last["checkpoint_path"]
 
 
-def test_a_stream_tells_which_branches_wait(store: Any, via: Via) -> None:
+def test_a_stream_reports_which_branches_wait(store: Any, via: Via) -> None:
     """F12, F4: as they come to it, and at the end with their questions."""
     graph = fan_to_end({"a": [None, asking], "b": [None, None], "c": None}).compile(
         store=store, interrupt_before=["b2"]
@@ -741,7 +741,7 @@ def seen() -> list[Event]:
     return []
 
 
-def test_observers_are_told_of_branches(seen: list[Event], store: Any, via: Via) -> None:
+def test_observers_get_events_of_branches(seen: list[Event], store: Any, via: Via) -> None:
     """F12, G11: their start and end; whatever happens in one names it, and nothing else does."""
     graph = fan_to_end({"a": [None, None], "b": None}, observer=seen.append).compile(store=store)
     via.execute(graph, {}, run_id="r")
@@ -764,7 +764,7 @@ def test_observers_are_told_of_branches(seen: list[Event], store: Any, via: Via)
     ]  # fmt: skip
 
 
-def test_observers_are_told_what_goes_wrong_in_branches(seen: list[Event], via: Via) -> None:
+def test_observers_get_what_goes_wrong_in_branches(seen: list[Event], via: Via) -> None:
     """F12, G11: attempts, failures, and how the run ended."""
     calls = Calls()
     calls.fail.update(("a/a", "b/b"))
@@ -788,7 +788,7 @@ def test_observers_are_told_what_goes_wrong_in_branches(seen: list[Event], via: 
     assert event.data["node"] == "a/a"
 
 
-def test_observers_are_told_of_pauses_and_cycles_in_branches(seen: list[Event], via: Via) -> None:
+def test_observers_get_pauses_and_cycles_in_branches(seen: list[Event], via: Via) -> None:
     """F12, G4, G11: and of edges that were tried."""
     graph = fan_to_end({"a": lambda state: {"n": state["n"] + 1}, "b": asking}, observer=seen.append)
     graph.add_edge("a", "a", lambda state: state["n"] < 3).add_edge("a", "join").compile(store=MemoryStore())
@@ -876,7 +876,7 @@ def test_what_a_branch_kept_is_there_after_a_crash_of_another(store: Any, via: V
 
 @pytest.mark.parametrize("kind", ["sync node", "sync function in an async node", "async function"])
 def test_many_branches_keep_results_at_once(kind: str, store: Any, via: Via) -> None:
-    """F12, H3: beside the saves of the run; each finds its own when it is tried again."""
+    """F12, H3: in parallel to the saves of the run; each finds its own when it is tried again."""
     made: list[int] = []
 
     def make(number: int) -> int:

@@ -13,7 +13,7 @@ from limpet.graphs.predicates import describe
 
 class NeverEqual:
     def __eq__(self, other: object) -> bool:
-        raise AssertionError("nobody asked")
+        raise AssertionError("it isn't to be called")
 
     __hash__ = None  # type: ignore[assignment]  # it can't be compared, so it can't be hashed
 

@@ -40,7 +40,7 @@ def one(run: Callable[..., Any], *, store: Any = None, observer: Any = None, **p
 
 
 def failing(times: int, error: Exception | None = None) -> tuple[list[int], Callable[..., Any]]:
-    """A node that fails so many times before it succeeds, and the list of its attempts."""
+    """A node that fails this many times before it succeeds, and the list of its attempts."""
     attempts: list[int] = []
 
     def node(state: State, ctx: NodeContext) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def test_a_policy_that_makes_no_sense_is_refused(settings: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("wrong", ["3", 1.5, True, ValueError])
-def test_what_is_no_retry_is_refused(wrong: Any) -> None:
+def test_what_isnt_a_retry_is_refused(wrong: Any) -> None:
     """H8: a Retry or a number of attempts."""
     with pytest.raises(DefinitionError, match="retry must be a Retry or a number of attempts"):
         StateGraph().add_node("a", retry=wrong)
@@ -177,7 +177,7 @@ def test_a_number_is_that_many_attempts() -> None:
 
 
 def test_after_the_last_attempt_the_run_fails_with_its_error() -> None:
-    """H8: the cause is what the last attempt raised; a resume begins to count anew."""
+    """H8: the cause is what the last attempt raised; a resume begins to count again."""
     attempts, node = failing(3, OSError("unreachable"))
     graph = one(node, store="memory://", retry=AT_ONCE)
     with pytest.raises(ExecutionError, match="OSError: unreachable") as caught:
@@ -216,7 +216,7 @@ class LostHolders(MemoryStore):
 
 
 @pytest.mark.parametrize(("store", "expected"), [(LostHolders, [1, 2, 3, 4]), (MemoryStore, [1, 2, 2, 3, 4])])
-def test_the_attempts_go_on_counting_over_a_crash(store: type[MemoryStore], expected: list[int]) -> None:
+def test_the_attempts_keep_counting_over_a_crash(store: type[MemoryStore], expected: list[int]) -> None:
     """H8: an attempt that ended with its holder is one, too; one that was broken off and given back isn't."""
     attempts: list[int] = []
 
@@ -249,7 +249,7 @@ def test_the_next_node_and_the_next_visit_begin_with_their_first_attempt() -> No
     assert attempts == [("only", 1), ("only", 2), ("only", 1), ("only", 2)]
 
 
-def test_a_retry_is_told_to_observers_with_its_wait() -> None:
+def test_observers_get_a_retry_with_its_wait() -> None:
     """H8, G11: node.retry with attempt, delay and error."""
     seen: list[Event] = []
     _, node = failing(2)
@@ -326,7 +326,7 @@ def test_once_is_not_done_again_by_the_next_attempt() -> None:
 
 
 def test_once_belongs_to_its_step() -> None:
-    """H8: the next visit does it anew, and each key is its own."""
+    """H8: the next visit does it again, and each key is its own."""
     calls: list[str] = []
 
     def node(state: State, ctx: NodeContext) -> dict[str, Any]:
@@ -429,7 +429,7 @@ def stuck(store: Any = None, **policy: Any) -> tuple[threading.Event, StateGraph
 
 @pytest.mark.parametrize("store", [None, "memory://"])
 def test_a_sync_node_that_takes_too_long_fails_the_run(store: str | None) -> None:
-    """H8: with `NodeTimeout`, while the node still runs; what it returns later is nobody's."""
+    """H8: with `NodeTimeout`, while the node still runs; what it returns later is dropped."""
     release, graph = stuck(store)
     run = graph.invoke({})
     (event,) = run

@@ -96,8 +96,8 @@ def test_a_dataclass_gives_its_defaults(given: Any, expected: dict[str, Any]) ->
             {"topic": "kelp", "depth": 3, "notes": ["x"], "log": ["started", "ran"]},
         ),
         (
-            {"topic": "kelp", "beside": 1},
-            {"topic": "kelp", "depth": 3, "notes": [], "log": ["started", "ran"], "beside": 1},
+            {"topic": "kelp", "extra": 1},
+            {"topic": "kelp", "depth": 3, "notes": [], "log": ["started", "ran"], "extra": 1},
         ),
     ],
     ids=["defaults", "coerced", "instance", "other keys"],
@@ -119,7 +119,7 @@ def test_an_input_that_does_not_fit_the_pydantic_model_is_refused(given: dict[st
 
 
 @pytest.mark.parametrize("given", [5, "text", ["topic"], Record])
-def test_an_input_that_is_no_mapping_is_refused(given: Any) -> None:
+def test_an_input_that_isnt_a_mapping_is_refused(given: Any) -> None:
     """F1: the input of a run is a dict of state values."""
     with pytest.raises(UsageError, match="the input of a run must be a dict of state values"):
         graph_of(Record, lambda state: None).execute(given)
@@ -248,6 +248,6 @@ def test_a_reducer_that_raises_fails_the_node() -> None:
     assert caught.value.state == {"n": 1}
 
 
-def test_a_class_in_the_annotation_is_no_reducer() -> None:
+def test_a_class_in_the_annotation_isnt_a_reducer() -> None:
     """F1: only functions and callable objects combine; types and notes in `Annotated` are left alone."""
     assert read_schema({"a": Annotated[int, "note"], "b": Annotated[int, str], "c": int}).reducers == {}

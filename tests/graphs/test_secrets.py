@@ -1,4 +1,4 @@
-"""What is marked secret is never in events, logs or summaries; whoever asks for it by its key gets it."""
+"""What is marked secret is never in events, logs or summaries; code that reads it by its key gets it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TOKEN = "sk-live-7f3a9c"
 
 
 class Shown:
-    """All that a run shows to anybody: events, log lines, progress, summaries, history, errors, notes."""
+    """All that a run shows: events, log lines, progress, summaries, history, errors, notes."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.DEBUG)
@@ -111,7 +111,7 @@ class Data:
 
 
 def test_a_key_is_marked_in_every_kind_of_schema() -> None:
-    """F1: also inside of what surrounds a type, and beside a reducer."""
+    """F1: also inside of what surrounds a type, and next to a reducer."""
     assert StateGraph(Typed).schema.secrets == {"token", "later", "maybe", "each"}
     assert StateGraph(Data).schema.secrets == {"token"}
     made = StateGraph({"token": Annotated[str, secret], "log": Annotated[list, append, secret], "n": int})
@@ -146,7 +146,7 @@ def test_a_pydantic_model_marks_its_keys_and_its_secret_types_mark_themselves() 
 
 
 def test_marking_a_key_doesnt_change_what_a_graph_is() -> None:
-    """Invariant 4: a run that was saved before a key was marked goes on after it was."""
+    """Invariant 4: a run that was saved before a key was marked resumes after it was."""
     store = MemoryStore()
 
     def ask(state: State) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def test_what_a_node_returns_wrongly_isnt_quoted(shown: Shown) -> None:
     assert line({"n": int}, lambda state: None).execute({"n": 1}) == {"n": 1}
 
 
-def test_texts_that_are_too_short_to_be_told_from_words_stay() -> None:
+def test_texts_that_are_too_short_to_be_distinguished_from_words_stay() -> None:
     """A secret of three characters isn't looked for in texts."""
 
     def fail(state: State) -> None:
@@ -353,7 +353,7 @@ def test_a_secret_stays_one_in_branches_maps_and_graphs_inside(shown: Shown) -> 
     )
     shown.see(graph.state_at("r"), graph.runs(), graph.history("r"))
     leaks = [text for text in shown.leaks() if f"with {TOKEN}" not in text]
-    assert leaks == [], "what was made of a secret, under a key that isn't marked, is no secret"
+    assert leaks == [], "what was made of a secret, under a key that isn't marked, isn't secret"
     assert state["all"][1]["item"] == TOKEN + "2"
     assert graph.compiled().plan.secrets == {"token", "tokens", "key", "item", "copied"}
 
@@ -382,7 +382,7 @@ def test_errors_of_branches_are_covered(shown: Shown) -> None:
 
 
 def test_errors_deep_inside_are_covered_by_what_is_secret_on_the_way_there(shown: Shown) -> None:
-    """F12: whoever is around may have told it."""
+    """F12: any section around it may have passed it in."""
 
     def fail(state: State) -> None:
         raise ValueError(f"{TOKEN}-outer and {TOKEN}-middle")
@@ -490,7 +490,7 @@ def test_a_secret_answer_is_the_nodes_alone(shown: Shown) -> None:
     assert shown.leaks("12345678", "1234'", "12345670") == []
 
 
-def test_a_secret_answer_that_is_no_choice_isnt_quoted(shown: Shown) -> None:
+def test_a_secret_answer_that_isnt_a_choice_isnt_quoted(shown: Shown) -> None:
     graph = line({}, lambda state: {"x": pause("?", choices=["red", "blue"], secret=True)})
     shown.drive(graph.stream({}, run_id="r"))
     with pytest.raises(AnswerRefused, match=f"{MASK} is not one of 'red', 'blue'") as refused:
@@ -545,7 +545,7 @@ def test_a_secret_answer_isnt_among_the_decisions_of_a_workflow(shown: Shown) ->
 
 
 def test_a_prompt_among_the_decisions_of_a_workflow_is_covered(shown: Shown) -> None:
-    """D11: it is told in the words in which it was asked."""
+    """D11: it is reported in the words in which it was asked."""
     flow = Workflow("w", store=MemoryStore(), preserve=True, secrets=["key"], observers=shown.observers)
     flow.add_task("ask", lambda key: pause(f"Is it {key}?"))
     shown.drive(flow.stream({"key": TOKEN}, run_id="r"))
@@ -591,8 +591,8 @@ def test_a_store_that_isnt_encrypted_refuses_secrets(tmp_path: Path) -> None:
         hidden.add_template("t", lambda: 1, secret=True).compile()
 
 
-def test_a_secret_question_is_refused_where_its_answer_would_be_in_clear(tmp_path: Path) -> None:
-    """P1, P6: the node fails before anybody is asked."""
+def test_a_secret_question_is_refused_where_its_answer_would_be_in_plain_text(tmp_path: Path) -> None:
+    """P1, P6: the node fails before the question is asked."""
 
     def ask(state: State) -> dict[str, Any]:
         return {"x": pause("Code?", secret=True)}

@@ -96,7 +96,7 @@ def test_get_gives_the_value_or_the_default(state: State) -> None:
 
 
 def test_a_state_is_a_mapping_that_equals_a_dict_of_the_same_data(state: State) -> None:
-    """G1: a State is a mapping of application data; its provenance is beside the data, not in it."""
+    """G1: a State is a mapping of application data; its provenance is next to the data, not in it."""
     assert isinstance(state, dict)
     assert state == {"a": 1}
     assert list(state) == ["a"]
@@ -319,7 +319,7 @@ def test_every_kind_of_change_in_place_is_saved(value: Any, alter: Callable[[Any
     assert (found, repr(found)) == (expected, repr(expected))
 
 
-def test_a_change_in_place_is_noticed_at_each_step_anew() -> None:
+def test_a_change_in_place_is_noticed_at_each_step_again() -> None:
     """H4: a list that grows in place step by step is saved at each of them."""
     store = MemoryStore()
 
@@ -506,7 +506,7 @@ def test_without_a_store_the_events_of_a_run_hold_copies_as_far_as_there_are_any
 
 
 @pytest.mark.parametrize("node", [lambda state: {1: "x"}, lambda state: state.__setitem__(1, "x")])
-def test_a_key_that_is_no_str_is_refused(node: Callable[..., Any]) -> None:
+def test_a_key_that_isnt_a_str_is_refused(node: Callable[..., Any]) -> None:
     """H4: the keys of a state are names."""
     graph = chain(node).compile(store="memory://")
     with pytest.raises(ExecutionError, match=r"a state key must be a str, not int: 1") as caught:
@@ -609,7 +609,7 @@ def test_a_dataclass_returned_from_a_node_is_its_fields() -> None:
 
 @pytest.mark.parametrize("returned", [5, "text", [("a", 1)], {1, 2}, int])
 @pytest.mark.parametrize("store", [None, "memory://"])
-def test_what_is_no_update_is_refused(returned: Any, store: str | None) -> None:
+def test_what_isnt_an_update_is_refused(returned: Any, store: str | None) -> None:
     """F2: a node must return a dict of updates or None; anything else is a mistake, named."""
     graph = chain(lambda state: returned).compile(store=store)
     with pytest.raises(

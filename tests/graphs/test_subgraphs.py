@@ -95,7 +95,7 @@ def test_by_default_the_keys_that_both_know_pass(
 
 
 def test_a_graph_has_the_defaults_and_reducers_of_its_own_schema(place: dict[str, Any], via: Via) -> None:
-    """F12: they start anew at each visit."""
+    """F12: they start again at each visit."""
 
     @dataclass
     class Own:
@@ -114,7 +114,7 @@ def test_a_graph_has_the_defaults_and_reducers_of_its_own_schema(place: dict[str
 
 
 def test_a_pydantic_schema_checks_what_comes_in(store: Any, via: Via) -> None:
-    """F12: with the error of the graph's node; mended at the resume."""
+    """F12: with the error of the graph's node; fixed at the resume."""
 
     class Own(pydantic.BaseModel):
         n: int
@@ -177,7 +177,7 @@ def test_what_both_reduce_is_reduced_once(
 
 def test_what_a_graph_does_inside_is_not_seen_outside_before_it_is_done(store: Any, via: Via) -> None:
     """F12, invariant 8: nor if it fails, whatever it altered in place."""
-    mended: list[int] = []
+    fixed: list[int] = []
 
     def alter(state: State) -> None:
         state["log"].append("x")
@@ -185,7 +185,7 @@ def test_what_a_graph_does_inside_is_not_seen_outside_before_it_is_done(store: A
         state["new"] = 1
 
     def fails(state: State) -> None:
-        if not mended:
+        if not fixed:
             raise ValueError
 
     graph = around(line(alter, fails)).compile(store=store)
@@ -194,13 +194,13 @@ def test_what_a_graph_does_inside_is_not_seen_outside_before_it_is_done(store: A
         via.execute(graph, start, run_id="r")
     assert caught.value.state == {"log": ["x"], "deep": {"k": [1]}, "new": 1}
     assert graph.state_at("r") == start
-    mended.append(1)
+    fixed.append(1)
     assert via.resume(graph, "r") == {"log": ["x"], "deep": {"k": [1]}, "new": 1}
 
 
 @pytest.mark.parametrize("side", ["inputs", "outputs"])
 @pytest.mark.parametrize("how", ["raises", "no dict", "missing key", "odd key"])
-def test_passing_that_goes_wrong_fails_at_the_node_and_can_be_mended(side: str, how: str, via: Via) -> None:
+def test_passing_that_goes_wrong_fails_at_the_node_and_can_be_fixed(side: str, how: str, via: Via) -> None:
     """F12, H3: what is finished inside doesn't run again."""
     calls, store = Calls(), MemoryStore()
 
@@ -291,7 +291,7 @@ def test_a_failure_inside_names_its_path_and_only_that_is_done_again(
 
 
 def test_one_graph_may_be_used_in_several_places(place: dict[str, Any], via: Via) -> None:
-    """F12: in one graph, beside each other, in two graphs, and by itself."""
+    """F12: in one graph, in parallel, in two graphs, and by itself."""
     sub = line(lambda state: {"n": state["n"] + 1}, lambda state: {"n": state["n"] * 10})
     graph = StateGraph(name="outer").add_node("one", sub).add_node("two", sub).add_edge("one", "two")
     for name in ("a", "b"):
@@ -340,7 +340,7 @@ def test_sync_and_async_nodes_work_inside(place: dict[str, Any], via: Via) -> No
 # Retries
 
 
-def test_a_graph_that_is_tried_again_goes_on_where_it_failed(place: dict[str, Any], via: Via) -> None:
+def test_a_graph_that_is_tried_again_continues_where_it_failed(place: dict[str, Any], via: Via) -> None:
     """F12, H8: what it finished isn't done again; the node's policy counts the attempts."""
     calls: list[str] = []
 
@@ -356,7 +356,7 @@ def test_a_graph_that_is_tried_again_goes_on_where_it_failed(place: dict[str, An
 
 
 def test_graphs_in_branches_are_tried_again_each_by_itself(place: dict[str, Any], via: Via) -> None:
-    """F12, H8: beside each other."""
+    """F12, H8: in parallel."""
     calls: list[tuple[str, str]] = []
 
     def work(state: State, ctx: NodeContext) -> dict[str, Any]:
@@ -555,7 +555,7 @@ def test_interrupts_inside_without_anywhere_to_save_are_an_error(by: str) -> Non
 
 
 def test_a_graph_can_not_contain_itself() -> None:
-    """F12: directly, through another one, or as the graph of a map; mended, it runs."""
+    """F12: directly, through another one, or as the graph of a map; fixed, it runs."""
     graph = line(None, name="me")
     graph.add_node("again", graph).add_edge("x", "again", lambda state: False)
     graph.set_finish_point("again")
@@ -703,8 +703,8 @@ def test_a_fork_of_any_step_keeps_what_was_finished_by_then(step: int, via: Via)
 
 
 @pytest.mark.parametrize("step", range(12))
-def test_a_rollback_to_any_step_goes_on_from_there(step: int, via: Via) -> None:
-    """F12, H6: in the same run, whose history goes on."""
+def test_a_rollback_to_any_step_continues_from_there(step: int, via: Via) -> None:
+    """F12, H6: in the same run, whose history continues."""
     calls = Calls()
     calls.fail.add("done")
     graph = everything(calls)
@@ -815,7 +815,7 @@ class Snapshots:
 
 
 def test_a_snapshot_at_any_moment_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F12, invariant 2: a run that stopped in the middle of all there is goes on as it would have."""
+    """F12, invariant 2: a run that stopped in the middle of all of it continues as it would have."""
     monkeypatch.setattr(policy, "MIN_WEIGHT", 0)
 
     def build() -> StateGraph:

@@ -245,8 +245,8 @@ def test_the_state_of_every_step_can_be_read_across_snapshots(happened: Any) -> 
             progress_at(tail, step)
 
 
-def test_the_history_tells_who_changed_what_and_when() -> None:
-    """H6: a snapshot on the way is no change, an update that came with a resume is."""
+def test_the_history_shows_which_step_changed_what_and_when() -> None:
+    """H6: a snapshot in between isn't a change, an update that came with a resume is."""
     book = Book({"n": 0, "log": []})
     book.step("a", "b", n=1)
     book.whole()
@@ -561,7 +561,7 @@ def test_a_record_that_is_missing_at_the_end_is_found() -> None:
         read_progress(with_records(book, book.tail.records[:-1]))
 
 
-def test_a_journal_that_begins_in_the_middle_is_no_journal() -> None:
+def test_a_journal_that_begins_in_the_middle_is_refused() -> None:
     """H5: nothing is built from changes to something that is not there."""
     book = damaged_book()
     for first in (2, 3, 5, 8):
@@ -591,8 +591,8 @@ def test_what_was_pruned_is_gone_and_the_rest_can_be_read() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        [STEP, 5, 0.0, 0, "a", "b", [{}, {"n": [1]}, {}, []]],  # grows what is no list
-        [STEP, 5, 0.0, 0, "a", "b", [{}, {}, {"log": {"k": 1}}, []]],  # merges into what is no dict
+        [STEP, 5, 0.0, 0, "a", "b", [{}, {"n": [1]}, {}, []]],  # grows what isn't a list
+        [STEP, 5, 0.0, 0, "a", "b", [{}, {}, {"log": {"k": 1}}, []]],  # merges into what isn't a dict
         [STEP, 5, 0.0, 0, "a"],
         [STEP, 5, 0.0, 0, "a", "b", [1, 2]],
         [SNAPSHOT, 5, 0.0, 0, {}],

@@ -1,4 +1,4 @@
-"""Looking through a run for damage: what is named, what can still be had, and that what is said is so."""
+"""Verifying a run: which damage is named, what can still be read, and that the report is correct."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_each_damaged_record_is_named_and_what_is_said_of_steps_is_so() -> None:
 
 
 def test_missing_records_are_named(tmp_path: Path) -> None:
-    """H5: those that somebody deleted, in the middle and at the end."""
+    """H5: those that were deleted, in the middle and at the end."""
     path = tmp_path / "runs.db"
     with closing(open_store(path)) as store:
         graph = line(6, store, preserve=True)
@@ -130,7 +130,7 @@ def test_damage_in_redis_is_named(tmp_path: Path) -> None:
         assert "should have" in str(found)
 
 
-def test_what_can_not_be_told_is_reported_too() -> None:
+def test_what_can_not_be_checked_is_reported_too() -> None:
     """H5: a record of a newer Limpet, one that doesn't follow, and a head that makes no sense."""
     from limpet.journal.encoding.codec import encode
     from limpet.journal.encoding.envelope import Envelope
@@ -151,7 +151,7 @@ def test_what_can_not_be_told_is_reported_too() -> None:
 
 
 def test_a_purged_run_and_a_paused_one() -> None:
-    """H5: that a journal is gone is no damage; and a question doesn't keep anybody from looking."""
+    """H5: that a journal is gone isn't damage; and a run with a question can be verified."""
     graph = line(2, MemoryStore())
     graph.execute({}, run_id="r")
     found = graph.verify("r")
@@ -161,7 +161,7 @@ def test_a_purged_run_and_a_paused_one() -> None:
     asking.compile(store=MemoryStore()).invoke({}, run_id="q").wait()
     assert asking.verify("q").restorable
     with pytest.raises(RunNotFound):
-        graph.verify("nobody")
+        graph.verify("missing")
 
 
 def _ask(state: State) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def test_looking_changes_nothing(store: Any) -> None:
 
 
 def test_a_stop_that_the_journal_knows_nothing_of_is_damage(tmp_path: Path) -> None:
-    """H5: the newest record is lost, or somebody was at the head."""
+    """H5: the newest record is lost, or the head was edited."""
     from contextlib import closing
 
     from limpet import Runs, pause
@@ -196,7 +196,7 @@ def test_a_stop_that_the_journal_knows_nothing_of_is_damage(tmp_path: Path) -> N
     with closing(MemoryStore()) as other:
         assert Runs(other).import_(tmp_path / "r.run", "s") == "s"
         assert Runs(other).verify("s").ok
-    lease = store.claim("r", "somebody", 10.0)
+    lease = store.claim("r", "other", 10.0)
     assert store.append([Commit("r", lease.fence, store.head("r").sequence, [], status="failed")]) == [None]
     (damage,) = runs.verify("r").damaged
     assert (damage.sequence, "it is 'failed'" in damage.reason) == (0, True)

@@ -1,7 +1,7 @@
 """The bench that the property tests share: a run of the real loop, driven by hand, whose process may die anywhere.
 
 Each test file has a plain interpreter of its own, and a `Bench` that derives from `ModelBench` and adds the claims
-that are checked while the run goes on.
+that are checked while the run continues.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ class ModelBench:
         self.point()
         if self.is_loops_commit and self.left < 0 and self.fate == LOSE:
             self.note_trouble("lost")
-            return StoreUnavailable("nobody knows whether it was taken")
+            return StoreUnavailable("it isn't known whether it was taken")
         return None
 
     def note_trouble(self, what: str) -> None:
@@ -363,8 +363,8 @@ class ModelBench:
             assert stored.error is not None
             assert stored.error["type"].endswith("Broken"), stored.error["traceback"]
             broken = stored.error["message"]
-            assert broken not in self.world.mended or self.looked == head.sequence
-            self.world.mended.add(broken)
+            assert broken not in self.world.repaired or self.looked == head.sequence
+            self.world.repaired.add(broken)
         self.looked = head.sequence
 
     def check_paused(self, stored: Progress) -> None:
@@ -401,7 +401,7 @@ class ModelBench:
 
     def continue_from(self, other: ModelBench, step: int, same_run: bool) -> None:
         """This bench continues a run of another one from a step: a fork of it, or the run rolled back."""
-        self.world.mended = set(other.world.mended)
+        self.world.repaired = set(other.world.repaired)
         self.created = True
         self.looked = 0
         other.session = None

@@ -107,7 +107,7 @@ class Inner:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Branches beside each other. All of them go on into `tail`; `ends` says what their last node leads to."""
+    """Parallel branches. All of them continue into `tail`; `ends` says what their last node leads to."""
 
     branches: tuple[Chain, ...]
     tail: Chain = ()
@@ -304,7 +304,7 @@ def _names(chain: Chain) -> Iterator[str]:
 
 
 class Broken(Exception):
-    """An error that is there until somebody mends the node."""
+    """An error that is there until the node is repaired."""
 
 
 class Transient(Exception):
@@ -313,20 +313,20 @@ class Transient(Exception):
 
 @dataclass
 class World:
-    """What is outside of a run and survives it: what was mended, and what nodes have seen.
+    """What is outside of a run and survives it: what was repaired, and what nodes have seen.
 
-    In a `plain` one nobody asks, and nobody has the same list under two keys; in a `sound` one nothing is broken.
+    In a `plain` one no node asks, and none has the same list under two keys; in a `sound` one nothing is broken.
     """
 
     plain: bool = False
     sound: bool = False
-    mended: set[str] = field(default_factory=set)
+    repaired: set[str] = field(default_factory=set)
     fetch: Callable[[str, int, str], Any] = lambda place, visit, key: [place, visit, key]
     gathered: Callable[[Any, list[Any]], None] = lambda ctx, results: None
 
     def use(self, what: str) -> None:
-        """Use something that is broken. Raises as long as nobody has mended it."""
-        if not self.sound and what not in self.mended:
+        """Use something that is broken. Raises until it is repaired."""
+        if not self.sound and what not in self.repaired:
             raise Broken(what)
 
 
@@ -603,7 +603,7 @@ class Interpreter:
 
     @contextmanager
     def _at_node(self, name: str, scope: Scope) -> Iterator[None]:
-        """What is broken stays so where errors are collected; elsewhere somebody mends it, and it is tried again."""
+        """What is broken stays so where errors are collected; elsewhere it is repaired, and tried again."""
         self.world.sound = self.world.plain or not scope.collecting
         try:
             yield
@@ -804,7 +804,7 @@ class Bench(ModelBench):
             assert self.interval != 1 or self.told[step] <= len(saved), f"{step} isn't saved"
 
     def check_verdict(self, verdict: Verdict) -> None:
-        """What the caller is told is what was saved."""
+        """The verdict that the caller gets is what was saved."""
         stored = read_progress(STORE.read(self.run_id))
         self.verdicts.append(verdict.status)
         if self.fate in ("refused", "lost"):
@@ -1200,7 +1200,7 @@ def test_without_a_store_nested_sections_come_to_the_same(graph: Graph, seed: in
         (REFUSE, 19),
     ],
 )
-def test_there_is_no_point_at_which_a_cut_does_harm(fate: str, stride: int) -> None:
+def test_a_cut_does_no_harm_at_any_point(fate: str, stride: int) -> None:
     """F12, H3: a nesting with a bit of everything, cut at its points in turn, and killed once more soon after."""
     expected, whole = Interpreter(RICH), Bench(RICH, stops=RICH_STOPS)
     check(whole, expected)
@@ -1211,7 +1211,7 @@ def test_there_is_no_point_at_which_a_cut_does_harm(fate: str, stride: int) -> N
 
 
 @pytest.mark.parametrize("cut", [FAILED, CANCELLED])
-def test_an_approval_that_nobody_was_asked_for_still_waits(cut: str) -> None:
+def test_an_approval_that_was_never_asked_for_still_waits(cut: str) -> None:
     """F12, F5: a branch waits for one when another fails, or the run is cancelled; a resume asks for it."""
     other = Leaf("b", (("break",),) if cut == FAILED else ())
     graph = Graph(
@@ -1224,8 +1224,8 @@ def test_an_approval_that_nobody_was_asked_for_still_waits(cut: str) -> None:
     assert bench.verdicts == [cut, PAUSED, COMPLETED]
 
 
-def test_a_stop_that_could_not_be_saved_is_none() -> None:
-    """F12, F5, G9: the run's head and its journal agree, and an approval that nobody was asked for still waits."""
+def test_a_stop_that_could_not_be_saved_doesnt_count() -> None:
+    """F12, F5, G9: the run's head and its journal agree, and an approval that was never asked for still waits."""
     graph = Graph(
         "g1", "none", (Section(Leaf("a"), Parallel(((Leaf("b"),), (Leaf("c"),))), Leaf("d", gathers="laps")),)
     )
@@ -1234,7 +1234,7 @@ def test_a_stop_that_could_not_be_saved_is_none() -> None:
         bench.run()
 
 
-def test_what_passes_out_of_a_graph_is_told_apart_by_type() -> None:
+def test_what_passes_out_of_a_graph_is_distinguished_by_type() -> None:
     """H8: a list of 1 that has become a list of True is different."""
     graph = Graph(
         "g1", "rich", (Inner("a", Graph("g2", "rich", (Leaf("a", returns=(("xs", [True, [2]]),)),))),)

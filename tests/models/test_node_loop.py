@@ -118,7 +118,7 @@ class Sketch:
         return graph.set_entry_point("a")
 
     def without(self, *kinds: str) -> Sketch:
-        """The same graph, but nobody does or returns this kind of thing."""
+        """The same graph, but no node does or returns this kind of thing."""
         return Sketch({name: node.without(kinds) for name, node in self.nodes.items()}, self.limit)
 
 
@@ -128,9 +128,9 @@ class Transient(Exception):
 
 @dataclass
 class World:
-    """What is outside of a run and survives it: what was mended, and what `once` has been asked for."""
+    """What is outside of a run and survives it: what was repaired, and what `once` has been asked for."""
 
-    mended: set[int] = field(default_factory=set)
+    repaired: set[int] = field(default_factory=set)
     fetch: Callable[[int, str], Any] = lambda step, key: [step, key]
 
 
@@ -204,9 +204,9 @@ def _perform(operation: tuple[Any, ...], state: Any, ctx: Any, world: World) -> 
                 kept.append("altered by the node")
         case ("stumble", times) if ctx.attempt <= times:
             raise Transient(f"attempt {ctx.attempt}")
-        case ("break", kind) if ctx.step not in world.mended:
+        case ("break", kind) if ctx.step not in world.repaired:
             raise kind("broken")
-        case ("spoil", key) if ctx.step not in world.mended and isinstance(state.get(key), list):
+        case ("spoil", key) if ctx.step not in world.repaired and isinstance(state.get(key), list):
             state[key].append(UNSTORABLE)
 
 
@@ -223,12 +223,12 @@ def _returned(returns: tuple[Any, ...] | None, state: Any, ctx: Any, world: Worl
         case "part":
             return State(update)
         case "unstorable":
-            return update if ctx.step in world.mended else {**update, "odd": [UNSTORABLE]}
+            return update if ctx.step in world.repaired else {**update, "odd": [UNSTORABLE]}
         case "twin":
             one = [1]
             return {"xs": one, "new": [one, one], "log": [one], "book": {"k": one}}
         case "clash":
-            return update if ctx.step in world.mended else {**update, "total": "no number"}
+            return update if ctx.step in world.repaired else {**update, "total": "no number"}
     return None
 
 
@@ -248,7 +248,7 @@ def _choice(key: str, ways: int) -> Callable[..., Any]:
     return lambda state: state.get(key, 0) % ways
 
 
-# What a stop looks like, and what somebody does about it: the same for the model and the real run
+# What a stop looks like, and how the user reacts: the same for the model and the real run
 
 
 @dataclass(frozen=True)
@@ -265,15 +265,15 @@ class ModelStop:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a resume brings, and which step is mended before it."""
+    """What a resume brings, and which step is repaired before it."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     update: dict[str, Any] = field(default_factory=dict)
-    mend: int | None = None
+    repair: int | None = None
 
 
 def reply_to(stops: list[ModelStop], talkative: bool) -> Reply | None:
-    """What somebody does about the last of these stops; None when there is nothing to be done."""
+    """How the user reacts to the last of these stops; None when there is nothing to do."""
     stop = stops[-1]
     assert len(stops) < 200, "it doesn't get on"
     if stop.status == COMPLETED or stop.error == "":
@@ -281,7 +281,7 @@ def reply_to(stops: list[ModelStop], talkative: bool) -> Reply | None:
     if stop.status == FAILED and stop.phase == AFTER:
         return None if stop in stops[:-1] else Reply(update={"n": 0})
     if stop.status == FAILED:
-        return Reply(mend=stop.step + 1)
+        return Reply(repair=stop.step + 1)
     if stop.asked:
         return Reply({question: ["yes", question] for question in stop.asked})
     if stop.status == CANCELLED:
@@ -444,8 +444,8 @@ class Model:
         for key, value in deepcopy(reply.update).items():
             self.state[key] = REDUCERS[key](self.state[key], value) if key in REDUCERS else value
         self.states[-1] = deepcopy(self.state)
-        if reply.mend is not None:
-            self.world.mended.add(reply.mend)
+        if reply.repair is not None:
+            self.world.repaired.add(reply.repair)
         if self.phase == FAILED_BEFORE:
             self.phase, self.ended = BEFORE, 0
         self.cleared = True
@@ -504,11 +504,11 @@ def drive(
 
 @dataclass
 class Bench:
-    """One run of a sketch by the real loop, and all the claims that are checked while it goes on.
+    """One run of a sketch by the real loop, and all the claims that are checked while it continues.
 
     `kills` says how many points each life of the process gets past; there is one before and one after every
-    command and every commit. When they are used up, nobody is killed any more. `cancel_at` is the call, wait or
-    commit at which somebody cancels it, `refuse_at` the commit that the store refuses.
+    command and every commit. When they are used up, the process lives. `cancel_at` is the call, wait or
+    commit at which the user cancels it, `refuse_at` the commit that the store refuses.
     """
 
     sketch: Sketch
@@ -567,8 +567,8 @@ class Bench:
                 reply, seen = answer, head.sequence
                 if head.status != CANCELLED:
                     plan = self.plan(next(lives))
-                if reply.mend is not None:
-                    self.world.mended.add(reply.mend)
+                if reply.repair is not None:
+                    self.world.repaired.add(reply.repair)
 
     def check_history(self, model: Model) -> None:
         """Every stored step is as the model has it: the state, how it got there, what was counted."""
@@ -705,7 +705,7 @@ class Bench:
         self.kept |= {(stored.step + 1, key) for key in stored.memos}
 
     def _die(self) -> None:
-        """The process ends: nobody renews the lease, and it runs out."""
+        """The process ends: no process renews the lease, and it expires."""
         CLOCK.advance(2 * LEASE)
         STORE.deserted, self.crashed = False, True
         self._begin_life()
@@ -723,7 +723,7 @@ class Bench:
         return ModelStop(p.status, p.node, p.phase, p.step, asked, error)
 
     def _check_task(self, task: NodeContext) -> None:
-        """Finished is finished; what wasn't goes on as the same step, with the next attempt."""
+        """Finished is finished; what wasn't continues as the same step, with the next attempt."""
         assert task.step > self.durable, f"{task.node!r} runs again, though step {task.step} was stored"
         assert self.called.setdefault(task.step, task.idempotency_key) == task.idempotency_key
         assert task.attempt == self.ended.get(task.step, 0) + 1
@@ -737,7 +737,7 @@ class Bench:
             assert p.iterations % self.interval == 0
 
     def _check_verdict(self, verdict: Verdict) -> None:
-        """What the caller is told is what was saved."""
+        """The verdict that the caller gets is what was saved."""
         stop, p = self._stop(), self.core.progress
         if stop.status == RUNNING:
             assert isinstance(verdict.error, ExecutionError)
@@ -761,7 +761,7 @@ class Bench:
         return [step, key]
 
     def _emit(self, kind: str, source: str, data: dict[str, Any]) -> None:
-        """Somebody watches: the loop then takes other ways through its code."""
+        """An observer watches: the loop then takes other ways through its code."""
 
 
 # Strategies
@@ -963,7 +963,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
 def test_the_stored_position_is_enough_whatever_the_next_plan_interrupts(
     sketch: Sketch, stops: Interrupts, interval: int, lives: list[int]
 ) -> None:
-    """F5 (invariant 4): a killed run goes on under a plan with other interrupts; no node is left out or repeated."""
+    """F5 (invariant 4): a killed run resumes under a plan with other interrupts; no node is left out or repeated."""
     model, bench = Model(sketch), Bench(sketch, interval, kills=lives)
     expected = unpaused(model.run([NOWHERE], talkative=False))
     assert unpaused(bench.run(stops, talkative=False, other_plans=True)) == expected
@@ -989,7 +989,7 @@ def test_without_a_store_the_loop_computes_the_same(sketch: Sketch) -> None:
     assert list(progress.path) == model.path
 
 
-def test_there_is_no_point_at_which_a_kill_does_harm() -> None:
+def test_a_kill_does_no_harm_at_any_point() -> None:
     """H3, G6: one run with a bit of everything, killed at each of its points in turn, and once more soon after."""
     model, whole = Model(RICH), Bench(RICH)
     expected = model.run(RICH_STOPS, talkative=True)
@@ -1001,8 +1001,8 @@ def test_there_is_no_point_at_which_a_kill_does_harm() -> None:
         bench.check_history(model)
 
 
-def test_a_run_that_is_cancelled_anywhere_goes_on_where_it_was() -> None:
-    """G12, D11: at any call, wait or commit; no interrupt that nobody has seen counts as taken."""
+def test_a_run_cancelled_anywhere_resumes_where_it_was() -> None:
+    """G12, D11: at any call, wait or commit; no interrupt counts as taken that the caller hasn't seen."""
     model, whole = Model(RICH), Bench(RICH)
     expected = model.run(RICH_STOPS[1:], talkative=False)
     assert whole.run(RICH_STOPS[1:], talkative=False) == expected
@@ -1017,7 +1017,7 @@ def test_a_run_that_is_cancelled_anywhere_goes_on_where_it_was() -> None:
 
 
 def test_a_request_to_cancel_outlives_a_result_that_is_kept() -> None:
-    """G12: a node that keeps something is in the middle of a step; the step's own commit is to heed the signal."""
+    """G12: a node that keeps something is in the middle of a step; the step's own commit is to handle the signal."""
     expected = Model(RICH).run([NOWHERE], talkative=False)
     bench = Bench(RICH, kills=[0])  # so that what is kept goes the way it does after a resume
     fetch, sent = bench.world.fetch, []

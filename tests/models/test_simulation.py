@@ -195,7 +195,7 @@ def test_a_clock_that_is_ahead_of_the_stores_is_caught(monkeypatch: pytest.Monke
     ("most", "claim"), [(2, "was quarantined too early"), (4, "wasn't quarantined that should be")]
 )
 def test_a_supervisor_that_miscounts_is_caught(most: int, claim: str) -> None:
-    """H1: a run is quarantined after so many crashes in a row, neither before nor after."""
+    """H1: a run is quarantined after this number of crashes in a row, neither before nor after."""
 
     class Miscounting(Simulation):
         def hire(self) -> Any:

@@ -167,7 +167,7 @@ class StoresAgree(RuleBasedStateMachine):
         return Commit(run_id, head.fence + fence, head.sequence + expected, data, **more)
 
     def then(self, seconds: float | None) -> float | None:
-        """The time in so many seconds."""
+        """The time in `seconds` seconds."""
         return None if seconds is None else self.clock() + seconds
 
     def fully_written(self, data: list[bytes], whole: bool, due: float | None, **more: Any) -> Commit:
@@ -273,7 +273,7 @@ class StoresAgree(RuleBasedStateMachine):
 
     @rule(run_id=run_ids, really=rarely)
     def delete(self, run_id: str, really: bool) -> None:
-        self.same("delete", run_id if really else "nobody")
+        self.same("delete", run_id if really else "missing")
 
     @rule(really=rarely)
     def reopen(self, really: bool) -> None:

@@ -104,26 +104,26 @@ class Transient(Exception):
 
 
 class Broken(Exception):
-    """An error that goes away when somebody mends what it names."""
+    """An error that goes away when what it names is repaired."""
 
 
 @dataclass
 class World:
-    """What is outside of a run and survives it: what was mended, and what the user's functions were given."""
+    """What is outside of a run and survives it: what was repaired, and what the user's functions were given."""
 
     see: Callable[[str, Any], None]
     fetch: Callable[[Any, str, str], Any] = lambda ctx, place, key: [place, key]
     sound: bool = False
-    mended: set[str] = field(default_factory=set)
+    repaired: set[str] = field(default_factory=set)
 
     def use(self, what: str) -> None:
-        """Use something that is broken. Raises as long as nobody has mended it."""
-        if not self.sound and what not in self.mended:
+        """Use something that is broken. Raises until it is repaired."""
+        if not self.sound and what not in self.repaired:
             raise Broken(what)
 
 
 def define(flow: Flow, world: World, more: int = 0, **options: Any) -> Workflow:
-    """The workflow as a user would write it, with `more` templates that nobody uses."""
+    """The workflow as a user would write it, with `more` templates that no task uses."""
     made = Workflow(flow.name, **options)
     for job in flow.jobs:
         needs: Any = {f"p_{name}": name for name in job.needs} if job.named else list(job.needs)
@@ -650,7 +650,7 @@ def _attempts(job: Job) -> int:
 
 
 def compare(found: Mapping[str, Any], expected: Mapping[str, Any], exactly: bool) -> None:
-    """A state is what the interpreter says, but for times; attempts count lost processes, if any were."""
+    """A state is what the interpreter says, but for times; attempts count crashes of the process."""
     assert [*found["tasks"]] == [*expected["tasks"]]
     for name, record in expected["tasks"].items():
         there = found["tasks"][name]
@@ -877,7 +877,7 @@ class Bench(ModelBench):
         self.trees[self.followed.step] = live
 
     def check_event(self, event: dict[str, Any]) -> None:
-        """What is told of is durable; an id that is told can be loaded, and is what the run is then."""
+        """What is reported is durable; an id that is reported can be loaded, and is what the run is then."""
         if event["type"] == "task_complete" and not self.gap:
             where = f"{event['branch']}" if "branch" in event else event["task"]
             done = {each[-1][0] for each in self.durable if len(each) > 1}
@@ -901,7 +901,7 @@ class Bench(ModelBench):
                 self._check_still_there(each)
 
     def check_verdict(self, verdict: Verdict) -> None:
-        """What the caller is told is what was saved."""
+        """The verdict that the caller gets is what was saved."""
         stored = read_progress(STORE.read(self.run_id))
         self.verdicts.append(verdict.status)
         assert self.session is not None
@@ -934,7 +934,7 @@ class Bench(ModelBench):
             assert self.left < 0
 
     def _check_history(self) -> None:
-        """Every step can be looked at, and is as it was then; and so can every checkpoint whose id was told."""
+        """Every step can be looked at, and is as it was then; and so can every checkpoint whose id was reported."""
         if self.keep is not None:
             return
         tail = STORE.read(self.run_id, first=1)
@@ -948,7 +948,7 @@ class Bench(ModelBench):
             self._check_still_there(checkpoint_id)
 
     def _check_still_there(self, checkpoint_id: str) -> None:
-        """A checkpoint whose id was told is what it was then, but for what a resume has brought to it."""
+        """A checkpoint whose id was reported is what it was then, but for what a resume has brought to it."""
         found = self.workflow.checkpoint(checkpoint_id).state
         assert told_apart(found) == self.emitted[checkpoint_id] or self.talkative
 
@@ -1044,7 +1044,7 @@ class Drawing:
                 case "add":
                     either.append(self.add(names, ranks, codes))
                 case "skip":
-                    which = self.some([*names, *DYNAMIC, "nobody"], 2) or (names[-1],)
+                    which = self.some([*names, *DYNAMIC, "missing"], 2) or (names[-1],)
                     either.append(("skip", which, self.one(["", "not now"]), self.one(["ctx", "result"])))
                 case "layers":
                     either.append(("skip layers", self.one([1, 1, 2]), self.one(["", "enough"])))
@@ -1121,7 +1121,7 @@ RICH = Flow(
         Job("g", needs=("c",)),
         Job(
             "h",
-            (("break",), ("skip", ("nobody",), "", "result")),
+            (("break",), ("skip", ("missing",), "", "result")),
             needs=("e", "f"),
             condition=("context", "k"),
         ),
@@ -1190,7 +1190,7 @@ def test_from_any_step_a_fork_or_the_run_set_back_ends_the_same(
         (OUTAGE, 97, True),
     ],
 )
-def test_there_is_no_point_at_which_a_cut_does_harm(fate: str, stride: int, tolerant: bool) -> None:
+def test_a_cut_does_no_harm_at_any_point(fate: str, stride: int, tolerant: bool) -> None:
     """D4, D6, H3: a workflow with a bit of everything, cut at its points in turn, and killed once more soon after."""
     whole = Bench(RICH)
     whole.run()
@@ -1205,7 +1205,7 @@ def test_there_is_no_point_at_which_a_cut_does_harm(fate: str, stride: int, tole
 
 @pytest.mark.parametrize("kind", ["graph", "workflow"])
 def test_a_graph_that_is_safe_to_fail_may_fail(kind: str) -> None:
-    """D1: its record says so, and the run goes on."""
+    """D1: its record says so, and the run continues."""
     job = Job("a", runs=(Leaf("l", (("break",),)),), safe=True)
     if kind == "workflow":
         job = Job("a", runs=Flow("inside", (Job("b", (("break",),)),)), safe=True)
@@ -1250,7 +1250,7 @@ def test_a_condition_takes_what_its_task_may() -> None:
     assert flow.execute(config={"wanted": True}).results == {"a": 1}
 
 
-def test_a_run_that_may_go_on_unsaved_goes_on_when_an_acknowledgement_is_lost() -> None:
+def test_a_run_that_may_continue_unsaved_continues_without_an_acknowledgement() -> None:
     """D6, P7"""
     for point in range(12):
         bench = Bench(
@@ -1278,7 +1278,7 @@ def test_what_a_resume_brings_changes_neither_what_tasks_see_nor_their_order() -
     assert [*final.tasks] == ["a", "b"]
 
 
-def test_a_pause_whose_acknowledgement_is_lost_leaves_a_run_that_says_what_it_is() -> None:
+def test_a_pause_without_an_acknowledgement_leaves_a_run_that_says_what_it_is() -> None:
     """D6, P1: its head is what its journal says, wherever the answer of the store is lost."""
     for point in range(24):
         jobs = (Job("a", (("ask", "p"),)), Job("b", needs=("a",)))

@@ -66,7 +66,7 @@ class Patient:
         return answers(self.opened(folder))
 
     def try_with(self, file: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> Answers:
-        """What comes of it if the file has this content; nothing wrong may."""
+        """The answers if the file has this content; none may be wrong."""
         copy = self.copy()
         (copy / file.relative_to(self.whole)).write_bytes(content)
         caplog.clear()

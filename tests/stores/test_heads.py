@@ -106,7 +106,7 @@ def test_a_valid_lease_is_broken_by_its_own_fence_only() -> None:
     assert (head.fence, lease.crashes) == (5, 1)
 
 
-def test_the_fence_to_break_is_no_condition_for_a_free_run() -> None:
+def test_the_fence_to_break_isnt_a_condition_for_a_free_run() -> None:
     """H9: no lease is in the way."""
     assert heads.claim(FREE, "b", 5.0, 50.0, instead_of=99)[1].fence == 5
 

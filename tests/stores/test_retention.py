@@ -104,7 +104,7 @@ def test_each_status_has_its_own_time_and_what_isnt_named_stays() -> None:
     assert left(store) == set(STATUSES) - {"failed"}
 
 
-def test_only_so_many_ended_runs_of_each_graph_are_kept() -> None:
+def test_the_number_of_ended_runs_kept_of_each_graph_is_limited() -> None:
     """F14: the newest; those that wait or run aren't counted, and graphs don't count each other's."""
     clock = ManualClock()
     store = MemoryStore(clock)

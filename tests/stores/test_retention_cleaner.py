@@ -67,7 +67,7 @@ def test_what_ended_long_ago_goes_and_what_waits_stays() -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "five methods"])
-def test_only_so_many_ended_runs_are_kept(kind: str, tmp_path: Path) -> None:
+def test_the_number_of_ended_runs_kept_is_limited(kind: str, tmp_path: Path) -> None:
     """F14: the newest; those that wait aren't counted."""
     stores: dict[str, Any] = {
         "memory": MemoryStore(),
@@ -148,7 +148,7 @@ def test_it_works_at_once_and_then_again_and_again() -> None:
     assert not cleaner.running
 
 
-def test_it_survives_its_errors_and_tells_of_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_survives_its_errors_and_logs_them(caplog: pytest.LogCaptureFixture) -> None:
     """P7: a store that fails is asked again."""
     clock = ManualClock()
     store = Watched(clock, failures=3)

@@ -1,4 +1,4 @@
-"""What is asked of runs whose store was damaged, and what may come of it."""
+"""What is asked of runs whose store was damaged, and which answers are allowed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from limpet import Conflict, ExecutionError, LimpetError, State, StateGraph, StoreError, UsageError
 from limpet.journal.store import Store
-from support.older_runs import begin_all, exact, example
 from support.graphs import Crash
+from support.older_runs import begin_all, exact, example
 
 Answers = dict[str, Any]
 RUNS = ("waits", "complete", "cut", "gone")

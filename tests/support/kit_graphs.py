@@ -113,7 +113,7 @@ def workflow(store: Any) -> Workflow:
 
 
 def asking(store: Any) -> StateGraph:
-    """It asks until it is told yes, and one question is left to its deadline."""
+    """It asks until the answer is yes, and one question is left to its deadline."""
 
     def review(state: Any, ctx: Any) -> dict[str, Any]:
         once("mail", effects.record, "mail", ctx.idempotency_key)

@@ -125,7 +125,7 @@ class ServerClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Have the store see so many seconds pass."""
+        """Have the store see this many seconds pass."""
         self.now += seconds
         self._server.sql(
             f"CREATE OR REPLACE FUNCTION {self._schema}.clock() RETURNS double precision LANGUAGE sql VOLATILE "

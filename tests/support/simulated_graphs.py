@@ -181,7 +181,7 @@ def _inner() -> Case:
 
 
 def _gate() -> Case:
-    """Somebody has to approve, and after a while another attempt is made."""
+    """A person has to approve, and after a while another attempt is made."""
 
     def flaky(state: State, ctx: Any) -> dict[str, Any]:
         if ctx.attempt < 3:

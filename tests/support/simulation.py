@@ -58,7 +58,7 @@ class Simulation(World):
         self.workers = [self.hire() for _ in range(self.dice.choice((1, 2, 2, 3)))]
 
     def run(self, length: int) -> None:
-        """So many things happen, then the faults stop, and every run ends."""
+        """`length` things happen, then the faults stop, and every run ends."""
         for _ in range(self.dice.choice((1, 1, 2, 3))):
             self.start_run()
         for _ in range(length):

@@ -105,7 +105,7 @@ def test_a_call_that_hangs_too_long_fails(store: FaultyStore) -> None:
     create(store)
 
 
-def test_closing_lets_go_of_what_hangs(store: FaultyStore) -> None:
+def test_closing_releases_what_hangs(store: FaultyStore) -> None:
     """So that no thread of a test is left."""
     fault = store.hang("head")
     outcome = []
@@ -125,7 +125,7 @@ def test_closing_lets_go_of_what_hangs(store: FaultyStore) -> None:
 
 
 def test_a_fault_strikes_the_calls_that_it_is_for(store: FaultyStore) -> None:
-    """By operation, by number from when it was planned, by what is called, and so many of them."""
+    """By operation, by number from when it was planned, by what is called, and for a number of them."""
     lease = create(store)
     expect_accepted(store, commit(lease, 1, b"2", snapshot=2))
     fault = store.fail(("head", "read"), nth=2, times=2)

@@ -558,7 +558,7 @@ edges: [{from: go, parallel: [a, b], fan_in: sum}, {from: sum, to: END}]
     assert graph.execute({})["total"] == {"all": [1, 2]}
 
 
-def test_templates_tell_branches_apart_and_see_which_failed() -> None:
+def test_templates_distinguish_branches_and_see_which_failed() -> None:
     """F13, F12: by attribute what the branch is, by key what its state has."""
     graph = loads("""
 nodes:

@@ -103,7 +103,7 @@ def test_aliases_cannot_make_a_small_file_a_huge_one() -> None:
     ],
     ids=lambda text: text[:20] if isinstance(text, str) else None,
 )
-def test_what_is_no_plain_data_is_refused_with_its_place(text: str, reason: str) -> None:
+def test_what_isnt_plain_data_is_refused_with_its_place(text: str, reason: str) -> None:
     """F13: nothing is built from tags, and depth and size have limits."""
     problem = refused(text)
     assert reason in str(problem)

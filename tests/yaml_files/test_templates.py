@@ -229,7 +229,7 @@ def test_bounds_leave_room_for_ordinary_work() -> None:
     ],
     ids=lambda text: text[:24],
 )
-def test_what_is_no_template_is_found_before_anything_runs(text: str, reason: str) -> None:
+def test_an_invalid_template_is_found_before_anything_runs(text: str, reason: str) -> None:
     """F13."""
     mistakes = Mistakes("f.yaml")
     TemplateCompiler(mistakes, NAMES).template(Value(text, 3, 5), "node 'n'")
@@ -239,7 +239,7 @@ def test_what_is_no_template_is_found_before_anything_runs(text: str, reason: st
 
 
 @pytest.mark.parametrize("text", ["state.x >", "a b", "state.x = 5", "", " ", "import os", "lambda: 1"])
-def test_what_is_no_expression_is_found_before_anything_runs(text: str) -> None:
+def test_an_invalid_expression_is_found_before_anything_runs(text: str) -> None:
     """F13: no statements, no Python."""
     mistakes = Mistakes("f.yaml")
     TemplateCompiler(mistakes, NAMES).expression(Value(text), "node 'n'")

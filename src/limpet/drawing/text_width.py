@@ -21,7 +21,7 @@ def single_line(text: str) -> str:
 
 
 def shortened(text: str, max_cells: int) -> str:
-    """The text on one line in at most this many terminal cells, with … in place of what is left out."""
+    """The text on one line in at most `max_cells` terminal cells, with … in place of what is left out."""
     text = single_line(text)
     if cell_count(text) <= max_cells:
         return text

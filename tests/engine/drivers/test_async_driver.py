@@ -175,7 +175,7 @@ def test_an_async_run_can_be_read() -> None:
 
 
 async def heartbeat(beats: list[int], enough: int, then: Callable[[], Any]) -> None:
-    """Beat on the event loop; after so many beats, do something."""
+    """Beat on the event loop; after `enough` beats, call `then`."""
     while len(beats) < enough:
         beats.append(1)
         await asyncio.sleep(0)

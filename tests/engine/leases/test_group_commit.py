@@ -208,7 +208,7 @@ def test_a_thread_that_its_predecessor_never_wakes_finds_its_commit_done(
     assert store.sizes == [4]
 
 
-def test_threads_and_event_loops_commit_together_and_nothing_is_lost() -> None:
+def test_threads_and_event_loops_commit_together_and_everything_is_stored() -> None:
     """H2, invariant 1: each commit is written once, in its run's order."""
     store = BlockingStore(24)
     group_commit = GroupCommit(store)

@@ -113,11 +113,11 @@ def test_a_lease_that_could_not_be_released_is_claimed_again_by_the_same_process
 
 def test_a_run_that_this_process_is_running_is_not_taken_from_it() -> None:
     """P8: also not by another graph object over the same store."""
-    store, begun, go_on = MemoryStore(), threading.Event(), threading.Event()
+    store, begun, proceed = MemoryStore(), threading.Event(), threading.Event()
 
     def first(state: Any) -> dict[str, Any]:
         begun.set()
-        assert go_on.wait(30)
+        assert proceed.wait(30)
         return {"first": True}
 
     with ThreadPoolExecutor(1) as pool:
@@ -125,7 +125,7 @@ def test_a_run_that_this_process_is_running_is_not_taken_from_it() -> None:
         assert begun.wait(30)
         with pytest.raises(Conflict, match="this process"):
             graph_of(store, first, lease=30).resume("r")
-        go_on.set()
+        proceed.set()
         assert running.result(30)["second"] is True
 
 
@@ -176,7 +176,7 @@ def test_a_run_that_completes_while_it_is_being_cancelled_stays_completed() -> N
     assert graph.runs()[0].status == "completed"
 
 
-def test_commits_of_many_threads_are_put_together_and_none_is_lost() -> None:
+def test_commits_of_many_threads_are_put_together_and_all_are_stored() -> None:
     """Invariant 1: the first thread writes what the others have queued."""
 
     class Counting(MemoryStore):
@@ -218,22 +218,22 @@ def test_a_holder_is_dead_only_when_that_is_certain() -> None:
     assert describe_holder(None) == "no process"
 
 
-def test_a_run_whose_lease_is_lost_stops_before_its_next_node() -> None:
+def test_a_run_whose_lease_another_process_claimed_stops_before_its_next_node() -> None:
     """P8: also where nothing is saved between the nodes, and a write would not be refused for long."""
     store, ran = MemoryStore(), []
 
     def first(state: Any) -> None:
         head = store.head("r")
-        store.claim("r", "somebody else", 60.0, instead_of=head.fence)
+        store.claim("r", "another process", 60.0, instead_of=head.fence)
         graph.compiled().need_client("test").renew()
 
     graph = graph_of(store, first, interval=5)
     graph.add_node("third", run=lambda state: ran.append("third"))
     graph.add_edge("second", "third", lambda state: True).set_finish_point("third")
-    with pytest.raises(Conflict, match="somebody else"):
+    with pytest.raises(Conflict, match="another process"):
         graph.execute({}, run_id="r")
     assert ran == []
-    assert store.head("r").holder == "somebody else"
+    assert store.head("r").holder == "another process"
     assert store.head("r").sequence == 1
 
 
@@ -243,7 +243,7 @@ def test_a_waiting_claim_is_woken_when_the_run_is_free(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("limpet.engine.leases.lease_client.LONGEST_RECHECK", 1000.0)
     for store in (MemoryStore(), TieredStore(MemoryStore(), MemoryStore())):
-        lease = store.create(NewRun("r", "g", [b"1"], holder="somebody", ttl=1000.0))
+        lease = store.create(NewRun("r", "g", [b"1"], holder="other", ttl=1000.0))
         assert lease is not None
         asked = threading.Event()
         claim = store.claim
@@ -265,7 +265,7 @@ def test_a_waiting_claim_is_woken_when_the_run_is_free(monkeypatch: pytest.Monke
 def test_waiting_for_a_run_that_is_never_free_has_an_end() -> None:
     """P8: with the conflict that names the holder, whatever else changes in the store meanwhile."""
     store, stop = MemoryStore(), threading.Event()
-    store.create(NewRun("r", "g", [b"1"], holder="somebody", ttl=1000.0))
+    store.create(NewRun("r", "g", [b"1"], holder="other", ttl=1000.0))
 
     def others() -> int:
         number = 0
@@ -277,14 +277,14 @@ def test_waiting_for_a_run_that_is_never_free_has_an_end() -> None:
     with ThreadPoolExecutor(1) as pool:
         changes = pool.submit(others)
         try:
-            with pytest.raises(Conflict, match="somebody"):
+            with pytest.raises(Conflict, match="other"):
                 client_for(store, 60.0).claim("r", 0.3)
         finally:
             stop.set()
         assert changes.result(30) > 0
 
 
-def test_a_store_around_one_that_tells_nothing_says_so(tmp_path: Any) -> None:
+def test_a_store_around_one_without_notifications_says_so(tmp_path: Any) -> None:
     """Abilities are declared; waiting without them is an error."""
     from limpet.stores.composite.encrypted import EncryptedStore, Keys
     from limpet.stores.composite.tiered import TieredStore

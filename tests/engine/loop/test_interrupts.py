@@ -1,4 +1,4 @@
-"""Interrupts: where a run stops, what it says, and how it goes on."""
+"""Interrupts: where a run stops, what it reports, and how it resumes."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ OTHER_SETTINGS: list[dict[str, list[str]]] = [
 @pytest.mark.parametrize(
     ("kind", "first_to_run"), [("interrupt_before", "review"), ("interrupt_after", "publish")]
 )
-def test_where_a_resume_goes_on_does_not_depend_on_todays_settings(
+def test_where_a_resume_continues_does_not_depend_on_todays_settings(
     place: dict[str, Any], kind: str, first_to_run: str, later: dict[str, list[str]]
 ) -> None:
     """F5: the position is stored with the checkpoint and never inferred from the compile flags."""
@@ -247,7 +247,7 @@ def test_new_values_go_through_reducers(place: dict[str, Any]) -> None:
 
 
 def test_new_values_can_change_which_way_an_interrupted_after_run_goes(place: dict[str, Any]) -> None:
-    """F5, F6: what follows the node is chosen when the run goes on, by the merged state."""
+    """F5, F6: what follows the node is chosen when the run resumes, by the merged state."""
     graph = StateGraph(name="choice").add_node("look").add_node("yes").add_node("no")
     graph.set_entry_point("look").set_finish_point("yes").set_finish_point("no")
     graph.add_conditional_edges("look", lambda state: state["ok"], {True: "yes", False: "no"})
@@ -258,7 +258,7 @@ def test_new_values_can_change_which_way_an_interrupted_after_run_goes(place: di
 
 
 @pytest.mark.parametrize("wrong", ["approved", 5, ["approved"], True])
-def test_what_is_no_dict_can_not_be_merged(wrong: Any) -> None:
+def test_what_isnt_a_dict_can_not_be_merged(wrong: Any) -> None:
     """F6: the run stays as it is."""
     ran = Ran()
     graph = graph_of(ran).compile(store="memory://", interrupt_before=["review"])
@@ -290,7 +290,7 @@ def test_stream_yields_the_nodes_and_the_interrupt_and_can_resume(place: dict[st
 
 
 def test_execute_raises_when_a_run_is_interrupted() -> None:
-    """F3, F4: it can't return a final state; the error says how to go on."""
+    """F3, F4: it can't return a final state; the error says how to resume."""
     graph = graph_of(Ran()).compile(store="memory://", interrupt_before=["review"])
     with pytest.raises(
         RunPaused, match=r"interrupted before 'review' — resume\('r', update\) continues it"
@@ -301,7 +301,7 @@ def test_execute_raises_when_a_run_is_interrupted() -> None:
     assert (info.node, info.reason, info.questions) == ("review", "interrupted before 'review'", [])
 
 
-def test_a_reference_that_is_none_is_refused() -> None:
+def test_an_invalid_reference_is_refused() -> None:
     """F4: a checkpoint is named by its reference, and belongs to its run."""
     graph = graph_of(Ran()).compile(store="memory://")
     with pytest.raises(UsageError, match="isn't a checkpoint's id: that is a run id, '@' and a step"):
@@ -313,7 +313,7 @@ def test_a_reference_that_is_none_is_refused() -> None:
 
 
 def test_a_checkpoint_that_is_not_the_newest_any_more_is_refused() -> None:
-    """F4: going on from it would do finished work again; the error says that fork does."""
+    """F4: resuming from it would do finished work again; the error says that fork does."""
     graph = graph_of(Ran()).compile(store="memory://", interrupt_before=["review", "publish"])
     (first,) = graph.invoke({}, run_id="r")
     (second,) = graph.invoke(None, checkpoint=first["checkpoint_path"])

@@ -1,4 +1,4 @@
-"""A store that fails while a run is under way: the run stops, or goes on as one that is degraded."""
+"""A store that fails while a run is under way: the run stops, or continues as degraded."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_failed_save_stops_a_run_by_default() -> None:
     assert graph.resume("r")["done"] == ALL
 
 
-def test_with_continue_a_run_goes_on_and_the_next_save_brings_all() -> None:
+def test_with_continue_a_run_continues_and_the_next_save_brings_all() -> None:
     """D6: the run's status shows it, and no longer when a save works."""
     graph = four(Failing(2, 3), "continue")
     run = graph.stream({}, run_id="r")
@@ -104,8 +104,8 @@ def test_a_run_that_ends_unsaved_still_gives_its_state() -> None:
     assert graph.resume("r")["done"] == ALL
 
 
-def test_a_run_that_goes_on_unsaved_says_so_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """D6: also where nobody watches."""
+def test_a_run_that_continues_unsaved_says_so_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """D6: also without observers."""
     with caplog.at_level(logging.WARNING):
         four(Failing(1, 2), "continue").execute({}, run_id="r")
     told = [record.getMessage() for record in caplog.records if "can't be saved" in record.getMessage()]
@@ -128,7 +128,7 @@ def test_observers_hear_of_each_save_that_failed() -> None:
 
 
 @pytest.mark.parametrize("numbers", [(1,), (2, 3), (3, 4, 5), tuple(range(2, 8))])
-def test_a_workflow_goes_on_and_emits_only_ids_that_can_be_loaded(numbers: tuple[int, ...]) -> None:
+def test_a_workflow_continues_and_emits_only_ids_that_can_be_loaded(numbers: tuple[int, ...]) -> None:
     """D6: a checkpoint that wasn't saved has no id."""
     made = flow(Failing(*numbers), "continue")
     failures = 0
@@ -166,7 +166,7 @@ def _newest(made: Workflow) -> int:
     return made.history("r")[-1].step
 
 
-def test_an_async_run_goes_on_too() -> None:
+def test_an_async_run_continues_too() -> None:
     """D6, H7: the same loop."""
     graph, made = four(Failing(2), "continue"), flow(Failing(2, 3), "continue")
     assert asyncio.run(graph.aexecute({}))["done"] == ALL
@@ -174,7 +174,7 @@ def test_an_async_run_goes_on_too() -> None:
 
 
 def test_a_pause_that_cannot_be_saved_fails_the_run() -> None:
-    """D6, P1: nobody could answer it."""
+    """D6, P1: it couldn't be answered."""
     graph = StateGraph(name="asks")
     graph.add_node("ask", lambda state: {"answer": pause("?")})
     graph.set_entry_point("ask")
@@ -185,14 +185,14 @@ def test_a_pause_that_cannot_be_saved_fails_the_run() -> None:
 
 
 def test_what_once_keeps_goes_with_the_next_save() -> None:
-    """D6, H8: it isn't lost while the run goes on, nor by a failure after that."""
+    """D6, H8: it isn't lost while the run continues, nor by a failure after that."""
     calls = []
     store = Failing(1)
     graph = StateGraph(name="once")
 
     def node(state: dict[str, Any]) -> dict[str, Any]:
         kept = once("call", lambda: calls.append(1) or len(calls))
-        if len(calls) == 1 and not state.get("mended"):
+        if len(calls) == 1 and not state.get("fixed"):
             raise ValueError("later")
         return {"kept": kept}
 
@@ -202,12 +202,12 @@ def test_what_once_keeps_goes_with_the_next_save() -> None:
     graph.compile(store=store, on_save_error="continue")
     with pytest.raises(ExecutionError, match="later"):
         graph.execute({}, run_id="r")
-    assert graph.resume("r", {"mended": True})["kept"] == 1
+    assert graph.resume("r", {"fixed": True})["kept"] == 1
     assert calls == [1]
 
 
-def test_a_run_that_is_somebody_elses_by_now_stops_whatever_is_said() -> None:
-    """D6, invariant 5: a refusal is no failure to save."""
+def test_a_run_that_another_process_holds_stops_with_any_policy() -> None:
+    """D6, invariant 5: a refusal isn't a failure to save."""
     made = flow(MemoryStore(), "continue")
     client = made.compiled().client
     assert client is not None
@@ -268,7 +268,7 @@ def test_a_save_that_failed_inside_of_a_node_makes_the_run_degraded() -> None:
 
 
 def test_a_run_that_failed_unsaved_has_failed() -> None:
-    """D6: its status says what there is to say of a run that goes on, or has completed."""
+    """D6: its status says what there is to say of a run that continues, or has completed."""
     graph = StateGraph(name="fails")
     graph.add_node("a", lambda state: {"a": 1})
     graph.add_node("b", lambda state: 1 / 0)

@@ -279,7 +279,7 @@ def test_over_many_steps_the_live_state_is_what_plain_dicts_would_be(history: An
 
 
 def _outcome(deed: tuple[Any, ...], state: Any) -> Any:
-    """Do it, and say what came of it, whether to a State or to a dict."""
+    """Do it, and return the outcome, whether for a State or a dict."""
     try:
         return repr(_done(deed, state))
     except (KeyError, AttributeError, TypeError, ValueError, IndexError) as error:
@@ -428,8 +428,8 @@ def test_a_list_that_changed_otherwise_is_stored_whole(change: Callable[[Any], A
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(nested, max_size=5), st.lists(nested, max_size=5), st.booleans())
-def test_whatever_becomes_of_a_list_comes_back_exactly(old: list[Any], new: list[Any], grown: bool) -> None:
-    """H4: a beginning that is equal but of another type (1, True, 1.0) is no beginning."""
+def test_any_change_of_a_list_is_restored_exactly(old: list[Any], new: list[Any], grown: bool) -> None:
+    """H4: a beginning that is equal but of another type (1, True, 1.0) doesn't count as one."""
     new = [*copy.deepcopy(old), *new] if grown else new
     watched = Watched({"xs": old})
     delta = watched.step(lambda s: s["xs"].__setitem__(slice(None), new))
@@ -577,7 +577,7 @@ def test_an_update_is_reduced_whatever_kind_of_mapping_it_is(kind: Any) -> None:
 @pytest.mark.parametrize(
     "returned", [1, "n", ["n"], [("n", 1)], Update, {1: 2}, {"n": 1, None: 2}, State({1: 2})]
 )
-def test_what_is_no_update_is_refused_and_changes_nothing(returned: Any) -> None:
+def test_what_isnt_an_update_is_refused_and_changes_nothing(returned: Any) -> None:
     """H4: with reducers and without, with a store and without."""
     for reducers, durable in product(({}, REDUCERS), (True, False)):
         watched = Watched({"n": 1, "xs": [1]}, durable, **reducers)
@@ -678,7 +678,7 @@ def test_undoing_takes_back_to_the_last_step_that_completed(durable: bool) -> No
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_call_that_was_left_behind_has_no_hold_on_the_state(when: str) -> None:
-    """H4, H8: a thread that timed out goes on with the values it has read, and with a state of its own."""
+    """H4, H8: a thread that timed out keeps the values it has read, and a state of its own."""
     watched = Watched({"xs": [1], "ys": [1]})
     private = watched.hand_out()
     read = private["xs"] if when == "before" else None

@@ -45,7 +45,7 @@ def on_clock(clock: ManualClock) -> MemoryStore:
 
 
 def asking(store: Any, ask: Callable[[], Any], **policy: Any) -> StateGraph:
-    """A graph of one node that says what it was told."""
+    """A graph of one node that keeps the answer it got."""
     schema = {"log": Annotated[list, append]}
     graph = single(lambda state: {"log": [ask()]}, "ask", schema, "asking", **policy)
     return graph.compile(store=store, preserve=True)
@@ -59,13 +59,13 @@ def paused(graph: Any, run_id: str = "r") -> RunPaused:
 
 
 def bring(graph: Any, run_id: str, answers: dict[str, Any] | None = None) -> None:
-    """Answer, or approve, and leave the run to whoever supervises the store."""
+    """Answer, or approve, and leave the run to the supervisor of the store."""
     entry.resume(graph.compiled(), run_id, ResumeInput(answers=answers), None, False).close()
 
 
 def test_an_answer_in_time_counts(clock: ManualClock, on_clock: MemoryStore) -> None:
     """G12: also just before the deadline, and when the node runs long after it."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="nobody"))
+    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     (question,) = paused(graph).questions
     assert question.deadline == clock.now + AN_HOUR
     clock.advance(AN_HOUR - 0.001)
@@ -75,9 +75,9 @@ def test_an_answer_in_time_counts(clock: ManualClock, on_clock: MemoryStore) -> 
     assert graph.state_at("r")["log"] == ["yes"]
 
 
-def test_the_default_counts_when_nobody_answered_in_time(clock: ManualClock, on_clock: MemoryStore) -> None:
-    """H9: with nobody running meanwhile; whoever comes next applies it."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="nobody"))
+def test_the_default_counts_without_an_answer_in_time(clock: ManualClock, on_clock: MemoryStore) -> None:
+    """H9: no process runs meanwhile; the next one applies it."""
+    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     paused(graph)
     head = on_clock.head("r")
     assert (head.status, head.holder, head.due) == ("paused", None, clock.now + AN_HOUR)
@@ -85,7 +85,7 @@ def test_the_default_counts_when_nobody_answered_in_time(clock: ManualClock, on_
     assert graph.recover() == []
     clock.advance(1000 * AN_HOUR)
     assert graph.recover() == ["r"]
-    assert graph.state_at("r")["log"] == ["nobody"]
+    assert graph.state_at("r")["log"] == ["no answer"]
 
 
 def test_none_is_a_default(clock: ManualClock, on_clock: MemoryStore) -> None:
@@ -97,20 +97,20 @@ def test_none_is_a_default(clock: ManualClock, on_clock: MemoryStore) -> None:
     assert graph.state_at("r")["log"] == [None]
 
 
-def test_a_function_says_what_counts_when_nobody_answered(clock: ManualClock, on_clock: MemoryStore) -> None:
+def test_a_function_says_what_counts_without_an_answer(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9: it is called when the deadline has passed, not before."""
     calls: list[float] = []
 
-    def nobody() -> str:
+    def no_answer() -> str:
         calls.append(clock.now)
-        return "nobody"
+        return "no answer"
 
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, on_timeout=nobody))
+    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, on_timeout=no_answer))
     began, _ = clock.now, paused(graph)
     clock.advance(AN_HOUR)
     graph.recover()
     assert calls == [began + AN_HOUR]
-    assert graph.state_at("r")["log"] == ["nobody"]
+    assert graph.state_at("r")["log"] == ["no answer"]
 
 
 def test_without_a_default_the_node_hears_of_the_deadline(clock: ManualClock, on_clock: MemoryStore) -> None:
@@ -145,26 +145,26 @@ def test_an_error_of_the_function_is_one_of_the_node(clock: ManualClock, on_cloc
     """H9: it is tried again as the node says, with the deadline still passed."""
     calls: list[int] = []
 
-    def nobody() -> str:
+    def no_answer() -> str:
         calls.append(1)
         if len(calls) < 3:
             raise ValueError("not yet")
-        return "nobody"
+        return "no answer"
 
     graph = asking(
         on_clock,
-        lambda: pause("Well?", deadline=AN_HOUR, on_timeout=nobody),
+        lambda: pause("Well?", deadline=AN_HOUR, on_timeout=no_answer),
         retry=Retry(attempts=3, backoff=0),
     )
     paused(graph)
     clock.advance(AN_HOUR)
     graph.recover()
-    assert graph.state_at("r")["log"] == ["nobody"]
+    assert graph.state_at("r")["log"] == ["no answer"]
 
 
 def test_a_late_answer_is_refused(clock: ManualClock, on_clock: MemoryStore) -> None:
-    """H9: by the store's clock, whether or not somebody has applied the default; the run can still go on."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="nobody"))
+    """H9: by the store's clock, whether or not a process has applied the default; the run can still continue."""
+    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     paused(graph)
     clock.advance(AN_HOUR)
     with pytest.raises(AnswerRefused, match="its deadline passed 0 s ago"):
@@ -173,7 +173,7 @@ def test_a_late_answer_is_refused(clock: ManualClock, on_clock: MemoryStore) -> 
     with pytest.raises(AnswerRefused, match="its deadline passed 60 s ago"):
         graph.resume("r", "yes")
     assert graph.runs()[0].status == "paused"
-    assert graph.resume("r")["log"] == ["nobody"]
+    assert graph.resume("r")["log"] == ["no answer"]
 
 
 def test_a_deadline_is_that_of_the_first_time_it_was_asked(clock: ManualClock, on_clock: MemoryStore) -> None:
@@ -220,19 +220,19 @@ def test_a_deadline_may_be_given_in_any_form(
     deadline: Any, clock: ManualClock, on_clock: MemoryStore
 ) -> None:
     """H9."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=deadline, default="nobody"))
+    graph = asking(on_clock, lambda: pause("Well?", deadline=deadline, default="no answer"))
     assert paused(graph).questions[0].deadline == clock.now + AN_HOUR
 
 
 def test_a_deadline_may_be_a_moment(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9: one that has passed already is asked all the same, and can't be answered."""
     moment = datetime.fromtimestamp(clock.now - 5, UTC)
-    graph = asking(on_clock, lambda: pause("Well?", deadline=moment, default="nobody"))
+    graph = asking(on_clock, lambda: pause("Well?", deadline=moment, default="no answer"))
     assert paused(graph).questions[0].deadline == clock.now - 5
     with pytest.raises(AnswerRefused, match="deadline"):
         graph.resume("r", "yes")
     assert graph.recover() == ["r"]
-    assert graph.state_at("r")["log"] == ["nobody"]
+    assert graph.state_at("r")["log"] == ["no answer"]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_deadline_passes_while_another_branch_sleeps(clock: ManualClock, on_cl
         return {"rested": True}
 
     graph = fan(
-        {"a": rest, "b": lambda state: {"said": pause("Well?", deadline=100, default="nobody")}}
+        {"a": rest, "b": lambda state: {"said": pause("Well?", deadline=100, default="no answer")}}
     ).compile(store=on_clock, preserve=True)
     paused(graph)
     assert on_clock.head("r").due == clock.now + 100
@@ -315,7 +315,7 @@ def test_a_deadline_passes_while_another_branch_sleeps(clock: ManualClock, on_cl
     assert (head.status, head.due) == ("running", clock.now + 100)
     clock.advance(100)
     graph.recover()
-    assert graph.state_at("r")["results"] == [{"rested": True}, {"said": "nobody"}]
+    assert graph.state_at("r")["results"] == [{"rested": True}, {"said": "no answer"}]
 
 
 def test_both_at_once_are_over(clock: ManualClock, on_clock: MemoryStore) -> None:
@@ -326,12 +326,12 @@ def test_both_at_once_are_over(clock: ManualClock, on_clock: MemoryStore) -> Non
         return {"rested": True}
 
     graph = fan(
-        {"a": rest, "b": lambda state: {"said": pause("Well?", deadline=100, default="nobody")}}
+        {"a": rest, "b": lambda state: {"said": pause("Well?", deadline=100, default="no answer")}}
     ).compile(store=on_clock, preserve=True)
     paused(graph)
     clock.advance(24 * AN_HOUR)
     assert graph.recover() == ["r"]
-    assert graph.state_at("r")["results"] == [{"rested": True}, {"said": "nobody"}]
+    assert graph.state_at("r")["results"] == [{"rested": True}, {"said": "no answer"}]
 
 
 def test_a_late_answer_in_one_branch_does_not_keep_one_in_another(
@@ -340,7 +340,7 @@ def test_a_late_answer_in_one_branch_does_not_keep_one_in_another(
     """G12: all that is brought is refused together; what is in time can be brought alone."""
     graph = fan(
         {
-            "a": lambda state: {"said": pause("a?", deadline=100, default="nobody")},
+            "a": lambda state: {"said": pause("a?", deadline=100, default="no answer")},
             "b": lambda state: {"said": pause("b?")},
         }
     ).compile(store=on_clock, preserve=True)
@@ -349,13 +349,13 @@ def test_a_late_answer_in_one_branch_does_not_keep_one_in_another(
     with pytest.raises(AnswerRefused, match="deadline"):
         graph.resume("r", answers={questions["a?"]: "late", questions["b?"]: "yes"})
     done = graph.resume("r", answers={questions["b?"]: "yes"})
-    assert done["results"] == [{"said": "nobody"}, {"said": "yes"}]
+    assert done["results"] == [{"said": "no answer"}, {"said": "yes"}]
 
 
 def test_an_approval_is_never_given_by_time(clock: ManualClock, on_clock: MemoryStore) -> None:
     """G12: a branch that waits for one does so however late it is."""
     graph = fan(
-        {"a": lambda state: {"said": pause("Well?", deadline=100, default="nobody")}, "b": [None, None]}
+        {"a": lambda state: {"said": pause("Well?", deadline=100, default="no answer")}, "b": [None, None]}
     )
     graph.compile(store=on_clock, interrupt_before=["b2"], preserve=True)
     paused(graph)
@@ -364,49 +364,49 @@ def test_an_approval_is_never_given_by_time(clock: ManualClock, on_clock: Memory
     assert graph.runs()[0].status == "paused"
     assert on_clock.head("r").due is None
     assert graph.recover() == []
-    assert graph.resume("r")["results"] == [{"said": "nobody"}, {}]
+    assert graph.resume("r")["results"] == [{"said": "no answer"}, {}]
 
 
 def test_a_question_inside_of_a_graph_has_a_deadline(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9."""
     inner = StateGraph({"log": Annotated[list, append]}, name="inner")
-    inner.add_node("ask", run=lambda state: {"log": [pause("Well?", deadline=AN_HOUR, default="nobody")]})
+    inner.add_node("ask", run=lambda state: {"log": [pause("Well?", deadline=AN_HOUR, default="no answer")]})
     inner.set_entry_point("ask").set_finish_point("ask")
     graph = StateGraph({"log": Annotated[list, append]}, name="outer").add_node("inner", run=inner)
     graph.set_entry_point("inner").set_finish_point("inner").compile(store=on_clock, preserve=True)
     paused(graph)
     clock.advance(AN_HOUR)
     assert graph.recover() == ["r"]
-    assert graph.state_at("r")["log"] == ["nobody"]
+    assert graph.state_at("r")["log"] == ["no answer"]
 
 
 def test_a_task_of_a_workflow_has_a_deadline(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9: what counted is in the run's decisions, as an answer would be."""
-    flow = Workflow("flow").add_task("ask", lambda: pause("Well?", deadline=AN_HOUR, default="nobody"))
+    flow = Workflow("flow").add_task("ask", lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     flow.add_task("then", lambda ask: ask, depends_on=["ask"]).compile(store=on_clock, preserve=True)
     paused(flow)
     clock.advance(AN_HOUR)
     assert flow.recover() == ["r"]
-    assert flow.state_at("r").results["then"] == "nobody"
+    assert flow.state_at("r").results["then"] == "no answer"
 
 
 def test_an_async_node_has_a_deadline(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9."""
 
     async def ask(state: State) -> dict[str, Any]:
-        return {"said": pause("Well?", deadline=AN_HOUR, default="nobody")}
+        return {"said": pause("Well?", deadline=AN_HOUR, default="no answer")}
 
     graph = StateGraph(name="g").add_node("ask", run=ask).set_entry_point("ask").set_finish_point("ask")
     graph.compile(store=on_clock, preserve=True)
     paused(graph)
     clock.advance(AN_HOUR)
     assert graph.recover() == ["r"]
-    assert graph.state_at("r")["said"] == "nobody"
+    assert graph.state_at("r")["said"] == "no answer"
 
 
-def test_a_fork_of_a_run_with_a_deadline_asks_anew(clock: ManualClock, on_clock: MemoryStore) -> None:
-    """H9, P7: and until then nobody touches it."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="nobody"))
+def test_a_fork_of_a_run_with_a_deadline_asks_again(clock: ManualClock, on_clock: MemoryStore) -> None:
+    """H9, P7: and until then no process touches it."""
+    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     paused(graph)
     fork = graph.fork("r")
     clock.advance(AN_HOUR)
@@ -420,7 +420,7 @@ def test_a_fork_of_a_run_with_a_deadline_asks_anew(clock: ManualClock, on_clock:
 
 def test_a_run_with_a_deadline_that_is_rolled_back_waits(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9: the deadline is over with the question."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="nobody"))
+    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     paused(graph)
     graph.rollback("r", 0)
     clock.advance(2 * AN_HOUR)
@@ -434,8 +434,8 @@ def test_a_run_with_a_deadline_can_be_carried_elsewhere(
     clock: ManualClock, on_clock: MemoryStore, tmp_path: Path
 ) -> None:
     """H9, P8: its deadline goes with it."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="nobody"))
-    there = asking(MemoryStore(clock=clock), lambda: pause("Well?", deadline=AN_HOUR, default="nobody"))
+    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
+    there = asking(MemoryStore(clock=clock), lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     deadline = paused(graph).questions[0].deadline
     graph.export_run("r", tmp_path / "run")
     there.import_run(tmp_path / "run")
@@ -444,12 +444,12 @@ def test_a_run_with_a_deadline_can_be_carried_elsewhere(
     clock.advance(AN_HOUR)
     with pytest.raises(AnswerRefused, match="deadline"):
         there.resume("r", "yes")
-    assert there.resume("r")["log"] == ["nobody"]
+    assert there.resume("r")["log"] == ["no answer"]
 
 
 def test_a_deadline_is_part_of_what_is_known_of_a_run(clock: ManualClock, on_clock: MemoryStore) -> None:
-    """G12: of the run, of what is raised, and of what is told to whoever iterates it."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="nobody"))
+    """G12: of the run, of what is raised, and of what the caller that iterates it gets."""
+    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     run = graph.invoke(run_id="r")
     told = [event for event in run if event["type"] == "pause"]
     assert told
@@ -459,7 +459,7 @@ def test_a_deadline_is_part_of_what_is_known_of_a_run(clock: ManualClock, on_clo
 
 def test_a_run_with_a_deadline_can_be_cancelled(clock: ManualClock, on_clock: MemoryStore) -> None:
     """P7: the deadline doesn't wake it then."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="nobody"))
+    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     paused(graph)
     graph.cancel("r")
     clock.advance(AN_HOUR)
@@ -468,7 +468,7 @@ def test_a_run_with_a_deadline_can_be_cancelled(clock: ManualClock, on_clock: Me
 
 
 def test_a_deadline_by_the_wall_is_the_same(store: Any) -> None:
-    """H9: on a real clock, with nobody but the one who resumes."""
-    graph = asking(store, lambda: pause("Well?", deadline=0.0, default="nobody"))
+    """H9: on a real clock, with no other process than the one that resumes."""
+    graph = asking(store, lambda: pause("Well?", deadline=0.0, default="no answer"))
     paused(graph)
-    assert graph.resume("r")["log"] == ["nobody"]
+    assert graph.resume("r")["log"] == ["no answer"]

@@ -43,7 +43,7 @@ def test_a_pause_stops_the_run_with_a_question() -> None:
     assert run.status == "paused"
 
 
-def test_the_question_can_be_read_by_whoever_shares_the_store() -> None:
+def test_any_process_that_shares_the_store_can_read_the_question() -> None:
     """P1: without the code that asked, from the list of runs."""
     store = MemoryStore()
     run = one(asking(schema=int), store).invoke({}).wait()
@@ -110,7 +110,7 @@ def test_a_resume_without_an_answer_is_refused() -> None:
 
 
 def test_execute_raises_with_the_questions() -> None:
-    """P1: whoever called it knows what to ask, and how to go on."""
+    """P1: the caller knows what to ask, and how to resume."""
     with pytest.raises(
         RunPaused, match=r"'ask' asks: Ship it\? — resume\('r', answer\) continues it"
     ) as caught:
@@ -233,7 +233,7 @@ def test_with_a_pydantic_model_the_call_returns_an_instance() -> None:
 
 
 @pytest.mark.parametrize("schema", [tuple, object(), "string", 5])
-def test_what_is_no_schema_fails_the_node(schema: Any) -> None:
+def test_an_invalid_schema_fails_the_node(schema: Any) -> None:
     """P1: a question that no answer could be checked against isn't asked."""
     with pytest.raises(ExecutionError, match="schema is a type") as caught:
         one(asking(schema=schema)).execute({})
@@ -264,7 +264,7 @@ def test_a_node_may_ask_several_questions_one_after_the_other() -> None:
     assert seen == [[], ["kelp"], ["kelp", 3], ["kelp", 3, True]]
 
 
-def test_a_key_tells_questions_apart_whatever_their_order() -> None:
+def test_a_key_distinguishes_questions_whatever_their_order() -> None:
     """P1: with `key=`, a node may ask in another order when it runs again."""
     turn: list[int] = []
 
@@ -334,7 +334,7 @@ def test_an_answer_may_come_with_values_and_settings() -> None:
 
 
 def test_an_answer_survives_a_crash_of_the_node_that_got_it() -> None:
-    """P1: it was durable before the node ran, so nobody is asked again."""
+    """P1: it was durable before the node ran, so it isn't asked again."""
     calls: list[str] = []
 
     def ask(state: State) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def test_an_answer_survives_a_crash_of_the_node_that_got_it() -> None:
     assert calls == ["yes"] * 3
 
 
-def test_a_question_is_no_failed_attempt() -> None:
+def test_a_question_isnt_a_failed_attempt() -> None:
     """P1, H8: it isn't tried again, and after the answer the node is still in its first attempt."""
     attempts: list[int] = []
 
@@ -437,7 +437,7 @@ def test_an_async_node_may_ask_and_be_answered_from_either_api() -> None:
     assert graph.resume(run.id, "sync") == {"answer": "sync"}
 
 
-def test_interrupts_and_questions_are_told_apart() -> None:
+def test_interrupts_and_questions_are_distinguished() -> None:
     """P1, F4: at an interrupt a dict is an update, at a question it is the answer."""
     graph = one(asking()).compile(store="memory://", interrupt_before=["ask"], interrupt_after=["ask"])
     run = graph.invoke({})

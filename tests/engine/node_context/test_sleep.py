@@ -59,12 +59,12 @@ def say(*words: str) -> dict[str, Any]:
 
 
 def bring(graph: Any, run_id: str, answers: dict[str, Any] | None = None) -> None:
-    """Answer, or approve, and leave the run to whoever supervises the store."""
+    """Answer, or approve, and leave the run to the supervisor of the store."""
     entry.resume(graph.compiled(), run_id, ResumeInput(answers=answers), None, False).close()
 
 
 def test_a_sleeping_run_lies_in_the_store_until_it_is_time(clock: ManualClock, on_clock: MemoryStore) -> None:
-    """H9: nobody holds it, no thread waits for it, and it wakes once."""
+    """H9: no process holds it, no thread waits for it, and it wakes once."""
     calls: list[float] = []
 
     def rest(state: State) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_a_sleeping_run_lies_in_the_store_until_it_is_time(clock: ManualClock, o
 
 
 def test_a_short_sleep_is_waited_for(store: Any, via: Via) -> None:
-    """H9: by whoever runs the graph, sync or async, with a store or without."""
+    """H9: whichever API runs the graph, sync or async, with a store or without."""
     calls: list[str] = []
 
     def rest(state: State) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def test_an_async_node_sleeps_alike(via: Via, clock: ManualClock, on_clock: Memo
     assert run.result(0)["log"] == ["rested"]
 
 
-def test_several_sleeps_of_a_node_are_told_apart_by_their_order(
+def test_several_sleeps_of_a_node_are_distinguished_by_their_order(
     clock: ManualClock, on_clock: MemoryStore
 ) -> None:
     """H9: each ends when it should, and what was kept isn't done again."""
@@ -192,7 +192,7 @@ def test_a_sleep_until_a_moment_ends_then(clock: ManualClock, on_clock: MemorySt
     assert run.status == "completed"
 
 
-def test_a_moment_that_has_passed_is_no_sleep(on_clock: MemoryStore) -> None:
+def test_a_moment_that_has_passed_doesnt_sleep(on_clock: MemoryStore) -> None:
     """H9: nor are 0 seconds."""
     calls: list[int] = []
 
@@ -362,7 +362,7 @@ def test_a_graph_inside_of_a_node_sleeps(clock: ManualClock, on_clock: MemorySto
 
 
 def test_a_task_of_a_workflow_sleeps(clock: ManualClock, on_clock: MemoryStore) -> None:
-    """H9: and what is beside it gets done meanwhile."""
+    """H9: and parallel branches run meanwhile."""
     done: list[str] = []
 
     def slow(first: int) -> int:
@@ -386,7 +386,7 @@ def test_a_task_of_a_workflow_sleeps(clock: ManualClock, on_clock: MemoryStore) 
     assert done == ["quick"]
 
 
-def test_whoever_resumes_a_sleeping_run_waits_for_the_rest(store: Any) -> None:
+def test_a_resume_of_a_sleeping_run_waits_for_the_rest(store: Any) -> None:
     """H9: not for all of it again, and the time that passed meanwhile counts."""
     calls: list[int] = []
 
@@ -564,7 +564,7 @@ def test_an_approval_comes_before_or_after_the_delay_but_both_count(
 def test_an_approval_after_the_node_before_a_delay_starts_the_delay(
     clock: ManualClock, on_clock: MemoryStore
 ) -> None:
-    """H9, G12: the way is chosen when somebody has approved."""
+    """H9, G12: the edge is chosen after the approval."""
     graph = StateGraph({"log": Annotated[list, append]}, name="g")
     graph.add_node("a", run=lambda state: say("a")).add_node("b", run=lambda state: say("b"))
     graph.add_edge("a", "b", delay=A_DAY).set_entry_point("a").set_finish_point("b")
@@ -622,7 +622,7 @@ def sleeper(store: Any, **compiled: Any) -> StateGraph:
 
 
 def test_a_fork_of_a_sleeping_run_sleeps_on_its_own(clock: ManualClock, on_clock: MemoryStore) -> None:
-    """H9, P7: it begins when somebody goes on with it, at the node that sleeps, which it begins anew."""
+    """H9, P7: it begins when a process resumes it, at the node that sleeps, which starts again."""
     graph = sleeper(on_clock, preserve=True)
     run = graph.start()
     graph.recover()
@@ -639,7 +639,7 @@ def test_a_fork_of_a_sleeping_run_sleeps_on_its_own(clock: ManualClock, on_clock
 
 
 def test_a_sleeping_run_that_is_rolled_back_is_not_woken(clock: ManualClock, on_clock: MemoryStore) -> None:
-    """H9: it waits for whoever rolled it back."""
+    """H9: it waits until the caller that rolled it back resumes it."""
     graph = sleeper(on_clock)
     run = graph.start()
     graph.recover()
@@ -655,7 +655,7 @@ def test_a_sleeping_run_that_is_rolled_back_is_not_woken(clock: ManualClock, on_
 def test_a_sleeping_run_that_was_carried_elsewhere_sleeps_on(
     clock: ManualClock, on_clock: MemoryStore, tmp_path: Path
 ) -> None:
-    """H9, P8: until somebody resumes it, and then for the rest."""
+    """H9, P8: until a process resumes it, and then for the rest."""
     graph, there = sleeper(on_clock), sleeper(MemoryStore(clock=clock))
     run = graph.start()
     graph.recover()
@@ -684,7 +684,7 @@ def test_a_sleeping_run_can_be_looked_at_and_cancelled(clock: ManualClock, on_cl
 def test_a_run_that_was_set_up_without_a_supervisor_is_found_by_one(
     clock: ManualClock, on_clock: MemoryStore
 ) -> None:
-    """H1, H9: a sleep of a run that `execute` began goes on elsewhere when that process is gone."""
+    """H1, H9: a sleep of a run that `execute` began continues elsewhere when that process is gone."""
 
     class Gone(BaseException):
         pass
@@ -723,10 +723,10 @@ def test_a_run_paused_in_one_branch_is_woken_for_another(clock: ManualClock, on_
     assert graph.resume(run.id, "yes")["results"] == [{"rested": True}, {"said": "yes"}]
 
 
-def test_a_question_beside_a_sleeper_can_be_answered_while_it_sleeps(
+def test_a_question_in_parallel_to_a_sleep_can_be_answered_while_it_sleeps(
     clock: ManualClock, on_clock: MemoryStore
 ) -> None:
-    """H9, G12: the run goes on sleeping."""
+    """H9, G12: the run keeps sleeping."""
 
     def rest(state: State) -> dict[str, Any]:
         sleep(A_DAY)

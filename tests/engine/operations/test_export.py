@@ -102,7 +102,7 @@ def survey(store: Store, **settings: Any) -> StateGraph:
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_a_run_goes_on_in_any_other_store(source: str, target: str, opened: Opener, tmp_path: Path) -> None:
+def test_a_run_resumes_in_any_other_store(source: str, target: str, opened: Opener, tmp_path: Path) -> None:
     """P5, P10: a paused run is answered after the journey; a completed one keeps its history."""
     here, there = survey(opened(source, "here")), survey(opened(target, "there"))
     here.invoke({"given": 1}, run_id="r", tags=["x", "y"]).wait()
@@ -123,7 +123,7 @@ def test_a_run_goes_on_in_any_other_store(source: str, target: str, opened: Open
 
 
 def test_a_run_may_get_another_id(tmp_path: Path) -> None:
-    """P6: it is then a run of its own, beside the old one, with idempotency keys of its own."""
+    """P6: it is then a run of its own, next to the old one, with idempotency keys of its own."""
     graph = survey(MemoryStore())
     graph.invoke({}, run_id="r").wait()
     graph.export_run("r", tmp_path / "r.run")
@@ -138,7 +138,7 @@ def test_a_run_may_get_another_id(tmp_path: Path) -> None:
         graph.import_run(tmp_path / "r.run", "")
 
 
-def test_what_was_known_of_a_run_comes_along(tmp_path: Path) -> None:
+def test_what_was_known_of_a_run_is_exported_with_it(tmp_path: Path) -> None:
     """P5: forks know their parents, failed runs their errors, and purged ones that they are complete."""
 
     def fragile(state: State) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def test_what_was_known_of_a_run_comes_along(tmp_path: Path) -> None:
     assert other.verify("purged").purged
 
 
-def test_a_crashed_run_goes_on_elsewhere_and_one_that_is_running_is_refused(tmp_path: Path) -> None:
+def test_a_crashed_run_resumes_elsewhere_and_one_that_is_running_is_refused(tmp_path: Path) -> None:
     """P5, P8: crashes that it had where it came from count once, and never as fewer attempts."""
     here, there = survey(MemoryStore()), survey(MemoryStore())
     run = here.stream({}, run_id="r")
@@ -200,7 +200,7 @@ def test_crashes_elsewhere_are_no_attempts_here(tmp_path: Path) -> None:
         with suppress(StopIteration), closing(here.stream(None, **given)) as run:
             next(run)
         for _ in range(3):  # holders that never come back
-            store.claim("r", "somebody", -1.0)
+            store.claim("r", "other", -1.0)
     assert store.head("r").crashes > 3
     here.export_run("r", tmp_path / "r.run")
     there.import_run(tmp_path / "r.run")
@@ -283,7 +283,7 @@ def test_a_file_that_is_whole_but_not_to_be_read_is_refused(tmp_path: Path) -> N
     with pytest.raises(StoreUnavailable, match="can't be written"):
         graph.export_run("r", tmp_path / "missing" / "r.run")
     with pytest.raises(RunNotFound):
-        graph.export_run("nobody", path)
+        graph.export_run("missing", path)
     assert store.list(RunFilter()) == []
 
 

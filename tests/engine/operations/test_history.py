@@ -94,7 +94,7 @@ def test_the_history_has_every_step_with_what_it_did(graph: StateGraph) -> None:
     assert graph.state_at("r", 2).timestamp.timestamp() == pytest.approx(times[2])
 
 
-def test_the_history_tells_how_a_run_stood() -> None:
+def test_the_history_shows_how_a_run_stood() -> None:
     """H6: pauses, failures and positions are in it."""
     fail = [True]
 
@@ -274,7 +274,7 @@ def _work_tree(git: Path) -> None:
 
 @pytest.mark.parametrize("lay_out", [_loose, _packed, _detached, _work_tree])
 def test_the_commit_is_found_however_git_keeps_it(lay_out: Callable[[Path], None], tmp_path: Path) -> None:
-    """G13: loose, packed, detached, and in a work tree beside the main one."""
+    """G13: loose, packed, detached, and in a second work tree."""
     lay_out(tmp_path / ".git")
     assert git_commit(str(tmp_path)) == COMMIT
 
@@ -288,7 +288,7 @@ def test_a_repository_without_a_commit_has_none(tmp_path: Path) -> None:
     assert git_commit(str(tmp_path / "broken")) is None
 
 
-def test_a_resume_says_where_it_went_on(
+def test_a_resume_says_where_it_continued(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, new_process: Callable[[], None]
 ) -> None:
     """G13: steps before and after a resume under another commit tell the two apart, and the tags stay."""
@@ -311,7 +311,7 @@ def test_a_resume_says_where_it_went_on(
 # Forks
 
 
-def test_a_fork_goes_on_from_any_step_and_leaves_the_old_run_alone(graph: StateGraph) -> None:
+def test_a_fork_continues_from_any_step_and_leaves_the_old_run_alone(graph: StateGraph) -> None:
     """H6: it is stored when `fork` returns, runs when it is iterated, and does no finished work again."""
     before = graph.history("r")
     fork = graph.fork("r", 2, tags=["try"])
@@ -393,7 +393,7 @@ def test_a_fork_of_a_run_with_an_open_question_asks_it_again() -> None:
 # Rollbacks
 
 
-def test_a_rollback_sets_a_run_back_and_a_resume_goes_on_from_there(graph: StateGraph) -> None:
+def test_a_rollback_sets_a_run_back_and_a_resume_continues_from_there(graph: StateGraph) -> None:
     """H6, G13: nodes after that step run again; nothing of the history goes."""
     state = graph.rollback("r", 2)
     assert (state, state.checkpoint_node) == ({"given": [1], "n": 2}, "n2")
@@ -619,7 +619,7 @@ def test_a_history_of_large_items_is_not_written_again_and_again() -> None:
     assert len(made.state_at("r")["log"]) == 300
 
 
-def test_a_resumed_run_goes_on_weighing_where_it_was() -> None:
+def test_a_resumed_run_keeps_weighing_where_it_was() -> None:
     """H2: a run that crashes all the time gets its snapshots, too."""
     store, calls = CountingStore(), []
 

@@ -77,7 +77,7 @@ def test_keep_none_keeps_all() -> None:
     assert store.read("r", first=1).first == 1
 
 
-def test_a_state_graph_keeps_as_many_steps_as_it_is_told() -> None:
+def test_a_state_graph_keeps_as_many_steps_as_its_setting_says() -> None:
     """D5, F14: the newest, by sequence."""
     store = MemoryStore()
     graph = StateGraph(name="loop")
@@ -94,12 +94,12 @@ def test_a_state_graph_keeps_as_many_steps_as_it_is_told() -> None:
 
 def test_dropping_old_checkpoints_does_not_keep_the_run_waiting() -> None:
     """D5: a store that is slow to delete holds up no run."""
-    begun, go_on = threading.Event(), threading.Event()
+    begun, proceed = threading.Event(), threading.Event()
 
     class Slow(MemoryStore):
         def prune(self, run_id: str, before: int) -> int:
             begun.set()
-            assert go_on.wait(60)
+            assert proceed.wait(60)
             return super().prune(run_id, before)
 
     store = Slow()
@@ -108,7 +108,7 @@ def test_dropping_old_checkpoints_does_not_keep_the_run_waiting() -> None:
         assert begun.wait(60)
         assert store.read("r", first=1).first == 1
     finally:
-        go_on.set()
+        proceed.set()
     assert eventually(lambda: store.read("r", first=1).first > 1)
 
 
@@ -125,7 +125,7 @@ def test_a_store_that_cannot_prune_harms_no_run(caplog: pytest.LogCaptureFixture
         assert eventually(lambda: "couldn't delete old checkpoints" in caplog.text)
 
 
-def test_a_resumed_run_goes_on_dropping() -> None:
+def test_a_resumed_run_keeps_dropping() -> None:
     """D5: from where the journal begins by then."""
     store = MemoryStore()
     made = superseding(120, store)

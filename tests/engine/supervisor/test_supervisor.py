@@ -405,9 +405,7 @@ def test_a_running_run_can_be_cancelled(blocking_node: BlockingNode) -> None:
 
 
 @pytest.mark.parametrize("cancel_first", [True, False])
-def test_a_cancel_is_not_lost_when_the_supervisor_stops(
-    blocking_node: BlockingNode, cancel_first: bool
-) -> None:
+def test_a_cancel_is_kept_when_the_supervisor_stops(blocking_node: BlockingNode, cancel_first: bool) -> None:
     """P7, H1: in whichever order they come."""
     store = MemoryStore()
     graph = StateGraph({"log": Annotated[list, append]}, name="two").add_node("first", run=blocking_node)

@@ -30,7 +30,7 @@ NOT_COMPARED = ("timestamp", "duration", "attempts")
 
 
 class CutStore(MemoryStore):
-    """A store whose process ends before, or after, the commit that is so many ahead."""
+    """A store whose process ends before, or after, a commit that is counted down to."""
 
     def __init__(self, ahead: int, when: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class CutStore(MemoryStore):
 
 
 class Calls:
-    """A function for tasks: it counts its calls by task, and fails or asks where it is told to."""
+    """A function for tasks: it counts its calls by task, and fails or asks where the test says."""
 
     def __init__(self, *bad: str) -> None:
         self.ran: Counter[str] = Counter()
@@ -158,8 +158,8 @@ def test_a_changed_run_has_what_its_tasks_decided() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_crash_at_any_commit_leaves_a_run_that_comes_to_the_same_end(when: str) -> None:
-    """D3, D4, H3: the changed DAG goes on; what was durable isn't done again."""
+def test_a_crash_at_any_commit_leaves_a_run_with_the_same_result(when: str) -> None:
+    """D3, D4, H3: the changed DAG resumes; what was durable isn't done again."""
     expected, ahead = told(whole()), 0
     while True:
         ahead += 1
@@ -181,8 +181,8 @@ def test_a_crash_at_any_commit_leaves_a_run_that_comes_to_the_same_end(when: str
     assert ahead > 15
 
 
-def test_a_changed_run_that_is_left_after_any_event_comes_to_the_same_end(via: Via) -> None:
-    """D3, D4, H3: nothing that was told as complete runs twice."""
+def test_a_changed_run_that_is_left_after_any_event_has_the_same_result(via: Via) -> None:
+    """D3, D4, H3: nothing that was reported as complete runs twice."""
     expected = told(whole())
     events = via.events(lively(MemoryStore(), Calls()))
     for count in range(1, len(events)):
@@ -197,7 +197,7 @@ def test_a_changed_run_that_is_left_after_any_event_comes_to_the_same_end(via: V
 
 
 @pytest.mark.parametrize("bad", ["plan", "n1", "deep", "by handler", "end", "more", "after"])
-def test_whichever_task_fails_the_changed_run_goes_on(bad: str, store: Any, via: Via) -> None:
+def test_whichever_task_fails_the_changed_run_resumes(bad: str, store: Any, via: Via) -> None:
     """D4, H3: what a task decided before it failed doesn't count, and can be decided again."""
     calls = Calls(bad)
     stopped(lively(store, calls, max_concurrency=32))
@@ -208,7 +208,7 @@ def test_whichever_task_fails_the_changed_run_goes_on(bad: str, store: Any, via:
 
 
 def test_forks_and_rollbacks_have_the_tasks_of_their_step() -> None:
-    """D3: a fork from before a decision takes it anew, one from after it has it."""
+    """D3: a fork from before a decision takes it again, one from after it has it."""
     store = MemoryStore()
     made, expected = lively(store, Calls()), told(whole())
     made.execute(run_id="r")
@@ -282,9 +282,9 @@ BAD_ADDS: dict[str, Callable[[NodeContext], Any]] = {
     "no code": lambda ctx: ctx.add_task("n"),
     "a task's name": lambda ctx: ctx.add_task("b", "note"),
     "a template's name": lambda ctx: ctx.add_task("note", "note"),
-    "an unknown dependency": lambda ctx: ctx.add_task("n", "note", ["nobody"]),
+    "an unknown dependency": lambda ctx: ctx.add_task("n", "note", ["missing"]),
     "itself": lambda ctx: ctx.add_task("n", "note", ["n"]),
-    "before an unknown one": lambda ctx: ctx.add_task("n", "note", before=["nobody"]),
+    "before an unknown one": lambda ctx: ctx.add_task("n", "note", before=["missing"]),
     "before itself": lambda ctx: ctx.add_task("n", "note", before=["n"]),
     "twice": lambda ctx: [ctx.add_task("n", "note"), ctx.add_task("n", "note", ["a"])],
     "a bad name": lambda ctx: ctx.add_task("a/b", "note"),
@@ -298,7 +298,7 @@ BAD_ADDS: dict[str, Callable[[NodeContext], Any]] = {
 
 @pytest.mark.parametrize("way", BAD_ADDS)
 def test_a_task_that_can_not_be_is_refused_at_the_call(way: str) -> None:
-    """D3: the task that asked for it fails, and nothing is added; when it is mended, the run goes on."""
+    """D3: the task that asked for it fails, and nothing is added; when it is fixed, the run resumes."""
     store, add = MemoryStore(), [BAD_ADDS[way]]
 
     def made() -> Workflow:
@@ -313,7 +313,7 @@ def test_a_task_that_can_not_be_is_refused_at_the_call(way: str) -> None:
     assert list(made().resume("r").results) == ["a", "b", "n"]
 
 
-def test_what_is_found_out_later_is_refused_and_the_run_goes_on(
+def test_what_is_found_out_later_is_refused_and_the_run_resumes(
     store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """D3, D11: the refusal is a decision of its own, with a warning; the first in the order of tasks wins."""
@@ -363,7 +363,7 @@ def test_skipped_layers_stay_so_over_a_stop(store: Any) -> None:
 
 
 def test_what_a_handler_adds_while_it_asks_is_added_once(store: Any) -> None:
-    """D11, P1: it is called anew with the answer."""
+    """D11, P1: it is called again with the answer."""
 
     def made() -> Workflow:
         flow = Workflow("made", store=store).add_template("note", Calls()).add_task("a", Calls())
@@ -386,7 +386,7 @@ def test_what_a_handler_adds_while_it_asks_is_added_once(store: Any) -> None:
 
 
 def test_an_added_task_may_be_put_before_another_added_one(store: Any) -> None:
-    """D3: the same code goes on with the run; nothing is different, so nothing is gone."""
+    """D3: the same code resumes the run; nothing is different, so nothing is gone."""
     calls = Calls("b")
 
     def made() -> Workflow:
@@ -452,7 +452,7 @@ def without(*names: str, **others: Mapping[str, Any]) -> Tasks:
 EDITS: dict[str, tuple[Tasks, dict[str, Any]]] = {
     "added in front": (without(x={}), {"new": ["x"]}),
     "added behind": (without(x={"depends_on": ["e"]}), {"new": ["x"]}),
-    "added beside": (without(x={"depends_on": ["a"]}), {"new": ["x"]}),
+    "added in parallel": (without(x={"depends_on": ["a"]}), {"new": ["x"]}),
     "first one gone": (
         without("a", b={}, c={}), {"changed": {"b", "c"}, "gone": ["a"], "dropped": ["a"]},
     ),
@@ -501,7 +501,7 @@ def at_c(stop: str) -> tuple[MemoryStore, Calls]:
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_plan_tells_each_edit_and_changes_nothing(edit: str) -> None:
+def test_a_plan_lists_each_edit_and_changes_nothing(edit: str) -> None:
     """D7: what is new, changed, gone and dropped, what is kept and what would run, to read and as text."""
     tasks, different = EDITS[edit]
     store, calls = at_c("failed")
@@ -524,7 +524,7 @@ def test_a_plan_tells_each_edit_and_changes_nothing(edit: str) -> None:
 
 @pytest.mark.parametrize("stop", ["failed", "paused"])
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_is_refused_with_an_account_and_the_old_code_goes_on(edit: str, stop: str) -> None:
+def test_an_edit_is_refused_with_an_account_and_the_old_code_resumes(edit: str, stop: str) -> None:
     """D7: on_mismatch="fail" runs and changes nothing."""
     tasks, different = EDITS[edit]
     store, calls = at_c(stop)
@@ -548,7 +548,7 @@ def test_an_edit_is_refused_with_an_account_and_the_old_code_goes_on(edit: str, 
 
 @pytest.mark.parametrize("stop", ["failed", "paused"])
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_run_goes_on_with_edited_tasks_and_keeps_what_is_finished(
+def test_a_run_resumes_with_edited_tasks_and_keeps_what_is_finished(
     edit: str, stop: str, via: Via, caplog: pytest.LogCaptureFixture
 ) -> None:
     """D7, H3: on_mismatch="warn" runs what isn't finished as it is in the code now, and says what is different."""
@@ -622,7 +622,7 @@ def test_a_fork_of_an_edited_workflow_leaves_the_run_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("policy", ["fail", "warn"])
-def test_code_that_is_no_part_of_the_dag_may_change_freely(policy: str) -> None:
+def test_code_that_isnt_part_of_the_dag_may_change_freely(policy: str) -> None:
     """D7: functions, conditions, retries, handlers and the order of tasks are as they are now."""
     store, calls = at_c("failed")
     made = Workflow("edited", store=store, on_mismatch=policy)
@@ -765,7 +765,7 @@ def test_a_task_in_the_code_may_take_the_place_of_an_added_one() -> None:
         assert final["dag"]["one"] == {}
 
 
-def test_an_unchanged_run_with_added_tasks_is_no_mismatch_after_any_edit_that_is_taken_back() -> None:
+def test_an_unchanged_run_with_added_tasks_isnt_a_mismatch_after_any_edit_that_is_reverted() -> None:
     """D7: adding a task to the code, and removing it again."""
     store, calls = MemoryStore(), Calls("two")
     stopped(growing(store, calls, "t", "u"))
@@ -822,7 +822,7 @@ def test_an_edited_workflow_inside_of_a_task_is_noticed() -> None:
 
 
 def test_arguments_that_are_not_equal_to_themselves_are_no_mismatch() -> None:
-    """D7: the same code goes on with its own run."""
+    """D7: the same code resumes its own run."""
     store, calls = MemoryStore(), Calls("b")
     tasks: Tasks = {"a": {"arguments": {"limit": float("nan")}}, "b": {"depends_on": ["a"]}}
     stopped(edited(store, calls, tasks))

@@ -31,7 +31,7 @@ from limpet.engine.operations.stored_state import progress_of
 
 
 def paged(store: Any, page: Any, merge: str = "merge", plan: str = "plan", **settings: Any) -> Workflow:
-    """A task that adds pages before a merge, and one that asks beside the merge."""
+    """A task that adds pages before a merge, and one that asks in parallel to the merge."""
     flow = Workflow("paged", store=store, preserve=True, **settings)
 
     def add(ctx: NodeContext) -> int:
@@ -76,7 +76,7 @@ def test_an_unfinished_task_whose_code_takes_something_else_is_gone() -> None:
         now.resume("r")
 
 
-def test_a_plan_tells_whose_results_nothing_takes_any_more() -> None:
+def test_a_plan_lists_results_that_no_task_takes_any_more() -> None:
     """D7: those of tasks that were put before one that is gone."""
     store = MemoryStore()
     stopped(paged(store, lambda n: n))
@@ -87,7 +87,7 @@ def test_a_plan_tells_whose_results_nothing_takes_any_more() -> None:
 
 
 def test_a_task_that_is_there_already_may_be_added_again_as_it_is() -> None:
-    """D3, D7: so that a run goes on when the task that added it has another name now."""
+    """D3, D7: so that a run resumes when the task that added it has another name now."""
     store = MemoryStore()
     stopped(paged(store, lambda n: n))
     now = paged(store, lambda n: n, plan="replan", on_mismatch="warn")
@@ -97,8 +97,8 @@ def test_a_task_that_is_there_already_may_be_added_again_as_it_is() -> None:
     assert [each["kind"] for each in now.state_at("r").decisions].count("refused") == 0
 
 
-def test_an_answer_to_a_question_that_is_gone_is_told_why() -> None:
-    """D7, D11: and how to go on."""
+def test_an_answer_to_a_question_that_is_gone_gets_the_reason() -> None:
+    """D7, D11: and how to resume."""
     store = MemoryStore()
     question = stopped(paged(store, lambda n: n)).questions[0]
     now = paged(store, lambda n: n, plan="replan", on_mismatch="warn")
@@ -152,7 +152,7 @@ def test_answers_that_cannot_be_are_refused(given: dict[str, Any], told: str) ->
         ("xyz", "available parameters: fetsch, ctx"),
     ],
 )
-def test_a_parameter_that_nobody_provides_is_told_what_may_have_been_meant(parameter: str, told: str) -> None:
+def test_a_parameter_without_a_source_gets_a_suggestion(parameter: str, told: str) -> None:
     """D1: the most common mistakes."""
     flow = Workflow("f").add_task("fetch", lambda: 1)
     flow.add_task("clean", eval(f"lambda {parameter}: 1"))
@@ -194,7 +194,7 @@ def test_a_dependency_may_be_given_by_its_function_whatever_it_is_called() -> No
     assert flow.execute({}).results == {"first": 1, "second": 2, "third": 1}
 
 
-def test_the_order_of_dependencies_is_no_change() -> None:
+def test_the_order_of_dependencies_isnt_a_change() -> None:
     """D7: what counts is which they are."""
     store = MemoryStore()
 
@@ -246,7 +246,7 @@ print(StateGraph().invoke({}).state.run_id)
 
 
 def test_types_reach_those_who_define_and_run_workflows(tmp_path: Path) -> None:
-    """H7: decorated functions keep theirs, and what comes of a workflow's run is its state."""
+    """H7: decorated functions keep theirs, and the result of a workflow's run is its state."""
     pytest.importorskip("mypy")
     (tmp_path / "typed.py").write_text(TYPED)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "typed.py"]
@@ -401,7 +401,7 @@ def test_decisions_in_a_workflow_inside_of_a_task_are_decisions_of_the_run() -> 
     ]
 
 
-def test_what_arguments_are_is_told_to_nobody() -> None:
+def test_values_of_arguments_are_not_shown() -> None:
     """D7: an account of what has changed names them only."""
     store = MemoryStore()
 
@@ -434,8 +434,8 @@ def test_no_two_questions_have_one_id() -> None:
     assert flow.resume("r", answers=answers).results == {"x": "1?", "x:1.1": "2?"}
 
 
-def test_what_a_changed_task_has_kept_is_kept_where_it_can_go_on() -> None:
-    """D7, H3: a new dependency that is done is no reason to pay twice."""
+def test_what_a_changed_task_has_kept_is_kept_where_it_can_resume() -> None:
+    """D7, H3: a new dependency that is done doesn't make a task pay twice."""
     store, paid = MemoryStore(), []
 
     def buy() -> Any:

@@ -62,15 +62,15 @@ def test_layers_follow_the_longest_path() -> None:
     assert flow.add_task("mid", one, optional=["a"]).layers == [["b", "a"], ["mid"], ["end"]]
 
 
-def test_all_mistakes_are_told_at_once() -> None:
-    """D1: unknown dependencies, with what may have been meant, and arguments nobody takes."""
-    flow = Workflow("f").add_task("load", one).add_task("use", one, ["laod"], optional=["nobody"])
+def test_all_mistakes_are_reported_at_once() -> None:
+    """D1: unknown dependencies, with what may have been meant, and arguments that no task takes."""
+    flow = Workflow("f").add_task("load", one).add_task("use", one, ["laod"], optional=["missing"])
     flow.add_task("more", one, arguments={"x": 1})
     told = mistakes(flow)
     assert len(told) == 3
     assert "'laod'" in told[0]
     assert "'load'" in told[0]
-    assert "'nobody'" in told[1]
+    assert "'missing'" in told[1]
     assert "'x'" in told[2]
 
 
@@ -249,7 +249,7 @@ def test_a_result_comes_before_an_argument_of_its_name_with_a_rest_too() -> None
     assert flow.execute().results["b"] == "result"
 
 
-def test_an_input_that_is_missing_is_told_before_anything_runs(place: dict[str, Any], via: Via) -> None:
+def test_an_input_that_is_missing_is_reported_before_anything_runs(place: dict[str, Any], via: Via) -> None:
     """D1: of a later task, and of a condition."""
     calls: list[int] = []
     flow = Workflow("f", **place).add_task("a", lambda: calls.append(1))
@@ -343,7 +343,7 @@ def test_tasks_cant_change_what_others_are_given(place: dict[str, Any]) -> None:
 
 
 def test_a_final_state_shares_nothing_with_the_definition() -> None:
-    """D1: whoever changes the state that a run returned changes no other run."""
+    """D1: code that changes the state that a run returned changes no other run."""
     flow = Workflow("f").add_task("a", lambda own: own, arguments={"own": [0]})
     flow.execute()["dag"]["a"]["arguments"]["own"].append("x")
     assert flow.execute().results == {"a": [0]}
@@ -405,7 +405,7 @@ def test_a_run_may_skip_everything(via: Via, place: dict[str, Any]) -> None:
     assert (state.results, [record.status for record in state.tasks.values()]) == ({}, ["skipped"] * 2)
 
 
-def test_a_condition_that_fails_fails_the_run_and_can_be_mended() -> None:
+def test_a_condition_that_fails_fails_the_run_and_can_be_fixed() -> None:
     """D1, H3: what is done isn't done again."""
     calls, broken = [], [True]
 
@@ -424,7 +424,7 @@ def test_a_condition_that_fails_fails_the_run_and_can_be_mended() -> None:
 
 
 def test_a_task_that_is_safe_to_fail_fails_alone_after_its_retries(via: Via, place: dict[str, Any]) -> None:
-    """D2, H8: its record says so; what it said doesn't count."""
+    """D2, H8: its record says so; its messages and decisions don't count."""
     calls: list[int] = []
 
     def fail(ctx: NodeContext) -> None:
@@ -468,7 +468,7 @@ def test_the_run_fails_with_its_task_while_siblings_finish_and_are_kept(via: Via
         if broken:
             both.wait(SOON)
             raise ValueError("no")
-        return "mended"
+        return "fixed"
 
     def sibling(ctx: NodeContext) -> int:
         calls.append(ctx.node)
@@ -481,7 +481,7 @@ def test_the_run_fails_with_its_task_while_siblings_finish_and_are_kept(via: Via
         via.execute(flow, run_id="r")
     assert sorted(calls) == ["a", "b"]
     broken.clear()
-    assert via.resume(flow, "r").results == {"a": "mended", "b": 1, "c": None}
+    assert via.resume(flow, "r").results == {"a": "fixed", "b": 1, "c": None}
     assert sorted(calls) == ["a", "a", "b", "c"]
 
 
@@ -496,7 +496,7 @@ def test_tasks_that_havent_begun_dont_when_one_has_failed() -> None:
     assert calls == []
 
 
-def test_a_retry_starts_anew_and_is_counted(via: Via, place: dict[str, Any]) -> None:
+def test_a_retry_starts_again_and_is_counted(via: Via, place: dict[str, Any]) -> None:
     """H8, D2: what a failed attempt said is forgotten, and so is what it did to its arguments."""
 
     def flaky(ctx: NodeContext, own: list[int]) -> list[int]:
@@ -531,10 +531,10 @@ def test_only_the_errors_in_on_are_tried_again() -> None:
 
 def test_a_task_that_takes_too_long_has_failed_and_says_nothing_more(via: Via, place: dict[str, Any]) -> None:
     """H8: its thread is left behind."""
-    left, go_on = threading.Event(), threading.Event()
+    left, proceed = threading.Event(), threading.Event()
 
     def slow(ctx: NodeContext) -> str:
-        go_on.wait(SOON)
+        proceed.wait(SOON)
         try:
             ctx.add_message("late")
         finally:
@@ -542,13 +542,13 @@ def test_a_task_that_takes_too_long_has_failed_and_says_nothing_more(via: Via, p
         return "late"
 
     flow = Workflow("f", **place).add_task("a", slow, timeout=0.05, safe_to_fail=True)
-    flow.add_task("b", lambda a: (go_on.set(), left.wait(SOON), a)[-1], optional=["a"])
+    flow.add_task("b", lambda a: (proceed.set(), left.wait(SOON), a)[-1], optional=["a"])
     state = via.execute(flow)
     assert "NodeTimeout" in (state.tasks["a"].error or {})["type"]
     assert (state.results, state.messages) == ({"b": None}, [])
     with pytest.raises(ExecutionError) as caught:
-        Workflow("f").add_task("a", lambda: go_on.clear() or go_on.wait(SOON), timeout=0.01).execute()
-    go_on.set()
+        Workflow("f").add_task("a", lambda: proceed.clear() or proceed.wait(SOON), timeout=0.01).execute()
+    proceed.set()
     assert isinstance(caught.value.__cause__, NodeTimeout)
 
 
@@ -619,19 +619,19 @@ def test_none_is_a_result(place: dict[str, Any]) -> None:
 def test_what_cant_be_stored_is_refused_with_its_path_and_not_tried_again(
     value: Callable[[], Any], path: str, store: Any
 ) -> None:
-    """H4: nothing of the task is kept, and the run can go on when the task was mended."""
+    """H4: nothing of the task is kept, and the run can be resumed when the task was fixed."""
     calls: list[int] = []
 
     def work() -> Any:
         calls.append(1)
-        return value() if len(calls) == 1 else "mended"
+        return value() if len(calls) == 1 else "fixed"
 
     flow = Workflow("f", store=store).add_task("a", work, retry=AT_ONCE)
     with pytest.raises(ExecutionError, match=f"at {path} can't be stored") as caught:
         flow.execute(run_id="r")
     assert isinstance(caught.value.__cause__, UnstorableValue)
     state = flow.resume("r")
-    assert (state.results, state.messages, state.context, len(calls)) == ({"a": "mended"}, [], {}, 2)
+    assert (state.results, state.messages, state.context, len(calls)) == ({"a": "fixed"}, [], {}, 2)
 
 
 @pytest.mark.parametrize("what", ["inputs", "arguments"])
@@ -652,8 +652,8 @@ def test_without_a_store_a_result_may_be_anything(via: Via) -> None:
     assert via.execute(flow).results == {"a": made, "b": True}
 
 
-def test_a_generator_function_is_no_task_that_runs_unheard(store: Any) -> None:
-    """H4: its generator can't be stored, so that nobody takes it for done."""
+def test_a_generator_function_isnt_accepted_silently_as_a_task(store: Any) -> None:
+    """H4: its generator can't be stored, so it isn't mistaken for done."""
 
     def numbers() -> Any:
         yield 1
@@ -755,10 +755,10 @@ def test_a_decision_cant_pass_for_a_change_or_for_anothers() -> None:
         {"context": [1]},
         {"context": {1: 2}},
         {"add_tasks": [{}]},
-        {"add_tasks": [{"name": "x", "run": "nobody"}]},
+        {"add_tasks": [{"name": "x", "run": "missing"}]},
         {"add_tasks": [{"name": "x", "run": "a", "colour": 1}]},
         {"add_tasks": [{"name": "x", "run": "a", "arguments": 5}]},
-        {"add_tasks": [{"name": "x", "run": "a", "before": ["nobody"]}]},
+        {"add_tasks": [{"name": "x", "run": "a", "before": ["missing"]}]},
         {"messages": None},
         {"decisions": 5},
         {"add_tasks": {"name": "x"}},
@@ -782,7 +782,7 @@ def test_a_task_result_that_cant_be_is_a_usage_error_of_its_task(fields: dict[st
 
 @pytest.mark.parametrize("how", ["ctx.skip", "TaskResult"])
 def test_a_skip_that_names_no_task_doesnt_spoil_the_run_for_good(how: str) -> None:
-    """D2, H3: a list where a name should be; the task is at fault, so that a mended one can complete."""
+    """D2, H3: a list where a name should be; the task is at fault, so that a fixed one can complete."""
     broken: list[Any] = [["b"]]
 
     def work(ctx: NodeContext) -> Any:
@@ -811,7 +811,7 @@ def test_context_and_decisions_may_have_any_key(say: Callable[[NodeContext], Non
     assert state.decisions[0]["decision"] == "d"
 
 
-def test_context_that_is_no_dict_is_a_usage_error() -> None:
+def test_context_that_isnt_a_dict_is_a_usage_error() -> None:
     """D2: as in a TaskResult."""
     with pytest.raises(ExecutionError) as caught:
         Workflow("f").add_task("a", lambda ctx: ctx.add_context([1])).execute()
@@ -845,7 +845,7 @@ def test_a_ctx_says_nothing_more_when_its_task_is_over(store: Callable[[], Any])
 
 
 def test_a_ctx_that_is_used_too_late_says_so() -> None:
-    """D2: a message that nobody will hear is a mistake to be told."""
+    """D2: a message that no task will read is a mistake to report."""
     kept: list[NodeContext] = []
     flow = Workflow("f").add_task("a", lambda ctx: kept.append(ctx))
     flow.execute()
@@ -896,7 +896,7 @@ def test_a_state_knows_its_checkpoint_while_there_is_one(store: Any, via: Via) -
         (lambda s: s["tasks"].update(a=None), "'a'"),
     ],
 )  # fmt: skip
-def test_check_tells_what_cant_be(change: Callable[[Any], Any], told: str) -> None:
+def test_check_lists_what_cant_be(change: Callable[[Any], Any], told: str) -> None:
     """D2: the invariants of a state."""
     state = Workflow("f").add_task("a", one).add_task("b", one, ["a"]).execute()
     state.check()
@@ -937,7 +937,7 @@ class Arranged(frozenset[str]):
         return iter(sorted(super().__iter__(), reverse=self.backwards))
 
 
-def test_the_order_that_a_set_of_dependencies_comes_in_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_a_set_of_dependencies_isnt_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """D7: it is another one in each process."""
     store = MemoryStore()
 
@@ -952,7 +952,7 @@ def test_the_order_that_a_set_of_dependencies_comes_in_is_no_change(monkeypatch:
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_tasks_of_a_layer_run_beside_each_other(kind: str, via: Via, place: dict[str, Any]) -> None:
+def test_tasks_of_a_layer_run_in_parallel(kind: str, via: Via, place: dict[str, Any]) -> None:
     """D1, H7: they wait for each other."""
     import asyncio
 

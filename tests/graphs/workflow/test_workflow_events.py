@@ -56,7 +56,7 @@ def timeless(event: Event) -> Event:
     return {key: value for key, value in event.items() if key not in ("timestamp", "duration", "state")}
 
 
-def test_stream_tells_all_in_order(via: Via, place: dict[str, Any]) -> None:
+def test_stream_reports_all_in_order(via: Via, place: dict[str, Any]) -> None:
     """D1, D6: with the data of each; without a store nothing is said of checkpoints."""
     told = via.events(diamond(**place), run_id="r")
     done = {"type": "task_complete", "status": "completed", "attempts": 1}
@@ -86,13 +86,13 @@ def test_stream_tells_all_in_order(via: Via, place: dict[str, Any]) -> None:
     assert told[-1]["state"].results["d"] == (2, None)
 
 
-def test_invoke_tells_only_how_it_ended(via: Via, place: dict[str, Any]) -> None:
+def test_invoke_reports_only_how_it_ended(via: Via, place: dict[str, Any]) -> None:
     """D1"""
     (event,) = via.events(diamond(**place), stream=False, run_id="r")
     assert timeless(event) == {"type": "workflow_complete", "run_id": "r"}
 
 
-def test_each_attempt_is_told_with_its_error_and_the_wait(via: Via, place: dict[str, Any]) -> None:
+def test_each_attempt_is_reported_with_its_error_and_the_wait(via: Via, place: dict[str, Any]) -> None:
     """H8, D1: the record of a task that is safe to fail comes after its last error."""
 
     def fail(ctx: NodeContext) -> None:
@@ -130,7 +130,9 @@ def test_a_run_that_fails_says_so_last(stream: bool, via: Via, place: dict[str, 
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_each_open_question_is_told_with_an_id_to_answer_it_by(stream: bool, via: Via, store: Any) -> None:
+def test_each_open_question_is_reported_with_an_id_to_answer_it_by(
+    stream: bool, via: Via, store: Any
+) -> None:
     """P3, D6: siblings are done by then, and the checkpoint can be loaded."""
     flow = Workflow("f", store=store).add_task("a", lambda ctx: ctx.pause("A?", choices=["y", "n"]))
     flow.add_task("b", lambda ctx: ctx.pause("B?", key="k", schema=int)).add_task("c", one)
@@ -150,7 +152,7 @@ def test_each_open_question_is_told_with_an_id_to_answer_it_by(stream: bool, via
 
 
 @pytest.mark.parametrize("keep", [1, 2, None])
-def test_a_checkpoint_can_be_loaded_when_it_is_told(keep: int | None, via: Via, store: Any) -> None:
+def test_a_checkpoint_can_be_loaded_when_it_is_reported(keep: int | None, via: Via, store: Any) -> None:
     """D6, D3, D5: the last one too, before the run is purged; ids are never told twice."""
     flow, seen = diamond(store=store, keep=keep), []
 
@@ -174,8 +176,8 @@ def test_a_checkpoint_can_be_loaded_when_it_is_told(keep: int | None, via: Via, 
     assert len({id for id, _ in seen}) == 3
 
 
-def test_what_was_told_as_complete_is_durable(via: Via, store: Any) -> None:
-    """D4, H3: at the moment it is told, while the layer is still open."""
+def test_what_was_reported_as_complete_is_durable(via: Via, store: Any) -> None:
+    """D4, H3: at the moment it is reported, while the layer is still open."""
     flow = Workflow("f", store=store)
     told: list[str] = []
     for n in range(6):
@@ -198,7 +200,7 @@ def test_what_was_told_as_complete_is_durable(via: Via, store: Any) -> None:
     assert len(told) == 6
 
 
-def test_a_run_that_is_left_while_it_tells_can_be_resumed_without_doing_anything_twice(store: Any) -> None:
+def test_a_run_that_is_left_while_it_reports_can_be_resumed_without_doing_anything_twice(store: Any) -> None:
     """D4, H3"""
     calls: list[str] = []
     flow = Workflow("f", store=store)
@@ -276,7 +278,9 @@ class Refusing(MemoryStore):
 
 
 @pytest.mark.parametrize("numbers", [(1,), (2,), (3,), (4,), (2, 3, 4, 5), tuple(range(1, 100))], ids=str)
-def test_a_save_that_failed_is_told_and_no_id_that_cant_be_loaded(numbers: tuple[int, ...], via: Via) -> None:
+def test_a_save_that_failed_is_reported_and_no_id_that_cant_be_loaded(
+    numbers: tuple[int, ...], via: Via
+) -> None:
     """D6: with on_save_error="continue"; the run ends all the same."""
     flow = diamond(store=Refusing(*numbers), on_save_error="continue", preserve=True)
     told: list[Event] = []
@@ -313,7 +317,7 @@ def test_a_save_that_fails_ends_the_run_by_default(via: Via) -> None:
     assert ("layer_start", 2) not in map(brief, told)
 
 
-def test_cancelling_is_told_last(via: Via, place: dict[str, Any]) -> None:
+def test_cancelling_is_reported_last(via: Via, place: dict[str, Any]) -> None:
     """D1"""
     flow = Workflow("f", **place).add_task("a", one).add_task("b", one, ["a"]).add_task("c", one, ["b"])
     told: list[Event] = []
@@ -351,7 +355,7 @@ def test_observers_see_tasks_as_nodes(via: Via, place: dict[str, Any]) -> None:
     assert bool(saved) == bool(place)
 
 
-def test_an_observer_that_fails_harms_nobody(via: Via, place: dict[str, Any]) -> None:
+def test_an_observer_that_fails_does_no_harm(via: Via, place: dict[str, Any]) -> None:
     """D1"""
 
     def broken(event: Any) -> None:
@@ -551,7 +555,7 @@ def graph_with(node: Workflow) -> StateGraph:
 
 
 def branches_with(node: Workflow) -> StateGraph:
-    """begin → the workflow, and beside it a plain node → join."""
+    """begin → the workflow, in parallel to a plain node → join."""
     graph = StateGraph(name="p").add_node("begin", run=lambda state: {"n": 1}).add_node("w", run=node)
     graph.add_node("other", run=lambda state: {"o": 1})
     for name in ("w", "other"):
@@ -614,7 +618,7 @@ def test_a_workflow_inside_others_does_nothing_twice(around: str, via: Via, stor
 
 
 @pytest.mark.parametrize("around", AROUND)
-def test_a_workflow_inside_others_tells_its_layers_with_the_way_there(
+def test_a_workflow_inside_others_reports_its_layers_with_their_path(
     around: str, via: Via, place: dict[str, Any]
 ) -> None:
     """D1, D6: the last layer included."""
@@ -634,7 +638,7 @@ def test_a_workflow_inside_others_tells_its_layers_with_the_way_there(
         assert graph.state_at("r", int(event["checkpoint_id"].removeprefix("r@")))
 
 
-def test_a_graph_inside_tells_its_nodes_between_start_and_end_of_its_task(
+def test_a_graph_inside_reports_its_nodes_between_start_and_end_of_its_task(
     via: Via, place: dict[str, Any]
 ) -> None:
     """D1"""
@@ -652,7 +656,7 @@ def test_a_graph_inside_tells_its_nodes_between_start_and_end_of_its_task(
     ]
 
 
-def test_a_failed_attempt_at_a_graph_is_told(via: Via) -> None:
+def test_a_failed_attempt_at_a_graph_is_reported(via: Via) -> None:
     """H8, D1: task_error for the task itself, with the wait."""
     flow = Workflow("f").add_task("w", Workflow("in").add_task("x", fails), retry=Retry(2, backoff=0))
     told = [timeless(event) for event in via.events(flow)]
@@ -660,7 +664,7 @@ def test_a_failed_attempt_at_a_graph_is_told(via: Via) -> None:
     assert mine == [("task_start", 1), ("task_error", 1), ("task_start", 2), ("task_error", 2)]
 
 
-def test_a_question_inside_is_told_by_the_way_there(via: Via, store: Any) -> None:
+def test_a_question_inside_is_reported_with_its_path(via: Via, store: Any) -> None:
     """P3: in a workflow that is a task, and answered by that id."""
     inner = Workflow("in").add_task("x", lambda ctx: ctx.pause("inner?"))
     flow = Workflow("f", store=store).add_task("w", inner).add_task("v", lambda w: w, ["w"])

@@ -1,4 +1,4 @@
-"""Going on with workflows: from a fresh object over the same store, after a failure, a question, a crash."""
+"""Resuming workflows: from a fresh object over the same store, after a failure, a question, a crash."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TIMES = ("timestamp", "duration")
 
 
 class Calls:
-    """A function for tasks: it counts its calls by task, and fails where it is told to."""
+    """A function for tasks: it counts its calls by task, and fails where the test says."""
 
     def __init__(self, *bad: str) -> None:
         self.ran: Counter[str] = Counter()
@@ -128,7 +128,7 @@ def from_checkpoint(via: Via, made: Workflow, id: str, **more: Any) -> WorkflowS
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_fresh_object_goes_on_by_any_id_of_the_run(way: str, store: Any, via: Via) -> None:
+def test_a_fresh_object_resumes_by_any_id_of_the_run(way: str, store: Any, via: Via) -> None:
     """D3, H3: all lead to where the run stands; what is finished stays so, and the end is that of an uncut run."""
     calls = Calls("c")
     stopped(flow(store, calls))
@@ -212,8 +212,8 @@ def test_a_crash_in_any_task_costs_nothing_that_was_finished(last: str, store: A
     assert final.results == flow(MemoryStore(), Calls()).execute().results
 
 
-def test_a_run_that_is_left_after_any_event_goes_on_from_there(via: Via) -> None:
-    """D4, H3: what was told as complete isn't done again; nothing is stored as done that wasn't."""
+def test_a_run_that_is_left_after_any_event_resumes_from_there(via: Via) -> None:
+    """D4, H3: what was reported as complete isn't done again; nothing is stored as done that wasn't."""
     whole = via.events(flow(MemoryStore(), Calls()))
     for count in range(1, len(whole)):
         store, calls = MemoryStore(), Calls()
@@ -243,7 +243,7 @@ def left_after(via: Via, made: Workflow, count: int) -> list[dict[str, Any]]:
 
 
 def test_what_once_has_kept_is_not_paid_for_again(store: Any, via: Via) -> None:
-    """H3, P1: in a task that fails, asks and goes on, each by another object."""
+    """H3, P1: in a task that fails, asks and continues, each by another object."""
     paid: list[str] = []
     calls = Calls("a")
 
@@ -330,7 +330,7 @@ def test_answers_that_fit_no_open_question_change_nothing(store: Any, via: Via) 
     paused(made, answers={"p:1.1:1": 1})
     calls.take()
     before = made.history("r")
-    for wrong in ({"p:1.1:1": 1}, {"nobody": 1}, {"q:1.1:1": 2, "p:1.1:1": 1}, {"end:1.1:1": 1}):
+    for wrong in ({"p:1.1:1": 1}, {"missing": 1}, {"q:1.1:1": 2, "p:1.1:1": 1}, {"end:1.1:1": 1}):
         with pytest.raises(UsageError, match="no open question"):
             via.resume(made, "r", answers=wrong)
     with pytest.raises(UsageError, match="several questions are open"):
@@ -388,7 +388,7 @@ def test_a_task_that_asks_again_gets_each_answer_where_it_asked(store: Any, via:
     ]  # fmt: skip
 
 
-def test_the_handler_after_a_layer_may_ask_before_anything_goes_on(store: Any, via: Via) -> None:
+def test_the_handler_after_a_layer_may_ask_before_anything_continues(store: Any, via: Via) -> None:
     """P1, D11: the layer isn't done until it is answered, but its tasks are."""
     calls, handled = Calls(), []
 
@@ -422,7 +422,7 @@ def test_the_handler_after_a_layer_may_ask_before_anything_goes_on(store: Any, v
 def test_an_approval_that_was_open_when_another_task_failed_is_still_open(
     id: str, store: Any, via: Via
 ) -> None:
-    """D11: resumes of the failed run mend what failed, and never take the approval for given."""
+    """D11: resumes of the failed run repair what failed, and never take the approval for given."""
     calls = Calls("bad")
     calls.asking = {"ask"}
     tasks: dict[str, list[str]] = {"ask": [], "ok": [], "bad": [], "pay": ["ask"], "end": ["bad"]}
@@ -473,7 +473,7 @@ def test_a_cancelled_run_can_be_resumed_and_its_question_is_still_open(store: An
         flow(store, calls).cancel("r")
 
 
-def test_a_run_cancelled_between_tasks_goes_on_with_the_next_one(store: Any) -> None:
+def test_a_run_cancelled_between_tasks_resumes_with_the_next_one(store: Any) -> None:
     """D4, H3: by its handle, in the middle of a layer."""
     calls = Calls()
     run = flow(store, calls, max_concurrency=1).stream(run_id="r")
@@ -547,9 +547,9 @@ def test_a_fork_does_not_inherit_an_answer_it_has_not_heard(store: Any) -> None:
     stopped(flow(store, calls, max_concurrency=1))
     made = flow(store, calls, max_concurrency=1)
     made.resume("r", "yes")
-    for go_on in (lambda: made.fork("r", 3).result(), lambda: made.rollback("r", 3) and made.resume("r")):
+    for proceed in (lambda: made.fork("r", 3).result(), lambda: made.rollback("r", 3) and made.resume("r")):
         with pytest.raises(RunPaused):
-            go_on()
+            proceed()
 
 
 def test_an_update_of_a_fork_is_seen_by_the_tasks_that_run_in_it(store: Any) -> None:
@@ -667,7 +667,7 @@ def test_a_checkpoint_shows_the_answer_of_a_task_that_asks_on(store: Any) -> Non
 
 
 def test_a_question_of_the_handler_has_one_name_before_and_after_the_answer(store: Any) -> None:
-    """P2: whoever reads the pauses can tell that they are the same."""
+    """P2: a reader of the pauses can tell that they are the same."""
     made = flow(store, Calls(), {"a": []})
     made.after_layer(lambda: pause("go?") and None)
     stopped(made)
@@ -678,7 +678,7 @@ def test_a_question_of_the_handler_has_one_name_before_and_after_the_answer(stor
     assert after.task == before.task
 
 
-def test_the_list_of_runs_tells_what_each_needs(store: Any) -> None:
+def test_the_list_of_runs_shows_what_each_needs(store: Any) -> None:
     """P1: where a failed one failed and why, what a paused one asks, tags, and of this workflow alone."""
     calls = Calls()
     made = flow(store, calls)
@@ -719,12 +719,12 @@ LOOKS: dict[str, Callable[[Workflow, Any], Any]] = {
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_an_unknown_id_is_an_error_that_names_it(look: str, store: Any) -> None:
-    """D7: a run that isn't there, and what is no checkpoint of one that is."""
+    """D7: a run that doesn't exist, and what isn't a checkpoint of one that does."""
     calls = Calls("b")
     stopped(flow(store, calls))
     calls.take()
     made = flow(store, calls)
-    for id in ("nobody", "nobody@1", "", "@", "@1", "r@", "r@x", "r@-1", "r@1.0", "r@1@1", " r", "r@ 1"):
+    for id in ("missing", "missing@1", "", "@", "@1", "r@", "r@x", "r@-1", "r@1.0", "r@1@1", " r", "r@ 1"):
         with pytest.raises(RunNotFound) as caught:
             LOOKS[look](made, id)
         assert caught.value.run_id in (id, id.rpartition("@")[0])
@@ -763,7 +763,7 @@ def test_an_id_with_odd_digits_is_refused_like_any_other(id: str, look: str) -> 
 
 @pytest.mark.parametrize("id", [None, 5, b"r", ["r"]])
 @pytest.mark.parametrize("look", list(LOOKS))
-def test_an_id_that_is_no_str_is_refused(look: str, id: Any) -> None:
+def test_an_id_that_isnt_a_str_is_refused(look: str, id: Any) -> None:
     """D7: with an error of the library's own."""
     with pytest.raises(UsageError):
         LOOKS[look](flow(MemoryStore(), Calls()), id)
@@ -795,7 +795,7 @@ def test_a_checkpoint_id_leads_to_its_own_run(store: Any) -> None:
 
 
 def test_a_damaged_record_is_named_and_nothing_runs() -> None:
-    """D7: whichever it is, and whoever reads it."""
+    """D7: whichever it is, and whichever process reads it."""
     store, calls = MemoryStore(), Calls("d")
     stopped(flow(store, calls))
     calls.take()
@@ -824,7 +824,7 @@ def test_a_run_that_completed_is_not_resumed(store: Any, via: Via) -> None:
 
 
 def test_a_run_of_another_graph_is_not_resumed(store: Any) -> None:
-    """D7: of another workflow, or of a graph that is none."""
+    """D7: of another workflow, or of a graph that isn't a workflow."""
     with pytest.raises(ExecutionError):
         Workflow("other", store=store).add_task("a", Calls("a")).execute(run_id="r")
     graph = StateGraph(name="graph").add_node("n", run=lambda state: {"x": pause("?")})
@@ -846,7 +846,7 @@ def test_a_run_of_another_kind_of_graph_is_not_looked_at_as_a_workflow(look: str
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_without_a_store_there_is_nothing_to_go_on_with(look: str) -> None:
+def test_without_a_store_there_is_nothing_to_resume(look: str) -> None:
     """D7: and the error says what to give."""
     with pytest.raises(UsageError, match="store"):
         LOOKS[look](flow(None, Calls(), preserve=False), "r")
@@ -927,7 +927,7 @@ def test_an_update_of_the_context_is_newer_than_what_finished_tasks_have_said(as
 
 
 def test_an_update_adds_messages_before_those_of_the_layer_that_is_open(store: Any) -> None:
-    """D11: what a layer says counts when it is done, whoever of it was done before."""
+    """D11: what a layer says counts when it is done, whichever task of it was done before."""
     calls = Calls()
     calls.asking = {"b"}
     made = flow(store, calls, {"a": [], "b": []})
@@ -949,8 +949,8 @@ def test_an_answer_is_given_once(store: Any) -> None:
 # Two at once
 
 
-def test_of_two_resumers_one_goes_on_and_the_other_is_told(store: Any) -> None:
-    """H3, D3: nothing runs twice, and the one that lost can go on when the run has stopped."""
+def test_of_two_callers_that_resume_one_succeeds_and_the_other_is_refused(store: Any) -> None:
+    """H3, D3: nothing runs twice, and the other one can resume when the run has stopped."""
     calls, begun, go = Calls(), threading.Event(), threading.Event()
     calls.asking = {"a", "c"}
 
@@ -981,7 +981,7 @@ def test_of_two_resumers_one_goes_on_and_the_other_is_told(store: Any) -> None:
 
 
 def test_many_who_answer_at_once_are_heard_once() -> None:
-    """P3, H3: one answer counts, and is what the task gets; all others are told so."""
+    """P3, H3: one answer counts, and is what the task gets; all others are refused."""
     store, calls = MemoryStore(), Calls()
     calls.asking = {"a"}
     stopped(flow(store, calls))

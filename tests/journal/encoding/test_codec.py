@@ -141,7 +141,7 @@ def test_an_unchanged_value_has_unchanged_bytes(value: Any) -> None:
 @settings(max_examples=60, deadline=None)
 @given(values)
 def test_a_value_has_the_same_bytes_whichever_way_leads_to_them(value: Any) -> None:
-    """H4: what stands beside a value, and so takes the careful way with it, doesn't change its bytes."""
+    """H4: what stands next to a value, and so takes the careful way with it, doesn't change its bytes."""
     odd = bytearray(b"odd")
     assert encode([value, odd]) == encode([value, 0])[:-1] + encode(odd)
 
@@ -163,7 +163,7 @@ def test_containers_of_any_size_have_the_same_bytes_either_way(count: int) -> No
 @given(
     st.binary(max_size=60) | values.map(encode).flatmap(lambda data: st.permutations(list(data)).map(bytes))
 )
-def test_bytes_that_nobody_encoded_are_a_value_error_or_some_value(data: bytes) -> None:
+def test_random_bytes_are_a_value_error_or_some_value(data: bytes) -> None:
     """H5: nothing else escapes from decoding, so that the reader can report damage."""
     with contextlib.suppress(ValueError, LimpetError):
         decode(data)
@@ -396,7 +396,7 @@ def test_what_is_nested_too_deeply_is_refused_with_a_path(wrap: Any, levels: int
     assert len(caught.value.path) <= 200
 
 
-def test_a_full_stack_is_no_recursion_error_either() -> None:
+def test_a_full_stack_isnt_a_recursion_error_either() -> None:
     """H4: a value that fits by its own depth is refused, not half encoded, when Python's stack runs out."""
     value = {"deep": nest(150, lambda value: (value,))}
 
@@ -451,7 +451,7 @@ def test_decoding_imports_nothing_that_the_data_names() -> None:
         (23 if sys.platform == "win32" else 24, b"a", "Path can't be read on this system; store Pure paths"),
     ],
 )
-def test_what_this_machine_lacks_is_no_damage(tag: int, payload: bytes, message: str) -> None:
+def test_what_this_machine_lacks_isnt_damage(tag: int, payload: bytes, message: str) -> None:
     """H4: a value that was stored elsewhere and can't be made here says what is missing."""
     with pytest.raises(UsageError, match=message):
         decode(ormsgpack.packb([ormsgpack.Ext(tag, payload)]))

@@ -81,7 +81,7 @@ def test_large_bodies_are_compressed_and_small_ones_are_not() -> None:
 
 @pytest.mark.parametrize("size", [MIN_COMPRESSED_SIZE, 100_000])
 def test_what_compression_does_not_make_smaller_is_stored_as_it_is(size: int) -> None:
-    """P9: nobody decompresses for nothing."""
+    """P9: nothing is decompressed in vain."""
     assert ENVELOPE.close(7, noise(size)) == record(0, noise(size))
 
 

@@ -437,7 +437,7 @@ class TestNumpy:
                 encode({"a": value})
             assert caught.value.path == "a"
 
-    def test_without_numpy_the_reader_is_told_to_import_it(
+    def test_without_numpy_the_error_says_to_import_it(
         self, numpy: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """H4: decoding doesn't import it by itself."""

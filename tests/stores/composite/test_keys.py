@@ -205,7 +205,7 @@ def test_a_key_is_given_in_many_ways(given: Any, runs: str) -> None:
     [b"short", "short", "", 7, {}, KEY.hex()[:-2], "zz" * 32, {"a": "short"}, {"a": 1}, True, [KEY]],
     ids=repr,
 )
-def test_what_is_no_key_is_refused_without_being_quoted(given: Any, runs: str) -> None:
+def test_an_invalid_key_is_refused_without_being_quoted(given: Any, runs: str) -> None:
     """P6: no part of a mistyped key is in the message, or in its cause."""
     for call in (
         lambda: graph_of(store=runs, encryption=given),
@@ -294,7 +294,7 @@ def test_an_environment_that_makes_no_sense_is_refused(
     assert KEY.hex() not in str(refused.value)
 
 
-def test_what_was_stored_in_clear_isnt_taken_for_encrypted(runs: str) -> None:
+def test_what_was_stored_in_plain_text_isnt_mistaken_for_encrypted(runs: str) -> None:
     """H5: the message says how it comes in."""
     graph_of(store=runs).execute({"n": 1}, run_id="r")
     with pytest.raises(DamagedRecord, match=r"it isn't encrypted.*export_run"):

@@ -458,7 +458,7 @@ class ShakyRedis(RedisStore):
 
 
 @pytest.mark.parametrize(("kind", "examples"), [("memory", 40), ("redis", 10)])
-def test_whatever_becomes_of_the_hot_store_the_cold_one_decides(
+def test_whatever_happens_to_the_hot_store_the_cold_one_decides(
     kind: str, examples: int, request: pytest.FixtureRequest
 ) -> None:
     """P5, P6, P8: a property of random calls and random losses."""

@@ -339,7 +339,7 @@ def test_a_deadlock_is_resolved_without_an_error(open_store: OpenStore) -> None:
     assert store.read("a").records == store.read("b").records == [b"1", b"2"]
 
 
-def test_at_most_so_many_connections_are_open(open_store: OpenStore) -> None:
+def test_the_number_of_open_connections_is_limited(open_store: OpenStore) -> None:
     store = open_store(connections=3, timeout=30.0)
     store.create(NewRun("r", "g", [b"1"]))
     with ThreadPoolExecutor(12) as pool:

@@ -172,7 +172,7 @@ def test_what_is_saved_is_loaded_exactly(tmp_path: Path) -> None:
 
 
 def test_a_plain_pickle_load_reads_it_without_limpet(tmp_path: Path) -> None:
-    """F9: where the state holds nothing but standard types; the trailer is no obstacle, nor the extra key."""
+    """F9: where the state holds nothing but standard types; neither the trailer nor the extra key prevents it."""
     (event,) = build(Ran(), interrupt_before=["review"], checkpoint_dir=tmp_path).invoke(
         {"plain": {"a": [1, (2, datetime(2026, 1, 1, tzinfo=UTC), Decimal("1.5"), {3}, uuid.UUID(int=1))]}}
     )
@@ -236,7 +236,7 @@ def test_saving_again_replaces_the_file(tmp_path: Path) -> None:
         assert type(graph.load_checkpoint(path)["state"]) is dict
 
 
-# Going on
+# Resuming
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_what_the_object_raises_is_an_error_of_a_store() -> None:
     assert made.resume("r", "yes").results["ship"] == "app-1: yes"
 
 
-def test_a_checkpointer_is_no_store_and_the_error_says_what_to_do() -> None:
+def test_a_checkpointer_isnt_a_store_and_the_error_says_what_to_do() -> None:
     """F11: two methods are for `checkpointer=`."""
     graph = StateGraph(name="g").add_node("a", lambda state: {"a": 1})
     graph.add_edge(START, "a").add_edge("a", END)

@@ -265,7 +265,7 @@ def test_a_checkpoint_of_a_node_that_is_gone_says_so(checkpointer: Checkpointer)
 @pytest.mark.parametrize(
     "found", [None, "text", {}, {"state": {}}, {"node": "review"}, {"state": [], "node": "review"}], ids=repr
 )
-def test_what_is_no_checkpoint_is_refused(found: Any) -> None:
+def test_what_isnt_a_checkpoint_is_refused(found: Any) -> None:
     """F10, F11: `load` must give a state and a node."""
 
     class Wrong(MemoryCheckpointer):
