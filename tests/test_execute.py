@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ from limpet import (
     pause,
 )
 from limpet.journal.store import Commit, RunFilter
-from support.graphs import Crash, asking, chain, count, loop
+from support.graphs import Crash, asking, chain, count, loop, stored_chain
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""
@@ -259,6 +260,30 @@ def test_what_can_not_be_a_run_id_is_refused(run_id: Any) -> None:
         graph.execute({}, run_id=run_id)
 
 
+def test_the_state_of_an_active_run_is_a_copy() -> None:
+    """H4: also when it is read in the middle."""
+    graph = stored_chain(lambda state: {"xs": [1]}, lambda state: {"n": len(state["xs"])})
+    run = graph.stream({}, run_id="r")
+    next(run)
+    run.state["xs"].append(2)
+    assert run.result() == graph.state_at("r") == {"xs": [1], "n": 1}
+
+
+def test_small_mistakes_are_reported_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Invariant 9: an empty id, choices in one str, an interval without a store, an edge that is never taken."""
+    graph = stored_chain(lambda state: pause("ok?", choices="yes"))
+    with pytest.raises(UsageError):
+        graph.execute({}, run_id="")
+    with pytest.raises(ExecutionError, match="choices is a list"):
+        graph.execute({})
+    with pytest.raises(DefinitionError, match="an interval needs a store"):
+        StateGraph().add_node("a").set_entry_point("a").set_finish_point("a").compile(interval=2)
+    twice = StateGraph().add_node("a").add_node("b").add_node("c").set_entry_point("a")
+    twice.add_edge("a", "b").add_edge("a", "c").add_edge("b", "c").set_finish_point("c").compile()
+    assert "never taken" in caplog.text
+    assert CheckpointConfig(interval=2).interval == 2
+
+
 # Saving
 
 
@@ -474,6 +499,13 @@ def test_a_run_that_is_being_run_can_not_be_resumed_by_a_second_one() -> None:
     assert [event["type"] for event in run] == ["state", "final"]
 
 
+def test_the_error_for_a_missing_run_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    """Invariant 9: the wrong directory is the usual reason."""
+    graph = StateGraph(name="g").add_node("n").set_entry_point("n").set_finish_point("n")
+    with pytest.raises(RunNotFound, match=r"looked in .*runs\.db"):
+        graph.compile(store=tmp_path / "runs.db").resume("missing")
+
+
 # Budgets
 
 
@@ -618,6 +650,22 @@ def test_runs_can_be_listed_by_status_tag_and_graph() -> None:
         graph.runs("done")
     with pytest.raises(UsageError, match="tags must be non-empty strs"):
         graph.execute({}, tags=[""])
+
+
+def test_an_exception_without_a_text_is_still_saved() -> None:
+    """G9: whatever it does when it is asked for one."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    def node(state: Any) -> None:
+        raise Mute
+
+    graph = stored_chain(node)
+    with pytest.raises(ExecutionError, match="Mute"):
+        graph.execute({})
+    assert graph.runs()[0].status == "failed"
 
 
 # A save that fails

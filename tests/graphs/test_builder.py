@@ -33,7 +33,7 @@ from limpet import (
 )
 from limpet.observe import observer_registry as observers
 from limpet.stores import opening as stores
-from support.graphs import chain, single
+from support.graphs import chain, single, stored_chain
 
 
 @pytest.fixture(autouse=True)
@@ -561,6 +561,22 @@ def test_the_signature_is_examined_once_and_not_per_call() -> None:
     graph.compile(store="memory://")
     assert graph.execute({})["n"] == graph.execute({})["n"] == 20
     assert GraphInspection.looks == 1
+
+
+def test_config_is_a_copy_of_the_nodes_own() -> None:
+    """F2: what a node does to it neither reaches the next node nor the store."""
+
+    def first(config: Any) -> None:
+        config["client"] = object()
+
+    graph = stored_chain(first, lambda config: {"seen": list(config)})
+    assert graph.execute({}, config={"limit": 1})["seen"] == ["limit"]
+
+
+def test_a_first_parameter_is_not_the_state_when_another_is() -> None:
+    """F2: `def f(factor, state)` asks for a parameter that has no source."""
+    with pytest.raises(DefinitionError):
+        StateGraph().add_node("a", run=lambda factor, state: None)
 
 
 # Compiling

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from limpet import StateGraph, always, and_, key_equals, key_exists, not_, or_
+from limpet import DefinitionError, State, StateGraph, always, and_, key_equals, key_exists, not_, or_
 from limpet.graphs.predicates import describe
 
 
@@ -104,3 +104,15 @@ def test_ready_made_predicates_route_a_run(given: dict[str, Any], reached: str) 
     graph.add_edge("start", "second", and_(key_exists("urgent"), not_(key_equals("urgent", False))))
     graph.add_edge("start", "third", always)
     assert graph.execute(given).checkpoint_node == reached
+
+
+@pytest.mark.parametrize("place", ["edge", "choice"])
+def test_an_async_predicate_is_a_definition_error(place: str) -> None:
+    """G3: it would never be awaited, and what it returns would always be true."""
+
+    async def ask(state: State) -> bool:
+        return False
+
+    graph = StateGraph()
+    with pytest.raises(DefinitionError):
+        graph.add_edge("a", "b", ask) if place == "edge" else graph.add_conditional_edges("a", ask, {})

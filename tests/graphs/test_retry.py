@@ -551,3 +551,54 @@ def test_a_thread_that_was_left_behind_can_not_assign_to_the_state() -> None:
 
     graph = one(node, store="memory://", timeout=SHORT, retry=Retry(attempts=50, backoff=0))
     assert graph.execute({"a": 1}) == {"a": 1, "keys": ["a"]}
+
+
+def test_an_async_node_that_blocks_is_timed_out_as_any_other() -> None:
+    """H8: in a sync run too, and the lease is released."""
+    proceed = threading.Event()
+
+    async def blocks(state: Any) -> None:
+        proceed.wait(30)
+
+    graph = StateGraph(name="line").add_node("n1", run=blocks, timeout=0.1)
+    graph.set_entry_point("n1").set_finish_point("n1").compile(store=MemoryStore())
+    try:
+        with pytest.raises(ExecutionError) as caught:
+            graph.execute({}, run_id="r")
+    finally:
+        proceed.set()
+    assert isinstance(caught.value.cause, NodeTimeout)
+    assert graph.runs()[0].holder is None
+
+
+def test_a_thread_that_was_left_behind_can_not_alter_the_state_in_place() -> None:
+    """H8, H4: what it does after its time ran out reaches neither the next attempt nor the run."""
+    release, over = threading.Event(), threading.Event()
+
+    def node(state: State, ctx: Any) -> dict[str, Any]:
+        items = state["items"]
+        if ctx.attempt == 1:
+            release.wait(10)
+            items.append("ghost")
+            over.set()
+        release.set()
+        assert over.wait(10)
+        return {"seen": list(state["items"])}
+
+    graph = StateGraph().add_node("only", run=node, timeout=0.05, retry=Retry(attempts=50, backoff=0))
+    graph.set_entry_point("only").set_finish_point("only").compile(store="memory://")
+    assert graph.execute({"items": []}) == {"items": [], "seen": []}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_node_with_a_timeout_that_ends_the_process_does_so(error: type[BaseException]) -> None:
+    """H8: what isn't an Exception passes through, with a timeout as without one; it isn't a timeout."""
+
+    def node(state: State) -> None:
+        raise error
+
+    graph = StateGraph().add_node("only", run=node, timeout=60)
+    graph.set_entry_point("only").set_finish_point("only")
+    with pytest.raises(error):
+        graph.execute({})

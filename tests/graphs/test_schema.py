@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
@@ -251,3 +252,28 @@ def test_a_reducer_that_raises_fails_the_node() -> None:
 def test_a_class_in_the_annotation_isnt_a_reducer() -> None:
     """F1: only functions and callable objects combine; types and notes in `Annotated` are left alone."""
     assert read_schema({"a": Annotated[int, "note"], "b": Annotated[int, str], "c": int}).reducers == {}
+
+
+@pytest.mark.parametrize("make", [OrderedDict, lambda **values: type("Sub", (dict,), {})(values)])
+def test_any_mapping_that_a_node_returns_is_reduced(make: Any) -> None:
+    """F2: an OrderedDict, or another dict, of updates is one as a dict is."""
+    graph = chain(lambda state: make(log=["b"]), schema={"log": Annotated[list, append]})
+    assert graph.execute({"log": ["a"]}) == {"log": ["a", "b"]}
+
+
+def test_a_reducer_that_alters_what_it_is_given_is_saved_as_it_left_it() -> None:
+    """H4: a reducer that updates an old item in place counts, after a resume too."""
+
+    def upsert(old: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, Any]]:
+        for each in old:
+            if each["id"] == new["id"]:
+                each.update(new)
+                return old
+        return [*old, new]
+
+    graph = chain(
+        lambda state: {"m": {"id": 1, "text": "a"}},
+        lambda state: {"m": {"id": 1, "text": "b"}},
+        schema={"m": Annotated[list, upsert]},
+    ).compile(store="memory://", preserve=True)
+    assert graph.execute({}, run_id="r") == {"m": [{"id": 1, "text": "b"}]} == graph.state_at("r")

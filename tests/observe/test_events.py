@@ -23,7 +23,7 @@ from limpet import (
     pause,
 )
 from limpet.observe import EVENT_TYPES
-from support.graphs import Crash, count
+from support.graphs import Crash, chain, count
 
 
 class Recorder:
@@ -108,6 +108,23 @@ def test_a_revisit_after_a_resume_counts_on() -> None:
         ("a", 3, 5, 5),
         ("b", 3, 6, 6),
     ]
+
+
+def test_a_revisit_is_reported_once_however_often_it_is_tried() -> None:
+    """G4: each revisit emits one cycle.detected."""
+    seen: list[Event] = []
+    calls: list[int] = []
+
+    def node(state: State) -> dict[str, Any]:
+        calls.append(1)
+        if len(calls) == 2:
+            raise ValueError
+        return {"n": state.get("n", 0) + 1}
+
+    graph = StateGraph(observer=seen.append).add_node("a", run=node, retry=Retry(backoff=0))
+    graph.set_entry_point("a").set_finish_point("a").add_edge("a", "a", lambda state: state["n"] < 2)
+    graph.execute({})
+    assert len([event for event in seen if event.type == "cycle.detected"]) == 1
 
 
 # The events of a run
@@ -251,6 +268,17 @@ def test_without_a_store_there_are_no_checkpoint_events() -> None:
     recorder = Recorder()
     branch(recorder).execute({})
     assert [kind for kind in recorder.types if kind.startswith("checkpoint.")] == []
+
+
+def test_checkpoint_resume_names_the_node_that_runs_next() -> None:
+    """G11: also after `interrupt_after`, where it isn't the node that the checkpoint is of."""
+    seen: list[Event] = []
+    graph = chain(lambda state: None, lambda state: None, observer=seen.append)
+    graph.compile(store="memory://", interrupt_after=["n1"])
+    run = graph.invoke({}).wait()
+    graph.resume(run.id)
+    (event,) = [event for event in seen if event.type == "checkpoint.resume"]
+    assert (event.data["checkpoint_node"], event.data["resume_node"]) == ("n1", "n2")
 
 
 # The events of a state

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from limpet import BranchResult, NodeContext, Retry, RunPaused, State, StateGraph, pause
+from limpet import BranchResult, MemoryStore, NodeContext, Retry, RunPaused, State, StateGraph, pause
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""
@@ -52,6 +52,11 @@ def chain(
     for node, following in pairwise(nodes):
         graph.add_edge(node, following)
     return graph.set_entry_point(nodes[0]).set_finish_point(nodes[-1])
+
+
+def stored_chain(*functions: Any, schema: Any = None, **options: Any) -> StateGraph:
+    """A `chain` with a new store that keeps ended runs. `options` are those of `compile`."""
+    return chain(*functions, schema=schema).compile(store=MemoryStore(), preserve=True, **options)
 
 
 def loop(times: int, function: Run = count, **settings: Any) -> StateGraph:

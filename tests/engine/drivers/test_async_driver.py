@@ -27,7 +27,7 @@ from limpet import (
     UsageError,
 )
 from limpet.journal.store import Abilities, Commit
-from support.graphs import chain
+from support.graphs import chain, stored_chain
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""
@@ -508,3 +508,18 @@ def test_an_async_run_that_is_closed_early_can_be_resumed() -> None:
         assert (await graph.aresume(run.id))["path"] == names(1, 2, 3)
 
     asyncio.run(main())
+
+
+def test_a_cancelled_inner_task_fails_the_node_and_not_the_driver() -> None:
+    """H7: only the cancellation of the run itself is passed on."""
+
+    async def node(state: Any) -> None:
+        inner = asyncio.ensure_future(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    graph = stored_chain(node)
+    for run in (lambda: graph.execute({}), lambda: asyncio.run(graph.aexecute({}))):
+        with pytest.raises(ExecutionError, match="CancelledError"):
+            run()
+    assert {each.status for each in graph.runs()} == {"failed"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -297,3 +298,29 @@ def test_a_store_around_one_without_notifications_says_so(tmp_path: Any) -> None
         with pytest.raises(UsageError, match="notifies"):
             store.wait_for_change(0.0)
     silent.close()
+
+
+def test_a_holder_that_can_not_be_inspected_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: a process without file handles left, or one that hides others, declares no process dead."""
+    monkeypatch.setattr("limpet.engine.leases.process_identity._first_line", lambda path: "")
+    host, boot, space, _, began = this_process().split("|")
+    me = "|".join([host, boot, space, str(os.getpid()), began or "1"])
+    monkeypatch.setattr("limpet.engine.leases.process_identity._place", lambda: (host, boot or "b", space))
+    assert not is_dead(me.replace(f"|{boot}|", f"|{boot or 'b'}|", 1))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_that_was_forked_off_neither_hangs_nor_releases_its_parents_runs() -> None:
+    """P8: it has links of its own, whatever other threads were about."""
+    store = MemoryStore()
+    client = client_for(store, 60.0)
+    held = client.create(NewRun("r", "g", [b"1"], holder=this_process(), ttl=60.0))
+    client.group_commit._write_lock.acquire()
+    child = os.fork()
+    if child == 0:
+        client.release(held)
+        ok = client.commit(Commit("r", 1, 1, [b"2"])) is None and store.head("r").holder is not None
+        os._exit(0 if ok else 1)
+    client.group_commit._write_lock.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -320,3 +320,20 @@ def test_a_checkpoint_that_is_not_the_newest_any_more_is_refused() -> None:
     with pytest.raises(Conflict, match=r"step 1 is no longer its newest.*fork\('r', step=1\)"):
         list(graph.invoke(None, checkpoint=first["checkpoint_path"]))
     assert types(list(graph.invoke(None, checkpoint=second["checkpoint_path"]))) == ["final"]
+
+
+def test_a_fork_from_a_step_that_was_approved_asks_for_approval_again() -> None:
+    """D11, H6: as it asks its questions again; an approval counts for one run only."""
+    graph = chain(lambda state: {"a": 1}, lambda state: {"b": 2})
+    graph.compile(store="memory://", interrupt_before=["n2"], preserve=True)
+    run = graph.invoke({}).wait()
+    graph.resume(run.id)
+    assert [event["type"] for event in graph.fork(run.id, 1)] == ["interrupt"]
+
+
+def test_interrupts_given_as_a_generator_are_kept_when_the_graph_changes() -> None:
+    """F3: what was compiled once is compiled again with the same settings."""
+    graph = chain(lambda state: None, lambda state: None)
+    graph.compile(store="memory://", interrupt_before=(name for name in ["n2"]))
+    graph.add_node("n3").set_finish_point("n3").add_edge("n1", "n3", lambda state: False)
+    assert [event["type"] for event in graph.invoke({})] == ["interrupt"]

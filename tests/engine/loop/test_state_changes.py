@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
@@ -30,6 +30,7 @@ from limpet.graphs.state import NodeState, State
 from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import decode
 from limpet.journal.encoding.user_types import register_type
+from support.graphs import chain, stored_chain
 
 REDUCERS = {"log": append, "book": merge, "total": operator.add, "grown": operator.add}
 
@@ -313,6 +314,21 @@ def _unshared(value: Any) -> Any:
     return type(value)(map(_unshared, value)) if isinstance(value, (list, tuple)) else value
 
 
+def test_a_state_kept_from_a_node_that_is_over_reaches_nothing() -> None:
+    """G1: what a node holds is its own; assigning to it later doesn't change the run."""
+    kept: list[State] = []
+
+    def keep(state: State) -> None:
+        kept.append(state)
+
+    def meddle(state: State) -> dict[str, Any]:
+        kept[0]["x"] = "meddled"
+        return {"seen": "x" in state}
+
+    final = chain(keep, meddle).compile(store="memory://").execute({"a": 1})
+    assert final == {"a": 1, "seen": False}
+
+
 # What it costs
 
 
@@ -544,6 +560,13 @@ def test_what_a_node_does_inside_an_item_of_a_reduced_key_is_never_stored() -> N
     private["log"].append("private")
     assert read_delta(decode(watched.changes.collect(private, {"log": [2]}))).appends == {"log": [2]}
     assert watched.live["log"][1:] == [2]
+
+
+def test_altering_the_copy_of_a_reduced_key_is_remarked_upon(caplog: pytest.LogCaptureFixture) -> None:
+    """Invariant 9: it has no effect, so a warning says so."""
+    graph = stored_chain(lambda state: state["log"].append(1), schema={"log": Annotated[list, append]})
+    assert graph.execute({})["log"] == []
+    assert "has no effect" in caplog.text
 
 
 # What a node may return

@@ -22,7 +22,7 @@ from limpet import (
     once,
     pause,
 )
-from support.graphs import Crash, asking, single
+from support.graphs import Crash, asking, chain, single
 
 
 def one(run: Callable[..., Any], store: Any = "memory://", **policy: Any) -> StateGraph:
@@ -465,3 +465,32 @@ def test_outside_of_a_node_there_is_nothing_to_pause(call: Callable[[], Any]) ->
     """P1: a clear error."""
     with pytest.raises(UsageError, match="must be called inside a running node, in the process of the run"):
         call()
+
+
+def test_choices_that_can_not_be_stored_fail_the_node() -> None:
+    """P1, H4: a question is stored, so it is data; the run fails as for any other mistake of the node."""
+    graph = chain(lambda state: {"answer": pause("Which?", choices=[print])}).compile(store="memory://")
+    with pytest.raises(ExecutionError):
+        graph.execute({}, run_id="r")
+    assert [info.status for info in graph.runs()] == ["failed"]
+
+
+def test_an_answer_that_the_pydantic_model_refuses_leaves_the_question_open() -> None:
+    """P1: what a validator of the model says counts, too; another answer can be given."""
+    import pydantic
+
+    class Even(pydantic.BaseModel):
+        number: int
+
+        @pydantic.field_validator("number")
+        @classmethod
+        def check(cls, value: int) -> int:
+            if value % 2:
+                raise ValueError("odd")
+            return value
+
+    graph = chain(lambda state: {"n": pause("Even?", schema=Even).number}).compile(store="memory://")
+    run = graph.invoke({}).wait()
+    with pytest.raises(Exception, match="odd"):
+        graph.resume(run.id, {"number": 3})
+    assert graph.resume(run.id, {"number": 4}) == {"n": 4}

@@ -30,7 +30,7 @@ from limpet import (
 )
 from limpet.engine.sessions.provenance import environment, git_commit
 from limpet.journal.store import Commit, Tail
-from support.graphs import Crash, asking, chain, count
+from support.graphs import Crash, asking, chain, count, stored_chain
 
 COMMIT = "1f2e3d4c5b6a79880123456789abcdef01234567"
 
@@ -504,6 +504,17 @@ def test_records_that_changed_places_are_damage() -> None:
     runs["r"].records[:] = runs["s"].records
     with pytest.raises(DamagedRecord, match="record 1 of run 'r'"):
         made.state_at("r")
+
+
+def test_rolling_back_works_past_a_damaged_newest_record() -> None:
+    """H5, H6: the steps before it can be read."""
+    graph = stored_chain(*[lambda state, number=number: {"n": number} for number in range(3)])
+    store = graph.compiled().need_client("test").store
+    graph.execute({}, run_id="r")
+    records = store._runs["r"].records  # type: ignore[attr-defined]  # as a disk would damage it
+    records[-1] = records[-1][:-1] + b"?"
+    assert graph.rollback("r", 1) == {"n": 0}
+    assert graph.resume("r") == {"n": 2}
 
 
 # Size

@@ -325,3 +325,16 @@ def test_memory_keeps_copies() -> None:
     state["items"].append(2)
     checkpointer.load(first)["state"]["items"].append(3)
     assert checkpointer.load(first) == {"state": {"items": [1]}, "node": "a", "config": {}}
+
+
+def test_a_checkpoint_that_was_damaged_elsewhere_is_refused() -> None:
+    """F10, F11: what a checkpointer returns is checked before it is used."""
+    keeper = MemoryCheckpointer()
+    graph = StateGraph(name="g").add_node("n", run=lambda state: {"a": 1})
+    graph.set_entry_point("n").set_finish_point("n").compile(interrupt_before=["n"], checkpointer=keeper)
+    (event,) = graph.invoke({})
+    saved = keeper.load(event["checkpoint_path"])
+    for damaged in ("no base64!", "AAAA", saved["config"]["__limpet__"][:-8]):
+        reference = keeper.save(saved["state"], saved["node"], {"__limpet__": damaged})
+        with pytest.raises(UsageError, match="is damaged"):
+            list(graph.invoke(None, checkpoint=reference))
