@@ -41,7 +41,7 @@ class Recorder:
         return [event.type for event in self.events]
 
 
-def loop(times: int, function: Callable[..., Any] = count, **settings: Any) -> StateGraph:
+def two_node_loop(times: int, function: Callable[..., Any] = count, **settings: Any) -> StateGraph:
     """a → b → a → b …, until `n` is `times`, and then the exit c."""
     graph = StateGraph(name="loop", **settings)
     graph.add_node("a", run=function).add_node("b", run=function).add_node("c", run=function)
@@ -70,7 +70,7 @@ def matches(found: dict[str, Any], **expected: Any) -> bool:
 def test_each_revisit_has_an_event_with_visit_count_iteration_and_path_length() -> None:
     """G4: cycles are legal; the first visit of a node isn't a cycle."""
     recorder = Recorder()
-    assert loop(6, observer=recorder).execute({})["n"] == 7
+    assert two_node_loop(6, observer=recorder).execute({})["n"] == 7
     found = recorder.of("cycle.detected")
     expected = [("a", 2, 3, 3), ("b", 2, 4, 4), ("a", 3, 5, 5), ("b", 3, 6, 6)]
     assert [
@@ -81,7 +81,7 @@ def test_each_revisit_has_an_event_with_visit_count_iteration_and_path_length() 
 def test_a_graph_without_a_revisit_has_no_cycle_event() -> None:
     """G4: only revisits are cycles."""
     recorder = Recorder()
-    loop(1, observer=recorder).execute({})
+    two_node_loop(1, observer=recorder).execute({})
     assert recorder.of("cycle.detected") == []
 
 
@@ -96,7 +96,7 @@ def test_a_revisit_after_a_resume_counts_on() -> None:
             raise Crash
         return count(state)
 
-    graph = loop(6, crash_at_five, observer=recorder).compile(store="memory://")
+    graph = two_node_loop(6, crash_at_five, observer=recorder).compile(store="memory://")
     with pytest.raises(Crash):
         graph.execute({}, run_id="r")
     recorder.events.clear()
@@ -371,7 +371,7 @@ def test_no_event_is_made_without_observers(monkeypatch: pytest.MonkeyPatch) -> 
         raise AssertionError("an event was made")
 
     monkeypatch.setattr("limpet.observe.hub.Event", refuse)
-    graph = loop(4, lambda state: state.set("n", state.get("n", 0) + 1), observer="noop")
+    graph = two_node_loop(4, lambda state: state.set("n", state.get("n", 0) + 1), observer="noop")
     graph.compile(store="memory://", interrupt_before=["c"])
     run = graph.invoke({}).wait()
     assert graph.resume(run.id)["n"] == 5

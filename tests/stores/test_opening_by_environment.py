@@ -21,9 +21,7 @@ from limpet import (
     StoreUnavailable,
     UnknownName,
     UsageError,
-    Workflow,
     open_store,
-    pause,
     register_store,
 )
 from limpet.stores import opening, urls
@@ -33,6 +31,7 @@ from limpet.stores.opening import DSN_VARIABLE as DSN
 from limpet.stores.opening import STORE_VARIABLE as STORE
 from limpet.stores.opening import Choice, environment_choice
 from limpet.stores.sqlite.store import SQLiteStore
+from support.graphs import asking_workflow
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +44,6 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         store.close()
 
 
-def asking(**options: Any) -> Workflow:
-    return Workflow("asking", **options).add_task("ask", lambda: pause("Go on?"))
-
-
 def test_env_is_the_store_that_the_environment_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """P5: a URL or a name, for graphs, workflows and open_store."""
     monkeypatch.setenv(STORE, "sqlite:///named.db")
@@ -56,7 +51,7 @@ def test_env_is_the_store_that_the_environment_names(monkeypatch: pytest.MonkeyP
     assert isinstance(store, SQLiteStore)
     assert store.path == (tmp_path / "named.db").resolve()
     with pytest.raises(RunPaused):
-        asking(store="env").execute({}, run_id="r")
+        asking_workflow(store="env").execute({}, run_id="r")
     assert store.head("r").status == "paused"
     graph = StateGraph(checkpoint={"store": "env", "interval": 1}).add_node("a").set_entry_point("a")
     graph.set_finish_point("a").execute({}, run_id="g")
@@ -150,13 +145,13 @@ def test_what_names_no_store_uses_the_one_of_limpet_store(
 ) -> None:
     """P5: and the log says so. The other variables aren't asked, since they may be another program's."""
     monkeypatch.setenv(BACKEND, "sqlite")
-    assert asking().compiled().client is None
+    assert asking_workflow().compiled().client is None
     register_store("mine", MemoryStore())
     monkeypatch.setenv(STORE, "mine")
     with caplog.at_level(logging.INFO, "limpet.stores"), pytest.raises(RunPaused):
-        asking().execute({}, run_id="r")
+        asking_workflow().execute({}, run_id="r")
     assert caplog.messages == [f"{STORE} names the store: {open_store('mine')!r}"]
-    assert asking().resume("r", "yes").results == {"ask": "yes"}
+    assert asking_workflow().resume("r", "yes").results == {"ask": "yes"}
     graph = StateGraph(name="g").add_node("a").set_entry_point("a").set_finish_point("a")
     graph.compile(interrupt_before=["a"], interval=2)
     assert graph.compiled().client.store is open_store("mine")
@@ -166,13 +161,13 @@ def test_what_names_a_store_is_not_swayed(monkeypatch: pytest.MonkeyPatch) -> No
     """P5: whichever way it does."""
     monkeypatch.setenv(STORE, "nonsense://")
     store = MemoryStore()
-    assert asking(store=store).compiled().client.store is store
+    assert asking_workflow(store=store).compiled().client.store is store
     graph = StateGraph(name="g").add_node("a").set_entry_point("a").set_finish_point("a")
     assert graph.compile(checkpointer=MemoryCheckpointer()).compiled().checkpointer is not None
     inner = StateGraph(name="outer").add_node("in", graph).set_entry_point("in").set_finish_point("in")
     assert inner.compile(store=store).execute({}) == {}
     with pytest.raises(UnknownName) as caught:
-        asking().compiled()
+        asking_workflow().compiled()
     assert caught.value.__notes__ == [f"The store was named by {STORE}."]
 
 

@@ -24,12 +24,12 @@ from limpet import (
     UsageError,
     Workflow,
     open_store,
-    pause,
 )
 from limpet.journal.store import ENDED, STATUSES, NewRun, RunFilter
 from limpet.stores.retention import clean_checkpoints, delete_expired, find_expired
 from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 from limpet.testing.conformance.store_calls import ManualClock
+from support.graphs import asking_workflow
 
 DAY = 86400.0
 
@@ -192,7 +192,7 @@ def test_cleaning_up_by_hand_says_what_goes_and_why() -> None:
     """F14: a dry run changes nothing."""
     store = MemoryStore()
     flow = flow_of(store, retention=Retention(completed=0))
-    asking = Workflow("w", store=store).add_task("a", lambda: pause("?"))
+    asking = asking_workflow("w", store=store)
     with pytest.raises(RunPaused):
         asking.execute({}, run_id="waits")
     flow_of(store).execute({}, run_id="done")

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from limpet import Cleaner, MemoryStore, RunPaused, StateGraph, UsageError, Workflow, pause
+from limpet import Cleaner, MemoryStore, RunPaused, StateGraph, UsageError, Workflow
 from limpet.journal.store import ENDED, PAUSED, RUNNING, STATUSES, Commit, NewRun, RunFilter, RunHead
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing.conformance.store_calls import ManualClock
 from support.checkpoint_stores import InMemoryCheckpointStore
+from support.graphs import asking_workflow
 
 HOUR = 3600.0
 
@@ -75,7 +76,7 @@ def test_the_number_of_ended_runs_kept_is_limited(kind: str, tmp_path: Path) -> 
         "five methods": InMemoryCheckpointStore(),
     }
     flow = Workflow("w", store=stores[kind]).add_task("a", lambda: 1)
-    asking = Workflow("asking", store=stores[kind]).add_task("a", lambda: pause("?"))
+    asking = asking_workflow(store=stores[kind])
     with pytest.raises(RunPaused):
         asking.execute({}, run_id="waits")
     for number in range(5):
@@ -84,7 +85,7 @@ def test_the_number_of_ended_runs_kept_is_limited(kind: str, tmp_path: Path) -> 
     assert cleaner.clean() == 3
     assert left(cleaner.store) == {"waits", "r3", "r4"}
     assert cleaner.clean() == 0
-    assert asking.resume("waits", 7).results == {"a": 7}
+    assert asking.resume("waits", 7).results == {"ask": 7}
     for store in (stores["sqlite"], cleaner.store):
         store.close()
 

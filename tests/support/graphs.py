@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from limpet import BranchResult, MemoryStore, NodeContext, Retry, RunPaused, State, StateGraph, pause
+from limpet import (
+    BranchResult,
+    MemoryStore,
+    NodeContext,
+    Retry,
+    RunPaused,
+    State,
+    StateGraph,
+    Workflow,
+    pause,
+)
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""
@@ -74,6 +84,11 @@ def asking(**question: Any) -> Callable[..., Any]:
         return {"answer": dict(answer) if hasattr(answer, "model_dump") else answer}
 
     return ask
+
+
+def asking_workflow(name: str = "asking", **settings: Any) -> Workflow:
+    """A workflow whose one task, `ask`, asks "Continue?" and returns the answer."""
+    return Workflow(name, **settings).add_task("ask", lambda: pause("Continue?"))
 
 
 def crash_once(function: Callable[..., Any]) -> Callable[..., Any]:

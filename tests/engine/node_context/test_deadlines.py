@@ -44,7 +44,7 @@ def on_clock(clock: ManualClock) -> MemoryStore:
     return MemoryStore(clock=clock)
 
 
-def asking(store: Any, ask: Callable[[], Any], **policy: Any) -> StateGraph:
+def asking_graph(store: Any, ask: Callable[[], Any], **policy: Any) -> StateGraph:
     """A graph of one node that keeps the answer it got."""
     schema = {"log": Annotated[list, append]}
     graph = single(lambda state: {"log": [ask()]}, "ask", schema, "asking", **policy)
@@ -65,7 +65,7 @@ def bring(graph: Any, run_id: str, answers: dict[str, Any] | None = None) -> Non
 
 def test_an_answer_in_time_counts(clock: ManualClock, on_clock: MemoryStore) -> None:
     """G12: also just before the deadline, and when the node runs long after it."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     (question,) = paused(graph).questions
     assert question.deadline == clock.now + AN_HOUR
     clock.advance(AN_HOUR - 0.001)
@@ -77,7 +77,7 @@ def test_an_answer_in_time_counts(clock: ManualClock, on_clock: MemoryStore) -> 
 
 def test_the_default_counts_without_an_answer_in_time(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9: no process runs meanwhile; the next one applies it."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     paused(graph)
     head = on_clock.head("r")
     assert (head.status, head.holder, head.due) == ("paused", None, clock.now + AN_HOUR)
@@ -90,7 +90,7 @@ def test_the_default_counts_without_an_answer_in_time(clock: ManualClock, on_clo
 
 def test_none_is_a_default(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default=None))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default=None))
     paused(graph)
     clock.advance(AN_HOUR)
     graph.recover()
@@ -105,7 +105,7 @@ def test_a_function_says_what_counts_without_an_answer(clock: ManualClock, on_cl
         calls.append(clock.now)
         return "no answer"
 
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, on_timeout=no_answer))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=AN_HOUR, on_timeout=no_answer))
     began, _ = clock.now, paused(graph)
     clock.advance(AN_HOUR)
     graph.recover()
@@ -122,7 +122,7 @@ def test_without_a_default_the_node_hears_of_the_deadline(clock: ManualClock, on
         except DeadlinePassed as passed:
             return f"{passed.run_id}: {passed}"
 
-    graph = asking(on_clock, ask)
+    graph = asking_graph(on_clock, ask)
     paused(graph)
     clock.advance(AN_HOUR)
     graph.recover()
@@ -131,7 +131,7 @@ def test_without_a_default_the_node_hears_of_the_deadline(clock: ManualClock, on
 
 def test_a_node_that_does_not_catch_it_fails_the_run(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9: with the reason; a resume then asks the question no more."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=AN_HOUR))
     paused(graph)
     clock.advance(AN_HOUR)
     with pytest.raises(ExecutionError, match="'Well\\?' was not answered in time") as caught:
@@ -151,7 +151,7 @@ def test_an_error_of_the_function_is_one_of_the_node(clock: ManualClock, on_cloc
             raise ValueError("not yet")
         return "no answer"
 
-    graph = asking(
+    graph = asking_graph(
         on_clock,
         lambda: pause("Well?", deadline=AN_HOUR, on_timeout=no_answer),
         retry=Retry(attempts=3, backoff=0),
@@ -164,7 +164,7 @@ def test_an_error_of_the_function_is_one_of_the_node(clock: ManualClock, on_cloc
 
 def test_a_late_answer_is_refused(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9: by the store's clock, whether or not a process has applied the default; the run can still continue."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     paused(graph)
     clock.advance(AN_HOUR)
     with pytest.raises(AnswerRefused, match="its deadline passed 0 s ago"):
@@ -183,7 +183,7 @@ def test_a_deadline_is_that_of_the_first_time_it_was_asked(clock: ManualClock, o
         first = pause("First?", key="first", deadline=AN_HOUR, default="late")
         return [first, pause("Second?", key="second", deadline=AN_HOUR, default="later")]
 
-    graph = asking(on_clock, ask)
+    graph = asking_graph(on_clock, ask)
     (question,) = paused(graph).questions
     clock.advance(AN_HOUR / 2)
     bring(graph, "r", {question.id: "one"})
@@ -204,7 +204,7 @@ def test_one_deadline_after_another_passes(clock: ManualClock, on_clock: MemoryS
         once("asked", asked.append, clock.now)
         return [first, pause("Second?", deadline=AN_HOUR, default="b")]
 
-    graph = asking(on_clock, ask)
+    graph = asking_graph(on_clock, ask)
     paused(graph)
     clock.advance(5 * AN_HOUR)
     graph.recover()
@@ -220,14 +220,14 @@ def test_a_deadline_may_be_given_in_any_form(
     deadline: Any, clock: ManualClock, on_clock: MemoryStore
 ) -> None:
     """H9."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=deadline, default="no answer"))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=deadline, default="no answer"))
     assert paused(graph).questions[0].deadline == clock.now + AN_HOUR
 
 
 def test_a_deadline_may_be_a_moment(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9: one that has passed already is asked all the same, and can't be answered."""
     moment = datetime.fromtimestamp(clock.now - 5, UTC)
-    graph = asking(on_clock, lambda: pause("Well?", deadline=moment, default="no answer"))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=moment, default="no answer"))
     assert paused(graph).questions[0].deadline == clock.now - 5
     with pytest.raises(AnswerRefused, match="deadline"):
         graph.resume("r", "yes")
@@ -251,7 +251,7 @@ def test_a_deadline_that_makes_no_sense_is_refused(
     arguments: dict[str, Any], what: str, on_clock: MemoryStore
 ) -> None:
     """H9."""
-    graph = asking(on_clock, lambda: pause("Well?", **arguments))
+    graph = asking_graph(on_clock, lambda: pause("Well?", **arguments))
     with pytest.raises(ExecutionError, match=what) as caught:
         graph.execute()
     assert isinstance(caught.value.cause, UsageError)
@@ -259,7 +259,9 @@ def test_a_deadline_that_makes_no_sense_is_refused(
 
 def test_a_default_need_not_be_one_of_the_choices(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9: it is the node's own."""
-    graph = asking(on_clock, lambda: pause("Well?", choices=["a", "b"], deadline=AN_HOUR, default="neither"))
+    graph = asking_graph(
+        on_clock, lambda: pause("Well?", choices=["a", "b"], deadline=AN_HOUR, default="neither")
+    )
     paused(graph)
     with pytest.raises(AnswerRefused, match="not one of"):
         graph.resume("r", "c")
@@ -406,7 +408,7 @@ def test_an_async_node_has_a_deadline(clock: ManualClock, on_clock: MemoryStore)
 
 def test_a_fork_of_a_run_with_a_deadline_asks_again(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9, P7: and until then no process touches it."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     paused(graph)
     fork = graph.fork("r")
     clock.advance(AN_HOUR)
@@ -420,7 +422,7 @@ def test_a_fork_of_a_run_with_a_deadline_asks_again(clock: ManualClock, on_clock
 
 def test_a_run_with_a_deadline_that_is_rolled_back_waits(clock: ManualClock, on_clock: MemoryStore) -> None:
     """H9: the deadline is over with the question."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     paused(graph)
     graph.rollback("r", 0)
     clock.advance(2 * AN_HOUR)
@@ -434,8 +436,10 @@ def test_a_run_with_a_deadline_can_be_carried_elsewhere(
     clock: ManualClock, on_clock: MemoryStore, tmp_path: Path
 ) -> None:
     """H9, P8: its deadline goes with it."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
-    there = asking(MemoryStore(clock=clock), lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
+    there = asking_graph(
+        MemoryStore(clock=clock), lambda: pause("Well?", deadline=AN_HOUR, default="no answer")
+    )
     deadline = paused(graph).questions[0].deadline
     graph.export_run("r", tmp_path / "run")
     there.import_run(tmp_path / "run")
@@ -449,7 +453,7 @@ def test_a_run_with_a_deadline_can_be_carried_elsewhere(
 
 def test_a_deadline_is_part_of_what_is_known_of_a_run(clock: ManualClock, on_clock: MemoryStore) -> None:
     """G12: of the run, of what is raised, and of what the caller that iterates it gets."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     run = graph.invoke(run_id="r")
     told = [event for event in run if event["type"] == "pause"]
     assert told
@@ -459,7 +463,7 @@ def test_a_deadline_is_part_of_what_is_known_of_a_run(clock: ManualClock, on_clo
 
 def test_a_run_with_a_deadline_can_be_cancelled(clock: ManualClock, on_clock: MemoryStore) -> None:
     """P7: the deadline doesn't wake it then."""
-    graph = asking(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
+    graph = asking_graph(on_clock, lambda: pause("Well?", deadline=AN_HOUR, default="no answer"))
     paused(graph)
     graph.cancel("r")
     clock.advance(AN_HOUR)
@@ -469,6 +473,6 @@ def test_a_run_with_a_deadline_can_be_cancelled(clock: ManualClock, on_clock: Me
 
 def test_a_deadline_by_the_wall_is_the_same(store: Any) -> None:
     """H9: on a real clock, with no other process than the one that resumes."""
-    graph = asking(store, lambda: pause("Well?", deadline=0.0, default="no answer"))
+    graph = asking_graph(store, lambda: pause("Well?", deadline=0.0, default="no answer"))
     paused(graph)
     assert graph.resume("r")["log"] == ["no answer"]

@@ -60,7 +60,7 @@ def line(
     return chain(*[function] * length, schema=schema, name="line", **settings)
 
 
-def loop(times: int, function: Callable[..., Any], store: Any, schema: Any = None) -> StateGraph:
+def loop_with_pause(times: int, function: Callable[..., Any], store: Any, schema: Any = None) -> StateGraph:
     """A graph whose one node runs until `n` is `times`, and then pauses."""
     graph = StateGraph(schema, name="loop", max_iterations=100_000).add_node("again", run=function)
     graph.set_entry_point("again").add_node("stop").set_finish_point("stop")
@@ -359,7 +359,7 @@ def test_a_fork_continues_the_counters_of_its_step() -> None:
         seen.append((ctx.visit, ctx.idempotency_key))
         return count(state)
 
-    made = loop(4, look, MemoryStore())
+    made = loop_with_pause(4, look, MemoryStore())
     made.invoke({}, run_id="r").wait()
     seen.clear()
     made.fork("r", 2, new_run_id="fork").wait()
@@ -429,7 +429,7 @@ def test_a_rollback_undoes_a_failure_and_the_counters() -> None:
             raise ValueError
         return count(state)
 
-    made = loop(5, look, MemoryStore())
+    made = loop_with_pause(5, look, MemoryStore())
     with pytest.raises(ExecutionError):
         made.execute({}, run_id="r")
     assert made.rollback("r", 1) == {"n": 1}
@@ -525,7 +525,7 @@ def test_the_bytes_of_a_step_do_not_depend_on_what_it_left_alone() -> None:
     sizes: list[list[int]] = []
     for carried in (b"", b"x" * 1_000_000):
         store = CountingStore()
-        loop(30, count, store).invoke({"carried": carried}).wait()
+        loop_with_pause(30, count, store).invoke({"carried": carried}).wait()
         sizes.append(store.written)
     assert sizes[0] == sizes[1]
     assert max(sizes[1]) < 1000
@@ -539,7 +539,7 @@ def test_reading_a_large_value_does_not_store_it_again() -> None:
         assert len(state["carried"]) == 1000
         return count(state)
 
-    loop(30, read, store).invoke({"carried": list(range(1000))}).wait()
+    loop_with_pause(30, read, store).invoke({"carried": list(range(1000))}).wait()
     assert max(store.written) < 1000
 
 
@@ -568,7 +568,7 @@ def _plus(old: list[Any], new: list[Any]) -> list[Any]:
 def test_a_list_that_grows_costs_what_is_added(node: Callable[..., Any], schema: Any) -> None:
     """H2: the hundredth item is as cheap as the first."""
     store = CountingStore()
-    made = loop(100, node, store, schema)
+    made = loop_with_pause(100, node, store, schema)
     made.invoke({"log": []}, run_id="r").wait()
     steps = store.written[:100]
     assert min(steps) > 100
@@ -594,7 +594,7 @@ def test_restoring_reads_a_bounded_number_of_records() -> None:
     tails = []
     for times in (300, 1200, 2400):
         store = CountingStore()
-        made = loop(times, count, store)
+        made = loop_with_pause(times, count, store)
         made.invoke({}, run_id="r").wait()
         head = store.head("r")
         assert head.sequence > times
@@ -611,7 +611,7 @@ def test_restoring_reads_a_bounded_number_of_records() -> None:
 def test_values_that_are_replaced_bring_a_snapshot_on() -> None:
     """H2: what is read at a restore is bounded by the size of the state, not by all that it once held."""
     store = CountingStore()
-    made = loop(200, lambda state: {**count(state), "page": os.urandom(10_000)}, store)
+    made = loop_with_pause(200, lambda state: {**count(state), "page": os.urandom(10_000)}, store)
     made.invoke({}, run_id="r").wait()
     tail = store.read("r")
     assert sum(store.written) > 2_000_000
@@ -622,7 +622,7 @@ def test_values_that_are_replaced_bring_a_snapshot_on() -> None:
 def test_a_history_of_large_items_is_not_written_again_and_again() -> None:
     """H2: appending stays linear: snapshots of what only grows are few."""
     store = CountingStore()
-    made = loop(
+    made = loop_with_pause(
         300, lambda state: {**count(state), "log": "x" * 1000}, store, {"log": Annotated[list, append]}
     )
     made.invoke({}, run_id="r").wait()
@@ -640,7 +640,7 @@ def test_a_resumed_run_keeps_weighing_where_it_was() -> None:
             raise Crash
         return count(state)
 
-    made = loop(900, crash_often, store)
+    made = loop_with_pause(900, crash_often, store)
     with pytest.raises(Crash):
         made.execute({}, run_id="r")
     for _ in range(8):
