@@ -8,21 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import fields
 from itertools import count
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
 
 from limpet import MemoryStore, StoreUnavailable
 from limpet.engine.drivers.node_call import call_node
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.loop.driver_commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.node_context.node_context import NodeContext
+from limpet.engine.node_context.questions import ResumeInput
+from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import Session
+from limpet.engine.sessions.start import start
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
-from limpet.journal.reader import read_records
+from limpet.journal.reader import read_progress, read_records
 from limpet.journal.records import MEMO, NESTED, STEP, apply_record
 from limpet.journal.store import FAILED, PAUSED, RUNNING, Commit, Lease, OnSignal, Signalled, Tail
 from limpet.testing.conformance import ManualClock
@@ -30,6 +37,19 @@ from limpet.testing.conformance import ManualClock
 
 class Killed(BaseException):
     """The process is killed."""
+
+
+class Transient(Exception):
+    """An error that goes away by itself."""
+
+
+class Broken(Exception):
+    """An error that is there until what it names is repaired."""
+
+
+def answer_to(place: str, prompt: str) -> list[str]:
+    """The answer that a question of a node gets each time."""
+    return ["yes", place, prompt]
 
 
 class FragileStore(MemoryStore):
@@ -73,6 +93,20 @@ OUTAGE = "outage"
 LOSE = "lose"
 UNCALLED = object()
 
+PLAIN = [
+    each.name
+    for each in fields(Progress)
+    if each.name not in ("state", "path", "section", "base", "start", "changed")
+]
+"""What a progress has next to its state, and can be compared as it is."""
+
+lean = settings(
+    deadline=None,
+    report_multiple_bugs=False,
+    phases=set(Phase) - {Phase.explain},
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+
 Occurrence = tuple[Any, ...]
 """One call of a node: the sections around it, each with its visit and its branch, then the node and its visit."""
 
@@ -105,7 +139,10 @@ class ModelBench:
     seed: int
     lives: Lives
     whole: bool
+    stream: bool
     world: Any
+    inputs: dict[str, Any]
+    compiled: CompiledGraph
 
     def prepare(self) -> None:
         """A run that hasn't begun."""
@@ -151,7 +188,36 @@ class ModelBench:
 
     def open(self) -> None:
         """Start the run, or resume it as its store has it."""
+        self.forget_life()
+        if self.created:
+            self.resume()
+            return
+        self.opened_session(start(self.compiled, deepcopy(self.inputs), None, self.run_id, (), self.stream))
+        self.created = True
+        self.followed = read_progress(STORE.read(self.run_id))
+
+    def resume(self) -> None:
+        """Resume the run; what its store has is what this bench has followed."""
+        tail = STORE.read(self.run_id)
+        stored = read_progress(tail)
+        assert self.plain_tree(stored) == self.plain_tree(self.followed)
+        self.check_stopped(stored)
+        brought = self.resume_input(stored)
+        self.opened_session(resume(self.compiled, self.run_id, brought, None, self.stream))
+        self.check_resumed(brought)
+        if STORE.head(self.run_id).sequence != tail.head.sequence:
+            self.check_stored()
+
+    def plain_tree(self, progress: Progress) -> dict[Any, Any]:
+        """All of a stored progress as plain data."""
         raise NotImplementedError
+
+    def resume_input(self, stored: Progress) -> ResumeInput:
+        """The answers and the update that a resume brings."""
+        raise NotImplementedError
+
+    def check_resumed(self, brought: ResumeInput) -> None:
+        """The run was resumed with this."""
 
     def forget_life(self) -> None:
         """What a new process doesn't know."""

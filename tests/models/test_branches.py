@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import chain as chained
 from itertools import count, cycle, pairwise, product
 from random import Random
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from limpet.engine.drivers.node_call import call_node
@@ -34,8 +34,6 @@ from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations.fork import fork
 from limpet.engine.operations.rollback import rollback
 from limpet.engine.sessions.compiled_graph import CompiledGraph
-from limpet.engine.sessions.resume import resume
-from limpet.engine.sessions.start import start
 from limpet.errors import ExecutionError, StoreUnavailable
 from limpet.graphs.builder import GraphBuilder
 from limpet.graphs.edges import END
@@ -63,13 +61,18 @@ from models.bench import (
     CLIENT,
     KILL,
     LOSE,
+    PLAIN,
     REFUSE,
     SIGNAL,
     STORE,
+    Broken,
     Lives,
     ModelBench,
     Occurrence,
+    Transient,
+    answer_to,
     eager_snapshots,
+    lean,
     occurrence,
 )
 
@@ -303,14 +306,6 @@ def _names(chain: Chain) -> Iterator[str]:
 # What nodes do: the same functions for the interpreter and the real run
 
 
-class Broken(Exception):
-    """An error that is there until the node is repaired."""
-
-
-class Transient(Exception):
-    """An error that goes away by itself."""
-
-
 @dataclass
 class World:
     """What is outside of a run and survives it: what was repaired, and what nodes have seen.
@@ -389,10 +384,6 @@ def _perform(operation: tuple[Any, ...], state: Any, ctx: Any, world: World) -> 
             raise Transient(place)
         case ("break",):
             world.use(place)
-
-
-def answer_to(place: str, prompt: str) -> list[str]:
-    return ["yes", place, prompt]
 
 
 def told_apart(state: Mapping[str, Any]) -> dict[str, str]:
@@ -645,13 +636,6 @@ def unshared(value: Any) -> Any:
 # The bench: the real loop, with commands carried out by hand
 
 
-PLAIN = [
-    each.name
-    for each in fields(Progress)
-    if each.name not in ("state", "path", "section", "base", "start", "changed")
-]
-
-
 def tree(progress: Progress, altered: Mapping[Any, Any], path: tuple[Key, ...] = ()) -> dict[Any, str]:
     """All of a progress as plain data. `altered` has the states of branches whose nodes are at work on them."""
     told = {(*path, name): repr(getattr(progress, name)) for name in PLAIN}
@@ -685,6 +669,7 @@ class Bench(ModelBench):
 
     def __post_init__(self) -> None:
         self.prepare()
+        self.inputs = INPUT
         self.gifts = iter(self.updates)
         self.world = World(fetch=self._fetch, gathered=self._see)
         definition = define(self.graph, self.world)
@@ -718,32 +703,24 @@ class Bench(ModelBench):
         made.followed = read_progress(STORE.read(made.run_id))
         return made
 
-    def open(self) -> None:
-        self.forget_life()
+    def forget_life(self) -> None:
+        super().forget_life()
         self.over: list[NodeContext] = []
         self.events: list[dict[str, Any]] = []
         self.altered: dict[tuple[Key, ...], dict[str, str]] = {}
-        if self.created:
-            self._resume()
-        else:
-            self.opened_session(start(self.compiled, deepcopy(INPUT), None, self.run_id, (), self.stream))
-            self.created = True
-            self.followed = read_progress(STORE.read(self.run_id))
 
-    def _resume(self) -> None:
-        tail = STORE.read(self.run_id)
-        stored = read_progress(tail)
-        assert tree(stored, {}) == tree(self.followed, {})
-        self.check_stopped(stored)
+    def plain_tree(self, progress: Progress) -> dict[Any, Any]:
+        return tree(progress, {})
+
+    def resume_input(self, stored: Progress) -> ResumeInput:
         self._compile()
         answers = self._answers(stored)
         update = next(self.gifts, {}) if stored.status != RUNNING else {}
-        expected = _updated(stored, update, self.plan)
-        brought = ResumeInput(answers=answers, update=update)
-        self.opened_session(resume(self.compiled, self.run_id, brought, None, self.stream))
-        assert _states(self.progress) == expected
-        if STORE.head(self.run_id).sequence != tail.head.sequence:
-            self.check_stored()
+        self.expected = _updated(stored, update, self.plan)
+        return ResumeInput(answers=answers, update=update)
+
+    def check_resumed(self, brought: ResumeInput) -> None:
+        assert _states(self.progress) == self.expected
 
     def _answers(self, stored: Progress) -> dict[str, Any]:
         """Answers to some of the open questions; to one at least, if nothing else could continue."""
@@ -1044,12 +1021,6 @@ lives = st.lists(st.tuples(fates, st.integers(0, 60)), max_size=5)
 updates = st.lists(
     st.lists(st.sampled_from([*RETURNED, *product(["todo"], TODOS), ("item", [9])]), max_size=2).map(dict),
     max_size=6,
-)
-lean = settings(
-    deadline=None,
-    report_multiple_bugs=False,
-    phases=set(Phase) - {Phase.explain},
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 
 

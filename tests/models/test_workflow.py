@@ -12,19 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet import Retry, RunPaused, StateGraph, TaskResult, Workflow, WorkflowState
 from limpet.engine.loop.driver_commands import Command, Verdict
 from limpet.engine.node_context.questions import ResumeInput
-from limpet.engine.sessions.resume import resume
-from limpet.engine.sessions.start import start
 from limpet.errors import Conflict, ExecutionError, StoreUnavailable, UsageError
 from limpet.journal.encoding.codec import decode
 from limpet.journal.progress import Progress
@@ -44,12 +42,17 @@ from models.bench import (
     LEASE,
     LOSE,
     OUTAGE,
+    PLAIN,
     REFUSE,
     SIGNAL,
     STORE,
+    Broken,
     Lives,
     ModelBench,
+    Transient,
+    answer_to,
     eager_snapshots,
+    lean,
 )
 
 Key = str | int
@@ -97,14 +100,6 @@ class Flow:
 
 
 INPUTS = {"n": 3, "xs": [1, [2]], "flag": True}
-
-
-class Transient(Exception):
-    """An error that goes away by itself."""
-
-
-class Broken(Exception):
-    """An error that goes away when what it names is repaired."""
 
 
 @dataclass
@@ -317,10 +312,6 @@ def _same(there: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 def _mentioned(wanted: Mapping[str, Any]) -> list[str]:
     return [*wanted.get("depends_on", ()), *wanted.get("optional", ()), *wanted.get("before", ())]
-
-
-def answer_to(place: str, prompt: str) -> list[str]:
-    return ["yes", place, prompt]
 
 
 def told_apart(value: Any) -> Any:
@@ -694,12 +685,6 @@ class AtOnce:
 
 CLIENT._tidier = AtOnce()  # type: ignore[assignment]
 
-PLAIN = [
-    each.name
-    for each in fields(Progress)
-    if each.name not in ("state", "path", "section", "base", "start", "changed")
-]
-
 
 def tree(progress: Progress, path: tuple[Key, ...] = ()) -> dict[Any, Any]:
     """All of a progress as plain data; what tasks that are done came to counts as taken over."""
@@ -737,6 +722,7 @@ class Bench(ModelBench):
 
     def __post_init__(self) -> None:
         self.prepare()
+        self.inputs = INPUTS
         self.expected = Interpreter(self.flow)
         self.world = World(self._see, self._fetch)
         self.emitted: dict[str, Any] = {}
@@ -772,23 +758,16 @@ class Bench(ModelBench):
         self.workflow = define(self.flow, self.world, more=more, **settings)
         self.compiled = self.workflow.compiled()
 
-    def open(self) -> None:
-        self.forget_life()
+    def forget_life(self) -> None:
+        super().forget_life()
         self.gap = False
         self.troubled = False
         self._compile()
-        if self.created:
-            self._resume()
-        else:
-            self.opened_session(start(self.compiled, deepcopy(INPUTS), None, self.run_id, (), self.stream))
-            self.created = True
-            self.followed = read_progress(STORE.read(self.run_id))
 
-    def _resume(self) -> None:
-        tail = STORE.read(self.run_id)
-        stored = read_progress(tail)
-        assert tree(stored) == tree(self.followed)
-        self.check_stopped(stored)
+    def plain_tree(self, progress: Progress) -> dict[Any, Any]:
+        return tree(progress)
+
+    def resume_input(self, stored: Progress) -> ResumeInput:
         self._check_plan(stored)
         update: dict[str, Any] = {}
         if self.talkative:
@@ -798,11 +777,10 @@ class Bench(ModelBench):
                 "decisions": [f"update {number}"],
                 "context": {"outside": number},
             }
-        brought = ResumeInput(answers=self._answers(stored), update=update)
-        self.opened_session(resume(self.compiled, self.run_id, brought, None, self.stream))
-        self.updates += bool(update)
-        if STORE.head(self.run_id).sequence != tail.head.sequence:
-            self.check_stored()
+        return ResumeInput(answers=self._answers(stored), update=update)
+
+    def check_resumed(self, brought: ResumeInput) -> None:
+        self.updates += bool(brought.update)
 
     def check_paused(self, stored: Progress) -> None:
         assert stored.open_questions()
@@ -1096,12 +1074,6 @@ seeds = st.integers(0, 2**16)
 limits = st.integers(1, 4)
 fates = st.sampled_from([KILL, KILL, CANCEL, SIGNAL, LOSE, REFUSE, OUTAGE])
 lives = st.lists(st.tuples(fates, st.integers(0, 80)), max_size=5)
-lean = settings(
-    deadline=None,
-    report_multiple_bugs=False,
-    phases=set(Phase) - {Phase.explain},
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-)
 
 
 def benches(**more: Any) -> st.SearchStrategy[Bench]:
