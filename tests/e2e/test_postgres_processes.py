@@ -3,107 +3,56 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import limpet
 from limpet import END, START, LimpetError, RunNotFound, StateGraph, StoreUnavailable, open_store
 from limpet.errors import Conflict, RunExists
 from limpet.journal.store import COMPLETED, Commit, Lease, NewRun, OnSignal, RunFilter
 from support.postgres import Server
-
-PREAMBLE = """
-import os, sys
-from limpet import open_store, StateGraph
-from limpet.errors import Conflict
-from limpet.journal.store import Commit, NewRun, RunFilter
-
-url = sys.argv[1]
-print("ready", flush=True)
-sys.stdin.readline()
-"""
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
-
-Start = Callable[..., "subprocess.Popen[str]"]
+from support.store_processes import (
+    Start,
+    all_at_once,
+    check_claims,
+    check_forks,
+    check_nothing_lost,
+    create_claimable_runs,
+    needs_fork,
+    starting,
+)
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a Python process that runs `code` once it gets a line."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def starter(code: str, *arguments: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", PREAMBLE + textwrap.dedent(code), *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(limpet.__file__).parents[1])},
-        )
-        processes.append(process)
-        return process
-
-    yield starter
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-        process.communicate(timeout=60)
-
-
-def all_at_once(processes: list[subprocess.Popen[str]]) -> list[list[str]]:
-    """Let processes that are ready continue together; the lines that each printed."""
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    lines = []
-    for process in processes:
-        out, errors = process.communicate(timeout=100)
-        assert (errors, process.returncode) == ("", 0)
-        lines.append(out.splitlines())
-    return lines
+    """Start a Python process: `start(code, database, …)`."""
+    with starting() as start:
+        yield start
 
 
 def test_of_two_processes_one_gets_the_claim(start: Start, database: str) -> None:
     """P8."""
     code = """
-    store = open_store(url)
-    for number in range(100):
-        try:
-            store.claim(f"r{number}", sys.argv[2], 100, instead_of=1 if number % 2 else None)
-        except Conflict:
-            continue
-        print(number)
+    together()
+    claim_each(open_store(place))
     """
     with closing(open_store(database)) as store:
-        for number in range(100):
-            store.create(NewRun(f"r{number}", "g", [b"1"], holder="dead" if number % 2 else None, ttl=1e6))
-        won = all_at_once([start(code, database, holder) for holder in ("ann", "bob")])
-        assert sorted(int(number) for numbers in won for number in numbers) == list(range(100))
-        for holder, numbers in zip(("ann", "bob"), won, strict=True):
-            assert {store.head(f"r{number}").holder for number in numbers} <= {holder}
+        create_claimable_runs(store)
+        ann, bob = all_at_once([start(code, database, holder) for holder in ("ann", "bob")])
+        check_claims(store, {"ann": ann, "bob": bob})
 
 
 def test_a_stale_holder_in_another_process_is_refused(start: Start, database: str) -> None:
     """P8: its fence is old, whatever it believes."""
     code = """
-    (refusal,) = open_store(url).append([Commit("r", 1, 1, [b"zombie"])])
+    together()
+    (refusal,) = open_store(place).append([Commit("r", 1, 1, [b"zombie"])])
     print(type(refusal).__name__, refusal.holder)
     """
     with closing(open_store(database)) as store:
@@ -116,8 +65,9 @@ def test_a_stale_holder_in_another_process_is_refused(start: Start, database: st
 def test_processes_may_create_the_schema_at_the_same_moment(start: Start, database: str) -> None:
     """D10: it is made once, whichever process is first."""
     code = """
+    together()
     for number in range(5):
-        open_store(f"{url}&schema=s{number}").create(NewRun(sys.argv[2], "g", [b"1"]))
+        open_store(f"{place}&schema=s{number}").create(NewRun(sys.argv[2], "g", [b"1"]))
     """
     all_at_once([start(code, database, number) for number in range(4)])
     for number in range(5):
@@ -128,68 +78,24 @@ def test_processes_may_create_the_schema_at_the_same_moment(start: Start, databa
 def test_four_processes_lose_nothing(start: Start, database: str) -> None:
     """P6, P8: 4 processes × 50 runs on one database; all of each is there at the end."""
     code = """
-    from concurrent.futures import ThreadPoolExecutor
-    graph = StateGraph({"n": int}, name="count")
-    graph.add_node("step", run=lambda state: {"n": state["n"] + 1})
-    graph.set_entry_point("step")
-    graph.add_edge("step", "step", lambda state: state["n"] < 5)
-    graph.set_finish_point("step")
-    graph.compile(store=url, preserve=True)
-    with ThreadPoolExecutor(50) as pool:
-        states = list(pool.map(lambda n: graph.execute({"n": 0}, run_id=f"{sys.argv[2]}-{n}"), range(50)))
-    assert [state["n"] for state in states] == [5] * 50
+    together()
+    run_fifty(counting_graph(place))
     """
     all_at_once([start(code, database, number) for number in range(4)])
     with closing(open_store(database)) as store:
-        heads = store.list(RunFilter(statuses=(COMPLETED,)))
-        assert {head.run_id for head in heads} == {f"{p}-{n}" for p in range(4) for n in range(50)}
-        for head in heads:
-            tail = store.read(head.run_id, first=1)
-            assert (head.fence, head.crashes, len(tail.records)) == (1, 0, head.sequence)
-            assert head.sequence == heads[0].sequence >= 6
+        check_nothing_lost(store, processes=4)
 
 
 @needs_fork
 def test_a_fork_may_happen_at_any_time(start: Start, database: str) -> None:
     """P6: parent and child write on, and neither uses the other's connections."""
     code = """
-    import ctypes, threading, warnings
-    warnings.simplefilter("ignore")
-    store = open_store(url)
-    store.create(NewRun("parent", "g", [b"0"]))
-    stop = threading.Event()
-
-    def work():
-        number = 1
-        while not stop.is_set():
-            assert store.append([Commit("parent", 1, number, [b"x"])]) == [None]
-            number += 1
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    children = []
-    for child, fork in enumerate([os.fork] * 4 + [ctypes.PyDLL(None).fork]):
-        pid = fork()
-        if pid == 0:
-            try:
-                store.create(NewRun(f"child-{child}", "g", [b"0"]))
-                for number in range(1, 21):
-                    assert store.append([Commit(f"child-{child}", 1, number, [b"x"])]) == [None]
-                assert store.head("parent").run_id == "parent"
-                store.close()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        children.append(pid)
-    codes = [os.waitpid(pid, 0)[1] for pid in children]
-    stop.set()
-    thread.join()
-    print(codes, store.head("parent").sequence == len(store.read("parent").records))
+    import ctypes
+    fork_while_writing(open_store(place), [os.fork] * 4 + [ctypes.PyDLL(None).fork], writes=20)
     """
-    assert all_at_once([start(code, database)]) == [["[0, 0, 0, 0, 0] True"]]
+    assert start(code, database).end() == ["[0, 0, 0, 0, 0] True"]
     with closing(open_store(database)) as store:
-        for child in range(5):
-            assert store.head(f"child-{child}").sequence == 21
+        check_forks(store, forks=5, writes=20)
 
 
 class Break:
@@ -351,13 +257,14 @@ def test_a_server_killed_ten_times_costs_nothing(postgres: Server, database: str
 
 
 WAITING = """
+together()
 from limpet.engine.leases import lease_client as link
 link.LONGEST_RECHECK = 1000.0  # so that it continues because it is notified, not because it polls
 graph = StateGraph({"n": int}, name="wait")
 graph.add_node("step", run=lambda state: {"n": state["n"] + 1})
 graph.set_entry_point("step")
 graph.set_finish_point("step")
-graph.compile(store=url, preserve=True)
+graph.compile(store=place, preserve=True)
 print(graph.resume("r", wait=90)["n"])
 """
 

@@ -4,101 +4,36 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-import limpet.stores
 from limpet.errors import StoreUnavailable
-from limpet.journal.store import COMPLETED, Commit, NewRun, RunFilter
+from limpet.journal.store import Commit, NewRun, RunFilter
 from limpet.stores.sqlite.store import SQLiteStore
-
-PREAMBLE = """
-import os, sys
-from limpet.errors import Conflict, StoreUnavailable
-from limpet.journal.store import Commit, Lease, NewRun, RunFilter
-from limpet.stores.sqlite.store import SQLiteStore
-
-def say(*words):
-    print(*words, flush=True)
-
-def together():
-    say("ready")
-    sys.stdin.readline()
-
-def append(store, run_id, fence, expected, data):
-    (refusal,) = store.append([Commit(run_id, fence, expected, [data])])
-    if refusal is not None:
-        raise refusal
-
-path = sys.argv[1]
-"""
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
-
-
-class Process:
-    """A Python process that runs `code` with the file's path and more arguments, and answers in lines."""
-
-    def __init__(self, code: str, path: Path, *arguments: object) -> None:
-        root = str(Path(limpet.stores.__file__).parents[2])
-        self.popen = subprocess.Popen(
-            [sys.executable, "-c", PREAMBLE + textwrap.dedent(code), str(path), *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": root},
-            start_new_session=True,
-        )
-
-    def hear(self) -> str:
-        assert self.popen.stdout is not None
-        return self.popen.stdout.readline().rstrip("\n")
-
-    def go(self) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.write("go\n")
-        self.popen.stdin.flush()
-
-    def end(self) -> list[str]:
-        """Wait for a good end; return the lines that were not heard yet."""
-        out, errors = self.popen.communicate(timeout=60)
-        assert (errors, self.popen.returncode) == ("", 0)
-        return out.splitlines()
-
-    def kill(self) -> None:
-        """End the process if it still runs, and what it forked."""
-        if self.popen.poll() is None:
-            if hasattr(os, "killpg"):
-                os.killpg(self.popen.pid, signal.SIGKILL)
-            else:
-                self.popen.kill()
-        self.popen.communicate(timeout=60)
-
-
-Start = Callable[..., Process]
+from support.store_processes import (
+    Start,
+    all_at_once,
+    check_claims,
+    check_forks,
+    check_nothing_lost,
+    create_claimable_runs,
+    needs_fork,
+    starting,
+)
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    processes: list[Process] = []
-
-    def starter(code: str, path: Path, *arguments: object) -> Process:
-        processes.append(Process(code, path, *arguments))
-        return processes[-1]
-
-    yield starter
-    for process in processes:
-        process.kill()
+    """Start a Python process: `start(code, path, …)`."""
+    with starting() as start:
+        yield start
 
 
 @pytest.fixture
@@ -106,19 +41,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "runs.db"
 
 
-def all_at_once(processes: list[Process]) -> list[list[str]]:
-    for process in processes:
-        assert process.hear() == "ready"
-    for process in processes:
-        process.go()
-    return [process.end() for process in processes]
-
-
 @pytest.mark.parametrize("level", ["disk", "process"])
 def test_processes_share_a_file_without_error_or_loss(start: Start, path: Path, level: str) -> None:
     """P6, P8: four writers, and none gets "database is locked"."""
     code = """
-    store = SQLiteStore(path, level=sys.argv[3])
+    store = SQLiteStore(place, level=sys.argv[3])
     me = sys.argv[2]
     leases = [store.create(NewRun(f"{me}-{run}", "g", [b"0"], holder=me)) for run in range(3)]
     together()
@@ -143,7 +70,7 @@ def test_processes_share_a_file_without_error_or_loss(start: Start, path: Path, 
 def test_what_was_acknowledged_survives_a_kill(start: Start, path: Path, level: str) -> None:
     """H3, invariant 1: kill -9 in the middle of writing, several times over."""
     code = """
-    store = SQLiteStore(path, level=sys.argv[2])
+    store = SQLiteStore(place, level=sys.argv[2])
     head = store.head("r")
     lease = store.claim("r", "me", 100, instead_of=head.fence)
     expected = head.sequence
@@ -158,7 +85,7 @@ def test_what_was_acknowledged_survives_a_kill(start: Start, path: Path, level: 
         store.create(NewRun("r", "g", [b"1"]))
     for lines in (3, 40, 200):
         process = start(code, path, level)
-        heard = [process.hear() + "\n" for _ in range(lines)]
+        heard = [process.read_line() + "\n" for _ in range(lines)]
         process.popen.kill()
         heard += process.popen.communicate(timeout=60)[0].splitlines(keepends=True)
         acknowledged = max(int(line) for line in heard if line.endswith("\n"))
@@ -171,23 +98,15 @@ def test_what_was_acknowledged_survives_a_kill(start: Start, path: Path, level: 
 def test_of_two_processes_that_claim_one_wins(start: Start, path: Path) -> None:
     """P8, H1: also of those that break a dead holder's lease."""
     code = """
-    store = SQLiteStore(path)
+    store = SQLiteStore(place)
     together()
-    for number in range(100):
-        try:
-            store.claim(f"r{number}", sys.argv[2], 100, instead_of=1 if number % 2 else None)
-        except Conflict:
-            continue
-        say(number)
+    claim_each(store)
     store.close()
     """
     with closing(SQLiteStore(path)) as store:
-        for number in range(100):
-            store.create(NewRun(f"r{number}", "g", [b"1"], holder="dead" if number % 2 else None, ttl=1e6))
-        won = all_at_once([start(code, path, holder) for holder in ("ann", "bob")])
-        assert sorted(int(number) for numbers in won for number in numbers) == list(range(100))
-        for holder, numbers in zip(("ann", "bob"), won, strict=True):
-            assert {store.head(f"r{number}").holder for number in numbers} <= {holder}
+        create_claimable_runs(store)
+        ann, bob = all_at_once([start(code, path, holder) for holder in ("ann", "bob")])
+        check_claims(store, {"ann": ann, "bob": bob})
 
 
 def test_processes_may_create_the_file_at_the_same_moment(start: Start, tmp_path: Path) -> None:
@@ -195,7 +114,7 @@ def test_processes_may_create_the_file_at_the_same_moment(start: Start, tmp_path
     code = """
     together()
     for number in range(10):
-        store = SQLiteStore(f"{path}-{number}.db")
+        store = SQLiteStore(f"{place}-{number}.db")
         store.create(NewRun(sys.argv[2], "g", [b"1"]))
         store.close()
     """
@@ -226,80 +145,29 @@ def test_a_new_file_is_looked_at_as_of_one_moment(path: Path, monkeypatch: pytes
 def test_four_processes_with_many_runs_lose_nothing(start: Start, path: Path) -> None:
     """P6, P8: 4 processes × 50 runs on one file; no error, and all of each run is there at the end."""
     code = """
-    from concurrent.futures import ThreadPoolExecutor
-    from limpet import StateGraph
-    graph = StateGraph({"n": int}, name="count")
-    graph.add_node("step", run=lambda state: {"n": state["n"] + 1})
-    graph.set_entry_point("step")
-    graph.add_edge("step", "step", lambda state: state["n"] < 5)
-    graph.set_finish_point("step")
-    graph.compile(store=f"sqlite:///{path}?level=process", preserve=True)
+    graph = counting_graph(f"sqlite:///{place}?level=process")
     together()
-    with ThreadPoolExecutor(50) as pool:
-        states = list(pool.map(lambda n: graph.execute({"n": 0}, run_id=f"{sys.argv[2]}-{n}"), range(50)))
-    assert [state["n"] for state in states] == [5] * 50
+    run_fifty(graph)
     """
     all_at_once([start(code, path, number) for number in range(4)])
     with closing(SQLiteStore(path)) as store:
-        heads = store.list(RunFilter(statuses=(COMPLETED,)))
-        assert {head.run_id for head in heads} == {f"{p}-{n}" for p in range(4) for n in range(50)}
-        for head in heads:
-            tail = store.read(head.run_id, first=1)
-            assert (head.fence, head.crashes, len(tail.records)) == (1, 0, head.sequence)
-            assert head.sequence == heads[0].sequence >= 6
+        check_nothing_lost(store, processes=4)
 
 
 @needs_fork
 def test_a_fork_may_happen_at_any_time(start: Start, path: Path) -> None:
     """P6: parent and child write on, from threads too, and neither uses the other's connection."""
-    code = """
-    import threading
-    store = SQLiteStore(path)
-    store.create(NewRun("parent", "g", [b"0"]))
-    stop = threading.Event()
-
-    def work(run_id):
-        number = 0
-        while not stop.is_set():
-            append(store, run_id, 1, number + 1, b"x")
-            number += 1
-            assert store.head(run_id).sequence == number + 1
-        return number
-
-    thread = threading.Thread(target=work, args=("parent",))
-    thread.start()
-    children = []
-    for child in range(5):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                store.create(NewRun(f"child-{child}", "g", [b"0"]))
-                for number in range(1, 51):
-                    append(store, f"child-{child}", 1, number, b"x")
-                assert store.head("parent").run_id == "parent"
-                store.close()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        children.append(pid)
-    codes = [os.waitpid(pid, 0)[1] for pid in children]
-    stop.set()
-    thread.join()
-    say(codes, store.head("parent").sequence == len(store.read("parent").records))
-    store.close()
-    """
-    process = start("import warnings; warnings.simplefilter('ignore')\n" + textwrap.dedent(code), path)
-    assert process.end() == ["[0, 0, 0, 0, 0] True"]
+    code = "fork_while_writing(SQLiteStore(place), [os.fork] * 5, writes=50)"
+    assert start(code, path).end() == ["[0, 0, 0, 0, 0] True"]
     with closing(SQLiteStore(path)) as store:
-        for child in range(5):
-            assert store.head(f"child-{child}").sequence == 51
+        check_forks(store, forks=5, writes=50)
 
 
 @needs_fork
 def test_a_child_outlives_its_parents_connections(start: Start, path: Path) -> None:
     """Invariant 1: SQLite's locks stay with the parent, so others would take the file for abandoned."""
     code = """
-    store = SQLiteStore(path)
+    store = SQLiteStore(place)
     store.create(NewRun("r", "g", [b"1"]))
     here, there = os.pipe()
     if os.fork() == 0:
@@ -314,12 +182,12 @@ def test_a_child_outlives_its_parents_connections(start: Start, path: Path) -> N
     os._exit(0)
     """
     process = start(code, path)
-    assert process.hear() == "ready"
+    assert process.read_line() == "ready"
     assert process.popen.wait(30) == 0
     with closing(SQLiteStore(path)) as store:
         assert store.head("r").sequence == 2
     process.go()
-    assert process.hear() == "written"
+    assert process.read_line() == "written"
     with closing(SQLiteStore(path)) as store:
         assert store.read("r").records == [b"1", b"2", b"3"]
 
@@ -329,7 +197,7 @@ def test_a_fork_that_python_does_not_see_is_noticed(start: Start, path: Path) ->
     """P6: a C library may fork without running Python's hooks; the child opens its own connections."""
     code = """
     import ctypes
-    store = SQLiteStore(path)
+    store = SQLiteStore(place)
     store.create(NewRun("r", "g", [b"1"]))
     store.head("r")
     before = store._connections._writer
@@ -348,7 +216,7 @@ def test_a_fork_that_python_does_not_see_is_noticed(start: Start, path: Path) ->
 
 
 FILL = """
-    store = SQLiteStore(path, level="process")
+    store = SQLiteStore(place, level="process")
     store.create(NewRun("r", "g", [b"x" * 1000]))
     if len(sys.argv) > 2:
         import resource
@@ -425,11 +293,11 @@ def test_a_read_only_file_is_named(start: Start, existing: bool) -> None:
     """Errors are the user's friend: it says what to allow."""
     code = """
     from pathlib import Path
-    Path(path).as_uri()  # imports what another user may not be able to read
+    Path(place).as_uri()  # imports what another user may not be able to read
     if os.geteuid() == 0:
         os.seteuid(65534)
     try:
-        SQLiteStore(path)
+        SQLiteStore(place)
     except StoreUnavailable as error:
         say(error)
     """
