@@ -23,7 +23,7 @@ def runs(limpet: Command) -> Command:
 
 
 def test_a_fork_is_a_run_of_its_own(runs: Command) -> None:
-    """H6: with the command that goes on with it."""
+    """H6: with the command that resumes it."""
     done = runs(
         "runs", "fork", "waits", "--step", "0", "--set", "topic=rope", "--id", "f", "--graph", "flows:graph"
     )
@@ -153,9 +153,9 @@ def test_a_graph_is_drawn(runs: Command, here: Path) -> None:
     assert runs("graph", "draw", "flows:graph", "--run", "nope").code == 4
 
 
-def test_a_store_that_isnt_there_or_is_none_is_told_by_the_exit_code(limpet: Command, here: Path) -> None:
-    """H6: 2 where nobody named one, 6 where it can't be used."""
-    (here / "text.db").write_text("this is no database, but a text of some length\n" * 50)
+def test_the_exit_code_says_that_a_store_is_missing_or_unusable(limpet: Command, here: Path) -> None:
+    """H6: 2 where none is named, 6 where it can't be used."""
+    (here / "text.db").write_text("this isn't a database, but a text of some length\n" * 50)
     for words in (["info"], ["verify"], ["prune"], ["migrate"]):
         done = limpet("store", *words)
         assert (done.code, "no store named" in done.err) == (2, True)
@@ -165,7 +165,7 @@ def test_a_store_that_isnt_there_or_is_none_is_told_by_the_exit_code(limpet: Com
     assert not (here / "limpet.db").exists()
 
 
-def test_a_store_that_may_only_be_read_is_told_by_the_exit_code(runs: Command, here: Path) -> None:
+def test_the_exit_code_says_that_a_store_is_read_only(runs: Command, here: Path) -> None:
     runs("store", "info")
     (here / "only").mkdir()
     shutil.copy(here / "limpet.db", here / "only" / "read.db")
@@ -180,7 +180,7 @@ def test_a_store_that_may_only_be_read_is_told_by_the_exit_code(runs: Command, h
         (here / "only").chmod(0o700)
 
 
-def test_what_is_changed_is_told_in_words_and_as_json(runs: Command, here: Path) -> None:
+def test_what_is_changed_is_printed_in_words_and_as_json(runs: Command, here: Path) -> None:
     """H6."""
     assert runs("runs", "export", "waits", "w.run").out == "written to w.run\n"
     assert runs("runs", "export", "waits", "w.run", "--json").data == {"run_id": "waits", "file": "w.run"}

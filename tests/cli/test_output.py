@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 
 
 def shown(work: Callable[[Output], None], output: Output | None = None) -> str:
-    """What somebody at a terminal sees of it."""
+    """What a user at a terminal sees of it."""
     with redirect_stdout(Terminal()) as screen, redirect_stderr(screen):
         work(output or Output())
     return screen.getvalue()
@@ -54,7 +54,7 @@ def test_only_the_status_is_coloured() -> None:
 
 
 @pytest.mark.parametrize("way", ["NO_COLOR", "TERM", "--no-color"])
-def test_there_are_no_colours_where_nobody_wants_them(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_there_are_no_colours_where_they_are_off(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """H6."""
     if way != "--no-color":
         monkeypatch.setenv(way, "dumb")
@@ -68,7 +68,7 @@ def test_there_are_no_colours_where_nobody_wants_them(monkeypatch: pytest.Monkey
     assert "\x1b" in shown(work, Output(colour=True))
 
 
-def test_long_values_are_broken_beside_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_values_are_wrapped_next_to_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     facts = shown(lambda output: output.facts({"text": "kelp " * 20, "n": 1}), Output(colour=False))
     first, second, *_, last = facts.splitlines()

@@ -86,7 +86,7 @@ def test_help_imports_no_engine_and_no_store(start: Start) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
-def test_a_run_that_is_interrupted_can_be_gone_on_with(start: Start, tmp_path: Path) -> None:
+def test_a_run_that_is_interrupted_can_be_resumed(start: Start, tmp_path: Path) -> None:
     """G7, H6: by the command that is printed, in another process; nothing finished runs again."""
     running = start("run", "slow:graph", "--id", "r")
     wait_for((tmp_path / "at-second").exists)
@@ -104,7 +104,7 @@ def test_a_run_that_is_interrupted_can_be_gone_on_with(start: Start, tmp_path: P
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to send")
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_is_told_to_end_finishes_its_node_and_leaves_the_rest(
+def test_a_worker_that_gets_sigterm_finishes_its_node_and_leaves_the_rest(
     start: Start, tmp_path: Path, told: signal.Signals
 ) -> None:
     """H1: its exit code is 0."""
@@ -157,7 +157,7 @@ def test_the_demonstration_ends_with_a_run_that_waits(start: Start, tmp_path: Pa
     assert json.loads(shown)["status"] == "completed"
 
 
-def test_the_demonstration_tells_programs_where_its_run_is(start: Start) -> None:
+def test_the_demonstration_prints_for_programs_where_its_run_is(start: Start) -> None:
     demo = start("demo", "--fast", "--dir", "shown", "--json")
     out, told = demo.communicate(timeout=100)
     found = json.loads(out)

@@ -19,7 +19,7 @@ def test_a_run_that_completes_shows_its_state(limpet: Command) -> None:
     assert "✓ one" in done.err
 
 
-def test_a_run_is_told_to_programs_as_one_object(limpet: Command) -> None:
+def test_a_run_is_printed_for_programs_as_one_object(limpet: Command) -> None:
     done = limpet("run", "flows:plain", "--input", '{"x": 1}', "--id", "r", "--json")
     assert done.code == 0
     assert done.data == {
@@ -44,7 +44,7 @@ def test_an_input_is_put_together_from_files_objects_and_pairs(limpet: Command, 
         (["@list.json"], "a JSON object"),
     ],
 )
-def test_an_input_that_is_none_is_wrong_use(limpet: Command, here: Path, given: list[str], said: str) -> None:
+def test_an_invalid_input_is_wrong_use(limpet: Command, here: Path, given: list[str], said: str) -> None:
     (here / "list.json").write_text("[1]")
     done = limpet("run", "flows:plain", "-i", *given)
     assert (done.code, said in done.err) == (2, True)
@@ -89,14 +89,14 @@ def test_several_questions_are_answered_by_name(limpet: Command) -> None:
 
 
 def test_a_failed_run_says_how_to_try_again_and_that_works(limpet: Command) -> None:
-    """G11: after what was wrong is mended."""
+    """G11: after what was wrong is fixed."""
     done = limpet("run", "flows:busy", "--id", "r")
     assert done.code == 1
     assert "the line is busy" in done.err
     printed = done.err.strip().splitlines()[-1].strip()
     assert printed == "limpet resume r --graph flows:busy"
     assert limpet(*printed.split()[1:]).code == 1
-    assert limpet(*printed.split()[1:], "--set", "mended=true").code == 0
+    assert limpet(*printed.split()[1:], "--set", "fixed=true").code == 0
 
 
 def test_a_run_that_is_complete_isnt_resumed(limpet: Command) -> None:
@@ -163,7 +163,7 @@ def test_an_answer_to_nothing_is_refused(limpet: Command, words: list[str], code
     assert said in done.err
 
 
-def test_a_worker_tells_what_it_goes_on_with(limpet: Command) -> None:
+def test_a_worker_prints_what_it_resumes(limpet: Command) -> None:
     """H1: in lines, and as JSON."""
     for run_id in ("a", "b"):
         limpet("run", "flows:graph", "-i", "topic=kelp", "--id", run_id, "--detach")
@@ -238,7 +238,7 @@ def test_the_project_may_name_store_and_graphs(
     assert (here / "other.db").exists()
 
 
-def test_a_graph_that_has_a_store_of_its_own_is_gone_on_with_there(limpet: Command, here: Path) -> None:
+def test_a_graph_that_has_a_store_of_its_own_is_resumed_there(limpet: Command, here: Path) -> None:
     """P5: by what is printed, which names no store; `limpet.db` is only for those that have none."""
     text = FLOWS.replace(
         'set_finish_point("publish")', 'set_finish_point("publish")\ngraph.compile(store="sqlite:///own.db")'
@@ -263,7 +263,7 @@ def test_a_project_that_cant_be_read_is_wrong_use(limpet: Command, here: Path, t
     assert limpet("resume", "r", "--store", "sqlite:///a.db" if "store" not in text else "").code == 2
 
 
-def test_a_store_that_is_named_in_a_file_lies_beside_it(
+def test_a_store_that_is_named_in_a_file_is_next_to_it(
     limpet: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P5: wherever below it the command is typed."""
@@ -289,8 +289,8 @@ def test_a_store_that_is_misspelt_is_not_made(limpet: Command, here: Path) -> No
     assert not (here / "nope.db").exists()
 
 
-def test_queueing_a_run_that_is_there_says_so(limpet: Command) -> None:
-    """H1: the id is an idempotency key; that the input counts for nothing is told."""
+def test_queueing_a_run_that_exists_says_so(limpet: Command) -> None:
+    """H1: the id is an idempotency key; a message says that the input is ignored."""
     limpet("run", "flows:plain", "--id", "r")
     done = limpet("run", "flows:plain", "--id", "r", "--detach", "-i", "x=9")
     assert (done.code, "already exists (completed)" in done.err) == (0, True)
@@ -304,8 +304,8 @@ def test_what_an_answer_may_be_is_said(limpet: Command) -> None:
 
 def test_what_was_run_here_can_be_looked_at_when_it_is_done(limpet: Command) -> None:
     """H6: whatever the graph itself would keep."""
-    limpet("run", "flows:busy", "-i", "mended=true", "--id", "r")
-    assert limpet("runs", "state", "r", "--json").data == {"mended": True, "done": True}
+    limpet("run", "flows:busy", "-i", "fixed=true", "--id", "r")
+    assert limpet("runs", "state", "r", "--json").data == {"fixed": True, "done": True}
 
 
 def test_a_picture_is_of_the_graphs_own_runs(limpet: Command) -> None:

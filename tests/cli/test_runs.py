@@ -36,7 +36,7 @@ def test_runs_are_listed_for_programs_and_filtered(runs: Command) -> None:
     assert "no runs match" in runs("runs", "list", "--status", "failed").err
 
 
-def test_a_run_is_shown_with_the_command_that_goes_on(runs: Command) -> None:
+def test_a_run_is_shown_with_the_command_that_resumes_it(runs: Command) -> None:
     done = runs("runs", "show", "waits")
     assert done.code == 0
     assert "status   paused" in done.out
@@ -84,7 +84,7 @@ def test_a_run_that_isnt_there_is_not_found(runs: Command, verb: str) -> None:
     assert "limpet runs list" in done.err
 
 
-def test_a_problem_is_told_to_programs_with_its_code(runs: Command) -> None:
+def test_a_problem_is_printed_for_programs_with_its_code(runs: Command) -> None:
     done = runs("runs", "show", "nope", "--json")
     assert (done.code, done.data["error"]["code"], done.err) == (4, "run-not-found", "")
 
@@ -97,7 +97,7 @@ def test_text_of_a_run_cant_command_the_terminal(runs: Command) -> None:
 
 
 def test_what_is_secret_is_shown_only_if_asked_for(runs: Command) -> None:
-    """Also to somebody who hasn't the graph's code."""
+    """Also to a user who hasn't the graph's code."""
     done = runs("run", "flows:vault", "-i", "token=sesame", "--id", "v", "--json")
     assert (done.code, done.data["state"]["token"]) == (0, "‹secret›")
     for verb in (

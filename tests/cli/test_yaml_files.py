@@ -1,4 +1,4 @@
-"""Graphs in YAML files at the command line: looked at, run, gone on with, and gone on from a checkpoint."""
+"""Graphs in YAML files at the command line: shown, run, resumed, and resumed from a checkpoint."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_file_is_run_resumed_and_answered(agent: Command) -> None:
     assert (done.code, done.data["state"]) == (0, {"ran": ["draft", "review"], "verdict": "yes"})
 
 
-def test_a_run_goes_on_from_the_checkpoint_file_that_is_named(agent: Command, here: Path) -> None:
+def test_a_run_resumes_from_the_checkpoint_file_that_is_named(agent: Command, here: Path) -> None:
     """F13: by --checkpoint, or by the file's own config."""
     agent("run", "agents/agent.yaml")
     (stop,) = (here / "stops").iterdir()
@@ -94,7 +94,7 @@ def test_a_file_is_looked_at_without_importing_its_code(agent: Command, here: Pa
     assert "steps" not in sys.modules
 
 
-def test_mistakes_in_a_file_are_told_all_at_once_with_their_places(agent: Command, here: Path) -> None:
+def test_mistakes_in_a_file_are_reported_all_at_once_with_their_places(agent: Command, here: Path) -> None:
     """F13, G2."""
     wrong = AGENT.replace("retry: 2", "retyr: 2").replace("to: ask}", "to: akk}")
     (here / "wrong.yaml").write_text(wrong)

@@ -1,4 +1,4 @@
-"""A module of graphs as a user has it, and what came of a command."""
+"""A module of graphs as a user has it, and the result of a command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def publish(state):
 
 
 def fail(state):
-    if not state.get("mended"):
+    if not state.get("fixed"):
         raise ValueError("the line is busy")
     return {"done": True}
 
@@ -39,7 +39,7 @@ graph.add_edge("draft", "review")
 graph.add_conditional_edges("review", lambda state: state["verdict"], {"yes": "publish", "no": "draft"})
 graph.set_finish_point("publish")
 
-busy = StateGraph({"mended": bool, "done": bool}, name="busy")
+busy = StateGraph({"fixed": bool, "done": bool}, name="busy")
 busy.add_node("fail", fail, retry=1, timeout=60)
 busy.set_entry_point("fail")
 busy.set_finish_point("fail")
@@ -94,7 +94,7 @@ not_a_graph = 5
 
 
 class Done(NamedTuple):
-    """What a command said, and how it ended."""
+    """What a command printed, and how it ended."""
 
     code: int
     out: str
@@ -102,7 +102,7 @@ class Done(NamedTuple):
 
     @property
     def data(self) -> Any:
-        """What it said for programs."""
+        """What it printed for programs."""
         return json.loads(self.out)
 
 
