@@ -1,7 +1,7 @@
 """Texts for users and developers are in plain modern English: none has a word or phrase of this list.
 
-Checked are pages (whole) and modules (strings, docstrings and comments). A line that has to have such a phrase, for
-example because it quotes another program, ends with the comment `words: ok`.
+Checked are pages (whole), modules (strings, docstrings and comments) and the names of tests. A line that has to have
+such a phrase, for example because it quotes another program, ends with the comment `words: ok`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ SOURCES = [
     "CONTRIBUTING.md",
     "docs/**/*.md",
     "src/limpet/**/*.py",
+    "tests/**/*.py",
+    "benchmarks/*.py",
 ]
 """What is checked, as patterns."""
+
+EXCLUDED = re.compile(
+    r"tests/docs/test_words\.py|tests/crash/.*|tests/e2e/(test_|)(crash|workflow_crash|kit)[_/.].*"
+)
+"""What isn't: this file, which lists the words, and the crash tests, which are being rewritten."""
 
 AVOIDED = {
     r"(go|goes|going|gone|went) on with": "resume, continue",
@@ -55,7 +62,7 @@ AVOIDED = {
     r"(was|were|is|are|be) told(?! apart)": "get, is given, is reported",
     r"what it (said|came to|comes to)": "its report, its result",
     r"unless you say so|if you don't say": "default: …",
-    r"so many \w+": "this many …",
+    r"so many \w+": "this many …, several …",
 }
 """What isn't written, as a regular expression for whole words, and what is written instead."""
 
@@ -69,6 +76,7 @@ PATTERN = re.compile(
     re.IGNORECASE,
 )
 ALLOWED = "words: ok"
+TEST_NAME = re.compile(r"def (test_\w+)\(")
 OLD_NAME = "hold" + "fast"
 """In two parts, so that this file doesn't have it."""
 
@@ -83,6 +91,11 @@ class Text(NamedTuple):
 def test_texts_are_in_plain_words() -> None:
     hits = [hit for path in checked_files() for hit in hits_in(path)]
     assert hits == [], f"{len(hits)} phrases to replace:\n" + "\n".join(hits)
+
+
+def test_names_of_tests_are_in_plain_words() -> None:
+    hits = [hit for path in checked_files() if path.suffix == ".py" for hit in hits_in_names(path)]
+    assert hits == [], f"{len(hits)} names to replace:\n" + "\n".join(hits)
 
 
 def test_no_tracked_file_has_the_old_name_of_the_project() -> None:
@@ -124,7 +137,7 @@ def test_a_phrase_is_found_with_its_place(tmp_path: Path) -> None:
 
 def checked_files() -> list[Path]:
     found = {path for pattern in SOURCES for path in ROOT.glob(pattern)}
-    return sorted(found)
+    return sorted(path for path in found if not EXCLUDED.fullmatch(path.relative_to(ROOT).as_posix()))
 
 
 def tracked_files() -> list[str]:
@@ -145,6 +158,16 @@ def hits_in(path: Path) -> list[str]:
                 continue
             phrase = " ".join(found.group().split())
             hits.append(f"{name}:{number}: {phrase!r} ({instead_of(found)})")
+    return hits
+
+
+def hits_in_names(path: Path) -> list[str]:
+    """A line for each test of a module whose name has a phrase to replace."""
+    hits = []
+    for name in TEST_NAME.findall(path.read_text(encoding="utf-8")):
+        found = PATTERN.search(name.replace("_", " "))
+        if found is not None:
+            hits.append(f"{path.relative_to(ROOT)}: {name} ({instead_of(found)})")
     return hits
 
 
