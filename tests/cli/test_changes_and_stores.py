@@ -60,6 +60,15 @@ def test_a_run_is_carried_by_a_file(runs: Command, here: Path) -> None:
     assert runs("runs", "import", "nope.run").code in (4, 6)
 
 
+def test_an_imported_run_is_only_resumed_if_it_can_be(runs: Command) -> None:
+    """G13: what is suggested after an import fits the status of the run."""
+    for run_id, suggestion in (("waits", "limpet answer waits"), ("done", "")):
+        assert runs("runs", "export", run_id, f"{run_id}.run").code == 0
+        imported = runs("runs", "import", f"{run_id}.run", "--store", "sqlite:///other.db")
+        assert (imported.code, suggestion in imported.err) == (0, True)
+        assert "resume" not in imported.err
+
+
 def test_deleting_is_asked_back(runs: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert runs("runs", "delete", "done").code == 2
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)

@@ -312,3 +312,9 @@ def test_a_picture_is_of_the_graphs_own_runs(limpet: Command) -> None:
     limpet("run", "flows:plain", "--id", "r")
     done = limpet("graph", "draw", "flows:graph", "--run", "r")
     assert (done.code, "belongs to graph 'plain'" in done.err) == (2, True)
+
+
+def test_a_run_isnt_queued_where_no_worker_could_find_it(limpet: Command) -> None:
+    """H1: a memory store ends with the command."""
+    done = limpet("run", "flows:plain", "--detach", "--store", "memory")
+    assert (done.code, "--store sqlite:///runs.db" in done.err) == (2, True)

@@ -37,6 +37,11 @@ def run(args: Namespace, output: Output) -> int:
     if args.detach:
         if checkpoint is not None:
             raise UsageError("a run that starts from a checkpoint can't be queued: leave out --detach")
+        if not store.abilities.shared:
+            raise UsageError(
+                "a run that is queued in memory ends with this command: with --detach, give a store that a worker "
+                "can open, such as --store sqlite:///runs.db"
+            )
         existing = _status_of(Runs(store), args.id)
         queued = graph.start(values, config, run_id=args.id, tags=args.tag, priority=args.priority)
         if existing is not None:

@@ -194,8 +194,14 @@ def export(args: Namespace, output: Output) -> int:
 
 def import_(args: Namespace, output: Output) -> int:
     """Put an exported run into the store."""
-    run_id = find_runs(args, must_exist=False).import_(args.file, args.id)
-    return _done({"run_id": run_id}, run_id, args, output)
+    runs = find_runs(args, must_exist=False)
+    run_id = runs.import_(args.file, args.id)
+    if output.json:
+        output.result({"run_id": run_id})
+        return OK
+    output.text(run_id)
+    suggest_next(runs.get(run_id), args, output)
+    return OK
 
 
 def delete(args: Namespace, output: Output) -> int:
