@@ -91,6 +91,7 @@ def test_a_user_without_rights(guarded: Any, postgres: Server, database: str) ->
     )
     store = open_store(guarded())
     assert SECRET not in repr(store)
+    assert SECRET not in str(store)
     assert store.head("r").graph == "g"
     for call in (
         lambda: store.append([Commit("r", 1, 1, [b"2"])]),

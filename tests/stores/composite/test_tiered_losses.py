@@ -354,6 +354,7 @@ class TestURL:
             begin(store)
             assert len(store.read("r").records) == 10
             assert "s3cret" not in repr(store)
+            assert "s3cret" not in str(store)
 
     def test_a_hot_one_whose_package_is_missing_is_reported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -462,6 +462,7 @@ def test_a_url_leads_to_the_directory(path: Path, monkeypatch: pytest.MonkeyPatc
         assert open_store("file://./runs?level=process") is store
         assert open_store(f"file:///{path}?level=process") is store
         assert repr(store) == f"FileStore({str(path)!r}, level='process')"
+        assert str(store) == f"file://{path}"
     for wrong in ("file://", "file:///", "file://host/dir", "file://./runs?levle=disk"):
         with pytest.raises(UsageError):
             open_store(wrong)

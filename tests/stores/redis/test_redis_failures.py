@@ -166,6 +166,7 @@ class TestFailures:
             open_store(own.url)
         with closing(open_store(own.url.replace("redis://", "redis://:s3cret-right@"))) as store:
             assert "s3cret" not in repr(store)
+            assert "s3cret" not in str(store)
 
     def test_no_error_about_a_url_shows_its_password(self) -> None:
         for rest in (
