@@ -48,3 +48,11 @@ def limpet(here: Path, capsys: pytest.CaptureFixture[str]) -> Command:
         return Done(code, said.out, said.err)
 
     return call
+
+
+@pytest.fixture
+def runs(limpet: Command) -> Command:
+    """Two runs: one complete, one that waits."""
+    limpet("run", "flows:plain", "--id", "done", "--tag", "old")
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "waits")
+    return limpet

@@ -1,18 +1,10 @@
-"""`runs …` that look: tables, JSON, exit codes."""
+"""`runs …` that only read: tables, JSON, exit codes."""
 
 from __future__ import annotations
 
 import pytest
 
 from support.command_line import Command
-
-
-@pytest.fixture
-def runs(limpet: Command) -> Command:
-    """Two runs: one complete, one that waits."""
-    limpet("run", "flows:plain", "--id", "done", "--tag", "old")
-    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "waits")
-    return limpet
 
 
 def test_runs_are_listed(runs: Command) -> None:

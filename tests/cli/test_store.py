@@ -1,0 +1,82 @@
+"""`store …`: tables, JSON, exit codes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Command
+
+
+def test_what_a_store_is_and_has(runs: Command) -> None:
+    data = runs("store", "info", "--json").data
+    assert (data["level"], data["runs"], data["by_status"]) == ("disk", 2, {"paused": 1, "completed": 1})
+    assert "paused     1" in runs("store", "info").out
+    assert runs("store", "info", "--store", "nope://x").code == 2
+    assert runs("store", "info", "--store", "sqlite:///no/such/dir/a.db").code == 6
+
+
+def test_a_store_is_verified(runs: Command, here: Path) -> None:
+    """H5: damage ends with 1."""
+    assert runs("store", "verify").code == 0
+    assert runs("store", "verify", "nope").code == 4
+    with closing(sqlite3.connect(here / "limpet.db")) as db:
+        db.execute("UPDATE records SET data = CAST(substr(data, 1, length(data) - 1) || x'00' AS BLOB)")
+        db.commit()
+    done = runs("store", "verify")
+    assert done.code == 1
+    assert "damaged" in done.out
+    assert [each["ok"] for each in runs("store", "verify", "--json").data] == [False, False]
+
+
+def test_old_runs_are_pruned(runs: Command) -> None:
+    """F14, P7: what is paused stays; `--dry-run` only says what would go."""
+    assert runs("store", "prune", "--json").data == {"deleted": True, "runs": []}
+    would = runs("store", "prune", "--older", "0s", "--dry-run", "--json").data
+    assert (would["deleted"], [each["run_id"] for each in would["runs"]]) == (False, ["done"])
+    assert "would delete 1 run" in runs("store", "prune", "--older", "0s", "--dry-run").err
+    assert runs("store", "prune", "--newest", "1", "--json").data["runs"] == []
+    assert runs("store", "prune", "--older", "0s").code == 0
+    assert [each["run_id"] for each in runs("runs", "list", "--json").data] == ["waits"]
+    assert runs("store", "prune", "--older", "soon").code == 2
+    assert runs("store", "prune", "--status", "asleep").code == 2
+
+
+def test_the_schema_is_printed(runs: Command) -> None:
+    """D10."""
+    assert "CREATE TABLE" in runs("store", "migrate", "--print", "--store", "sqlite:///limpet.db").out
+    assert "CREATE TABLE" in runs("store", "migrate", "--print", "--store", "postgresql://localhost/x").out
+    assert runs("store", "migrate", "--json").data["current"] is True
+    assert runs("store", "migrate", "--print", "--store", "memory").code == 2
+
+
+def test_the_exit_code_says_that_a_store_is_missing_or_unusable(limpet: Command, here: Path) -> None:
+    """H6: 2 where none is named, 6 where it can't be used."""
+    (here / "text.db").write_text("this isn't a database, but a text of some length\n" * 50)
+    for words in (["info"], ["verify"], ["prune"], ["migrate"]):
+        done = limpet("store", *words)
+        assert (done.code, "no store named" in done.err) == (2, True)
+        assert limpet("store", *words, "--store", "sqlite:///no/such/place/a.db").code == 6
+        done = limpet("store", *words, "--store", "sqlite:///text.db", "--json")
+        assert (done.code, done.data["error"]["code"]) == (6, "store-unavailable")
+    assert not (here / "limpet.db").exists()
+
+
+def test_the_exit_code_says_that_a_store_is_read_only(runs: Command, here: Path) -> None:
+    runs("store", "info")
+    (here / "only").mkdir()
+    shutil.copy(here / "limpet.db", here / "only" / "read.db")
+    (here / "only" / "read.db").chmod(0o400)
+    (here / "only").chmod(0o500)
+    try:
+        if os.access(here / "only", os.W_OK):
+            pytest.skip("this user may write everywhere")
+        assert runs("store", "prune", "--older", "0s", "--store", "sqlite:///only/read.db").code == 6
+        assert runs("run", "flows:plain", "--store", "sqlite:///only/read.db").code == 6
+    finally:
+        (here / "only").chmod(0o700)
