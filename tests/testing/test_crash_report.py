@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 
+from limpet import UsageError
 from limpet.testing.crash.child_run import value_as_text
-from limpet.testing.crash.comparison import UninterruptedRun, compare
-from limpet.testing.crash.crash_points import CrashPoint, points_of, sample
+from limpet.testing.crash.comparison import UninterruptedRun, compare, repeated_calls
+from limpet.testing.crash.crash_points import CrashPoint, chain_of, points_of, random_moments, sample
 from limpet.testing.crash.report import CrashReport, Finding, Kill
 
 Note = dict[str, Any]
@@ -28,7 +30,15 @@ def saved(number: int, *nodes: str) -> list[Note]:
 
 
 def effect(name: str, key: str | None = None, node: str = "pay") -> Note:
-    return {"note": "effect", "name": name, "key": key, "node": node}
+    return {"note": "effect", "name": name, "key": key, "node": node, "call": f"r/{node}"}
+
+
+def process() -> Note:
+    return {"note": "process"}
+
+
+def event(node: str) -> Note:
+    return {"note": "event", "node": node}
 
 
 UNINTERRUPTED = [*saved(1), start(1, "pay", 1.0), effect("charge", "k"), ended("pay", 1.5), *saved(2, "pay")]
@@ -61,12 +71,28 @@ def test_a_sample_has_a_point_of_each_kind_and_keeps_the_order(size: int) -> Non
         (UNINTERRUPTED, []),
         ([*UNINTERRUPTED[:4], *UNINTERRUPTED], []),
         ([*UNINTERRUPTED, start(1, "pay")], ["again"]),
+        ([*UNINTERRUPTED[:5], start(1, "pay")], ["again"]),
+        ([*UNINTERRUPTED[:5], process(), start(1, "pay")], []),
+        ([*UNINTERRUPTED[:5], event("pay"), process(), start(1, "pay")], ["again"]),
+        ([*UNINTERRUPTED, process(), effect("charge", "k")], ["again"]),
         ([*UNINTERRUPTED, effect("charge", "other")], ["key"]),
         ([*UNINTERRUPTED, effect("mail")], ["effect"]),
         ([*UNINTERRUPTED, effect("log"), effect("log")], []),
         ([note for note in UNINTERRUPTED if note["note"] != "effect"], ["missing"]),
     ],
-    ids=["same", "cut off", "ran again", "another key", "more", "repeatable", "missing"],
+    ids=[
+        "same",
+        "cut off",
+        "ran again",
+        "ran twice in a process",
+        "ran again unsaved",
+        "ran again after its event",
+        "effect after it was saved",
+        "another key",
+        "more",
+        "repeatable",
+        "missing",
+    ],
 )
 def test_what_differs_is_found(killed: list[Note], kinds: list[str]) -> None:
     """H3, invariant 2: a saved call that starts again, effects that count more often, or not at all."""
@@ -85,11 +111,65 @@ def test_states_are_compared_key_by_key() -> None:
     ]
 
 
+def test_the_order_of_keys_is_compared() -> None:
+    """H4: that of the state itself, except of keys to ignore."""
+    expected = UninterruptedRun({"a": "1", "b": "2", "c": "3"}, [])
+    assert compare(expected, {"c": "3", "a": "1", "b": "2"}, [], ("c",), ()) == []
+    found = compare(expected, {"b": "2", "a": "1", "c": "3"}, [], (), ())
+    assert [finding.kind for finding in found] == ["state"]
+    assert "another order: ['a', 'b', 'c'] in the uninterrupted run, ['b', 'a', 'c']" in found[0].text
+
+
 def test_equal_values_are_shown_alike_and_others_are_not() -> None:
-    """H4: whatever the order of sets and dicts is; types show."""
-    assert value_as_text({"a": {1, "x"}, "b": (1, [2.0])}) == value_as_text({"b": (1, [2.0]), "a": {"x", 1}})
-    values = [1, 1.0, True, "1", (1,), [1], {1}, frozenset({1}), {1: 1}, None, b"1"]
+    """H4: whatever the order of sets is; types and the order of keys show."""
+    assert value_as_text({"a": {1, "x"}, "b": (1, [2.0])}) == value_as_text({"a": {"x", 1}, "b": (1, [2.0])})
+    values = [
+        1,
+        1.0,
+        True,
+        "1",
+        (1,),
+        [1],
+        {1},
+        frozenset({1}),
+        {1: 1},
+        None,
+        b"1",
+        {1: 2, 3: 4},
+        {3: 4, 1: 2},
+    ]
     assert len({value_as_text(value) for value in values}) == len(values)
+
+
+def test_calls_beyond_those_of_the_uninterrupted_run_are_counted() -> None:
+    """H3: each of a call that it made more often; and the most for one kill."""
+    killed = [*UNINTERRUPTED[:4], *UNINTERRUPTED[:4], *UNINTERRUPTED, start(2, "ship"), start(2, "ship")]
+    assert repeated_calls([*UNINTERRUPTED, start(2, "ship")], killed) == 3
+    point = CrashPoint("2:before", "before it")
+    report = CrashReport("shop:build", 3, [Kill(point, 2, [], 3), Kill(point, 0, []), Kill(point, 5, [], 5)])
+    assert (report.killed_processes, report.repeated_per_kill) == (7, 1.5)
+
+
+def test_a_chain_has_names_of_points() -> None:
+    """Those of processes that resume a run, too: a report shows the first few, and how to repeat it."""
+    points = ["1:before", "layer-2:after", "call-3:inside", "effect-4:done", "effect-pay it-2:done"]
+    chain = chain_of(points)
+    assert chain.name == "1:before, layer-2:after, call-3:inside, effect-4:done, … (5 points)"
+    text = str(CrashReport("shop:build", 3, [Kill(chain, 5, [Finding("late", "it didn't end")])]))
+    assert f"point={chain.name}: killed there, one process after the other" in text
+    assert text.endswith(f"To see one of them again: chains=[{points!r}]")
+    for wrong in ("1:before", [], ["1:somewhere"], ["before"], ["layer-:after"], [3]):
+        with pytest.raises(UsageError, match="point"):
+            chain_of(wrong)  # type: ignore[arg-type]
+
+
+def test_random_moments_are_spread_over_a_run() -> None:
+    """H3: from the end of the log on; later and later, so that a run which saves seldom ends as well."""
+    moments = random_moments(Random(1), 100, lambda: 1000)
+    notes = [next(moments).notes - 1000 for _ in range(200)]
+    assert all(1 <= each <= 20 for each in notes[:1])
+    assert min(notes[:10]) < 20
+    assert max(notes) > 100
 
 
 def test_a_report_lists_each_finding_once_with_its_points() -> None:

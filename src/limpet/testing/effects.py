@@ -17,8 +17,8 @@ from collections.abc import Callable
 FILE = "LIMPET_EFFECTS"
 """The environment variable that names the file, for all processes of a run."""
 
-ON_RECORD: list[Callable[[], None]] = []
-"""Functions that this process calls after it has recorded an effect."""
+ON_RECORD: list[Callable[[str], None]] = []
+"""Functions that this process calls after it has recorded an effect, with the name of the effect."""
 
 
 def record(name: str, key: str | None = None) -> None:
@@ -34,17 +34,19 @@ def record(name: str, key: str | None = None) -> None:
 
     task = CURRENT.get()
     node = None
+    call = None
     if task is not None:
         node = task.scope.place(task.node)
+        call = task.idempotency_key
     if key is not None:
         key = str(key)
-    append(path, {"note": "effect", "name": str(name), "key": key, "node": node})
+    append(path, {"note": "effect", "name": str(name), "key": key, "node": node, "call": call})
     for on_record in ON_RECORD:
-        on_record()
+        on_record(str(name))
 
 
 def append(path: str, note: dict[str, object]) -> None:
-    """Add a line to a file, whole or not at all. The kernel has it when this returns, so a kill can't undo it."""
+    """Add a line to a file. The kernel has it when this returns, so a kill can't undo it."""
     line = (json.dumps(note) + "\n").encode()
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:

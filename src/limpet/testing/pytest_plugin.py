@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from limpet.testing.crash.matrix import CrashMatrix
@@ -28,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def crash_matrix(request: pytest.FixtureRequest, tmp_path: Path) -> CrashMatrix:
+def crash_matrix(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CrashMatrix]:
     """Kill real processes that run your graph, and check that each run ends as if it hadn't been killed.
 
     `crash_matrix(build, input)`, where `build` is a function at the top of a module that makes the graph. A few
@@ -39,4 +40,6 @@ def crash_matrix(request: pytest.FixtureRequest, tmp_path: Path) -> CrashMatrix:
     point: str | None = request.config.getoption("--limpet-crash-point")
     every: bool = request.config.getoption("--limpet-crash-matrix")
     repeat_hint = f", or pytest '{request.node.nodeid}' --limpet-crash-point={{point}}"
-    return CrashMatrix(tmp_path / "crash_matrix", every=every, only=point, repeat_hint=repeat_hint)
+    matrix = CrashMatrix(tmp_path / "crash_matrix", every=every, only=point, repeat_hint=repeat_hint)
+    with matrix:
+        yield matrix

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations.run_info import run_info
+from limpet.engine.operations.workflow_checkpoints import newest
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.session import Session
 from limpet.engine.supervisor.catalog import GraphCatalog
@@ -18,7 +19,9 @@ from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.errors import AlreadyCompleted, RunNotFound, RunPaused
 from limpet.graph_methods import GraphMethods
 from limpet.graphs.state import State
+from limpet.graphs.workflow.state import WorkflowState
 from limpet.journal.store import COMPLETED, PAUSED, RUNNING, RunHead
+from limpet.run import AsyncRun, Run
 from limpet.testing import effects
 from limpet.testing.answers import Script, aresume_to_end, resume_arguments, resume_to_end
 from limpet.testing.crash.graph_source import GraphSource, build, load
@@ -49,26 +52,31 @@ def run_graph(
     delay: float = 0.0,
     driver: str = "sync",
     by: str = "resume",
+    level: Literal["process", "disk"] = "process",
 ) -> dict[str, Any]:
     """Start the run, or resume it, and drive it to its end. Returns its final state, each value as text."""
     process = WatchedProcess(log, point, delay)
     os.environ[effects.FILE] = log
     effects.ON_RECORD[:] = [process.effect]
-    store = WatchedStore(Path(database), level="process", clock=clock_of_run(process))
+    store = WatchedStore(Path(database), level=level, clock=clock_of_run(process))
     store.process = process
     graph = WatchedGraph(build(load(source), store, str(source)), store)
     script = Script(given.answers, process.earlier_answers(), process.note_answer)
-    if driver == "async":
+    # With an interval, an event of the stream may come before the save.
+    process.streaming = driver in ("stream", "astream") and graph.compiled().interval == 1
+    if driver in ("async", "astream"):
         import asyncio
 
-        asyncio.run(_arun(graph, script, store, given))
+        returned = asyncio.run(_arun(graph, script, store, given, driver, by))
     else:
-        _run(graph, script, store, given, by)
+        returned = _run(graph, script, store, given, driver, by)
     process.end()
     final = graph.state_at(RUN_ID)
-    state = {key: value_as_text(final[key]) for key in final}
-    if graph.compiled().plan.layers is not None and "tasks" in final:
-        state["tasks"] = value_as_text(_without_timing(final["tasks"]))
+    if isinstance(final, WorkflowState):
+        final.check()
+    state = _state_as_text(graph, final)
+    if returned is not None and _state_as_text(graph, returned) != state:
+        raise RuntimeError(f"the run returned another state than it has saved: {returned!r}")
     return {"state": state, "unused": script.unused}
 
 
@@ -99,30 +107,80 @@ class WatchedGraph(GraphMethods[State]):
         return lambda: self.process.watch(open_session())
 
 
-def _run(graph: WatchedGraph, script: Script, store: WatchedStore, given: RunInput, by: str) -> None:
+def _run(
+    graph: WatchedGraph, script: Script, store: WatchedStore, given: RunInput, driver: str, by: str
+) -> State | None:
+    """Run to the end, and return the final state unless another process has reached the end before."""
+    exists = _exists(store)
     try:
-        if not _exists(store):
-            graph.execute(given.input, given.config, run_id=RUN_ID)
-        elif by == "recover":
+        if exists and by == "recover":
             _recover(graph, script, store)
-        else:
-            graph.resume(RUN_ID)
+            return None
+        if driver == "stream":
+            return _iterate(graph.stream(**_stream_arguments(graph, given, exists, by)), store.process)
+        if not exists:
+            return graph.execute(given.input, given.config, run_id=RUN_ID)
+        if by == "checkpoint":
+            return graph.invoke(checkpoint=_checkpoint(graph, by)).result()
+        return graph.resume(RUN_ID)
     except RunPaused as paused:
-        resume_to_end(graph, script, paused)
+        store.process.streaming = False
+        return resume_to_end(graph, script, paused)
     except AlreadyCompleted:
-        pass
+        return None
 
 
-async def _arun(graph: WatchedGraph, script: Script, store: WatchedStore, given: RunInput) -> None:
+async def _arun(
+    graph: WatchedGraph, script: Script, store: WatchedStore, given: RunInput, driver: str, by: str
+) -> State | None:
+    """The same by the async methods."""
+    exists = _exists(store)
     try:
-        if _exists(store):
-            await graph.aresume(RUN_ID)
-        else:
-            await graph.aexecute(given.input, given.config, run_id=RUN_ID)
+        if driver == "astream":
+            return await _aiterate(
+                graph.astream(**_stream_arguments(graph, given, exists, by)), store.process
+            )
+        if not exists:
+            return await graph.aexecute(given.input, given.config, run_id=RUN_ID)
+        if by == "checkpoint":
+            return await graph.ainvoke(checkpoint=_checkpoint(graph, by)).result()
+        return await graph.aresume(RUN_ID)
     except RunPaused as paused:
-        await aresume_to_end(graph, script, paused)
+        store.process.streaming = False
+        return await aresume_to_end(graph, script, paused)
     except AlreadyCompleted:
-        pass
+        return None
+
+
+def _iterate(run: Run[State], process: WatchedProcess) -> State:
+    for event in run:
+        process.event(event)
+    return run.result()
+
+
+async def _aiterate(run: AsyncRun[State], process: WatchedProcess) -> State:
+    async for event in run:
+        process.event(event)
+    return await run.result()
+
+
+def _stream_arguments(graph: WatchedGraph, given: RunInput, exists: bool, by: str) -> dict[str, Any]:
+    if exists:
+        return {"checkpoint": _checkpoint(graph, by)}
+    return {"input": given.input, "config": given.config, "run_id": RUN_ID}
+
+
+def _checkpoint(graph: WatchedGraph, by: str) -> str:
+    """The checkpoint to resume the run by: its newest. With `by="checkpoint"` each process takes another one.
+
+    The first to resume takes the oldest. Only a workflow has several: all that it keeps lead to its newest state.
+    """
+    compiled = graph.compiled()
+    if by == "checkpoint" and compiled.plan.layers is not None:
+        ids = [*(each.id for each in newest(compiled, RUN_ID)), RUN_ID]
+        earlier = sum(each["note"] == "process" for each in graph.process.earlier_notes)
+        return str(ids[(earlier - 1) % len(ids)])
+    return str(graph.history(RUN_ID)[-1].id)
 
 
 def _recover(graph: WatchedGraph, script: Script, store: WatchedStore) -> None:
@@ -167,16 +225,24 @@ def _exists(store: WatchedStore) -> bool:
         head = store.head(RUN_ID)
     except RunNotFound:
         return False
+    store.process.note("found", sequence=head.sequence, snapshot=head.snapshot)
     if head.holder is not None:
         store.release(store.claim(RUN_ID, "the crash matrix", 1.0, instead_of=head.fence))
     return True
 
 
+def _state_as_text(graph: WatchedGraph, final: State) -> dict[str, str]:
+    state = {key: value_as_text(final[key]) for key in final}
+    if graph.compiled().plan.layers is not None and "tasks" in final:
+        state["tasks"] = value_as_text(_without_timing(final["tasks"]))
+    return state
+
+
 def value_as_text(value: Any) -> str:
-    """A value as text that shows its types, and that is the same for equal values."""
+    """A value as text that shows its types and the order of its keys; that of sets isn't part of their value."""
     if isinstance(value, Mapping):
-        items = sorted((value_as_text(key), value_as_text(each)) for key, each in value.items())
-        return f"{_type_name(value, dict)}{{{', '.join(f'{key}: {each}' for key, each in items)}}}"
+        items = [f"{value_as_text(key)}: {value_as_text(each)}" for key, each in value.items()]
+        return f"{_type_name(value, dict)}{{{', '.join(items)}}}"
     if isinstance(value, (set, frozenset)):
         return f"{_type_name(value, set)}{{{', '.join(sorted(map(value_as_text, value)))}}}"
     if type(value) is list:

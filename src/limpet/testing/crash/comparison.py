@@ -30,7 +30,7 @@ def compare(
     """What differs: keys of the state, but for those to ignore, calls that ran again, and effects."""
     return [
         *_state_findings(expected.state, state, ignore),
-        *_repeated_calls(notes),
+        *_calls_after_save(notes),
         *_effect_findings(expected.notes, notes, repeatable),
     ]
 
@@ -45,6 +45,11 @@ def _state_findings(
         resumed = _value_in_words(found.get(key))
         text = f"state[{key!r}]: the uninterrupted run {uninterrupted}, the resumed one {resumed}"
         yield Finding("state", text)
+    before = [key for key in expected if key in found and key not in ignore]
+    after = [key for key in found if key in expected and key not in ignore]
+    if before != after:
+        orders = f"{before} in the uninterrupted run, {after} in the resumed one"
+        yield Finding("state", f"the keys of the state have another order: {orders}")
 
 
 def _value_in_words(value: str | None) -> str:
@@ -55,14 +60,46 @@ def _value_in_words(value: str | None) -> str:
     return f"has {value}"
 
 
-def _repeated_calls(notes: Notes) -> Iterable[Finding]:
+def _calls_after_save(notes: Notes) -> Iterable[Finding]:
+    """Calls that ran again although they were saved, or had ended in the same process."""
     saved: set[str] = set()
+    saved_before: set[str] = set()
+    started: dict[str, str] = {}
+    attempts: dict[str, int] = {}
+    ended: set[tuple[str, int]] = set()
     for note in notes:
-        if note["note"] == "ack":
-            saved.update(note["calls"])
-        elif note["note"] == "start" and note["call"] in saved:
-            text = f"node {note['node']!r} ran again after it was saved (call {note['call']})"
-            yield Finding("again", text)
+        match note["note"]:
+            case "process":
+                ended.clear()
+                saved_before = set(saved)
+            case "ack":
+                saved.update(note["calls"])
+            case "event" if note["node"] in started:
+                saved.add(started[note["node"]])
+            case "start":
+                call = note["call"]
+                started[note["node"]] = call
+                attempts[call] = note.get("attempt", 1)
+                if call in saved:
+                    text = f"node {note['node']!r} ran again after it was saved (call {call})"
+                    yield Finding("again", text)
+                elif (call, attempts[call]) in ended:
+                    text = (
+                        f"node {note['node']!r} ran again in the process in which it had ended (call {call})"
+                    )
+                    yield Finding("again", text)
+            case "ended" if note["finished"] and note["call"] in attempts:
+                ended.add((note["call"], attempts[note["call"]]))
+            case "effect" if note.get("call") in saved_before:
+                text = f"effect {note['name']!r} of node {note['node']!r} happened after the node was saved"
+                yield Finding("again", text)
+
+
+def repeated_calls(expected: Notes, found: Notes) -> int:
+    """How many calls of nodes there were beyond those of the uninterrupted run."""
+    before = Counter(note["call"] for note in expected if note["note"] == "start")
+    after = Counter(note["call"] for note in found if note["note"] == "start")
+    return (after - before).total()
 
 
 def _effect_findings(expected: Notes, found: Notes, repeatable: Collection[str]) -> Iterable[Finding]:

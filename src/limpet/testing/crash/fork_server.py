@@ -52,9 +52,10 @@ def run_child(request: dict[str, Any]) -> dict[str, Any]:
     result = Path(request["result"])
     result.unlink(missing_ok=True)
     if hasattr(os, "fork") and not request["fresh"]:
-        exit_code = _run_forked(request)
+        child: ForkedChild | FreshChild = ForkedChild(request)
     else:
-        exit_code = _run_fresh(request)
+        child = FreshChild(request)
+    exit_code = _wait_for(child, request)
     if exit_code is None:
         return {"late": True}
     if result.exists():
@@ -68,6 +69,10 @@ def run_child(request: dict[str, Any]) -> dict[str, Any]:
 def be_the_child(request: dict[str, Any]) -> None:
     """Run the graph, write the result, and end this process."""
     _redirect_output(request["output"])
+    # A server may be older than what the test has changed since.
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
     sys.path[:] = request["path"]
     try:
         from limpet.testing.crash.child_run import RunInput, run_graph
@@ -92,6 +97,9 @@ def be_the_child(request: dict[str, Any]) -> None:
 def _import_for_children() -> None:
     """Import what every child needs."""
     import limpet.engine.drivers.async_driver
+    import limpet.engine.drivers.loop_thread
+    import limpet.engine.drivers.node_threads
+    import limpet.state_graph
     import limpet.testing.crash.child_run
     import limpet.workflow  # noqa: F401  # a child may need it
 
@@ -99,41 +107,106 @@ def _import_for_children() -> None:
         import pytest  # noqa: F401  # a graph that is defined in a test module needs it
 
 
-def _run_forked(request: dict[str, Any]) -> int | None:
-    child = os.fork()
-    if child == 0:
-        be_the_child(request)
+class ForkedChild:
+    """A child that was forked from this process."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.pid = os.fork()
+        if self.pid == 0:
+            be_the_child(request)
+
+    def exit_code(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        ended, status = os.waitpid(self.pid, os.WNOHANG)
+        if not ended:
+            return None
+        return os.waitstatus_to_exitcode(status)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, seconds: float) -> bool:
+        """Let time pass; returns whether the test that sends requests has ended meanwhile."""
+        # The test sends no request before it has the answer to the last one. So if there is anything to read now, it
+        # is the end of the input.
+        ready, _, _ = select([sys.stdin], [], [], seconds)
+        return bool(ready)
+
+
+class FreshChild:
+    """A child that is a new Python."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        command = [sys.executable, "-m", "limpet.testing.crash.fork_server", "alone"]
+        self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=request["environ"])
+        assert self._popen.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended by itself, and its exit code tells
+            self._popen.stdin.write(json.dumps(request) + "\n")
+            self._popen.stdin.close()
+
+    def exit_code(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        return self._popen.poll()
+
+    def kill(self) -> None:
+        self._popen.kill()
+
+    def wait(self, seconds: float) -> bool:
+        """Let time pass. Windows can't wait for the input meanwhile, so the end of the test isn't noticed."""
+        time.sleep(seconds)
+        return False
+
+
+def _wait_for(child: ForkedChild | FreshChild, request: dict[str, Any]) -> int | None:
+    """Wait for a child and return its exit code; None if it was killed because it took too long.
+
+    With `notes` in the request, it is killed when the log has so many, `delay` seconds later.
+    """
     deadline = time.monotonic() + request["timeout"]
+    longest_wait = LONGEST_WAIT
+    log = None
+    if request["notes"]:
+        longest_wait = FIRST_WAIT
+        log = LogLength(request["run"]["log"])
     wait = FIRST_WAIT
     while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline or _test_has_ended(wait):
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+        exit_code = child.exit_code()
+        if exit_code is not None:
+            return exit_code
+        if log is not None and log.lines() >= request["notes"]:
+            _pass_time(request["delay"])
+            child.kill()
+            log = None
+        if time.monotonic() > deadline or child.wait(wait):
+            child.kill()
+            while child.exit_code() is None:
+                time.sleep(FIRST_WAIT)
             return None
-        wait = min(wait * 1.5, LONGEST_WAIT)
+        wait = min(wait * 1.5, longest_wait)
 
 
-def _test_has_ended(wait: float) -> bool:
-    """Whether the test that sends requests has ended. Takes `wait` seconds to find out."""
-    # The test sends no request before it has the answer to the last one. So if there is anything to read now, it is
-    # the end of the input.
-    ready, _, _ = select([sys.stdin], [], [], wait)
-    return bool(ready)
+class LogLength:
+    """How many lines a growing file has, without reading any of it twice."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._offset = 0
+        self._lines = 0
+
+    def lines(self) -> int:
+        with suppress(FileNotFoundError), open(self._path, "rb") as file:
+            file.seek(self._offset)
+            added = file.read()
+            self._offset += len(added)
+            self._lines += added.count(b"\n")
+        return self._lines
 
 
-def _run_fresh(request: dict[str, Any]) -> int | None:
-    command = [sys.executable, "-m", "limpet.testing.crash.fork_server", "alone"]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
-    try:
-        child.communicate(json.dumps(request) + "\n", timeout=request["timeout"])
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
-        return None
-    return child.returncode
+def _pass_time(seconds: float) -> None:
+    """Let a time pass that is too short for `sleep` to be exact."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
 
 
 def _redirect_output(path: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
 
-from limpet.testing.crash.crash_points import CrashPoint
+from limpet.testing.crash.crash_points import CrashPoint, Notes
 
 MAX_POINTS = 8
 """Points that are listed for a finding."""
@@ -43,23 +44,41 @@ class Finding(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """One point: whether a process was killed there, and what differs from the uninterrupted run."""
+    """One run: where its processes were killed and how many, and what differs from the uninterrupted run.
+
+    `repeated` is how many calls of nodes it took beyond those of the uninterrupted run, `notes` is its log, and
+    `folder` has its files.
+    """
 
     point: CrashPoint
-    reached: bool
+    killed: int
     findings: list[Finding]
+    repeated: int = 0
+    notes: Notes = []  # noqa: RUF012  # of a kill without a log, and never changed
+    folder: Path | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether a process was killed there."""
+        return self.killed > 0
 
 
 class CrashReport:
     """What a crash matrix found. `ok` says whether all is well, and `str()` of it is to be read.
 
-    `commits` is the number of commits of the uninterrupted run, `points` the number of points at which a process was
-    to be killed, `killed` the number of those at which one was, and `kills` has the result of each.
+    `commits` and `calls` are the numbers of commits and calls of nodes in the uninterrupted run. `points` is the
+    number of points at which a process was to be killed, `killed` the number of those at which one was, and `kills`
+    has the result of each. A chain, or a run that is killed at random, counts as one point: `killed_processes` is
+    the number of all kills, and `repeated_per_kill` the highest number of calls that a run repeated for each of its
+    kills.
     """
 
-    def __init__(self, what: str, commits: int, kills: list[Kill], repeat_hint: str = "") -> None:
+    def __init__(
+        self, what: str, commits: int, kills: list[Kill], repeat_hint: str = "", calls: int = 0
+    ) -> None:
         self.what = what
         self.commits = commits
+        self.calls = calls
         self.kills = kills
         self._repeat_hint = repeat_hint
 
@@ -70,6 +89,14 @@ class CrashReport:
     @property
     def killed(self) -> int:
         return sum(each.reached for each in self.kills)
+
+    @property
+    def killed_processes(self) -> int:
+        return sum(each.killed for each in self.kills)
+
+    @property
+    def repeated_per_kill(self) -> float:
+        return max((each.repeated / each.killed for each in self.kills if each.killed), default=0.0)
 
     @property
     def ok(self) -> bool:
@@ -97,6 +124,8 @@ class CrashReport:
         all_points = [point for points in points_of_finding.values() for point in points]
         # A point inside a call depends on timing. Name one that is exact, if there is one.
         first = min(all_points, key=lambda point: point.delay > 0.0)
+        if first.repeated:
+            return "\n".join([*lines, "", f"To see one of them again: {first.repeated}"])
         hint = self._repeat_hint.format(point=first.name)
         return "\n".join([*lines, "", f"To see one of them again: point={first.name!r}{hint}"])
 

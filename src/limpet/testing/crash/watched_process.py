@@ -1,9 +1,10 @@
 """A process of a crash matrix, watched: all that it does is a line in a log, and it is killed at the given point.
 
 Several processes, one after the other, write to one log, so that the order of what happened is known whatever was
-killed. The kinds of lines: `process` a process begins; `commit` a commit is about to be written; `ack` it is written,
-and these calls are saved; `start` and `ended` of the call of a node; `effect` what a node did to the world outside;
-`asked` which answer a question got; `clock` time was skipped; `end` the run is at its end.
+killed. The kinds of lines: `process` a process begins; `found` the run exists; `commit` a commit is about to be
+written; `ack` it is written, and these calls are saved, or the result of a `once` in this call; `start` and `ended`
+of the call of a node; `event` the stream reported that a node is saved; `effect` what a node did to the world
+outside; `asked` which answer a question got; `clock` time was skipped; `end` the run is at its end.
 
 `crash_points` lists the points.
 """
@@ -15,18 +16,19 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from limpet.engine.drivers.node_call import Interrupted
 from limpet.engine.loop.driver_commands import Begin, Command, Gather, Verdict
 from limpet.engine.loop.node_loop import UNFINISHED
-from limpet.engine.node_context.node_context import NodeContext
+from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.graphs.plan import PLANNER
 from limpet.journal.store import Commit, Lease, NewRun
 from limpet.stores.sqlite.store import SQLiteStore
-from limpet.testing import effects
 from limpet.testing.clock import FakeClock
 
 
@@ -34,22 +36,37 @@ class WatchedProcess:
     """What happens in this process, and the point at which it is killed."""
 
     def __init__(self, log: str, point: str = "", delay: float = 0.0) -> None:
-        self.log = log
+        # Open as long as this process lives. The kernel has what was written, so a kill can't undo it.
+        self._file = os.open(log, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        if os.fstat(self._file).st_size:
+            os.lseek(self._file, -1, os.SEEK_END)
+            if os.read(self._file, 1) != b"\n":
+                # The process before was killed while it wrote a line.
+                os.write(self._file, b"\n")
         self.point = point
         self.delay = delay
         self.earlier_notes = read_log(log)
+        self.streaming = False
+        """Whether the run is acknowledged by the events of a stream."""
         self.commits = 0
+        self._written = 0
+        self._acknowledged = 0
+        self.layers = 0
         self.calls = 0
-        self.effects = 0
+        self.effects: Counter[str] = Counter()
         self._finished_calls: list[str] = []
         self._calls_of_commit: dict[int, list[str]] = {}
+        self._once_of_commit: dict[int, str] = {}
+        self._layer_of_commit: dict[int, int] = {}
+        self._layer_is_planned = False
         self._lock = threading.Lock()
         self._killer: threading.Thread | None = None
         self.note("process", pid=os.getpid(), point=point)
 
     def note(self, kind: str, **data: Any) -> None:
         """Add a line to the log."""
-        effects.append(self.log, {"note": kind, "at": time.monotonic(), **data})
+        line = json.dumps({"note": kind, "at": time.monotonic(), **data}) + "\n"
+        os.write(self._file, line.encode())
 
     def reach(self, point: str) -> None:
         """Kill this process, if it is to be killed at this point."""
@@ -62,8 +79,13 @@ class WatchedProcess:
         write = session.write
 
         def write_and_note(commit: Commit) -> Exception | None:
+            task = CURRENT.get()
+            # The loop's own commits are known from its commands. Any other one, in a node, saves a result of `once`.
+            if task is not None and id(commit) not in self._calls_of_commit:
+                self._once_of_commit[id(commit)] = task.idempotency_key
             refusal = write(commit)
-            self.acknowledged()
+            if not self.streaming:
+                self.acknowledged()
             return refusal
 
         self.acknowledged()
@@ -76,27 +98,50 @@ class WatchedProcess:
         with self._lock:
             self.commits += 1
             number = self.commits
+        layer = max([self._layer_of_commit.get(id(commit), 0) for commit in commits], default=0)
         self.note("commit", number=number)
         self.reach(f"{number}:before")
+        self.reach(f"layer-{layer}:before")
         outcome = write()
         if commits:
             for commit, refusal in zip(commits, outcome, strict=True):
-                calls = self._calls_of_commit.pop(id(commit), [])
-                if refusal is None:
-                    self.note("ack", calls=calls, number=number)
+                self._note_ack(commit, refusal, number)
+        with self._lock:
+            self._written = max(self._written, number)
         self.reach(f"{number}:written")
+        self.reach(f"layer-{layer}:written")
         return outcome
 
-    def acknowledged(self) -> None:
-        """The run knows that its last commit is durable."""
-        self.reach(f"{self.commits}:after")
+    def acknowledged(self, layer: int = 0) -> None:
+        """The run knows that all commits so far are durable; the last one ends a `layer`, if that is given."""
+        with self._lock:
+            numbers = range(self._acknowledged + 1, self._written + 1)
+            self._acknowledged = self._written
+        for number in numbers:
+            self.reach(f"{number}:after")
+        self.reach(f"layer-{layer}:after")
 
-    def effect(self) -> None:
+    def event(self, event: Mapping[str, Any]) -> None:
+        """The stream has an event. One that reports what is saved acknowledges the commits so far."""
+        if not self.streaming:
+            return
+        kind = event["type"]
+        if kind == "checkpoint_saved":
+            self.note("event", node=None, checkpoint=event["checkpoint_id"])
+            self.acknowledged(self.layers)
+        elif kind in ("state", "task_complete"):
+            names = [event.get("branch"), event.get("task") or event["node"]]
+            self.note("event", node="/".join(filter(None, names)))
+            self.acknowledged()
+
+    def effect(self, name: str) -> None:
         """An effect was recorded."""
         with self._lock:
-            self.effects += 1
-            number = self.effects
+            self.effects[name] += 1
+            of_name = self.effects[name]
+            number = self.effects.total()
         self.reach(f"effect-{number}:done")
+        self.reach(f"effect-{name}-{of_name}:done")
 
     def note_answer(self, question_id: str, key: str, turn: int) -> None:
         """A question gets an answer."""
@@ -143,8 +188,13 @@ class WatchedProcess:
             for task in command.tasks:
                 self._note_start(task)
         elif isinstance(command, Commit):
-            # All calls so far, not just the new ones: a call whose commit was refused is in the next one.
-            self._calls_of_commit[id(command)] = list(self._finished_calls)
+            # All calls that aren't saved yet, not just the new ones: one whose commit was refused is in the next one.
+            with self._lock:
+                self._calls_of_commit[id(command)] = list(self._finished_calls)
+            if self._layer_is_planned:
+                self._layer_is_planned = False
+                self.layers += 1
+                self._layer_of_commit[id(command)] = self.layers
 
     def _after(self, command: Command, answer: Any) -> None:
         if isinstance(command, NodeContext):
@@ -153,7 +203,9 @@ class WatchedProcess:
             for task, outcome in answer:
                 self._note_end(task, outcome)
         elif isinstance(command, Commit):
-            self.acknowledged()
+            layer = self._layer_of_commit.pop(id(command), 0)
+            if not self.streaming:
+                self.acknowledged(layer)
 
     def _note_start(self, task: NodeContext) -> None:
         if task.node == PLANNER:
@@ -171,12 +223,27 @@ class WatchedProcess:
             self._killer.start()
 
     def _note_end(self, task: NodeContext | None, outcome: Any) -> None:
-        if task is None or task.node == PLANNER:
+        if task is None:
             return
         finished = type(outcome) not in UNFINISHED and not isinstance(outcome, Interrupted)
-        self.note("ended", call=task.idempotency_key, finished=finished)
+        if task.node != PLANNER:
+            self.note("ended", call=task.idempotency_key, finished=finished)
+        elif not task.scope.path and task.visit > 1:
+            # At its first visit the planner plans the first layer, and no layer ends.
+            self._layer_is_planned = finished
         if finished:
-            self._finished_calls.append(task.idempotency_key)
+            with self._lock:
+                self._finished_calls.append(task.idempotency_key)
+
+    def _note_ack(self, commit: Commit, refusal: Exception | None, number: int) -> None:
+        calls = self._calls_of_commit.pop(id(commit), [])
+        once = self._once_of_commit.pop(id(commit), None)
+        if refusal is not None:
+            return
+        self.note("ack", calls=calls, number=number, once=once)
+        with self._lock:
+            saved = set(calls)
+            self._finished_calls = [call for call in self._finished_calls if call not in saved]
 
     def _kill_later(self) -> None:
         time.sleep(self.delay)
@@ -207,12 +274,13 @@ def clock_of_run(process: WatchedProcess) -> FakeClock:
 
 
 def read_log(path: str) -> list[dict[str, Any]]:
-    """The notes of a log. Each line is written whole, so a kill leaves no broken line."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
-    except FileNotFoundError:
-        return []
+    """The notes of a log. A kill in the middle of a write may leave a part of a line, which counts for nothing."""
+    notes: list[dict[str, Any]] = []
+    with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
+        for line in file:
+            with suppress(json.JSONDecodeError):
+                notes.append(json.loads(line))
+    return notes
 
 
 def kill_this_process() -> NoReturn:

@@ -93,6 +93,61 @@ def test_several_processes_of_one_run_may_be_killed(crash_matrix: CrashMatrix) -
     assert len(pids_of(crash_matrix)) > uninterrupted_runs + 2
 
 
+@pytest.mark.parametrize("driver", ["stream", "astream"])
+@pytest.mark.parametrize(
+    ("build", "answers"),
+    [(kit_graphs.parallel, {}), (kit_graphs.asking, REVIEW), (kit_graphs.workflow, {"Approve?": "yes"})],
+)
+def test_a_run_that_is_streamed_survives(
+    crash_matrix: CrashMatrix, build: Any, answers: dict[str, Any], driver: Any
+) -> None:
+    """H3, H9: what an event has reported doesn't run again."""
+    report = crash_matrix(build, answers=answers, driver=driver)
+    assert report.killed > report.points // 2
+    assert any(note["note"] == "event" for kill in report.kills for note in kill.notes)
+
+
+@pytest.mark.parametrize("driver", ["sync", "async", "stream", "astream"])
+def test_a_workflow_is_resumed_by_any_of_its_checkpoints(crash_matrix: CrashMatrix, driver: Any) -> None:
+    """D3, H3: each process takes another one; a graph of another kind is resumed by its newest."""
+    assert crash_matrix(kit_graphs.workflow, answers={"Approve?": "yes"}, driver=driver, by="checkpoint").ok
+    assert crash_matrix(kit_graphs.cycle, driver=driver, by="checkpoint", point="3:after").killed == 1
+
+
+def test_each_process_of_a_run_may_be_killed_at_a_point_of_its_own(crash_matrix: CrashMatrix) -> None:
+    """H3: one list of points for each run, and the process after the last of them ends it."""
+    chains = [["1:before", "2:before", "2:before"], ["effect-clean-1:done", "1:written"], ["2:after"]]
+    report = crash_matrix(kit_graphs.linear, chains=chains, level="disk")
+    assert (report.points, report.killed, report.killed_processes) == (3, 3, 6)
+    assert report.calls == 3
+    assert [kill.repeated for kill in report.kills] == [2, 1, 0]
+    assert report.repeated_per_kill == 2 / 3
+
+
+def test_a_chain_ends_with_its_run(crash_matrix: CrashMatrix) -> None:
+    """H3: however many points are left."""
+    report = crash_matrix(defined_in_this_module, chains=[["1:written"] * 100])
+    assert (report.killed_processes, report.repeated_per_kill) == (2, 0)
+
+
+def test_processes_are_killed_at_random_until_there_were_so_many(crash_matrix: CrashMatrix) -> None:
+    """H3: from outside, those of one run until it ends, and then those of others."""
+    report = crash_matrix(kit_graphs.cycle, random_kills=12)
+    assert report.killed_processes >= 12
+    assert 1 < report.killed <= report.points
+
+
+def test_calls_of_one_matrix_share_the_uninterrupted_run(crash_matrix: CrashMatrix) -> None:
+    """H4, invariant 3: so a run by another driver is compared with the same one; not outside of `with`."""
+    for driver in ("sync", "async", "stream"):
+        crash_matrix(kit_graphs.linear, driver=driver, point="2:after")
+    assert len(list(crash_matrix.folder.glob("*uninterrupted*"))) == 2
+    alone = CrashMatrix(crash_matrix.folder / "alone")
+    for _ in range(2):
+        alone(kit_graphs.linear, point="2:after")
+    assert len(list(alone.folder.glob("*uninterrupted*"))) == 4
+
+
 def pids_of(crash_matrix: CrashMatrix) -> list[int]:
     """The ids of all processes of a matrix."""
     return [

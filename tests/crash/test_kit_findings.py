@@ -236,3 +236,13 @@ def test_what_another_process_cannot_get_hold_of_is_refused(crash_matrix: CrashM
         crash_matrix("support.kit_graphs:nothing")
     with pytest.raises(UsageError, match="ignore is a list of names"):
         crash_matrix(kit_graphs.linear, ignore="trail")
+    with pytest.raises(UsageError, match="'now' isn't a point of a chain; write 2:before"):
+        crash_matrix(kit_graphs.linear, chains=[["1:after", "now"]])
+    with pytest.raises(UsageError, match="a chain is a list of points"):
+        crash_matrix(kit_graphs.linear, chains=["1:after"])
+    with pytest.raises(UsageError, match="not several of them"):
+        crash_matrix(kit_graphs.linear, point="2:after", random_kills=3)
+    with pytest.raises(UsageError, match="level is 'process' or 'disk'"):
+        crash_matrix(kit_graphs.linear, level="memory")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="with 'sync', 'recover'"):
+        crash_matrix(kit_graphs.linear, driver="stream", by="recover")
