@@ -1,41 +1,35 @@
-"""The workflows that tests kill, starve of disk, edit and ask; and the program whose children live them.
+"""The workflows that tests starve of disk, edit and ask; and the program that carries out orders about them.
 
-It is a nursery (see `crash_graphs/nursery.py`): each order it reads is carried out by a new process. An order with a
-`log` is one life of run "r" of a workflow that is to be killed, and the log is that of `crash_graphs/lives.py`:
-`kept` says which tasks were stored as done when a life began, `start` that one's body starts, `ack` that it was
-acknowledged, `saved` the id of a layer's checkpoint, `handle` and `layer` that a layer's handler is called and that
-the layer was acknowledged. Any other order calls a method of a workflow, as `crash_graphs/actor.py` does.
+An order is a JSON line: a method of a workflow to call and its arguments, as for `crash_graphs/actor.py`. A new
+process, forked from this one, carries it out and finds nothing in memory. The answer is a JSON line: the signal that
+ended the process, or what the call returned or raised. The program itself opens no store.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import random
 import resource
 import sqlite3
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import closing, suppress
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
 sys.path.insert(0, str(Path(__file__).parent / "crash_graphs"))
 
 import actor
-import fifty
-import lives
-import nursery
 from effects import die, effect, used_up, wait_until_there
 
+import limpet.engine.drivers.async_driver  # noqa: F401  # so that no child has to import it
 from limpet import (
-    AlreadyCompleted,
     Event,
-    Retry,
-    RunNotFound,
     StateGraph,
     StoreUnavailable,
     TaskResult,
@@ -45,276 +39,10 @@ from limpet import (
 )
 from limpet.journal.store import Commit
 from limpet.stores.sqlite.store import SQLiteStore
+from limpet.testing.crash.child_run import value_as_text
 
-LAYERS, WIDTH = 10, 20
 TRANSIENT = ("timestamp", "duration", "attempts")
-"""What of a task's record tells of the lives it took, and not of the run."""
-
-
-class Life(lives.Life):
-    """One process's part of the run. `planning` says that the next commit is that of a layer."""
-
-    planning = False
-
-    def begin(self, ctx: Any) -> None:
-        self.note("start", ctx.node, ctx.idempotency_key, ctx.attempt)
-        self.reach("body")
-
-    def plan(self) -> bool:
-        """The planner is at work: it is the one who asks conditions, and whoever is to be asked after a layer."""
-        self.planning = True
-        return True
-
-    def watch(self, event: Event) -> None:
-        if event.type != "checkpoint.save":
-            return
-        if event.data["node"] == "after_layer":
-            self.layer_is_saved(f"{event.data['run_id']}@{event.data['step']}")
-        elif event.data["node"]:
-            self.acknowledge(event.data["node"])
-
-    def see(self, event: dict[str, Any]) -> None:
-        if event["type"] == "task_complete":
-            self.acknowledge(event["task"])
-        elif event["type"] == "checkpoint_saved":
-            self.layer_is_saved(event["checkpoint_id"], event["layer"])
-
-    def acknowledge(self, task: str) -> None:
-        self.note("ack", task)
-        self.reach("acknowledged")
-
-    def layer_is_saved(self, checkpoint_id: str, layer: int | None = None) -> None:
-        self.note("saved", checkpoint_id)
-        if layer is not None:
-            self.note("layer", layer)
-        self.reach("layer-acknowledged")
-
-
-class MortalStore(fifty.MortalStore):
-    """A store whose process may die around any commit, or around those of layers."""
-
-    life: Life
-
-    def append(self, commits: list[Commit]) -> list[Exception | None]:
-        layer, self.life.planning = self.life.planning, False
-        if layer:
-            self.life.reach("layer-unsaved")
-        outcome = super().append(commits)
-        if layer:
-            self.life.reach("layer-saved")
-        return outcome
-
-
-def live(
-    db: str,
-    log: str,
-    *,
-    workflow: str,
-    driver: str = "sync",
-    level: str = "process",
-    by: str = "run",
-    point: str = "",
-    at: int = -1,
-    **settings: Any,
-) -> None:
-    """One life of run "r". When that comes to its end, the final state is in a file "final" beside the log."""
-    logging.getLogger("limpet").addHandler(logging.NullHandler())
-    life = Life(log, point, at)
-    life.note("life", os.getpid())
-    store = MortalStore(Path(db), level=level)  # type: ignore[arg-type]
-    store.life = life
-    flow = MORTAL[workflow](life, life.watch if driver in ("sync", "async") else None)
-    flow.compile(store=store, preserve=True, lease=60, **settings)
-    known = look(life, flow, log, by)
-    returned: Any = None
-    with suppress(AlreadyCompleted):
-        returned = asyncio.run(go_on_async(flow, life, known, driver)) if driver.startswith("a") else (
-            go_on(flow, life, known, driver)
-        )  # fmt: skip
-    state = flow.state_at("r")
-    state.check()
-    assert returned is None or fifty.exact(dict(returned)) == fifty.exact(dict(state))
-    told = {
-        name: {k: v for k, v in each.items() if k not in TRANSIENT} for name, each in state["tasks"].items()
-    }
-    life.note("end")
-    Path(log).with_name("final").write_text(repr(fifty.exact({**state, "tasks": told})))
-
-
-def look(life: Life, flow: Workflow, log: str, by: str) -> str | None:
-    """Note what is stored as done, and give the id to resume by; None if there is no run."""
-    try:
-        life.note("kept", *flow.plan_resume("r").kept)
-    except RunNotFound:
-        return None
-    if by == "run":
-        return "r"
-    saved = [line.split()[1] for line in Path(log).read_text().splitlines() if line.startswith("saved ")]
-    return "r" if not saved else saved[-1] if by == "checkpoint" else saved[0]
-
-
-def go_on(flow: Workflow, life: Life, known: str | None, driver: str) -> Any:
-    if driver != "stream":
-        return flow.execute(run_id="r") if known is None else flow.resume(known)
-    told = flow.stream(run_id="r") if known is None else flow.stream(checkpoint=stepped(flow, known))
-    for event in told:
-        life.see(event)
-    return told.state
-
-
-async def go_on_async(flow: Workflow, life: Life, known: str | None, driver: str) -> Any:
-    if driver != "astream":
-        return await (flow.aexecute(run_id="r") if known is None else flow.aresume(known))
-    told = flow.astream(run_id="r") if known is None else flow.astream(checkpoint=stepped(flow, known))
-    async for event in told:
-        life.see(event)
-    return told.state
-
-
-def stepped(flow: Workflow, known: str) -> str:
-    return known if "@" in known else flow.checkpoint(known).checkpoint_id
-
-
-def grid(life: Life, observer: Callable[..., None] | None) -> Workflow:
-    """Ten layers of twenty tasks of six kinds, each of which depends on three of the layer before."""
-
-    def plain(ctx: Any, results: dict[str, Any], layer: int, place: int) -> Any:
-        begin(ctx, place)
-        return place, len(repr(results)), Decimal(layer) / 8, [None, {"deep": (b"\x00", {3, 1})}]
-
-    async def later(ctx: Any, results: dict[str, Any], layer: int, place: int) -> Any:
-        life.begin(ctx)
-        await asyncio.sleep(place % 3 / 2000)
-        ctx.add_message((ctx.node, len(results)))
-        return {"when": datetime(2024, 2, 29, tzinfo=UTC) + timedelta(days=layer), "large": 10**30 + place}
-
-    def saying(ctx: Any, context: dict[str, Any], layer: int, place: int) -> TaskResult:
-        begin(ctx, place)
-        # A page that replaces the one before: what is superseded brings on snapshots along the way.
-        page = random.Random(f"{layer} {place}").randbytes(9000)
-        ctx.add_decision("so be it", layer=layer, seen=len(context))
-        shared = {f"page-{place}": page, f"last-of-{layer}": place}
-        return TaskResult(frozenset([place]), messages=[f"{layer}:{place}", {"m": layer}], context=shared)
-
-    def trying(ctx: Any, layer: int, place: int) -> Any:
-        begin(ctx, place)
-        if ctx.attempt == 1:
-            raise ConnectionError("not now")
-        ctx.add_context({"last-tried": (layer, place)})
-        return layer
-
-    def failing(ctx: Any, layer: int, place: int) -> None:
-        begin(ctx, place)
-        raise ValueError(f"{layer} is no good")
-
-    def paying(ctx: Any, results: dict[str, Any], layer: int, place: int) -> Any:
-        begin(ctx, place)
-        return life.pay(ctx, "fee", (layer, place))
-
-    def begin(ctx: Any, place: int) -> None:
-        life.begin(ctx)
-        pretend_to_work(place)
-
-    def chosen(layer: int) -> Callable[[], bool]:
-        return lambda: life.plan() and layer % 3 != 2
-
-    kinds: list[tuple[Callable[..., Any], dict[str, Any]]] = [
-        (plain, {}), (later, {}), (saying, {}), (paying, {}), (plain, {}),
-        (trying, {"retry": Retry(attempts=2, backoff=0.001)}), (failing, {"safe_to_fail": True}),
-    ]  # fmt: skip
-    flow = Workflow("grid", observer=observer)
-    for layer in range(LAYERS):
-        for place in range(WIDTH):
-            run, policy = kinds[(place + layer) % len(kinds)]
-            above = [f"{layer - 1}-{(place + step) % WIDTH:02}" for step in (0, 3, 11)] if layer else []
-            if place == 7:
-                policy = {**policy, "condition": chosen(layer)}
-            given = {"layer": layer, "place": place}
-            flow.add_task(f"{layer}-{place:02}", run, optional=above, arguments=given, **policy)
-    return flow
-
-
-def pretend_to_work(place: int) -> None:
-    """Take a moment, so that tasks overtake each other."""
-    if place % 4:
-        lives.threading.Event().wait(place * 7 % 5 / 2500)
-
-
-def changing(life: Life, observer: Callable[..., None] | None) -> Workflow:
-    """A plan that grows as it is carried out: tasks add tasks and skip some, and so does the handler of layers."""
-
-    def plan(ctx: Any) -> str:
-        life.begin(ctx)
-        for number in range(8):
-            given = {"number": number}
-            ctx.add_task(f"work-{number}", run="work", depends_on=["plan"], arguments=given, before=["sum"])
-        ctx.skip("unwanted", reason="nobody wants it")
-        return "planned"
-
-    def work(ctx: Any, number: int, **rest: Any) -> TaskResult:
-        life.begin(ctx)
-        pretend_to_work(number)
-        ctx.add_message((ctx.node, sorted(rest)))
-        if number >= 40:
-            return TaskResult(number, context={"deepest": ctx.node})
-        task = {
-            "name": f"{ctx.node}.{number % 3}",
-            "run": "work",
-            "depends_on": [ctx.node],
-            "before": ["sum"],
-        }
-        more = [{**task, "arguments": {"number": number * 2 + 3}}] if number % 2 == 0 or number > 4 else []
-        return TaskResult({number}, add_tasks=more, skip=["spare"] if number == 3 else [])
-
-    def total(ctx: Any, **rest: Any) -> Any:
-        life.begin(ctx)
-        ctx.skip_layers(reason="enough")
-        return {name: type(value).__name__ for name, value in rest.items()}
-
-    def plain(ctx: Any) -> str:
-        life.begin(ctx)
-        return ctx.node
-
-    flow = Workflow("changing", observer=observer)
-    flow.add_task(plan).add_template("work", work)
-    flow.add_task("unwanted", plain, ["plan"]).add_task("spare", plain, ["late-2"])
-    for number in range(3):
-        flow.add_task(f"late-{number}", plain, [f"late-{number - 1}" if number else "plan"])
-    flow.add_task("sum", total, ["plan"]).add_task("left-out", plain, ["sum"]).add_task(
-        "end", plain, optional=["left-out"]
-    )
-
-    @flow.after_layer
-    def handler(layer: int, results: dict[str, Any], state: Any, ctx: Any) -> TaskResult:
-        life.note("handle", layer)
-        life.reach("handler")
-        life.plan()
-        ctx.add_decision("seen", layer=layer, done=len(state.tasks), tasks=list(results))
-        if layer in (1, 3):
-            ctx.add_task(f"extra-{layer}", run="work", arguments={"number": 41 + layer}, before=["sum"])
-        return TaskResult(messages=[("layer", layer)], context={"layer": layer, "page": b"%d" % layer * 400})
-
-    return flow
-
-
-def superseding(life: Life, observer: Callable[..., None] | None) -> Workflow:
-    """Twenty layers whose large context replaces that of the layer before, so that old records go."""
-
-    def turn(ctx: Any, layer: int, place: int) -> TaskResult:
-        life.begin(ctx)
-        return TaskResult(place, context={f"page-{place}": random.Random(layer).randbytes(20_000)})
-
-    flow = Workflow("superseding", observer=observer)
-    for layer in range(20):
-        for place in range(4):
-            given = {"layer": layer, "place": place}
-            flow.add_task(
-                f"{layer}-{place}", turn, [f"{layer - 1}-{place}"] if layer else [], arguments=given
-            )
-    return flow
-
-
-MORTAL = {"grid": grid, "changing": changing, "superseding": superseding}
+"""What in the record of a task depends on the processes that ran it."""
 
 
 def asking(folder: Path) -> Workflow:
@@ -606,7 +334,7 @@ def digest(state: dict[str, Any]) -> str:
     if "tasks" in state:
         tasks = {n: {k: v for k, v in t.items() if k not in TRANSIENT} for n, t in state["tasks"].items()}
         state = {**state, "tasks": tasks}
-    return lives.sha256(repr(fifty.exact(state)).encode()).hexdigest()
+    return sha256(value_as_text(state).encode()).hexdigest()
 
 
 def digested(flow: Any, folder: Path, do: str, *args: Any, **kwargs: Any) -> str:
@@ -667,10 +395,36 @@ def long_run(flow: Any, folder: Path, layers: int, keep: int | None) -> list[tup
 OTHERS: dict[str, Callable[..., Any]] = {"watched": watched, "digested": digested, "long_run": long_run}
 
 
-def carry_out(**order: Any) -> Any:
-    return live(**order) if "log" in order else answer(**order)
+def main() -> None:
+    for line in sys.stdin:
+        print(json.dumps(carry_out(json.loads(line))), flush=True)
+
+
+def carry_out(order: dict[str, Any]) -> dict[str, Any]:
+    """Have a new process carry out an order."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        be_the_child(order, writing)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        outcome = pipe.read()
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status):
+        return {"signal": os.WTERMSIG(status)}
+    return {"signal": 0, **json.loads(outcome)}
+
+
+def be_the_child(order: dict[str, Any], writing: int) -> None:
+    try:
+        outcome = {"returned": answer(**order)}
+    except BaseException:
+        outcome = {"raised": traceback.format_exc()}
+    with open(writing, "wb") as pipe:
+        pipe.write(json.dumps(outcome).encode())
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    nursery.live = carry_out  # type: ignore[assignment]  # what its children do
-    nursery.main()
+    main()

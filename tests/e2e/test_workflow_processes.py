@@ -31,8 +31,8 @@ either_driver = pytest.mark.parametrize("driver", ["sync", "async"])
 class Desk:
     """Where orders are given: each is carried out by a new process, which ends with its answer."""
 
-    def __init__(self, nursery: Any, folder: Path, workflow: str, settings: dict[str, Any]) -> None:
-        self.nursery, self.folder, self.workflow, self.settings = nursery, folder, workflow, settings
+    def __init__(self, server: Any, folder: Path, workflow: str, settings: dict[str, Any]) -> None:
+        self.server, self.folder, self.workflow, self.settings = server, folder, workflow, settings
 
     def ask(self, do: str, *args: Any, **kwargs: Any) -> Any:
         self.tell(do, *args, **kwargs)
@@ -40,13 +40,13 @@ class Desk:
 
     def tell(self, do: str, *args: Any, refused: tuple[int, int] = (0, 0), **kwargs: Any) -> None:
         order = {"workflow": self.workflow, "settings": self.settings, "refused": refused}
-        self.nursery.tell(folder=str(self.folder), do=do, args=args, kwargs=kwargs, **order)
-        self.nursery.owes += 1
+        self.server.tell(folder=str(self.folder), do=do, args=args, kwargs=kwargs, **order)
+        self.server.owes += 1
 
     def hear(self) -> Any:
         """What was returned or raised, or the signal that ended the process."""
-        answer = self.nursery.hear()
-        self.nursery.owes -= 1
+        answer = self.server.hear()
+        self.server.owes -= 1
         if answer["signal"]:
             return answer
         assert "returned" in answer, answer["raised"]
@@ -54,8 +54,8 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def nurseries(launch_for_module: Callable[..., Any]) -> Callable[[int], Any]:
-    """A nursery for each of those who give orders at the same time."""
+def servers(launch_for_module: Callable[..., Any]) -> Callable[[int], Any]:
+    """A server for each of those who give orders at the same time."""
     made: dict[int, Any] = {}
 
     def find(number: int) -> Any:
@@ -68,12 +68,12 @@ def nurseries(launch_for_module: Callable[..., Any]) -> Callable[[int], Any]:
 
 
 @pytest.fixture
-def desk(nurseries: Callable[[int], Any], tmp_path: Path) -> Callable[..., Desk]:
+def desk(servers: Callable[[int], Any], tmp_path: Path) -> Callable[..., Desk]:
     mine: dict[int, Any] = {}
 
     def open_desk(workflow: str, number: int = 0, folder: Path = tmp_path, **settings: Any) -> Desk:
         if number not in mine:
-            mine[number] = nurseries(number)
+            mine[number] = servers(number)
         return Desk(mine[number], folder, workflow, settings)
 
     return open_desk
