@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from limpet.errors import RunExists, RunNotFound, StoreUnavailable
 from limpet.journal.store import (
@@ -200,7 +199,6 @@ class MemoryStore:
         return renewed.signal or ""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class _Run:
     """A head and the records after the first `dropped` ones.
 
@@ -208,9 +206,12 @@ class _Run:
     cost more than the commit.
     """
 
-    head: RunHead
-    dropped: int
-    records: list[bytes]
+    __slots__ = ("dropped", "head", "records")
+
+    def __init__(self, head: RunHead, dropped: int, records: list[bytes]) -> None:
+        self.head = head
+        self.dropped = dropped
+        self.records = records
 
     @property
     def sequence(self) -> int:
