@@ -242,7 +242,9 @@ def _fit_to_plan(plan: Plan, progress: Progress, given: ResumeInput) -> bool:
         refused = UsageError(
             f"question {dropped[0]!r} no longer exists, as the task that asked it has changed"
         )
-        raise refused.with_advice(f"resume({progress.run_id!r}) resumes the run without an answer", "resume")
+        raise refused.with_advice(
+            f"to resume the run without an answer, call resume({progress.run_id!r})", "resume"
+        )
     return changed
 
 
