@@ -57,7 +57,7 @@ class CrashPoint(NamedTuple):
 
 
 class KillMoment(NamedTuple):
-    """When a process is killed: at a point, or from outside when the log has so many notes; after `delay` seconds."""
+    """When a process is killed: at a point, or from outside when the log has this many notes; after `delay` seconds."""
 
     point: str = ""
     delay: float = 0.0
@@ -119,7 +119,7 @@ def chain_of(points: Sequence[str]) -> CrashPoint:
 
 
 def random_moments(chance: Random, notes: int, log_length: Callable[[], int]) -> Iterator[KillMoment]:
-    """Moments for one process after the other, spread over a run whose uninterrupted log has so many `notes`."""
+    """Moments for one process after the other, spread over a run whose uninterrupted log has this many `notes`."""
     longest = max(notes / KILLS_PER_RUN * 2, 2.0)
     while True:
         wanted = log_length() + chance.randrange(1, int(longest) + 1)

@@ -160,7 +160,7 @@ class FreshChild:
 def _wait_for(child: ForkedChild | FreshChild, request: dict[str, Any]) -> int | None:
     """Wait for a child and return its exit code; None if it was killed because it took too long.
 
-    With `notes` in the request, it is killed when the log has so many, `delay` seconds later.
+    With `notes` in the request, it is killed when the log has this many, `delay` seconds later.
     """
     deadline = time.monotonic() + request["timeout"]
     longest_wait = LONGEST_WAIT

@@ -113,7 +113,7 @@ class CrashMatrix:
         `point` kills at this point only. `kills` is how many processes of each run are killed, one after the other:
         each that resumes the run is killed at the same point, counted from its own start. Each list of `chains` is
         one run: its first process is killed at the first point of the list, the one that resumes it at the second,
-        and so on, as long as the run takes. `random_kills` kills so many processes from outside, at any moment: those
+        and so on, as long as the run takes. `random_kills` kills this many processes from outside, at any moment: those
         of one run until it ends, then those of the next. `timeout` is how many seconds a process may take, and
         `fresh` starts a new Python for each, for libraries that don't tolerate a fork.
 
@@ -219,7 +219,7 @@ class MatrixRuns:
         return self._killed(chain_of(points), [KillMoment(each) for each in points], expected)
 
     def killed_at_random(self, kills: int, expected: UninterruptedRun, chance: Random) -> list[Kill]:
-        """Kill processes of new runs at random moments, until so many were killed."""
+        """Kill processes of new runs at random moments, until this many were killed."""
         results: list[Kill] = []
         while sum(each.killed for each in results) < kills and len(results) < kills:
             folder = self._new_folder("random")
