@@ -317,7 +317,7 @@ def test_a_run_that_crashes_its_process_is_quarantined_and_its_neighbours_are_no
     assert [worker.popen.returncode for worker in crew] == [13, 13, 13, None]
     assert {ended(workers, run_id) for run_id in ("a", "b", "c")} == {"completed"}
     assert max(line["crashes"] for line in workers.lines("claim") if line["run"] != "deadly") >= 2
-    assert "crashed 3 times in a row at 'deadly'" in deadly.info.reason
+    assert "crashed 3 times in a row at node 'deadly'" in deadly.info.reason
     (workers.folder / "deadly.harmless").touch()
     assert workers.graphs["deadly"].resume("deadly")["by"] == [os.getpid()]
 
