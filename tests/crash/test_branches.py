@@ -25,7 +25,7 @@ class Shape(NamedTuple):
     has_pages: bool = True
 
     def built_for(self, driver: str) -> Callable[[], StateGraph]:
-        """What a stream reports, an observer is told otherwise."""
+        """A stream and an observer report it differently."""
         if "stream" in driver:
             return self.plain
         return self.observed

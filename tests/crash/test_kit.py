@@ -51,7 +51,7 @@ def test_a_graph_killed_at_every_point_survives(crash_matrix: CrashMatrix) -> No
     ("build", "answers"), [(kit_graphs.parallel, {}), (kit_graphs.asking, REVIEW)], ids=["parallel", "asking"]
 )
 def test_a_sweep_recovers_it_as_well(crash_matrix: CrashMatrix, build: Any, answers: dict[str, Any]) -> None:
-    """H1, H9: a supervisor goes on with what was killed; answers and time come in between."""
+    """H1, H9: a supervisor resumes what was killed; answers and time come in between."""
     assert crash_matrix(build, answers=answers, by="recover").ok
 
 

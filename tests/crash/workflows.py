@@ -109,7 +109,7 @@ def trying(ctx: Any, layer: int, place: int) -> Any:
 def failing(ctx: Any, layer: int, place: int) -> None:
     begin(ctx)
     pretend_to_work(place)
-    raise ValueError(f"{layer} is no good")
+    raise ValueError(f"{layer} is bad")
 
 
 def changing(store: Any) -> Workflow:
@@ -143,7 +143,7 @@ def plan(ctx: Any) -> str:
     for number in range(8):
         given = {"number": number}
         ctx.add_task(f"work-{number}", run="work", depends_on=["plan"], arguments=given, before=["sum"])
-    ctx.skip("unwanted", reason="nobody wants it")
+    ctx.skip("unwanted", reason="it is unwanted")
     return "planned"
 
 

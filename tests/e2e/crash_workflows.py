@@ -187,8 +187,8 @@ def page(name: object) -> bytes:
 
 
 def trouble(folder: Path, layer: int) -> None:
-    """The store stops working in the layer that a file "trouble-at" says, and works again in that of "mended-at"."""
-    for file, change in (("trouble-at", TROUBLES), ("mended-at", MENDED)):
+    """The store stops working in the layer that a file "trouble-at" says, and works again in that of "works-at"."""
+    for file, change in (("trouble-at", TROUBLES), ("works-at", WORKS_AGAIN)):
         if (folder / file).exists() and (folder / file).read_text() == str(layer):
             change[(folder / "trouble").read_text()](folder)
 
@@ -220,7 +220,7 @@ TROUBLES: dict[str, Callable[[Path], object]] = {
     "a store that refuses": lambda folder: (folder / "refuse").touch(),
     "a file that is gone": lambda folder: (folder / "runs.db").rename(folder / "away.db"),
 }
-MENDED: dict[str, Callable[[Path], object]] = {
+WORKS_AGAIN: dict[str, Callable[[Path], object]] = {
     "a full disk": lambda folder: (folder / "filler").unlink(),
     "a quota": limit_files(resource.RLIM_INFINITY),
     "a table that is gone": rename_table("away", "records"),
@@ -255,7 +255,7 @@ def answer(
     settings: dict[str, Any],
     refused: tuple[int, int] = (0, 0),
 ) -> dict[str, Any]:
-    """Do as an order says with a workflow whose files are in a folder: what came of it, or what was raised."""
+    """Do as an order says with a workflow whose files are in a folder: its result, or what was raised."""
     place, warned = Path(folder), Warned()
     logging.getLogger("limpet").addHandler(warned)
     flow = ALIVE[workflow](place)
@@ -343,9 +343,9 @@ def digested(flow: Any, folder: Path, do: str, *args: Any, **kwargs: Any) -> str
 
 
 def loads_elsewhere(flow: Any, folder: Path, checkpoint_id: str) -> bool:
-    """Whether a new process that opens the store anew can load a checkpoint, now.
+    """Whether a new process that opens the store again can load a checkpoint, now.
 
-    A fork has the store open its file anew here too, so where that was moved nobody is asked whether it can be found.
+    A fork has the store open its file again here too, so where that was moved this asks no process whether it can be found.
     """
     if (folder / "trouble").exists() and "a file that" in (folder / "trouble").read_text():
         return (folder / "runs.db").exists()
@@ -365,7 +365,7 @@ def loads_elsewhere(flow: Any, folder: Path, checkpoint_id: str) -> bool:
 
 
 def long_run(flow: Any, folder: Path, layers: int, keep: int | None) -> list[tuple[int, int]]:
-    """How many records, and bytes of them, the journal of a run of so many layers has after each."""
+    """How many records, and bytes of them, the journal of a run with this many layers has after each."""
     flow = Workflow("long")
 
     def turn(layer: int, place: str) -> TaskResult:

@@ -67,7 +67,7 @@ def check_finish(state: dict[str, Any], effects: list[list[str]], saved: int) ->
 
 @pytest.mark.parametrize("level", ["process", "disk"])
 @pytest.mark.parametrize("where", ["in the same process", "in another process"])
-def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(
+def test_a_full_disk_stops_the_run_and_room_lets_it_resume(
     actor: Callable[..., Any], effects: Any, small_disk: Path, tmp_path: Path, where: str, level: str
 ) -> None:
     """G9, G6, H3, invariant 1: an `ExecutionError` with node and cause; then a resume finishes the run."""
@@ -84,7 +84,7 @@ def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(
     check_finish(process.ask("resume", "r", wait=30)["returned"], effects(), saved)
 
 
-def test_a_file_that_may_not_grow_stops_the_run_and_a_new_limit_lets_it_go_on(
+def test_a_file_that_may_not_grow_stops_the_run_and_a_new_limit_lets_it_resume(
     actor: Callable[..., Any], effects: Any, tmp_path: Path
 ) -> None:
     """G9, G6, H3: the same where a quota, not the disk, is the limit."""
@@ -98,7 +98,7 @@ def test_a_file_that_may_not_grow_stops_the_run_and_a_new_limit_lets_it_go_on(
 
 
 class Journal:
-    """The stored records of the one run in a file, as anybody with a SQLite shell can change them."""
+    """The stored records of the one run in a file, as a SQLite shell can change them."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -163,7 +163,7 @@ DAMAGE = {
 def test_a_damaged_record_is_named_and_never_returned(
     actor: Callable[..., Any], effects: Any, journal: Journal, damage: str
 ) -> None:
-    """H5: `resume` and those who look at the run are told which record of which run; no node runs."""
+    """H5: `resume`, and the calls that look at the run, name which record of which run; no node runs."""
     DAMAGE[damage](journal)
     before = effects()
     process = actor("filling", lease=60)
@@ -201,7 +201,7 @@ def test_a_run_is_forked_from_before_the_damage_and_finished(
 
 
 def test_damage_does_not_hold_the_run(actor: Callable[..., Any], journal: Journal) -> None:
-    """H5, P8: a resume that found damage has let go; with the byte put right, another process goes on at once."""
+    """H5, P8: a resume that found damage has released the run; with the byte put right, another process resumes it at once."""
     journal.flip(8, 40)
     first, other = actor("filling", lease=60), actor("filling", lease=60)
     assert first.ask("resume", "r")["raised"] == "DamagedRecord"

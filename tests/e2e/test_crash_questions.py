@@ -55,7 +55,7 @@ def test_another_process_sees_the_question_and_answers_it(actor: Actor, effects:
 
 @pytest.mark.usefixtures("paused")
 def test_of_two_answers_at_the_same_moment_one_counts(actor: Actor, effects: Any, tmp_path: Path) -> None:
-    """P1, P3, P8: the one whose answer is in the state went on with it; the other heard that it was too late."""
+    """P1, P3, P8: the one whose answer is in the state continued with it; the other got an error that it was too late."""
     rivals = {"yes": actor("asking"), "no": actor("asking")}
     for number in range(5):
         run_id, barrier = f"r{number}", tmp_path / f"barrier{number}"
@@ -80,7 +80,7 @@ def test_of_two_answers_at_the_same_moment_one_counts(actor: Actor, effects: Any
 def test_a_kill_between_the_payment_and_the_question_does_not_pay_twice(
     actor: Actor, effects: Any, tmp_path: Path, kills: int
 ) -> None:
-    """H3, P1: the result of `once` is durable before the node goes on."""
+    """H3, P1: the result of `once` is durable before the node continues."""
     for number in range(kills):
         (tmp_path / "die-after-once").touch()
         doomed = actor("asking", lease=60)
@@ -98,7 +98,7 @@ def test_a_kill_between_the_payment_and_the_question_does_not_pay_twice(
 
 @pytest.mark.usefixtures("paused")
 def test_an_answer_that_was_given_survives_a_kill(actor: Actor, effects: Any, tmp_path: Path) -> None:
-    """P1, D11: the process dies right after `pause` returned the answer; nobody is asked again."""
+    """P1, D11: the process dies right after `pause` returned the answer; the question isn't asked again."""
     (tmp_path / "die-after-answer").touch()
     doomed = actor("asking", lease=60)
     doomed.tell("resume", "r", "yes")

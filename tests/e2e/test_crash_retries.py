@@ -50,10 +50,10 @@ def test_no_more_attempts_than_allowed_over_a_crash(
     assert (info["status"], info["error"]["type"]) == ("failed", "ConnectionError")
 
 
-def test_a_resume_that_was_refused_is_no_attempt(
+def test_a_resume_that_was_refused_isnt_an_attempt(
     actor: Callable[..., Any], effects: Any, tmp_path: Path
 ) -> None:
-    """H8: the node is told of the attempts at it, not of the calls that came to nothing."""
+    """H8: the node knows the attempts at it, not the calls that never ran it."""
     (tmp_path / "attempts").write_text("die raise ok ok ok")
     doomed = actor("trying", lease=60)
     doomed.tell("execute", run_id="r")

@@ -273,7 +273,7 @@ def test_what_came_due_while_no_worker_ran_is_done_when_one_starts(workers: Flee
     alive = [workers.worker(max_sleep=0.0).pid, workers.worker(max_sleep=0.0).pid]
     assert ended(workers, "sleeper") == "completed"
     workers.wait(lambda: workers.store.head("question").status == "completed")
-    assert workers.graphs["asking"].state_at("question")["said"] == "nobody said anything"  # words: ok
+    assert workers.graphs["asking"].state_at("question")["said"] == "no answer came"
     assert workers.graphs["napping"].state_at("sleeper")["by"][0] in alive
     assert len(workers.lines("begin", run="sleeper")) == 2, "it fell asleep, and woke"
     assert len(workers.lines("begin", run="question")) == 2, "it asked, and got the default"

@@ -472,7 +472,7 @@ def test_a_run_that_may_continue_unsaved_is_degraded_until_a_save_works(
     desk: Callable[..., Desk], effects: Any, whole: Any, place: Path, kind: str, driver: str
 ) -> None:
     """D6: it tells of the failure, names no checkpoint that can't be loaded, and the next save brings all."""
-    (place / "mended-at").write_text(str(WELL))  # words: ok
+    (place / "works-at").write_text(str(WELL))
     answer = desk(kind, folder=place, on_save_error="continue").ask("watched", driver=driver)
     told, returned = answer["returned"]["told"], answer["returned"]
     assert (returned["error"], returned["status"], returned["digest"]) == (None, "completed", whole(kind))
@@ -557,7 +557,7 @@ def test_a_store_that_fails_at_any_save_stops_the_run_where_it_can_be_resumed(
 @either_driver
 def test_a_file_that_was_moved_away_is_noticed(desk: Callable[..., Desk], place: Path, driver: str) -> None:
     """D6: what is written to a file that no process can find any more isn't saved, and no id says it is."""
-    (place / "mended-at").write_text(str(WELL))  # words: ok
+    (place / "works-at").write_text(str(WELL))
     answer = desk("starved", folder=place, on_save_error="continue").ask("watched", driver=driver)
     check_ids(answer["returned"]["told"])
 

@@ -1,4 +1,4 @@
-"""A process that uses one graph as it is told to: `actor.py GRAPH FOLDER [settings of compile as JSON]`.
+"""A process that uses one graph as its orders say: `actor.py GRAPH FOLDER [settings of compile as JSON]`.
 
 An order is a JSON line: the method to call, its arguments and, with `at`, the file to wait for, so that several
 actors begin at the same moment. The answer is a JSON line: what the call returned, or what it raised.

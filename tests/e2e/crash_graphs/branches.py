@@ -1,4 +1,4 @@
-"""open → three branches of two nodes → join → last, where every node does as it is told by files.
+"""open → three branches of two nodes → join → last, where files say what each node does.
 
 A node NAME waits for the file "gate-NAME" if there is "hold-NAME", and it is broken in a process that found a file
 "break-NAME" when it built the graph. "over BRANCH" among the effects says that a branch has ended, and was saved.

@@ -1,6 +1,6 @@
 """Forty steps that add 20 kB each, which nothing makes less, and a log, elsewhere, of what began and what was saved.
 
-With a file "stop-after", the process that has heard of so many steps being saved is killed. With a file
+With a file "stop-after", the process is killed when this many steps were reported as saved. With a file
 "fill-at", the step of that number fills the disk to its last byte with a file "filler", the first time.
 """
 

@@ -24,7 +24,7 @@ ITEMS = 4
 
 
 class Log:
-    """Lines of JSON at the end of one file, each written at once, whoever writes."""
+    """Lines of JSON at the end of one file, each written at once, by any process."""
 
     def __init__(self, folder: Path) -> None:
         self._file = os.open(folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -135,7 +135,7 @@ def build(folder: Path, pace: float = 0.02, nap: float = 1.0) -> dict[str, State
 
 
 def special(folder: Path, log: Log, told: Any) -> dict[str, StateGraph]:
-    """Graphs with a node that a test lets go on, that takes its process down, or that is in nobody's hands."""
+    """Graphs with a node that a test releases, that crashes its process, or that no process runs."""
 
     def gated(state: Any, ctx: Any) -> dict[str, Any]:
         with told(ctx):
@@ -157,7 +157,7 @@ def special(folder: Path, log: Log, told: Any) -> dict[str, StateGraph]:
             return {"by": [os.getpid()]}
 
     def clinging(state: Any, ctx: Any) -> dict[str, Any]:
-        """Keeps the interpreter for itself, in a call that lets nobody else in, for as long as the input says."""
+        """Keeps the interpreter for itself, in a call that lets no other thread run, for as long as the input says."""
         with told(ctx):
             ctypes.PyDLL(None).usleep(ctypes.c_uint(int(state["seconds"] * 1e6)))
             return {"by": [os.getpid()]}
@@ -169,7 +169,7 @@ def special(folder: Path, log: Log, told: Any) -> dict[str, StateGraph]:
 
     def asking(state: Any, ctx: Any) -> dict[str, Any]:
         with told(ctx):
-            return {"said": limpet.pause("well?", deadline=state["seconds"], default="nobody said anything")}
+            return {"said": limpet.pause("well?", deadline=state["seconds"], default="no answer came")}
 
     def napping(state: Any, ctx: Any) -> dict[str, Any]:
         with told(ctx):

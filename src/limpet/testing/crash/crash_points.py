@@ -57,7 +57,7 @@ class CrashPoint(NamedTuple):
 
 
 class KillMoment(NamedTuple):
-    """When a process is killed: at a point, or from outside when the log has this many notes; after `delay` seconds."""
+    """When a process is killed: at a point, or from outside when the log has `notes` notes; after `delay` seconds."""
 
     point: str = ""
     delay: float = 0.0

@@ -104,18 +104,19 @@ class CrashMatrix:
         """Run a graph uninterrupted, then kill it at one point after the other, and return a report.
 
         `graph` is a function at the top of a module that makes it (it may take the store to compile with), or
-        `"package.module:attribute"`: each process makes its own. `answers` are for its questions, as in `run_to_end`.
-        `driver` is "async" for `aexecute` and `aresume`, "stream" for `stream` and "astream" for `astream`; there, an
-        event is what acknowledges a commit. With `by="recover"` a supervisor resumes the runs, with "checkpoint" they
-        are resumed by the id of a checkpoint, of a workflow by any that it keeps. `level` is that of the store.
-        `ignore` names keys of the state that differ from run to run, `repeatable` effects that may happen again.
+        `"package.module:attribute"`: each process makes its own. `answers` are for its questions, as in
+        `run_to_end`. `driver` is "async" for `aexecute` and `aresume`, "stream" for `stream` and "astream" for
+        `astream`; there, an event is what acknowledges a commit. With `by="recover"` a supervisor resumes the runs,
+        with "checkpoint" they are resumed by the id of a checkpoint, of a workflow by any that it keeps. `level` is
+        that of the store. `ignore` names keys of the state that differ from run to run, `repeatable` effects that
+        may happen again.
 
         `point` kills at this point only. `kills` is how many processes of each run are killed, one after the other:
         each that resumes the run is killed at the same point, counted from its own start. Each list of `chains` is
         one run: its first process is killed at the first point of the list, the one that resumes it at the second,
-        and so on, as long as the run takes. `random_kills` kills this many processes from outside, at any moment: those
-        of one run until it ends, then those of the next. `timeout` is how many seconds a process may take, and
-        `fresh` starts a new Python for each, for libraries that don't tolerate a fork.
+        and so on, as long as the run takes. `random_kills` is how many processes are killed from outside, at any
+        moment: those of one run until it ends, then those of the next. `timeout` is how many seconds a process may
+        take, and `fresh` starts a new Python for each, for libraries that don't tolerate a fork.
 
         Raises `CrashMatrixFailed` with a report if a run doesn't end like the uninterrupted one, or if that fails.
         """
