@@ -345,7 +345,7 @@ def digested(flow: Any, folder: Path, do: str, *args: Any, **kwargs: Any) -> str
 def loads_elsewhere(flow: Any, folder: Path, checkpoint_id: str) -> bool:
     """Whether a new process that opens the store again can load a checkpoint, now.
 
-    A fork has the store open its file again here too, so where that was moved this asks no process whether it can be found.
+    A fork has the store open its file again here too, so where that was moved no process is asked.
     """
     if (folder / "trouble").exists() and "a file that" in (folder / "trouble").read_text():
         return (folder / "runs.db").exists()

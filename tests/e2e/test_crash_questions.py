@@ -55,7 +55,7 @@ def test_another_process_sees_the_question_and_answers_it(actor: Actor, effects:
 
 @pytest.mark.usefixtures("paused")
 def test_of_two_answers_at_the_same_moment_one_counts(actor: Actor, effects: Any, tmp_path: Path) -> None:
-    """P1, P3, P8: the one whose answer is in the state continued with it; the other got an error that it was too late."""
+    """P1, P3, P8: the one whose answer is in the state continued with it; the other was refused as too late."""
     rivals = {"yes": actor("asking"), "no": actor("asking")}
     for number in range(5):
         run_id, barrier = f"r{number}", tmp_path / f"barrier{number}"

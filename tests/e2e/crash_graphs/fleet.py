@@ -157,7 +157,7 @@ def special(folder: Path, log: Log, told: Any) -> dict[str, StateGraph]:
             return {"by": [os.getpid()]}
 
     def clinging(state: Any, ctx: Any) -> dict[str, Any]:
-        """Keeps the interpreter for itself, in a call that lets no other thread run, for as long as the input says."""
+        """Keeps the interpreter in a call that lets no other thread run, for as long as the input says."""
         with told(ctx):
             ctypes.PyDLL(None).usleep(ctypes.c_uint(int(state["seconds"] * 1e6)))
             return {"by": [os.getpid()]}
