@@ -201,7 +201,7 @@ def test_a_run_is_forked_from_before_the_damage_and_finished(
 
 
 def test_damage_does_not_hold_the_run(actor: Callable[..., Any], journal: Journal) -> None:
-    """H5, P8: a resume that found damage has released the run; with the byte put right, another resumes it at once."""
+    """H5, P8: a resume that found damage has released the run; with the byte put right, another resumes it."""
     journal.flip(8, 40)
     first, other = actor("filling", lease=60), actor("filling", lease=60)
     assert first.ask("resume", "r")["raised"] == "DamagedRecord"
