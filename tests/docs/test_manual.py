@@ -34,8 +34,8 @@ def _section(parser: ArgumentParser, way: str) -> str:
     placed = " ".join(_placed(action) for action in own if not action.option_strings)
     rows = [f"| `{_called(action)}` | {action.help} |\n" for action in own if action.help]
     table = "\n| | |\n|---|---|\n" + "".join(rows) if rows else ""
-    about = (parser.description or "").removesuffix(".").lower()
-    return f"\n## {way}\n\n`{f'{way} {placed}'.strip()}`: {about}.\n{table}"
+    about = (parser.description or "").removesuffix(".")
+    return f"\n## {way}\n\n`{f'{way} {placed}'.strip()}`: {about[:1].lower()}{about[1:]}.\n{table}"
 
 
 def _placed(action: Action) -> str:

@@ -255,7 +255,9 @@ def test_an_input_that_is_missing_is_reported_before_anything_runs(place: dict[s
     flow = Workflow("f", **place).add_task("a", lambda: calls.append(1))
     flow.add_task("b", lambda a, limit: a, ["a"], condition=lambda floor: True)
     for given in ({"floor": 1}, {"limit": 1}, None):
-        with pytest.raises(UsageError, match=r"unknown parameter '(limit|floor)': the run has no input"):
+        with pytest.raises(
+            UsageError, match=r"unknown parameter '(limit|floor)'.*give the run an input '(limit|floor)'"
+        ):
             via.execute(flow, given)
     assert calls == []
     assert via.execute(flow, {"floor": 1, "limit": 2}).results["b"] is None

@@ -363,5 +363,7 @@ def unknown_parameter(spec: TaskSpec, name: str, inputs: Mapping[str, Any], dag:
         return f"{unknown}: it is a task that {spec.name!r} doesn't depend on; add depends_on=[{name!r}]"
     available = [*spec.dependencies, *spec.arguments, *inputs, *TASK_PARAMETERS]
     near = did_you_mean(name, available)
-    missing = f"the run has no input {name!r}"
-    return f"{unknown}: {missing}{near}; available parameters: {', '.join(dict.fromkeys(available))}"
+    listed = ", ".join(dict.fromkeys(available))
+    return (
+        f"{unknown}{near}; give the run an input {name!r}, or use one of the available parameters: {listed}"
+    )
