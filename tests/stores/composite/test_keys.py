@@ -297,7 +297,7 @@ def test_an_environment_that_makes_no_sense_is_refused(
 def test_what_was_stored_in_plain_text_isnt_mistaken_for_encrypted(runs: str) -> None:
     """H5: the message says how it comes in."""
     graph_of(store=runs).execute({"n": 1}, run_id="r")
-    with pytest.raises(DamagedRecord, match=r"it isn't encrypted.*export_run"):
+    with pytest.raises(DamagedRecord, match=r"it isn't encrypted.*Export runs"):
         graph_of(store=runs, encryption=KEY).state_at("r")
 
 
