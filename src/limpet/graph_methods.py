@@ -12,14 +12,11 @@ from limpet.defaults import MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
 from limpet.durations import Span, seconds_of
 from limpet.engine.leases.lease_client import nudge_supervisors
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.sessions.checkpoint_refs import run_of
 from limpet.engine.sessions.compiled_graph import CompiledGraph
-from limpet.engine.sessions.resume import resume, resume_checkpoint
 from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.start import choose_id, enqueue, start, tag_names
 from limpet.errors import UsageError
 from limpet.graphs.state import State
-from limpet.journal.reader import Checkpoint
 from limpet.journal.store import ENDED, STATUSES
 from limpet.run import AsyncRun, Run
 
@@ -28,6 +25,7 @@ if TYPE_CHECKING:
     from limpet.drawing.run_marks import RunMarks
     from limpet.engine.operations.run_info import RunInfo
     from limpet.engine.operations.stored_state import Difference
+    from limpet.journal.reader import Checkpoint
     from limpet.journal.verify import Verification
     from limpet.queued_run import QueuedRun
     from limpet.runs import Runs
@@ -430,6 +428,9 @@ class GraphMethods(ABC, Generic[S]):
             return id, lambda: start(compiled, input, config, id, labels, stream)
         if run_id is not None:
             raise UsageError("a checkpoint belongs to its run: give checkpoint= or run_id=, not both")
+        from limpet.engine.sessions.checkpoint_refs import run_of
+        from limpet.engine.sessions.resume import resume_checkpoint
+
         given = ResumeInput(NOT_GIVEN if input is None else input, config=config)
         return run_of(checkpoint), lambda: resume_checkpoint(compiled, checkpoint, given, stream)
 
@@ -441,11 +442,16 @@ class GraphMethods(ABC, Generic[S]):
         wait: float | None,
     ) -> Run[S]:
         """A resumed run to iterate, with the events of its steps as `stream` has them."""
+        from limpet.engine.sessions.resume import resume
+
         given = ResumeInput(answers=answers, update=update)
         compiled = self.compiled()
         return Run(run_id, lambda: resume(compiled, run_id, given, wait, stream=True))
 
     def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
+        # Imported late here, as in the methods above: a program that only starts runs doesn't need it.
+        from limpet.engine.sessions.resume import resume
+
         compiled = self.compiled()
         if not isinstance(run_id, str):
             raise UsageError(f"a run is resumed by its id, a str, not {run_id!r}; of a Run, that is .id")

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from limpet.engine.drivers.sync_driver import drive
 from limpet.engine.loop.driver_commands import Verdict
 from limpet.engine.loop.state_changes import detached
 from limpet.engine.sessions.session import Session
@@ -257,6 +256,8 @@ class SessionSlot:
 
 
 def _drive_sync(slot: SessionSlot) -> Generator[dict[str, Any], None, None]:
+    from limpet.engine.drivers.sync_driver import drive
+
     slot.finish((yield from drive(slot.begin())))
 
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from limpet.compile_options import CompileOptions, read_encryption, resolve_observers
 from limpet.defaults import LEASE, MAX_ITERATIONS, MAX_NODES_AT_ONCE
 from limpet.engine.node_context.questions import ResumeInput
-from limpet.engine.sessions.checkpoint_refs import run_of
 from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError
-from limpet.engine.sessions.resume import resume_checkpoint
 from limpet.engine.sessions.session import Session
 from limpet.errors import UsageError
 from limpet.graph_methods import GraphMethods
@@ -184,6 +182,8 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         resumes exactly there; a file that was saved by hand, or by another program, runs its node.
         Raises, when it begins, what `load_checkpoint` does, and `DefinitionError` for a node that no longer exists.
         """
+        from limpet.engine.sessions.checkpoint_refs import run_of
+
         return Run(run_of(path), self._resuming_from_file(path, config, state_update))
 
     def aresume_from_checkpoint(
@@ -193,6 +193,8 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         state_update: Mapping[str, Any] | None = None,
     ) -> AsyncRun[State]:
         """`resume_from_checkpoint` for `async for`."""
+        from limpet.engine.sessions.checkpoint_refs import run_of
+
         return AsyncRun(run_of(path), self._resuming_from_file(path, config, state_update))
 
     def compiled(self) -> CompiledGraph:
@@ -215,6 +217,8 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         config: Mapping[str, Any] | None,
         state_update: Mapping[str, Any] | None,
     ) -> Callable[[], Session]:
+        from limpet.engine.sessions.resume import resume_checkpoint
+
         compiled = self.compiled()
         given = ResumeInput(update=state_update, config=config)
         return lambda: resume_checkpoint(compiled, path, given, stream=False, is_file=True)

@@ -1,37 +1,8 @@
-"""Watching runs: events, the hub that passes them to observers, and ready-made observers."""
+"""Watching runs: events, the hub that passes them to observers, and ready-made observers.
 
-from __future__ import annotations
+`__init__.pyi` lists the public names. Each is imported when it is first asked for.
+"""
 
-from typing import TYPE_CHECKING, Any
+from limpet.public_names import import_when_asked
 
-from limpet.observe.events import EVENT_TYPES, Event, Observer, ObserverLike
-from limpet.observe.hub import Emit, NoopObserver, gather
-from limpet.observe.log import LogObserver
-from limpet.observe.observer_registry import register_observer, resolve_observer
-
-if TYPE_CHECKING:
-    from limpet.observe.progress_bar import ProgressObserver
-
-__all__ = [
-    "EVENT_TYPES",
-    "Emit",
-    "Event",
-    "LogObserver",
-    "NoopObserver",
-    "Observer",
-    "ObserverLike",
-    "ProgressObserver",
-    "gather",
-    "register_observer",
-    "resolve_observer",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if (
-        name == "ProgressObserver"
-    ):  # fetched late: few programs show progress, and all would pay for its import
-        from limpet.observe.progress_bar import ProgressObserver
-
-        return ProgressObserver
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = import_when_asked(__name__, __file__)
