@@ -100,7 +100,7 @@ class Book:
         """Have all that waits stored."""
         commit = self.writer.commit(status)
         assert self.store.append([commit]) == [None]
-        self.writer.acknowledge(commit)
+        self.writer.acknowledge(len(commit.records))
         self.written += sum(map(len, commit.records))
         stored = Counter(
             number for number, _ in read_records(Tail(self.tail.head, commit.expected + 1, commit.records))
@@ -298,7 +298,7 @@ def test_what_was_refused_is_committed_again_together_with_what_came_after() -> 
     assert again.records[0] == first.records[0]
     assert book.writer.pending == 3
     assert book.store.append([again]) == [None]
-    book.writer.acknowledge(again)
+    book.writer.acknowledge(len(again.records))
     assert (book.writer.sequence, book.writer.pending) == (4, 0)
     assert isinstance(book.store.append([first])[0], Conflict)
     assert all_of(read_progress(book.store.read(RUN))) == book.was[-1]

@@ -599,7 +599,7 @@ class Bench:
             writer.add_memo(progress, scope.path, key, value, CLOCK())
             commit = writer.commit(on_signal=OnSignal.CLEAR)
             assert STORE.append([commit]) == [None]
-            writer.acknowledge(commit)
+            writer.acknowledge(len(commit.records))
 
         emit = self._emit if self.watched else None
         context = RunContext(
@@ -658,7 +658,7 @@ class Bench:
         refusal: Exception | None = STORE.append([commit])[0]
         if refusal is None:
             assert self.writer is not None
-            self.writer.acknowledge(commit)
+            self.writer.acknowledge(len(commit.records))
         return refusal
 
     def _wait(self, seconds: float) -> Cancelled | None:

@@ -173,7 +173,7 @@ def test_a_driver_that_takes_refusals_for_success_is_caught() -> None:
     class Careless(Simulation):
         def write(self, opened: Session, commit: Commit) -> Exception | None:
             if opened.write(commit) is not None and opened.writer is not None:
-                opened.writer.acknowledge(commit)
+                opened.writer.acknowledge(len(commit.records))
             return None
 
     caught(Careless, "a save was reported that wasn't made")

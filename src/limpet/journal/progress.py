@@ -200,8 +200,10 @@ class Progress:
         if self.base is not None:
             self.state = self.changed_values()
         self.visits = {}
-        self._forget_node()
         self.path.clear()
+        # A node that completed left nothing to forget. One whose failure ends the branch may have.
+        if self.answers or self.memos or self.section or self.timers:
+            self._forget_node()
 
     def changed_values(self) -> dict[str, Any]:
         """The keys of a branch that differ from `base`, with their values. Deleted keys aren't among them."""

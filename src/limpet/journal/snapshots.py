@@ -26,41 +26,35 @@ MIN_WEIGHT = 64 * 1024
 
 
 class SnapshotPolicy:
-    """Decides when a run's journal gets its next snapshot. `weight` is that of the records since the last one.
+    """Decides when a run's journal gets its next snapshot.
+
+    `weight` is that of the records since the last one. From `next_check` on, a snapshot is measured, and taken if it
+    is `worthwhile`. The writer adds to the one and compares it with the other itself: that happens for every record.
 
     To know what a snapshot would weigh, the state has to be encoded whole. So that isn't done at every step: after
     a snapshot was found too large, the next check is due when the records weigh enough to justify one of that size.
     All checks together thus cost a fraction (one in `SNAPSHOT_FACTOR`) of the writing.
     """
 
-    __slots__ = ("_next_check", "weight")
+    __slots__ = ("next_check", "weight")
 
     def __init__(self, weight: int = 0) -> None:
         self.weight = weight
-        self._next_check = max(weight, MIN_WEIGHT)
-
-    @property
-    def check_due(self) -> bool:
-        """Whether the records weigh enough for a snapshot to be measured."""
-        return self.weight >= self._next_check
-
-    def add(self, record: bytes) -> bool:
-        """Count a new record. Returns whether a check is due."""
-        self.weight += len(record) + RECORD_WEIGHT
-        return self.weight >= self._next_check
+        self.next_check = max(weight, MIN_WEIGHT)
+        """From which weight on a snapshot is measured."""
 
     def worthwhile(self, snapshot: bytes) -> bool:
         """Whether the records weigh enough for this snapshot to replace them. If not, puts off the next check."""
         needed = SNAPSHOT_FACTOR * (len(snapshot) + RECORD_WEIGHT)
         if self.weight > needed:
             return True
-        self._next_check = needed + 1
+        self.next_check = needed + 1
         return False
 
     def start_over(self) -> None:
         """A snapshot was written."""
         self.weight = 0
-        self._next_check = MIN_WEIGHT
+        self.next_check = MIN_WEIGHT
 
 
 def snapshot_fields(progress: Progress) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from limpet.journal.records import (
     snapshot_record,
     step_record,
 )
-from limpet.journal.snapshots import SnapshotPolicy
+from limpet.journal.snapshots import RECORD_WEIGHT, SnapshotPolicy
 from limpet.journal.store import Commit, OnSignal
 
 
@@ -66,8 +66,11 @@ class JournalWriter:
     def add_step(self, progress: Progress, delta: bytes, following: str | None) -> None:
         """A node completed; `progress` is already past it."""
         record = step_record(progress, delta, following)
+        # What `add_record` and `snapshot_if_due` do, without two more calls at each step.
         self._pending.append(record)
-        if self._snapshots.add(record):
+        snapshots = self._snapshots
+        snapshots.weight += len(record) + RECORD_WEIGHT
+        if snapshots.weight >= snapshots.next_check:
             self.snapshot_if_due(progress)
 
     def add_move(
@@ -91,7 +94,7 @@ class JournalWriter:
     def add_record(self, record: bytes) -> None:
         """Add an encoded record of the run."""
         self._pending.append(record)
-        self._snapshots.add(record)
+        self._snapshots.weight += len(record) + RECORD_WEIGHT
 
     def add_record_at(self, root: Progress, path: Sequence[Key], began: float, record: bytes) -> None:
         """Add an encoded record of the branch at `path`, or of the run if `path` is empty."""
@@ -105,7 +108,7 @@ class JournalWriter:
 
     def snapshot_if_due(self, progress: Progress) -> None:
         """Add a snapshot if it is worth its bytes. No node may be changing the state meanwhile."""
-        if not self._snapshots.check_due:
+        if self._snapshots.weight < self._snapshots.next_check:
             return
         snapshot = snapshot_record(progress)
         if self._snapshots.worthwhile(snapshot):
@@ -151,11 +154,7 @@ class JournalWriter:
             due,
         )
 
-    def acknowledge(self, commit: Commit) -> None:
-        """A commit is durable: forget its records."""
-        self.acknowledge_records(len(commit.records))
-
-    def acknowledge_records(self, count: int) -> None:
+    def acknowledge(self, count: int) -> None:
         """The first `count` records of the last commit are durable: forget them."""
         self.sequence += count
         del self._closed[:count]

@@ -104,8 +104,17 @@ class NodeThreads:
             pass
         finally:
             self._journal_lock.acquire()
-        gathered = [each for each in found if self._is_final(*each)]
-        self._running.difference_update(task for task, _ in gathered if task is not None)
+        gathered: Outcomes = []
+        for task, outcome in found:
+            if isinstance(outcome, Interrupted):
+                raise outcome.error
+            if task is not None:
+                if is_awaitable(outcome):
+                    # A sync function returned it, so the call isn't over.
+                    self._loop_thread().start(task, outcome, self._done.put)
+                    continue
+                self._running.discard(task)
+            gathered.append((task, outcome))
         if not self._running:
             self._all_ended()
         return gathered
@@ -137,15 +146,6 @@ class NodeThreads:
 
     def _wake(self) -> None:
         self._done.put((None, Cancelled()))
-
-    def _is_final(self, task: NodeContext | None, outcome: Any) -> bool:
-        """Whether a call is over; what a sync function returned may still have to be awaited."""
-        if isinstance(outcome, Interrupted):
-            raise outcome.error
-        if task is not None and is_awaitable(outcome):
-            self._loop_thread().start(task, outcome, self._done.put)
-            return False
-        return True
 
     def _submit(self, thread_pool: Executor, task: NodeContext) -> None:
         try:

@@ -213,6 +213,7 @@ class LeaseClient:
             except Conflict:
                 if not waiter.wait():
                     raise
+                known = None  # it may have changed meanwhile
 
     def holding(
         self, run_id: str, wait: float | None = None, known: RunHead | None = None

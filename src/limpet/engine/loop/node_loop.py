@@ -55,7 +55,7 @@ from limpet.engine.loop.run_context import (
     changes_at_stop,
 )
 from limpet.engine.loop.state_changes import Changes, TaskChanges
-from limpet.engine.node_context.call_scope import OUTERMOST, BranchPlace, Scope
+from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import UnstorableValue
 from limpet.graphs.edges import END
@@ -64,7 +64,6 @@ from limpet.graphs.plan import Plan, PlanNode
 from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import State
 from limpet.journal.open_parallel_section import Key
-from limpet.journal.progress import Progress
 from limpet.journal.records import step_record
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE
@@ -97,21 +96,14 @@ class NodeLoop:
         "until",
     )
 
-    def __init__(
-        self,
-        context: RunContext,
-        plan: Plan,
-        progress: Progress,
-        place: BranchPlace = OUTERMOST,
-        until: str = END,
-    ) -> None:
+    def __init__(self, context: RunContext, scope: Scope, until: str = END) -> None:
         self.context = context
-        self.plan = plan
-        self.progress = progress
+        self.scope = scope
+        self.plan = plan = scope.plan
+        self.progress = progress = scope.progress
         self.until = until
-        self.nested = bool(place.path)
+        self.nested = bool(scope.path)
         self.state = state = self._live_state()
-        self.scope = scope = Scope(context.services, plan, progress, place)
         self.planning = plan.layers is not None and not scope.in_layer
         self.reporter = Reporter(context, scope, state, self.planning)
         self.changes: Changes | TaskChanges
@@ -266,7 +258,9 @@ class NodeLoop:
         """The same for a branch: where it stops is recorded, and saved, for the branch alone."""
         p = self.progress
         reporter = self.reporter
-        if not self.scope.in_layer:
+        reporting = self.context.reporting
+        notifies = reporting.emit is not None and not self.scope.in_layer
+        if notifies:
             reporter.notify(events.BRANCH_START)
         stop = yield from self.run()
         if stop.status in (RUNNING, SLEEPING):
@@ -283,28 +277,16 @@ class NodeLoop:
             refusal = yield from save(self)
             if refusal is not None:
                 return refusal
-        if stop.status in (COMPLETED, FAILED) and not self.scope.in_layer:
+        if notifies and stop.status in (COMPLETED, FAILED):
             duration = max(0.0, p.at - p.began)
             reporter.notify(events.BRANCH_COMPLETE, error=p.error is not None, duration=duration)
-        if p.iterations != reporter.reported_iterations:
-            yield from reporter.stream_step()
-        if self.context.reporting.stream and stop.status in (COMPLETED, FAILED, PAUSED):
-            if p.error is None:
-                reported = reporter.stream_events.branch_stops(reporter, stop.status, None)
-            else:
-                reported = reporter.stream_events.branch_stops(reporter, FAILED, p.error["message"])
-            yield from reporter.stream(reported)
+        if reporting.stream:
+            yield from reporter.stream_branch_stop(stop)
         return stop
 
     def branch_loop(self, key: Key, plan: Plan, until: str) -> NodeLoop:
         """The loop of one of the branches that are open here."""
-        section = self.progress.section
-        assert section is not None
-        scope = self.scope
-        path = (*scope.path, key)
-        name = scope.place(section.label(key))
-        place = BranchPlace(path, name, f"{scope.prefix}{section.step}.", self.progress)
-        return NodeLoop(self.context, plan, section.children[key], place, until)
+        return NodeLoop(self.context, self.scope.branch_scope(key, plan), until)
 
     def _live_state(self) -> State:
         """The progress's state as a State that knows its run, the node that made it, and its secrets."""
@@ -367,7 +349,7 @@ class NodeLoop:
         ctx.began = self.context.clocks.now()
         if not self.began:
             self.began = ctx.began
-        if ctx.node in self.plan.interrupt_after:
+        if ctx.plan_node.name in self.plan.interrupt_after:
             # When the step completes, the branches before it are dropped; a checkpointer still wants their results.
             self.results_at_step = (ctx.step, self.scope.joined_results())
         if self.context.reporting.emit is not None:
@@ -404,7 +386,7 @@ class NodeLoop:
         if target == self.until:
             target = END
         p.began = self.began
-        p.complete(ctx.node, at, target)
+        p.complete(ctx.plan_node.name, at, target)
         root.step += 1
         root.at = at
         # The record is made before `end_branch()`, which drops what a finished branch doesn't need any more.

@@ -13,7 +13,7 @@ from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.graphs.state import State, copy_containers, detached_view
 from limpet.journal.encoding.codec import detached_value
-from limpet.journal.store import FAILED
+from limpet.journal.store import COMPLETED, FAILED, PAUSED
 from limpet.journal.writer import error_data, error_line
 from limpet.observe import events
 
@@ -119,6 +119,18 @@ class Reporter:
         if self.context.reporting.stream:
             self.reported_iterations = self.progress.iterations
             yield from self.stream(self.stream_events.step(self))
+
+    def stream_branch_stop(self, stop: LoopStop) -> Generator[Report, Any, None]:
+        """Yield the events of a branch that stopped: its last step, if that wasn't reported, and the stop."""
+        p = self.progress
+        if p.iterations != self.reported_iterations:
+            yield from self.stream_step()
+        if stop.status in (COMPLETED, FAILED, PAUSED):
+            if p.error is None:
+                reported = self.stream_events.branch_stops(self, stop.status, None)
+            else:
+                reported = self.stream_events.branch_stops(self, FAILED, p.error["message"])
+            yield from self.stream(reported)
 
     def state_so_far(self) -> State:
         """The state as it is; that of a workflow includes the finished tasks of the layer that is open."""

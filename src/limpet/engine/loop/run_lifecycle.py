@@ -14,6 +14,7 @@ from limpet.engine.loop.node_loop import NodeLoop
 from limpet.engine.loop.node_outcomes import error_of, record, save_refused, step_saved
 from limpet.engine.loop.run_context import LoopStop, RunContext, changes_at_stop
 from limpet.engine.loop.state_changes import detached
+from limpet.engine.node_context.call_scope import Scope
 from limpet.errors import Conflict, ExecutionError, LimpetError, RunCancelled, RunNotFound
 from limpet.graphs.plan import PLANNER, Plan
 from limpet.graphs.state import State
@@ -89,7 +90,7 @@ class RunLifecycle:
     def __init__(self, plan: Plan, context: RunContext) -> None:
         self.context = context
         self.progress: Progress = context.root
-        self.loop = NodeLoop(context, plan, context.root)
+        self.loop = NodeLoop(context, Scope(context.services, plan, context.root))
 
     @property
     def state(self) -> State:

@@ -187,7 +187,10 @@ class Changes:
         dict.update(self._live, update)
         if self._changed is not None:
             self._changed.update(dict.fromkeys(update))
-        self._end_notes(private)
+        if self._notes.touched:
+            self._end_notes(private)
+        else:
+            private.access_log = self._unread_notes  # `_end_notes`, without a call at each step
         return data
 
     def _find_delta(self, private: NodeState, update: dict[str, Any], whole: bool) -> Delta:
@@ -322,8 +325,7 @@ def _has_atomic_results(update: dict[str, Any]) -> bool:
     """Whether an update holds only task records whose results can't be altered, so that they can be shared."""
     if len(update) != 1:
         return False
-    records = update["tasks"].values()
-    return bool(records) and all(type(record.get("result")) in IMMUTABLE_TYPES for record in records)
+    return IMMUTABLE_TYPES.issuperset([type(record.get("result")) for record in update["tasks"].values()])
 
 
 def as_update(returned: Any, private: NodeState) -> dict[str, Any]:

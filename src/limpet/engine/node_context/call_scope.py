@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from limpet.engine.node_context.branch_result import BranchResult
 from limpet.graphs.plan import Plan
@@ -85,30 +85,14 @@ class RunServices(NamedTuple):
     masker: SecretMasker
 
 
-class BranchPlace(NamedTuple):
-    """Where a branch is in its run."""
-
-    path: tuple[Key, ...] = ()
-    """The keys that lead from the run to the branch."""
-    name: str = ""
-    """The names on that path, with `/`."""
-    step_prefix: str = ""
-    """Makes the numbers of its steps different from those of all other branches."""
-    outer: Progress | None = None
-    """The progress that opened the branch."""
-
-
-OUTERMOST: Final = BranchPlace()
-"""The place of the run itself."""
-
-
 class Scope:
     """What the calls in a run, or in one branch of it, share.
 
-    `branch`, `path`, `prefix` and `outer` say where it is: see `BranchPlace`. `in_layer` says that this is a
-    task of a workflow: a branch of one node, which has its name. `current_call` is the call under way: a call
-    that ended may change nothing more. `layers_ahead` is what a workflow's planner remembers from one layer to
-    the next.
+    Of a branch, `outer` is the progress that opened it, `path` the keys that lead to it from the run, and `branch`
+    the names on that path, with `/`. `prefix` makes the numbers of its steps different from those of all other
+    branches. `in_layer` says that this is a task of a workflow: a branch of one node, which has its name.
+    `current_call` is the call under way: a call that ended may change nothing more. `layers_ahead` is what a
+    workflow's planner remembers from one layer to the next.
     """
 
     __slots__ = (
@@ -125,19 +109,30 @@ class Scope:
         "services",
     )
 
-    def __init__(
-        self, services: RunServices, plan: Plan, progress: Progress, place: BranchPlace = OUTERMOST
-    ) -> None:
+    def __init__(self, services: RunServices, plan: Plan, progress: Progress) -> None:
         self.services = services
         self.root = services.root
         self.plan = plan
         self.progress = progress
-        self.path, self.branch, self.prefix, self.outer = place
+        self.outer: Progress | None = None
+        self.path: tuple[Key, ...] = ()
+        self.branch = ""
+        self.prefix = ""
         self.in_layer = False
-        if self.outer is not None and self.outer.section is not None:
-            self.in_layer = self.outer.section.layer is not None
         self.current_call: NodeContext | None = None
         self.layers_ahead: Any = None
+
+    def branch_scope(self, key: Key, plan: Plan) -> Scope:
+        """The scope of one of the branches that are open here."""
+        section = self.progress.section
+        assert section is not None
+        scope = Scope(self.services, plan, section.children[key])
+        scope.outer = self.progress
+        scope.path = (*self.path, key)
+        scope.branch = self.place(section.label(key))
+        scope.prefix = f"{self.prefix}{section.step}."
+        scope.in_layer = section.layer is not None
+        return scope
 
     @property
     def reported_branch(self) -> str:

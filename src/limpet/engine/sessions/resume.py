@@ -78,7 +78,8 @@ def resume(
     client = compiled.need_client("resume")
     if known is None:
         # Before the claim, so that looking at a complete run, which is common, doesn't write to the store.
-        refuse_completed(client.head(run_id))
+        known = client.head(run_id)
+        refuse_completed(known)
     with client.holding(run_id, wait, known) as held:
         tail = held.read()
         reopened = _reopen(compiled, tail, held, given, step, max_crashes)
@@ -302,7 +303,7 @@ def _store_input(
     status = run_lifecycle.next_status(head.status, run_lifecycle.RESUME)
     commit = writer.commit(status, summary(progress), on_signal=on_signal, due=0.0)
     held.commit(commit)
-    writer.acknowledge(commit)
+    writer.acknowledge(len(commit.records))
 
 
 def _changes(

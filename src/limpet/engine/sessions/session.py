@@ -144,7 +144,7 @@ class Session:
     def acknowledge(self, commit: Commit) -> None:
         """A commit is durable, and so is everything that couldn't be saved before it."""
         assert self.writer is not None
-        self.writer.acknowledge(commit)
+        self.writer.acknowledge(len(commit.records))
         if self.compiled.on_save_error == "continue":
             self.lifecycle.context.save_error = None
             self._failed_saves = 0
@@ -281,7 +281,7 @@ class Session:
         if found.head.fence != commit.fence or not written or found.records != commit.records[:written]:
             return conflict
         self._failed_saves = 0
-        writer.acknowledge_records(written)
+        writer.acknowledge(written)
         # The commit that was written may have been a stop that the loop doesn't know of, so that the head has a
         # status which no longer holds. So this commit always sets the status.
         status = RUNNING

@@ -186,7 +186,7 @@ class PlannerVisit:
         self.dag[spec.name] = spec.to_data()
         kind = "optional" if decision.get("may_fail") else "depends_on"
         for name in before:
-            data = self._task_data(name)
+            data = self._current_dag()[name]
             self.dag[name] = {**data, kind: [*data.get(kind, ()), spec.name]}
         self.rest = None
 
@@ -212,7 +212,7 @@ class PlannerVisit:
 
     def _runs(self, name: str, state: Mapping[str, Any]) -> bool:
         """Whether a task whose turn it is runs. If not, it is skipped."""
-        data = self._task_data(name)
+        data = self.dag.get(name) or self.state["dag"][name]
         spec = self.layers.specs.get(name)
         if spec is None or data != self.layers.dag[name]:
             spec = read_spec(name, data)
@@ -261,10 +261,6 @@ class PlannerVisit:
 
     def _current_dag(self) -> Dag:
         return ChainMap(self.dag, self.state["dag"]) if self.dag else self.state["dag"]
-
-    def _task_data(self, name: str) -> Mapping[str, Any]:
-        data: Mapping[str, Any] = self.dag.get(name) or self.state["dag"][name]
-        return data
 
 
 def _reason(decision: Mapping[str, Any]) -> str:

@@ -137,14 +137,16 @@ class Connections:
 
     def _begin_reading(self) -> sqlite3.Cursor | None:
         with self._reading:
-            self._reading.wait_for(lambda: not self._forking)
+            while self._forking:
+                self._reading.wait()
             self._busy_readers += 1
             return self._idle.pop() if self._idle else None
 
     def _end_reading(self, cursor: sqlite3.Cursor | None) -> None:
         with self._reading:
             self._busy_readers -= 1
-            self._reading.notify_all()
+            if self._forking:
+                self._reading.notify_all()
             if cursor is None:
                 return
             if self.closed or self._forking or len(self._idle) >= MAX_IDLE_READERS:

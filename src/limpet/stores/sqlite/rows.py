@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
+from itertools import compress
+from operator import is_not
 from typing import Any
 from zlib import crc32
 
@@ -17,6 +20,11 @@ MAX_RECORDS = 0xFFFFFFFF
 
 SEQUENCE = 4
 """Where a row of `HEAD` has the number of the newest record."""
+
+TAGS = 11
+"""Where it has the tags, as JSON."""
+
+_FIELD_OF_SEQUENCE = RunHead._fields.index("sequence")
 
 _UNHELD = statements_of("sqlite")["UNHELD"]
 
@@ -32,27 +40,8 @@ def head_of(row: Sequence[Any]) -> RunHead:
     # None: a row from before heads had checksums, and not changed since.
     if stored_checksum is not None and stored_checksum != checksum(row, stored_sequence):
         raise DamagedRecord(str(row[1]), 0, "its head isn't what was written: the checksum doesn't match")
-    _, run_id, graph, status, sequence, snapshot, fence, created, updated, *rest = row
-    holder, lease_until, tags, parent, signal, note, crashes, due, priority, _, _ = rest
-    return RunHead(
-        run_id=run_id,
-        graph=graph,
-        status=status,
-        sequence=sequence,
-        snapshot=snapshot,
-        fence=fence,
-        created=created,
-        updated=updated,
-        holder=holder,
-        lease_until=lease_until,
-        tags=_tags(run_id, tags),
-        parent=parent,
-        signal=signal,
-        note=note,
-        crashes=crashes,
-        due=due,
-        priority=priority,
-    )
+    # The columns between are the fields of a `RunHead`, in the same order.
+    return RunHead._make((*row[1:TAGS], _tags(row[1], row[TAGS]), *row[TAGS + 1 : -2]))
 
 
 def checksum(row: Sequence[Any], sequence: int) -> int:
@@ -80,10 +69,23 @@ def values_of(head: RunHead) -> tuple[Any, ...]:
     )
 
 
-def changes_of(before: RunHead, after: RunHead) -> dict[str, Any]:
-    """The columns to write for a head that changed. The sequence number is looked up, and so is not among them."""
-    fields = zip(RunHead._fields, before, after, strict=True)
-    return {name: new for name, old, new in fields if new is not old and name != "sequence"}
+def update_of(before: RunHead, after: RunHead, with_sequence: bool = False) -> tuple[str, list[Any]] | None:
+    """The statement that writes what changed in a head, and its parameters but for the row id; None if nothing did.
+
+    The sequence number is looked up, so it is only written where no record is left to look it up from.
+    """
+    # By functions in C: a run is claimed, paused, ended and renewed by this.
+    changed = list(map(is_not, before, after))
+    changed[_FIELD_OF_SEQUENCE] = with_sequence
+    columns = tuple(compress(RunHead._fields, changed))
+    if not columns:
+        return None
+    return _update_statement(columns), list(compress(after, changed))
+
+
+@cache
+def _update_statement(columns: tuple[str, ...]) -> str:
+    return f"UPDATE runs SET {', '.join(f'{column} = ?' for column in columns)} WHERE id = ?"
 
 
 def condition_of(which: RunFilter, now: float) -> tuple[str, list[Any]]:
@@ -114,6 +116,8 @@ def placeholders(values: Sequence[Any]) -> str:
 
 
 def _tags(run_id: str, stored: Any) -> tuple[str, ...]:
+    if stored == "[]":  # most runs have none
+        return ()
     try:
         return tuple(json.loads(stored))
     except (TypeError, ValueError, RecursionError) as problem:  # only in a row that has no checksum yet

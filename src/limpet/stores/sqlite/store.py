@@ -56,12 +56,12 @@ from limpet.stores.sqlite.connections import Connections
 from limpet.stores.sqlite.rows import (
     MAX_RECORDS,
     SEQUENCE,
-    changes_of,
     checksum,
     condition_of,
     head_of,
     placeholders,
     record_id,
+    update_of,
     values_of,
 )
 from limpet.stores.statements import statements_of
@@ -163,7 +163,7 @@ class SQLiteStore:
         def work(cursor: sqlite3.Cursor) -> Lease:
             row_id, head = self._find(cursor, run_id)
             claimed, lease = heads.claim(head, holder, ttl, self.clock(), instead_of)
-            _change_head(cursor, row_id, changes_of(head, claimed))
+            _change_head(cursor, row_id, update_of(head, claimed))
             return lease
 
         return self._connections.write(work)
@@ -184,14 +184,14 @@ class SQLiteStore:
                 row_id, head = self._find(cursor, lease.run_id)
                 released = heads.release(head, lease)
                 if released is not None:
-                    _change_head(cursor, row_id, changes_of(head, released))
+                    _change_head(cursor, row_id, update_of(head, released))
 
         self._connections.write(work)
 
     def signal(self, run_id: str, signal: str) -> None:
         def work(cursor: sqlite3.Cursor) -> None:
             row_id, head = self._find(cursor, run_id)
-            _change_head(cursor, row_id, changes_of(head, heads.signal(head, signal)))
+            _change_head(cursor, row_id, update_of(head, heads.signal(head, signal)))
 
         self._connections.write(work)
 
@@ -282,6 +282,8 @@ class SQLiteStore:
         self, cursor: sqlite3.Cursor, commits: Sequence[Commit]
     ) -> builtins.list[Exception | None]:
         """Carry out the plain commits by one statement, if all of them can be, and the others one by one."""
+        if len(commits) == 1:
+            return [self._apply(cursor, commits[0])]
         values = [self._plain_values(commit) for commit in commits]
         plain = [each for each in values if each is not None]
         has_repeated_run = len({commit.run_id for commit in commits}) < len(commits)
@@ -306,13 +308,11 @@ class SQLiteStore:
         if refused is not None:
             return refused
         applied = heads.apply(head, commit, now)
-        changes = changes_of(head, applied)
         if commit.purge:
             _delete_records(cursor, row_id)
-            changes["sequence"] = applied.sequence
         else:
             _insert(cursor, row_id, commit.expected + 1, commit.records)
-        _change_head(cursor, row_id, changes)
+        _change_head(cursor, row_id, update_of(head, applied, with_sequence=commit.purge))
         return None
 
     def _renew(self, cursor: sqlite3.Cursor, lease: Lease, ttl: float, now: float) -> str | None:
@@ -324,7 +324,7 @@ class SQLiteStore:
         renewed = heads.renew(head, lease, ttl, now)
         if renewed is None:
             return None
-        _change_head(cursor, row_id, changes_of(head, renewed))
+        _change_head(cursor, row_id, update_of(head, renewed))
         return head.signal or ""
 
     def _find(self, cursor: sqlite3.Cursor, run_id: str) -> tuple[int, RunHead]:
@@ -382,11 +382,11 @@ def _append_statement(size: int) -> str:
     return SQL["APPEND_MANY"].replace("{rows}", ", ".join(["(?, ?, ?, ?, ?)"] * size))
 
 
-def _change_head(cursor: sqlite3.Cursor, row_id: int, changes: dict[str, Any]) -> None:
-    """Write the columns that changed, if any did, and renew the checksum."""
-    if changes:
-        columns = ", ".join(f"{column} = ?" for column in changes)
-        cursor.execute(f"UPDATE runs SET {columns} WHERE id = ?", (*changes.values(), row_id))
+def _change_head(cursor: sqlite3.Cursor, row_id: int, update: tuple[str, builtins.list[Any]] | None) -> None:
+    """Write what changed in a head, if anything did, and renew the checksum."""
+    if update is not None:
+        statement, values = update
+        cursor.execute(statement, [*values, row_id])
         _set_checksum(cursor, row_id)
 
 
