@@ -419,6 +419,22 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(path: Path) -> 
         FileStore(path / "notes.txt")
 
 
+def test_two_processes_can_prepare_a_directory_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one prepares it between our look for the format and our look at what else is there."""
+    listdir = os.listdir
+
+    def listed_late(where: Path) -> list[str]:
+        monkeypatch.setattr("os.listdir", listdir)
+        FileStore(path).close()
+        return listdir(where)
+
+    monkeypatch.setattr("os.listdir", listed_late)
+    store = FileStore(path)
+    assert os.listdir is listdir, "the store never looked"
+    assert store.list(RunFilter()) == []
+    store.close()
+
+
 def test_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
     """P10: an older Limpet says what to do."""
     FileStore(path).close()

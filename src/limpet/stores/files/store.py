@@ -291,7 +291,8 @@ def _prepare_directory(path: Path, flush: bool) -> None:
     format_file = path / FORMAT_FILE
     if not format_file.exists():
         others = [name for name in os.listdir(path) if not name.startswith(".") and name != FORMAT_FILE]
-        if others:
+        # Another process may be preparing the directory just now. It writes the format first, so look for that again.
+        if others and not format_file.exists():
             raise StoreUnavailable(
                 f"{path} has something else in it ({sorted(others)[0]!r}): give Limpet a directory of its own"
             )
