@@ -238,6 +238,20 @@ def test_a_run_whose_lease_another_process_claimed_stops_before_its_next_node() 
     assert store.head("r").sequence == 1
 
 
+def test_a_waiting_claim_reads_the_head_again() -> None:
+    """P8: the head that the caller knows is from before the wait; the holder of now may be dead."""
+    host, boot, space, _, began = this_process().split("|")
+    dead = "|".join([host, boot, space, "999999999", began])
+    if not is_dead(dead):
+        pytest.skip("this system doesn't tell whether a process is alive")
+    client = client_for(MemoryStore(), 60.0)
+    client.release(client.create(new_run()))
+    known = client.head("r")
+    client.store.claim("r", dead, 600.0)
+    client.release(client.claim("r", wait=30.0, known=known))
+    assert client.store.head("r").fence == known.fence + 2
+
+
 def test_a_waiting_claim_is_woken_when_the_run_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """P8: by the store, where it can tell; also where it is wrapped in another."""
     from limpet.stores.composite.tiered import TieredStore
