@@ -62,6 +62,8 @@ class GroupCommit:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        # A forked child makes a new `GroupCommit`, so this stays right.
+        self._main_thread = threading.main_thread().ident
         self._write_lock = Lock()
         self._waiting_threads: deque[PendingCommit] = deque()
         self._deferred: deque[PendingCommit] = deque()
@@ -91,7 +93,7 @@ class GroupCommit:
                 # A thread may have queued its commit after our first look and found the lock taken: it waits for us.
                 if self._waiting_threads:
                     self._start_leader_if_idle()
-        if threading.get_ident() == threading.main_thread().ident:
+        if threading.get_ident() == self._main_thread:
             return self._commit_by_flusher(commit)
         pending = PendingCommit(commit)
         self._waiting_threads.append(pending)

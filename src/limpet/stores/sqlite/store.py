@@ -289,9 +289,10 @@ class SQLiteStore:
         has_repeated_run = len({commit.run_id for commit in commits}) < len(commits)
         if has_repeated_run or len(plain) < 2 or not _append_many(cursor, plain):
             return [self._apply(cursor, commit) for commit in commits]
-        outcomes: list[Exception | None] = []
-        for commit, plain_values in zip(commits, values, strict=True):
-            outcomes.append(self._apply(cursor, commit) if plain_values is None else None)
+        outcomes: list[Exception | None] = [None] * len(commits)
+        for index, plain_values in enumerate(values):
+            if plain_values is None:
+                outcomes[index] = self._apply(cursor, commits[index])
         return outcomes
 
     def _apply(self, cursor: sqlite3.Cursor, commit: Commit) -> Exception | None:
