@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,13 +18,16 @@ from limpet import (
     ExecutionError,
     MemoryStore,
     Retry,
+    RunPaused,
     State,
     StateGraph,
+    Workflow,
     key_exists,
     pause,
 )
+from limpet.journal.reader import read_progress
 from limpet.observe import EVENT_TYPES
-from support.graphs import Crash, chain, count
+from support.graphs import Crash, asking, chain, count, fan, gather
 
 
 class Recorder:
@@ -261,6 +265,49 @@ def test_a_cancellation_has_an_event() -> None:
     run.wait()
     assert recorder.types[-2:] == ["checkpoint.save", "run.cancel"]
     assert matches(recorder.of("run.cancel")[0], run_id=run.id, node="c")
+
+
+def mapped(**settings: Any) -> StateGraph:
+    graph = StateGraph(name="map", **settings).add_node("src", run=lambda state: {"items": [1, 2, 3]})
+    graph.add_map("src", count, over="items", fan_in="join").add_fanin_node("join", run=gather)
+    return graph.set_entry_point("src").set_finish_point("join")
+
+
+SAVING: dict[str, Callable[..., StateGraph]] = {
+    "after a node": lambda **settings: chain(count, count, **settings),
+    "in branches": lambda **settings: fan(
+        {"a": [count, count], "b": count}, then={"last": count}, **settings
+    ),
+    "at a question": lambda **settings: fan({"a": asking(), "b": [count, count]}, **settings),
+    "at a failure": lambda **settings: fan(
+        {"a": lambda state: 1 / 0, "b": count}, on_error="collect", **settings
+    ),
+    "of a map": mapped,
+    "in a node": lambda **settings: chain(count, chain(count, count, name="inner"), count, **settings),
+}
+
+
+@pytest.mark.parametrize("where", [*SAVING, "of a workflow"])
+def test_a_step_is_reported_as_saved_when_the_store_has_it(where: str) -> None:
+    """G11: a program that acts on `checkpoint.save` can rely on it, wherever in the loop the save happened."""
+    store, reported = MemoryStore(), []
+
+    class Reader:
+        def on_event(self, event: Event) -> None:
+            if event.type == "checkpoint.save":
+                stored = read_progress(store.read(event.data["run_id"])).step
+                reported.append((event.data["step"], stored))
+
+    graph: StateGraph | Workflow
+    if where in SAVING:
+        graph = SAVING[where](observer=Reader()).compile(store=store, preserve=True)
+    else:
+        graph = Workflow("flow", store=store, preserve=True, observer=Reader())
+        graph.add_task("a", lambda: 1).add_task("b", lambda: 2).add_task("c", lambda a, b: a + b, ["a", "b"])
+    with suppress(RunPaused):
+        graph.execute({}, run_id="r")
+    assert reported
+    assert [step for step, stored in reported if step > stored] == []
 
 
 def test_without_a_store_there_are_no_checkpoint_events() -> None:
