@@ -89,10 +89,7 @@ def test_four_processes_lose_nothing(start: Start, database: str) -> None:
 @needs_fork
 def test_a_fork_may_happen_at_any_time(start: Start, database: str) -> None:
     """P6: parent and child write on, and neither uses the other's connections."""
-    code = """
-    import ctypes
-    fork_while_writing(open_store(place), [os.fork] * 4 + [ctypes.PyDLL(None).fork], writes=20)
-    """
+    code = "fork_while_writing(open_store(place), forks=4, writes=20, forks_in_c=1)"
     assert start(code, database).end() == ["[0, 0, 0, 0, 0] True"]
     with closing(open_store(database)) as store:
         check_forks(store, forks=5, writes=20)

@@ -157,7 +157,7 @@ def test_four_processes_with_many_runs_lose_nothing(start: Start, path: Path) ->
 @needs_fork
 def test_a_fork_may_happen_at_any_time(start: Start, path: Path) -> None:
     """P6: parent and child write on, from threads too, and neither uses the other's connection."""
-    code = "fork_while_writing(SQLiteStore(place), [os.fork] * 5, writes=50)"
+    code = "fork_while_writing(SQLiteStore(place), forks=4, writes=50, forks_in_c=1)"
     assert start(code, path).end() == ["[0, 0, 0, 0, 0] True"]
     with closing(SQLiteStore(path)) as store:
         check_forks(store, forks=5, writes=50)
