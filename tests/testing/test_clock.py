@@ -103,6 +103,28 @@ def test_branches_that_sleep_wake_in_order(driver: str) -> None:
 
 
 @pytest.mark.parametrize("driver", ["sync", "async"])
+def test_time_may_be_skipped_just_before_a_run_begins_to_wait(driver: str) -> None:
+    """H9: the run has found how long it has to sleep, which isn't true any more."""
+
+    class TurnedBefore(FakeClock):
+        def wait(self, seconds: float, stop: threading.Event) -> None:
+            self.skip_to(due)
+            super().wait(seconds, stop)
+
+    clock = TurnedBefore()
+    due = clock() + 2 * DAY
+    graph = sleeper(MemoryStore(clock), DAY)
+
+    def work() -> None:
+        _ = graph.execute() if driver == "sync" else asyncio.run(graph.aexecute())
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
 def test_a_waiting_run_continues_when_time_is_skipped(driver: str) -> None:
     """H9, G12: not before; and it can be cancelled while it waits."""
     clock = FakeClock()

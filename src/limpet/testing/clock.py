@@ -12,8 +12,8 @@ from weakref import WeakSet
 from limpet.durations import Span, seconds_of
 from limpet.errors import UsageError
 
-STOP_CHECK_INTERVAL = 0.01
-"""Seconds after which a run that waits for the clock checks whether it is asked to stop."""
+RECHECK_INTERVAL = 0.01
+"""Seconds after which a run that waits for the clock looks at it again, and whether it is asked to stop."""
 
 
 class ClockWatcher(Protocol):
@@ -93,14 +93,17 @@ class FakeClock:
         self.skip(seconds)
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
-        """Return when this many seconds have passed by this clock, or `stop` is set. Runs that sleep call it."""
-        until = self._now + seconds
+        """Return when this many seconds have passed by this clock, `stop` is set, or it is worth looking again.
+
+        Runs that sleep call it until they are due. Time may have been skipped between the moment at which a run
+        found how long it still has to sleep and this call, so `seconds` may be out of date already.
+        """
         if self.auto:
-            self.skip_to(until)
+            self.skip_to(self._now + seconds)
             return
         with self._change:
-            while self._now < until and not stop.is_set():
-                self._change.wait(STOP_CHECK_INTERVAL)
+            if seconds > 0 and not stop.is_set():
+                self._change.wait(RECHECK_INTERVAL)
 
     def watch(self, watcher: ClockWatcher) -> None:
         """Nudge a watcher whenever time is skipped; it is referenced weakly. Supervisors call it."""

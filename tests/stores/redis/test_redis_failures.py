@@ -261,7 +261,7 @@ class TestServerAway:
     def test_killed_and_started_again_between_and_during_commits(self, own: RedisServer) -> None:
         with closing(RedisStore(own.url, timeout=30, level="disk")) as store:
             lease = begin(store, "r")
-            acknowledged = threading.Event()
+            acknowledged = threading.Semaphore(0)  # counts, so that none is missed by a slow reader
             failures: list[object] = []
 
             def write() -> None:
@@ -271,13 +271,12 @@ class TestServerAway:
                         failures.append((expected, outcome))
                         return
                     if expected % 75 == 0:
-                        acknowledged.set()
+                        acknowledged.release()
 
             writer = threading.Thread(target=write)
             writer.start()
             for _ in range(3):
-                assert acknowledged.wait(60)
-                acknowledged.clear()
+                assert acknowledged.acquire(timeout=60)
                 own.kill()
                 own.start()
             writer.join(60)
