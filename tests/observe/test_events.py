@@ -25,9 +25,11 @@ from limpet import (
     key_exists,
     pause,
 )
+from limpet.engine.sessions import session
 from limpet.journal.reader import read_progress
 from limpet.observe import EVENT_TYPES
-from support.graphs import Crash, asking, chain, count, fan, gather
+from support.graphs import AT_ONCE, Crash, Via, asking, chain, count, fan, gather
+from support.timed_calls import TimedCalls, run_timed
 
 
 class Recorder:
@@ -162,6 +164,31 @@ def test_a_run_has_events_from_its_start_to_its_end() -> None:
     assert matches(data[6], run_id=run_id, node="a", step=1)
     assert matches(data[9], run_id=run_id, node="c", step=2)
     assert matches(data[10], run_id=run_id, exit_point="c", iterations=2)
+
+
+def test_node_complete_says_how_long_the_call_took(via: Via) -> None:
+    """G11: each call for itself, also one that failed and was tried again."""
+    recorder = Recorder()
+    calls = TimedCalls(failures=1)
+    graph = StateGraph(observer=recorder).add_node("a", run=calls, retry=AT_ONCE).add_node("b", run=calls)
+    graph.add_edge("a", "b").set_entry_point("a").set_finish_point("b")
+    _, run = run_timed(via, graph, {})
+    first, second, third = recorder.of("node.complete")
+    assert [first["error"], second["error"], third["error"]] == [True, False, False]
+    starts = [run.began, calls.spans[0].ended, calls.spans[1].ended]
+    ends = [calls.spans[1].began, calls.spans[2].began, run.ended]
+    for event, own, start, end in zip((first, second, third), calls.spans, starts, ends, strict=True):
+        assert own.seconds <= event["duration"] <= end - start
+
+
+def test_no_call_takes_less_than_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G11: not even if the machine's clock is set back while a node runs."""
+    recorder = Recorder()
+    behind = [0.0]
+    monkeypatch.setattr(session, "time", lambda: time.time() - behind[0])
+    graph = StateGraph(observer=recorder).add_node("a", run=lambda: behind.insert(0, 3600.0))
+    graph.set_entry_point("a").set_finish_point("a").execute({})
+    assert [event["duration"] for event in recorder.of("node.complete")] == [0.0]
 
 
 def test_every_event_has_a_type_a_timestamp_a_source_and_data() -> None:

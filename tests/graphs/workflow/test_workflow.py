@@ -32,6 +32,7 @@ from limpet import (
     WorkflowState,
 )
 from support.graphs import AT_ONCE, SOON, Via
+from support.timed_calls import TimedCalls, run_timed
 
 
 def one() -> int:
@@ -869,10 +870,26 @@ def test_a_record_says_when_how_long_and_how_often(place: dict[str, Any]) -> Non
     assert (first.id, first.status, first.result, first.attempts, first.layer) == ("t0", "completed", 1, 1, 0)
     assert (second.layer, second.result) == (1, 2)
     assert 0 < first.timestamp <= second.timestamp
-    assert first.duration >= 0
     assert state["tasks"]["t0"] == {
         key: value for key, value in first._asdict().items() if key not in ("reason", "error", "secret")
     }
+
+
+def test_the_duration_of_a_task_is_that_of_its_last_attempt(via: Via, place: dict[str, Any]) -> None:
+    """D2: of one that completed, that failed for good, and that is a graph."""
+    done = TimedCalls(failures=1)
+    failed = TimedCalls(failures=1)
+    inner = TimedCalls()
+    graph = StateGraph(name="inner").add_node("n", run=inner).set_entry_point("n").set_finish_point("n")
+    flow = Workflow("f", **place).add_task("done", done, retry=AT_ONCE)
+    flow.add_task("failed", failed, optional=["done"], safe_to_fail=True)
+    flow.add_task("graph", graph, optional=["failed"])
+    state, run = run_timed(via, flow)
+    tasks = state.tasks
+    assert (tasks["done"].attempts, tasks["failed"].status) == (2, "failed")
+    assert done.spans[1].seconds <= tasks["done"].duration <= failed.spans[0].began - done.spans[0].ended
+    assert failed.spans[0].seconds <= tasks["failed"].duration <= inner.spans[0].began - done.spans[1].ended
+    assert inner.spans[0].seconds <= tasks["graph"].duration <= run.ended - failed.spans[0].ended
 
 
 def test_a_state_knows_its_checkpoint_while_there_is_one(store: Any, via: Via) -> None:

@@ -84,7 +84,7 @@ class Reporter:
             node=ctx.node,
             iteration=self.progress.iterations + 1,
             error=failed,
-            duration=self.context.clocks.now() - ctx.began,
+            duration=max(0.0, self.context.clocks.now() - ctx.began),
         )
 
     def hide(self, text: str) -> str:
