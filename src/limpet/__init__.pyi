@@ -42,6 +42,7 @@ from limpet.errors import UnstorableValue as UnstorableValue
 from limpet.errors import UnsupportedFormat as UnsupportedFormat
 from limpet.errors import UsageError as UsageError
 from limpet.errors import WorkflowChanged as WorkflowChanged
+from limpet.errors import WrongGraph as WrongGraph
 from limpet.graphs.edges import END as END
 from limpet.graphs.edges import START as START
 from limpet.graphs.graph_config import CheckpointConfig as CheckpointConfig

@@ -127,6 +127,22 @@ class UsageError(LimpetError):
     code = "usage"
 
 
+class WrongGraph(UsageError):
+    """A graph was asked about a run of another graph, whose name is `graph`. A graph's calls reach its own runs only.
+
+    `Runs(store)` reaches the runs of all graphs.
+    """
+
+    code = "wrong-graph"
+
+    def __init__(self, run_id: str, graph: str, asked: str) -> None:
+        self.run_id = run_id
+        self.graph = graph
+        self.asked = asked
+        super().__init__(f"run {run_id!r} belongs to graph {graph!r}, not to {asked!r}")
+        self.advice = f"resume it with graph {graph!r}; Runs(store) reaches the runs of all graphs"
+
+
 class UnstorableValue(UsageError):
     """A value can't be stored exactly, so it is refused. `path` leads to it: `messages[3].sender`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from limpet.async_methods import async_version
@@ -15,9 +16,9 @@ from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.start import choose_id, enqueue, start, tag_names
-from limpet.errors import UsageError
+from limpet.errors import DamagedRecord, UsageError
 from limpet.graphs.state import State
-from limpet.journal.store import ENDED, STATUSES
+from limpet.journal.store import ENDED
 from limpet.run import AsyncRun, Run
 
 if TYPE_CHECKING:
@@ -36,7 +37,11 @@ S = TypeVar("S", bound=State)
 
 
 class GraphMethods(ABC, Generic[S]):
-    """A graph that can be run, on states of its own kind. A subclass has a `name` and defines `compiled()`."""
+    """A graph that can be run, on states of its own kind. A subclass has a `name` and defines `compiled()`.
+
+    Graphs may share a store. The calls of a graph reach its own runs, which were created under its name. For a run
+    of another graph they raise `WrongGraph`. `Runs(store)` reaches the runs of all graphs.
+    """
 
     name: str
 
@@ -205,32 +210,29 @@ class GraphMethods(ABC, Generic[S]):
         self,
         status: str | None = None,
         *,
-        graph: str | None = None,
         tag: str | None = None,
         limit: int | None = None,
     ) -> list[RunInfo]:
-        """The runs in the store, newest first, of this graph or the one named (`"*"` for all)."""
-        if graph == "*":
-            return self._runs("runs").list(status, None, tag, limit)
-        return self._runs("runs").list(status, graph or self.compiled().plan.name, tag, limit)
+        """The runs of this graph in the store, newest first. `Runs(store).list()` has those of all graphs."""
+        return self._runs("runs").list(status, self.compiled().plan.name, tag, limit)
 
     aruns = async_version(runs)
 
     def history(self, run_id: str) -> list[Checkpoint]:
         """The steps of a run, oldest first, as far as its journal goes back."""
-        return self._runs("history").history(run_id)
+        return self._own_run("history", run_id).history(run_id)
 
     ahistory = async_version(history)
 
     def state_at(self, run_id: str, step: int | None = None) -> S:
         """The state of a run after a step, or its newest saved state."""
-        return cast(S, self._runs("state_at").state(run_id, step))
+        return cast(S, self._own_run("state_at", run_id).state(run_id, step))
 
     astate_at = async_version(state_at)
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """How the state after step `b` differs from the state after step `a`."""
-        return self._runs("diff").diff(run_id, a, b)
+        return self._own_run("diff", run_id).diff(run_id, a, b)
 
     adiff = async_version(diff)
 
@@ -247,7 +249,7 @@ class GraphMethods(ABC, Generic[S]):
         The answer is durable when this returns. Raises `AnswerRefused`, `RunPaused` if nothing was answered,
         `RunNotFound`, `Conflict`, and `UsageError` for a run that asks nothing.
         """
-        self._runs("answer").answer(run_id, value, answers=answers, wait=wait)
+        self._own_run("answer", run_id).answer(run_id, value, answers=answers, wait=wait)
 
     aanswer = async_version(answer)
 
@@ -256,7 +258,10 @@ class GraphMethods(ABC, Generic[S]):
 
         Raises `RunNotFound`, and `UsageError` for a run that has ended.
         """
-        self._runs("cancel").cancel(run_id)
+        from limpet.engine.operations.cancel import cancel
+
+        compiled = self.compiled()
+        cancel(compiled.need_client("cancel"), run_id, compiled.plan)
 
     acancel = async_version(cancel)
 
@@ -273,7 +278,7 @@ class GraphMethods(ABC, Generic[S]):
 
         It is stored when this returns, and runs when it is iterated. The old run stays as it is.
         """
-        forked = self._runs("fork").fork(run_id, step, update, new_run_id=new_run_id, tags=tags)
+        forked = self._own_run("fork", run_id).fork(run_id, step, update, new_run_id=new_run_id, tags=tags)
         return Run(forked, self._resuming(forked, ResumeInput(), None))
 
     async def afork(
@@ -293,7 +298,7 @@ class GraphMethods(ABC, Generic[S]):
 
     def rollback(self, run_id: str, step: int) -> S:
         """Set a run back to where it was after `step`, and return the state there; `resume` runs it from there."""
-        return cast(S, self._runs("rollback").rollback(run_id, step))
+        return cast(S, self._own_run("rollback", run_id).rollback(run_id, step))
 
     arollback = async_version(rollback)
 
@@ -302,7 +307,13 @@ class GraphMethods(ABC, Generic[S]):
 
         Damage is reported, not raised. Raises `RunNotFound`.
         """
-        return self._runs("verify").verify(run_id)
+        from limpet.journal.verify import verify
+
+        compiled = self.compiled()
+        store = compiled.need_client("verify").store
+        with suppress(DamagedRecord):  # a head that can't be read is part of the report
+            compiled.own_run(run_id, "verify")
+        return verify(store, run_id)
 
     averify = async_version(verify)
 
@@ -312,16 +323,20 @@ class GraphMethods(ABC, Generic[S]):
         The run stays as it is. The file isn't encrypted. Raises `RunNotFound`, `Conflict` while another process
         advances the run, `DamagedRecord`, and `StoreUnavailable` if the file can't be written.
         """
-        self._runs("export_run").export(run_id, path)
+        self._own_run("export_run", run_id).export(run_id, path)
 
     aexport_run = async_version(export_run)
 
     def import_run(self, path: str | os.PathLike[str], run_id: str | None = None) -> str:
         """Put an exported run into this graph's store, under its own id or another, and return the id.
 
-        All of it is stored, or nothing. Raises `RunExists` if the id is taken, `StoreError` for a damaged file.
+        All of it is stored, or nothing. Raises `RunExists` if the id is taken, `StoreError` for a damaged file, and
+        `WrongGraph` for a run of another graph.
         """
-        return self._runs("import_run").import_(path, run_id)
+        from limpet.engine.operations.export import import_run
+
+        compiled = self.compiled()
+        return import_run(compiled.need_client("import_run"), path, run_id, compiled.plan)
 
     aimport_run = async_version(import_run)
 
@@ -350,18 +365,16 @@ class GraphMethods(ABC, Generic[S]):
     acleanup = async_version(cleanup)
 
     def cleanup_expired(self, max_age_hours: float = RETENTION_HOURS, statuses: Iterable[str] = ENDED) -> int:
-        """Delete the runs in the store that ended this long ago, of every graph; return how many were deleted.
+        """Delete the runs of this graph that ended this long ago; return how many were deleted.
 
         Runs that are paused or running stay, unless you name these `statuses` as well. A run that a process holds
-        always stays.
+        always stays. `Runs(store).cleanup_expired()` does the same for the runs of all graphs.
         """
-        wanted = (statuses,) if isinstance(statuses, str) else tuple(statuses)
-        unknown = [status for status in wanted if status not in STATUSES]
-        if unknown or not max_age_hours >= 0:
-            raise UsageError(f"cleanup_expired() takes hours from 0 and statuses of {', '.join(STATUSES)}")
         from limpet.stores.retention import expire_by_age
 
-        return expire_by_age(self.compiled().need_client("cleanup_expired").store, max_age_hours, wanted)
+        compiled = self.compiled()
+        store = compiled.need_client("cleanup_expired").store
+        return expire_by_age(store, max_age_hours, statuses, compiled.plan.name)
 
     acleanup_expired = async_version(cleanup_expired)
 
@@ -408,6 +421,11 @@ class GraphMethods(ABC, Generic[S]):
         from limpet.runs import Runs
 
         return Runs.of_graph(self.compiled(), call)
+
+    def _own_run(self, call: str, run_id: str) -> Runs:
+        """The runs in the store, for a call about a run of this graph. Raises `WrongGraph` for a run of another."""
+        self.compiled().own_run(run_id, call)
+        return self._runs(call)
 
     def _prepare(
         self,
@@ -459,12 +477,8 @@ class GraphMethods(ABC, Generic[S]):
 
 
 def _marks_of(compiled: CompiledGraph, run_id: str) -> RunMarks:
-    """How far a stored run of this graph has come, for a picture. Raises `UsageError` for another graph's run."""
+    """How far a stored run of this graph has come, for a picture."""
     from limpet.drawing.run_marks import marks_of_stored_run
 
-    tail = compiled.need_client("draw").store.read(run_id, first=1)
-    if tail.head.graph != compiled.plan.name:
-        raise UsageError(
-            f"run {run_id!r} belongs to graph {tail.head.graph!r}, not to {compiled.plan.name!r}"
-        )
-    return marks_of_stored_run(compiled.plan, tail)
+    compiled.own_run(run_id, "draw")
+    return marks_of_stored_run(compiled.plan, compiled.need_client("draw").store.read(run_id, first=1))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from limpet.async_methods import async_version
+from limpet.defaults import RETENTION_HOURS
 from limpet.engine.leases.lease_client import client_for, with_holder_described
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations.run_info import RunInfo, RunList, list_runs, run_info, with_position
@@ -24,6 +25,7 @@ from limpet.errors import Conflict, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
+from limpet.journal.store import ENDED
 from limpet.stores.opening import open_store
 
 if TYPE_CHECKING:
@@ -38,8 +40,8 @@ class Runs:
 
     `store` is whatever `open_store` takes. Only `fork` and `rollback` need the code of the runs' graph, in order to
     check that it can resume the run from there: give it as `graph`, compiled or not. With a `graph`, `state` returns
-    that graph's own kind of state. Without one, states and differences mask the keys that were secret when the run
-    was created.
+    that graph's own kind of state for its runs. States and differences of other runs mask the keys that were secret
+    when the run was created.
 
     Every method has an async version, whose name begins with an `a`, that doesn't block the event loop.
     """
@@ -101,21 +103,23 @@ class Runs:
 
     def state(self, run_id: str, step: int | None = None) -> State:
         """The state of a run after a step, or its newest saved state."""
-        return as_state(progress_of(self._client, run_id, step), self._plan)
+        progress = progress_of(self._client, run_id, step)
+        return as_state(progress, self._plan_for(progress.graph))
 
     astate = async_version(state)
 
     def secrets(self, run_id: str) -> frozenset[str]:
         """The keys of a run's state that are masked when it is printed."""
-        if self._plan is not None:
-            return self._plan.secrets
-        return secrets_of(progress_of(self._client, run_id, None))
+        progress = progress_of(self._client, run_id, None)
+        plan = self._plan_for(progress.graph)
+        return secrets_of(progress) if plan is None else plan.secrets
 
     asecrets = async_version(secrets)
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """How the state after step `b` differs from the state after step `a`."""
-        return difference(self._client, run_id, a, b, self._plan)
+        plan = self._plan_for(self._client.head(run_id).graph)
+        return difference(self._client, run_id, a, b, plan)
 
     adiff = async_version(diff)
 
@@ -225,12 +229,26 @@ class Runs:
 
     adelete = async_version(delete)
 
+    def cleanup_expired(self, max_age_hours: float = RETENTION_HOURS, statuses: Iterable[str] = ENDED) -> int:
+        """Delete the runs in the store that ended this long ago, of all graphs; return how many were deleted.
+
+        Runs that are paused or running stay, unless you name these `statuses` as well. A run that a process holds
+        always stays.
+        """
+        from limpet.stores.retention import expire_by_age
+
+        return expire_by_age(self._client.store, max_age_hours, statuses)
+
+    acleanup_expired = async_version(cleanup_expired)
+
     def __repr__(self) -> str:
         return f"<Runs in {self._client.store!r}>"
 
-    @property
-    def _plan(self) -> Plan | None:
-        return None if self._compiled is None else self._compiled.plan
+    def _plan_for(self, graph: str) -> Plan | None:
+        """The plan of the graph with this name, if that is the graph that was given."""
+        if self._compiled is None or self._compiled.plan.name != graph:
+            return None
+        return self._compiled.plan
 
     def _need_graph(self, call: str) -> CompiledGraph:
         if self._compiled is None:

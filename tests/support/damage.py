@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from random import Random
 from typing import Any
 
-from limpet import Conflict, ExecutionError, LimpetError, State, StateGraph, StoreError, UsageError
+from limpet import Conflict, ExecutionError, LimpetError, Runs, State, StateGraph, StoreError, UsageError
 from limpet.journal.store import Store
 from support.graphs import Crash
 from support.older_runs import begin_all, exact, example
@@ -55,7 +55,7 @@ def answers(opened: Callable[[], Store]) -> Answers:
         return {"open": store}
     with closing(store):
         graph, calls = example(store, preserve=True), list[str]()
-        ask("runs", lambda: sorted(each[:3] + each[5:12] for each in graph.runs(graph="*", tag="golden")))
+        ask("runs", lambda: sorted(each[:3] + each[5:12] for each in Runs(store).list(tag="golden")))
         for run_id, steps in (("waits", (0, 1)), ("complete", (0, 1, 4)), ("cut", (0, 2))):
             ask(f"verify {run_id}", lambda run_id=run_id: graph.verify(run_id))
             ask(f"history {run_id}", lambda run_id=run_id: graph.history(run_id))

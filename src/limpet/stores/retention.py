@@ -2,7 +2,7 @@
 
 `find_expired` and `delete_expired` are the one place where a policy is applied: `graph.cleanup()`, the background
 clean-up of `compile(retention=…)`, `Cleaner` and the command line call them. `expire_by_age` is the short form for an
-age alone, of all graphs, which a store does in one call. `clean_checkpoints` is the same for checkpoint files.
+age alone; for all graphs, a store does it in one call. `clean_checkpoints` is the same for checkpoint files.
 
 A fork has its own copy of everything, so a policy may delete the run that it was made from.
 """
@@ -123,9 +123,25 @@ def delete_expired(store: Store, which: Iterable[Expired]) -> list[Expired]:
     return deleted
 
 
-def expire_by_age(store: Store, max_age_hours: float, statuses: Iterable[str]) -> int:
-    """Delete the runs of these statuses, of all graphs, unchanged for this many hours; returns how many."""
-    return store.expire(max_age_hours * 3600, tuple(statuses))
+def expire_by_age(
+    store: Store, max_age_hours: float, statuses: Iterable[str], graph: str | None = None
+) -> int:
+    """Delete the runs of these statuses that haven't changed for this many hours; returns how many.
+
+    They are those of this graph, or of all. Raises `UsageError` for a wrong age or status.
+    """
+    wanted = (statuses,) if isinstance(statuses, str) else tuple(statuses)
+    unknown = [status for status in wanted if status not in STATUSES]
+    if unknown or not _is_number(max_age_hours) or max_age_hours < 0:
+        raise UsageError(f"cleanup_expired() takes hours from 0 and statuses of {', '.join(STATUSES)}")
+    seconds = max_age_hours * 3600
+    if graph is None:
+        return store.expire(seconds, wanted)
+    if not wanted:
+        return 0
+    ages: dict[str, Any] = dict.fromkeys(wanted, seconds)
+    found = find_expired(store, Retention(**ages), graph)
+    return len(delete_expired(store, found))
 
 
 def clean_checkpoints(

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from limpet import (
     NodeContext,
     Retry,
     RunPaused,
+    Runs,
     UsageError,
     Workflow,
     WorkflowChanged,
@@ -456,17 +457,19 @@ def test_what_a_changed_task_has_kept_is_kept_where_it_can_resume() -> None:
 
 def test_runs_that_ended_long_ago_are_cleaned_up_and_others_are_not() -> None:
     """P7, F14: paused and running ones only if they are named."""
-    now = [1000.0]
-    store = MemoryStore(clock=lambda: now[0])
+    hours_ago = [25]
+    store = MemoryStore(clock=lambda: time() - hours_ago[0] * 3600)
     flow = Workflow("f", store=store).add_task("a", lambda ask: pause("?") if ask else 1)
-    flow.execute({"ask": False}, run_id="done")
+    flow.execute({"ask": False}, run_id="old")
     with pytest.raises(RunPaused):
         flow.execute({"ask": True}, run_id="paused")
-    now[0] += 23 * 3600
-    assert flow.cleanup_expired() == 0
-    now[0] += 2 * 3600
+    hours_ago[0] = 23
+    flow.execute({"ask": False}, run_id="new")
+    hours_ago[0] = 0
+    assert flow.cleanup_expired(26) == 0
     assert flow.cleanup_expired() == 1
-    assert [run.run_id for run in flow.runs()] == ["paused"]
-    assert flow.cleanup_expired(1, ["paused"]) == 1
+    assert {run.run_id for run in flow.runs()} == {"paused", "new"}
+    assert flow.cleanup_expired(24, ["paused"]) == 1
+    assert Runs(store).cleanup_expired(22) == 1
     with pytest.raises(UsageError, match="statuses"):
         flow.cleanup_expired(1, "asleep")

@@ -27,6 +27,7 @@ from limpet import (
     RunExists,
     RunNotFound,
     RunPaused,
+    Runs,
     StateGraph,
     UsageError,
     Workflow,
@@ -701,7 +702,7 @@ def test_the_list_of_runs_shows_what_each_needs(store: Any) -> None:
     assert "no d today" in found["fails"].error["message"]
     assert found["done"].tags == ("x",)
     assert {info.holder for info in found.values()} == {None}
-    assert [info.run_id for info in made.runs(graph="*", limit=1)] == ["other"]
+    assert [info.run_id for info in Runs(store).list(limit=1)] == ["other"]
 
 
 # Ids and records that are no good

@@ -69,12 +69,14 @@ class StopRequest:
 class HeldLease:
     """A lease that this process holds, and what the store has reported about it."""
 
-    __slots__ = ("__weakref__", "lease", "lost", "now", "process", "stop")
+    __slots__ = ("__weakref__", "graph", "lease", "lost", "now", "process", "stop")
 
     def __init__(self, lease: Lease, now: Callable[[], float]) -> None:
         self.lease = lease
         self.process = os.getpid()
         self.lost = False
+        self.graph: str | None = None
+        """The graph whose run a session executes under this lease; None while there is no session."""
         self.stop = StopRequest()
         self.now = now
         """The time by the store's clock, as far as it is known without asking the store again."""

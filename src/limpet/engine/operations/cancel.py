@@ -6,24 +6,31 @@ from time import time
 
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient
 from limpet.engine.loop.run_lifecycle import CANCEL, next_status
+from limpet.engine.sessions.compiled_graph import check_own
 from limpet.errors import Conflict, UsageError
+from limpet.graphs.plan import Plan
 from limpet.journal.reader import read_progress
 from limpet.journal.store import CANCELLED, ENDED, OnSignal, RunHead
 from limpet.journal.writer import JournalWriter, summary
 
 
-def cancel(client: LeaseClient, run_id: str) -> None:
-    """Stop a run before its next node.
+def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> None:
+    """Stop a run before its next node: a run of this plan's graph, if one is given.
 
     A run of this process stops at once, a run of another process when its holder next saves or renews its lease,
-    and a run that no process holds is marked as cancelled here. Raises `RunNotFound`, and `UsageError` for a run
-    that has ended.
+    and a run that no process holds is marked as cancelled here. Raises `RunNotFound`, `WrongGraph`, and
+    `UsageError` for a run that has ended.
     """
     held_here = client.held.get(run_id)
     if held_here is not None:
+        if plan is not None:
+            # Where a session runs, the store isn't asked: it may be what the run waits for.
+            check_own(plan, run_id, held_here.graph or client.head(run_id).graph)
         held_here.stop.ask()
         return
     head = client.head(run_id)
+    if plan is not None:
+        check_own(plan, run_id, head.graph)
     if head.status == CANCELLED:
         return
     _refuse_ended(head)

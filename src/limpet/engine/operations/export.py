@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.start import check_id
+from limpet.graphs.plan import Plan
 from limpet.journal.export import ExportedRun
 from limpet.journal.store import RUNNING, Tail
 from limpet.stores.atomic_files import explain, replace_file
@@ -22,14 +24,21 @@ def export_run(client: LeaseClient, run_id: str, path: str | os.PathLike[str]) -
         raise explain(error, target) from error
 
 
-def import_run(client: LeaseClient, path: str | os.PathLike[str], run_id: str | None) -> str:
-    """Create the run that a file holds, with all its records at once or not at all; return its id."""
+def import_run(
+    client: LeaseClient, path: str | os.PathLike[str], run_id: str | None, plan: Plan | None = None
+) -> str:
+    """Create the run that a file holds, with all its records at once or not at all; return its id.
+
+    Raises `WrongGraph` if a plan is given and the run isn't of its graph.
+    """
     source = Path(path)
     try:
         data = source.read_bytes()
     except OSError as error:
         raise explain(error, source, "read") from error
     exported = ExportedRun.from_bytes(data, str(source))
+    if plan is not None:
+        check_own(plan, exported.run_id, exported.graph)
     if run_id is None:
         run_id = exported.run_id
     client.store.create(exported.to_new_run(check_id(run_id)))

@@ -17,7 +17,7 @@ MAX_STEP_DIGITS = 4000
 def located(compiled: CompiledGraph, reference: Any) -> tuple[str, int | None]:
     """The run and the step that a checkpoint's id names. A workflow also takes a run's id, whose step is None.
 
-    Raises `UsageError` for something that isn't an id, and for a run of another graph; `RunNotFound`.
+    Raises `UsageError` for something that isn't an id, `WrongGraph` for a run of another graph, `RunNotFound`.
     """
     # Raises for something that isn't an id.
     run_of(reference)
@@ -26,11 +26,9 @@ def located(compiled: CompiledGraph, reference: Any) -> tuple[str, int | None]:
         if step is None:
             raise UsageError(f"{reference!r} isn't a checkpoint's id: that is a run id, '@' and a step")
         return run_id, step
-    client = compiled.need_client("resuming or inspecting a run")
-    run_id, step = _existing(client, reference, run_id, step)
-    head = client.head(run_id)
-    if head.graph != compiled.plan.name:
-        raise UsageError(f"run {run_id!r} belongs to graph {head.graph!r}, not to {compiled.plan.name!r}")
+    call = "resuming or inspecting a run"
+    run_id, step = _existing(compiled.need_client(call), reference, run_id, step)
+    compiled.own_run(run_id, call)
     return run_id, step
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from limpet.engine.loop.next_node import plan_of_branches
+from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.session import log
 from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.plan import PLANNER, Plan
@@ -20,8 +21,7 @@ def check_fits(plan: Plan, progress: Progress) -> bool:
 
     Returns whether the progress was changed for that: it is if the tasks of a workflow have changed.
     """
-    if progress.graph != plan.name:
-        raise UsageError(f"run {progress.run_id!r} belongs to graph {progress.graph!r}, not to {plan.name!r}")
+    check_own(plan, progress.run_id, progress.graph)
     if (plan.layers is not None) != _is_workflow(progress):
         raise UsageError(f"run {progress.run_id!r} is of another kind of graph than {plan.name!r}")
     if progress.fingerprint == plan.fingerprint:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
 from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.sessions.step_retention import BackgroundCleanup
-from limpet.errors import UsageError
+from limpet.errors import UsageError, WrongGraph
 from limpet.graphs.plan import Plan
-from limpet.journal.store import Store
+from limpet.journal.store import RunHead, Store
 from limpet.observe.hub import Emit
 from limpet.stores.user_stores.checkpointer import Checkpointer
 
@@ -68,6 +68,12 @@ class CompiledGraph(NamedTuple):
             )
         return self.client
 
+    def own_run(self, run_id: str, call: str) -> RunHead:
+        """The head of a run of this graph, for a call about it. Raises `RunNotFound`, and what `check_own` does."""
+        head = self.need_client(call).head(run_id)
+        check_own(self.plan, run_id, head.graph)
+        return head
+
     def on_store(self, store: Store) -> CompiledGraph:
         """The same graph with its runs in this store, where completed runs keep their journals.
 
@@ -95,3 +101,12 @@ class CompiledGraph(NamedTuple):
 def kind_of(plan: Plan) -> str:
     """'graph' or 'workflow', for messages."""
     return "graph" if plan.layers is None else "workflow"
+
+
+def check_own(plan: Plan, run_id: str, graph: str) -> None:
+    """The rule for graphs that share a store: the calls of a graph reach its own runs. Raises `WrongGraph`.
+
+    Every method of a graph that takes a run's id comes here. `Runs(store)` doesn't: it reaches the runs of all.
+    """
+    if graph != plan.name:
+        raise WrongGraph(run_id, graph, plan.name)

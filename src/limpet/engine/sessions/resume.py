@@ -73,12 +73,13 @@ def resume(
     `wait` is how many seconds to wait for another holder, `step` where the caller believes the run to be, `max_sleep`
     how long the run may sleep in this process, `max_crashes` how often in a row it may have crashed its process,
     `known` the run's head if the caller has just read it. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`,
-    `AnswerRefused`, `RunPaused` for a question that stays open, `DamagedRecord`, `UsageError`, `RunQuarantined`.
+    `AnswerRefused`, `RunPaused` for a question that stays open, `DamagedRecord`, `UsageError`, `WrongGraph`,
+    `RunQuarantined`.
     """
     client = compiled.need_client("resume")
     if known is None:
         # Before the claim, so that looking at a complete run, which is common, doesn't write to the store.
-        known = client.head(run_id)
+        known = compiled.own_run(run_id, "resume")
         refuse_completed(known)
     with client.holding(run_id, wait, known) as held:
         tail = held.read()

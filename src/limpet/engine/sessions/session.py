@@ -75,6 +75,7 @@ class Session:
         self.stop = StopRequest()
         if held is not None:
             self.stop = held.stop
+            held.graph = compiled.plan.name
         self.journal_lock = JournalLock(Lock())
         self._options = options
         self._opened_at = 0 if writer is None else writer.sequence
