@@ -22,6 +22,7 @@ SOURCE = ROOT / "src" / "limpet"
 
 BY_DESIGN = {
     "limpet.cli.main": "the entry point of the command",
+    "limpet.errors": "every error in one place; their documentation is most of it",
     "limpet.engine.operations": "one file for each operation, so that the folder lists what can be done with a run",
     "limpet.engine.supervisor.crash_count": "the rule by which a run is quarantined",
     "limpet.stores.postgres.embedded": "imported only with its own extra",

@@ -6,17 +6,24 @@ itself failed, paused or was cancelled) and conflict (another process advances t
 
 An error that knows a way out has it as `advice`, apart from its `message`. The text of the error is both. The advice
 is for readers of Python; other interfaces show the message and their own way to do the `next_operation`.
+
+Some are built-in errors as well, so that code which expects those catches them: `DefinitionError` and `UsageError`
+are a `ValueError`, `RunNotFound` is a `LookupError`, `CheckpointNotFound` is a `FileNotFoundError`. So an
+`except ValueError` around anything that may raise an error of ours needs an `except LimpetError: raise` before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Self
+from errno import ENOENT
+from typing import Any, Literal, Self, TypeVar
 
 Operation = Literal[
     "", "answer", "cancel", "export", "fork", "history", "resume", "retry", "rollback", "verify", "wait"
 ]
 """What can be done with a run, as far as errors advise it."""
+
+Error = TypeVar("Error", bound="LimpetError")
 
 SHOWN_PATH = 6
 """How many of the last nodes on a run's path an error message shows."""
@@ -36,7 +43,8 @@ class LimpetError(Exception):
     @property
     def message(self) -> str:
         """What happened and where, without the advice."""
-        return super().__str__()
+        # Not that of the next class: an `OSError` would put its number and file name around the text.
+        return Exception.__str__(self)
 
     def with_advice(self, advice: str, next_operation: Operation = "") -> Self:
         """This error, after giving it the advice that its text ends with."""
@@ -49,8 +57,12 @@ class LimpetError(Exception):
             return f"{self.message}; {self.advice}"
         return self.message
 
+    def __reduce__(self) -> Any:
+        # By default an error is copied by calling its class with its text, and most classes here take more than that.
+        return _restored, (type(self), self.args, self.__dict__)
 
-class DefinitionError(LimpetError):
+
+class DefinitionError(LimpetError, ValueError):
     """The graph can't be compiled. `mistakes` lists everything that is wrong with it, so fix them all at once."""
 
     code = "definition"
@@ -121,7 +133,7 @@ class DeclarationError(DefinitionError):
         super().__init__([f"{file}:{line}:{column}: {text}" for line, column, text in found])
 
 
-class UsageError(LimpetError):
+class UsageError(LimpetError, ValueError):
     """A call can't be carried out as it was made. Nothing was changed or saved. The message says how to call it."""
 
     code = "usage"
@@ -215,7 +227,7 @@ class KeyMissing(StoreUnavailable):
     code = "key-missing"
 
 
-class RunNotFound(StoreError):
+class RunNotFound(StoreError, LookupError):
     """No run has this id in this store: it never existed, was deleted, or has expired. Check the id and the store."""
 
     code = "run-not-found"
@@ -262,10 +274,17 @@ class CheckpointError(StoreError):
         super().__init__(f"checkpoint file {path!r}: {reason}")
 
 
-class CheckpointNotFound(CheckpointError):
+class CheckpointNotFound(CheckpointError, FileNotFoundError):
     """No checkpoint file exists at `path`."""
 
     code = "checkpoint-not-found"
+    errno = ENOENT
+    strerror = "No such file or directory"
+
+    @property
+    def filename(self) -> str:
+        """The path, as any `FileNotFoundError` has it."""
+        return self.path
 
 
 class DamagedCheckpoint(CheckpointError):
@@ -414,6 +433,15 @@ class AlreadyCompleted(RunError):
     """The run is complete, so it can't be resumed. `fork` it to run it again from one of its steps."""
 
     code = "already-completed"
+
+
+def _restored(kind: type[Error], args: tuple[Any, ...], attributes: dict[str, Any]) -> Error:
+    """A copy of an error, in this process or in another one."""
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(attributes)
+    error.__cause__ = attributes.get("cause")
+    return error
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from hashlib import sha256
 from struct import Struct
 from typing import Any, NamedTuple, Self
 
-from limpet.errors import DamagedRecord, StoreError, UnsupportedFormat
+from limpet.errors import DamagedRecord, LimpetError, StoreError, UnsupportedFormat
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.reader import read_progress, read_records
@@ -92,6 +92,8 @@ class ExportedRun(NamedTuple):
             values = decode(contents)
             exported = cls(**{name: values[name] for name in cls._fields if name in values})
             exported._check_types()
+        except LimpetError:
+            raise
         except (LookupError, TypeError, ValueError) as problem:
             raise _damaged(source, f"its contents are invalid: {problem}") from problem
         return exported

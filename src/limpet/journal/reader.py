@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from limpet.errors import DamagedRecord, UsageError
+from limpet.errors import DamagedRecord, LimpetError, UsageError
 from limpet.journal.delta import read_delta
 from limpet.journal.encoding.codec import decode
 from limpet.journal.encoding.envelope import Envelope
@@ -180,6 +180,8 @@ def read_records_or_damage(tail: Tail) -> Iterator[tuple[int, list[Any] | Damage
                 yield number, record
         except DamagedRecord as damage:
             yield number, damage
+        except LimpetError:
+            raise  # such as a class that isn't registered: the record is intact
         except ValueError as problem:
             yield number, DamagedRecord(tail.head.run_id, number, str(problem))
 
@@ -188,6 +190,8 @@ def apply_checked(progress: Progress, number: int, record: list[Any]) -> None:
     """Advance a progress by a record. Raises `DamagedRecord` if the record doesn't fit the ones before it."""
     try:
         apply_record(progress, record)
+    except LimpetError:
+        raise
     except (LookupError, TypeError, ValueError, AttributeError) as problem:
         raise DamagedRecord(
             progress.run_id, number, f"it doesn't follow from those before: {problem}"

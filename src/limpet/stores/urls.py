@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
-from limpet.errors import StoreUnavailable, UsageError
+from limpet.errors import LimpetError, StoreUnavailable, UsageError
 from limpet.journal.store import Store
 from limpet.stores.memory import MemoryStore
 
@@ -43,6 +43,8 @@ class StoreURL(NamedTuple):
                 )
             try:
                 options[key] = known[key](text)
+            except LimpetError:
+                raise
             except ValueError as error:
                 raise UsageError(f"a {self.scheme}:// store can't have {key}={text!r}") from error
         return options

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from limpet.errors import DeclarationError, UsageError
+from limpet.errors import DeclarationError, LimpetError, UsageError
 
 MAX_CHARACTERS: Final = 2_000_000
 MAX_VALUES: Final = 50_000
@@ -110,6 +110,8 @@ def read_document(text: str, file: str) -> Value:
         line, column = _line_and_column(getattr(problem, "problem_mark", None))
         reason = getattr(problem, "problem", None) or getattr(problem, "reason", None) or str(problem)
         raise _mistake(file, line, column, f"this isn't YAML: {reason}") from problem
+    except LimpetError:
+        raise
     except (UnicodeError, ValueError) as problem:
         raise _mistake(file, 1, 1, f"this isn't YAML: {problem}") from problem
     if reader.root is None or (reader.root.data is None and reader.root.size == 1):

@@ -204,8 +204,9 @@ class NodeContext:
         """The stored answer as `pause` returns it. One that the schema refuses is asked for again."""
         if question.secret:
             self.scope.services.masker.remember(answer)
+        copied = detached_value(answer)
         try:
-            return read_answer(detached_value(answer), schema)
+            return read_answer(copied, schema)
         except ValueError as problem:
             why = "" if question.secret else f": {problem}"
             raise Pause(question, f" (the last answer was refused{why})") from problem

@@ -12,7 +12,7 @@ from dataclasses import replace
 from time import time
 from typing import Any
 
-from limpet.errors import UsageError
+from limpet.errors import LimpetError, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import new_id
 from limpet.journal.encoding.codec import decode, encode
@@ -73,6 +73,8 @@ def _unpacked(packed: Any, state: dict[str, Any], reference: str) -> Progress:
     try:
         *rest, _ = decode(b64decode(packed))
         apply_record(progress, [*rest, state])
+    except LimpetError:
+        raise
     except (ValueError, TypeError, LookupError, AttributeError) as problem:
         raise UsageError(f"checkpoint {reference!r} is damaged under {KEY!r}: {problem}") from problem
     return progress
