@@ -47,6 +47,11 @@ class Server:
     def url(self) -> str:
         return self._server.get_uri()
 
+    @property
+    def socket_path(self) -> str:
+        """Where the server listens."""
+        return f"{self._server.get_postmaster_info().socket_dir}/.s.PGSQL.5432"
+
     def sql(self, *statements: str, database: str = "postgres") -> Any:
         """Run statements as the superuser, each by itself; return the rows of the last, if it has any."""
         with self.psycopg.connect(self.of(database), autocommit=True) as connection:

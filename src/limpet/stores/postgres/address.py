@@ -9,8 +9,22 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from limpet.errors import UsageError
 
-DEFAULTS = {"connect_timeout": "10", "application_name": "limpet", "tcp_user_timeout": "30000"}
-"""Settings of the driver that the user's address may override."""
+DEFAULTS = {
+    "connect_timeout": "10",
+    "application_name": "limpet",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "20000",
+}
+"""Settings of the driver that the user's address may override.
+
+The system itself notices within 20 seconds that a connection is dead, also one that waits for a notification or for a
+migration: it asks for a sign of life, and gives up what it can't deliver.
+"""
+
+DRIVERS_CONNECT_TIMEOUT = 130
+"""Seconds that the driver allows for a new connection where no limit is given."""
 
 
 class Address:
@@ -19,7 +33,7 @@ class Address:
     Raises `UsageError` for one that can't be parsed; the message never quotes it, as it may have the password.
     """
 
-    __slots__ = ("conninfo", "database", "password", "text", "user")
+    __slots__ = ("connect_timeout", "conninfo", "database", "password", "text", "user")
 
     def __init__(self, url: str) -> None:
         try:
@@ -32,6 +46,7 @@ class Address:
                 "database, with special characters of the password as %XX, and only options that exist"
             )
         self.conninfo = make_conninfo("", **{**DEFAULTS, **given})
+        self.connect_timeout = _seconds(given.get("connect_timeout"))
         self.password = str(given.get("password") or "")
         self.user = str(given.get("user") or "")
         self.database = str(given.get("dbname") or "")
@@ -46,6 +61,15 @@ class Address:
     def clean(self, text: str) -> str:
         """`text` with "…" in place of the password."""
         return text.replace(self.password, "…") if self.password else text
+
+
+def _seconds(given: object) -> int:
+    """The whole seconds that a new connection may take; as for the driver, 0 or less stands for its own limit."""
+    try:
+        seconds = int(float(str(given or DEFAULTS["connect_timeout"])))
+    except ValueError:
+        raise UsageError(f"connect_timeout must be a number of seconds, not {given!r}") from None
+    return seconds if seconds > 0 else DRIVERS_CONNECT_TIMEOUT
 
 
 def _is_plausible(given: Mapping[str, object]) -> bool:

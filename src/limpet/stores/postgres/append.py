@@ -2,9 +2,8 @@
 
 A *plain* commit adds one record and changes nothing else. It is one statement (`APPEND` in `statements.sql`),
 prepared once on each connection, so a step costs one round trip and no parsing or planning on the server. It is
-sent the shortest way the driver has: a cursor of psycopg looks at the types of its parameters and waits in
-Python, which takes twice what the server takes for a small record. So the parameters are packed here, and libpq
-waits.
+sent the shortest way the driver has: a cursor of psycopg looks at the types of its parameters, which takes as long as
+the server takes for a small record. So the parameters are packed here.
 
 Plain commits of many runs are one statement, too (`APPEND_MANY`). Every other commit is carried out by a function in
 the database (`apply_commit`), also in one round trip.
@@ -17,6 +16,7 @@ from struct import Struct
 from typing import Any
 
 from psycopg.errors import error_from_result
+from psycopg.generators import execute
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
@@ -148,14 +148,20 @@ def _execute(cursor: Cursor, name: bytes, statement: bytes, values: Sequence[byt
     server = cursor.connection.pgconn
     formats = _BINARY[: len(values)]
     if cursor.pooled:
-        return _checked(server.exec_params(statement, values, None, formats, 1))
+        server.send_query_params(statement, values, None, formats, 1)
+        return _answer(cursor)
     if name not in cursor.prepared:
-        _checked(server.prepare(name, statement))
+        server.send_prepare(name, statement)
+        _answer(cursor)
         cursor.prepared.add(name)
-    return _checked(server.exec_prepared(name, values, formats, 1))
+    server.send_query_prepared(name, values, formats, 1)
+    return _answer(cursor)
 
 
-def _checked(result: PGresult) -> PGresult:
+def _answer(cursor: Cursor) -> PGresult:
+    """The result of the statement that was sent, once it has arrived. Raises the error of a statement that failed."""
+    results: list[PGresult] = cursor.connection.wait(execute(cursor.connection.pgconn))
+    result = results[0]
     if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
         raise error_from_result(result)
     return result

@@ -10,6 +10,9 @@ piece of work is one transaction that begins with its settings, and nothing is p
 When the connection breaks in the middle of a call, it is unknown whether the call was carried out. So the work is
 done once more on another connection, with `again`: it then finds out whether the first attempt arrived. A call
 that has certainly changed nothing is simply repeated.
+
+A connection that goes silent in the middle of a call is a broken one (see `patience.py`). A call gives up on it well
+before its own time is over, so that there is time left to find out on another connection what has happened.
 """
 
 from __future__ import annotations
@@ -26,15 +29,25 @@ from weakref import WeakSet
 import psycopg
 from psycopg.pq import Format, TransactionStatus
 
-from limpet.errors import StoreUnavailable
+from limpet.errors import LimpetError, StoreUnavailable
 from limpet.stores.postgres.address import Address
-from limpet.stores.postgres.errors import DRIVER_ERRORS, TEMPORARY, explained, unreachable
+from limpet.stores.postgres.errors import DRIVER_ERRORS, TEMPORARY, explained, unanswered, unreachable
+from limpet.stores.postgres.patience import PatientConnection, Silence
 
 Outcome = TypeVar("Outcome")
 
 FIRST_RETRY_DELAY = 0.02
 MAX_RETRY_DELAY = 0.5
 """Seconds between two attempts to reach an unavailable server."""
+
+ATTEMPTS = 3
+"""On how many connections in turn a call may wait for an answer, each for its share of the time."""
+
+SHORTEST_LIMIT = 0.5
+"""Seconds that a server has at least for an answer, however short `timeout` is or how little of it is left."""
+
+SHORTEST_CONNECT = 2
+"""Seconds that the driver takes at least before it gives up a new connection."""
 
 _NO_TRANSACTION = nullcontext()
 
@@ -45,7 +58,9 @@ class Cursor(psycopg.Cursor[tuple[Any, ...]]):
     `prepared` are the names of the statements that were prepared on it. `pooled`: it leads to a pooler.
     """
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    connection: PatientConnection
+
+    def __init__(self, connection: PatientConnection) -> None:
         super().__init__(connection)
         self.format = Format.BINARY
         self.prepared: set[bytes] = set()
@@ -56,8 +71,8 @@ class Connections:
     """Calls to the server at `address`, from any thread. Raises `StoreUnavailable`, never the driver's own.
 
     Each connection gets `settings`, prepares its statements and commits each of them. At most `limit` are open
-    at a time. `timeout` is how many seconds to wait for one of them to be free, and for an unavailable server
-    to come back.
+    at a time. `timeout` is how many seconds to wait for one of them to be free, and then for a server that is
+    unavailable or doesn't answer.
     """
 
     def __init__(self, address: Address, settings: Mapping[str, str], limit: int, timeout: float) -> None:
@@ -83,26 +98,33 @@ class Connections:
             with self._transaction(cursor):
                 work(cursor)
         except DRIVER_ERRORS as error:
-            raise explained(error, str(self.address)) from error
+            raise self._explained(error) from error
         finally:
             self._give_back(cursor)
 
-    def use(self, work: Callable[[Cursor, bool], Outcome]) -> Outcome:
-        """Run `work(cursor, again)`; when the connection breaks, on another one, now with `again`."""
+    def use(self, work: Callable[[Cursor, bool], Outcome], attempts: int = ATTEMPTS) -> Outcome:
+        """Run `work(cursor, again)`; when the connection breaks, on another one, now with `again`.
+
+        A connection that is silent for `timeout / attempts` seconds counts as broken.
+        """
         again = False
         deadline = 0.0
+        limit = self._timeout / attempts
         while True:
             cursor = self._take(deadline)
+            began = time.monotonic()
             try:
+                cursor.connection.limit = max(limit, SHORTEST_LIMIT)
                 # Every step comes through here: only a pooler pays for a transaction.
                 with self._transaction(cursor) if cursor.pooled else _NO_TRANSACTION:
                     return work(cursor, again)
             except DRIVER_ERRORS as error:
                 is_broken = cursor.connection.closed
-                deadline = deadline or time.monotonic() + self._timeout
+                deadline = deadline or began + self._timeout
                 is_worth_repeating = is_broken or isinstance(error, TEMPORARY)
                 if not is_worth_repeating or time.monotonic() >= deadline:
-                    raise explained(error, str(self.address)) from error
+                    raise self._explained(error) from error
+                limit = min(limit, deadline - time.monotonic())
                 again = again or is_broken
             finally:
                 self._give_back(cursor)
@@ -148,8 +170,7 @@ class Connections:
 
     def _give_back(self, cursor: Cursor | None) -> None:
         if cursor is not None and cursor.connection.info.transaction_status != TransactionStatus.IDLE:
-            with suppress(psycopg.Error):
-                cursor.connection.rollback()
+            _end_transaction(cursor.connection)
         with self._free:
             self._busy -= 1
             self._free.notify()
@@ -167,19 +188,30 @@ class Connections:
         """A new connection; tries again until `deadline` if the server is unavailable."""
         delay = FIRST_RETRY_DELAY
         while True:
+            remaining = deadline - time.monotonic()
             try:
-                return self.open()
+                return self.open(self._timeout if deadline == 0.0 else remaining)
             except psycopg.Error as error:
-                problem, is_temporary = unreachable(error, self.address)
-            if not is_temporary or time.monotonic() >= deadline:
+                problem, is_temporary = unreachable(error, self.address, self._timeout)
+            remaining = deadline - time.monotonic()
+            if not is_temporary or remaining <= 0:
                 raise problem
-            time.sleep(delay)
+            time.sleep(min(delay, remaining))
             delay = min(delay * 2, MAX_RETRY_DELAY)
 
-    def open(self) -> Cursor:
-        """A new connection, which the caller has to close. Raises the driver's errors."""
-        connection = psycopg.connect(self.address.conninfo, autocommit=True, prepare_threshold=None)
+    def open(self, within: float | None = None) -> Cursor:
+        """A new connection, which the caller has to close. Raises the driver's errors.
+
+        `within` is how many seconds it may take, by default `timeout`. The driver has its own least time for each
+        address of the server, `SHORTEST_CONNECT`.
+        """
+        within = self._timeout if within is None else within
+        longest = min(max(int(within), SHORTEST_CONNECT), self.address.connect_timeout)
+        connection = PatientConnection.connect(
+            self.address.conninfo, connect_timeout=longest, autocommit=True, prepare_threshold=None
+        )
         try:
+            connection.limit = max(min(within, self._timeout / ATTEMPTS), SHORTEST_LIMIT)
             cursor = Cursor(connection)
             # A pooler greets with a number that it made up; the session behind it has another.
             (session,) = cursor.execute(b"SELECT pg_backend_pid()").fetchone() or (0,)
@@ -202,6 +234,11 @@ class Connections:
             self._apply_settings(cursor, for_transaction=True)
             yield
 
+    def _explained(self, error: Exception) -> LimpetError:
+        if isinstance(error, Silence):
+            return unanswered(self.address, self._timeout)
+        return explained(error, str(self.address))
+
     def _apply_settings(self, cursor: Cursor, *, for_transaction: bool) -> None:
         calls = ", ".join([f"set_config(%s, %s, {for_transaction})"] * len(self._settings))
         values = [value for setting in self._settings.items() for value in setting]
@@ -221,6 +258,16 @@ class Connections:
         self._pid = os.getpid()
         self._free = threading.Condition(threading.Lock())
         self._busy = 0
+
+
+def _end_transaction(connection: PatientConnection) -> None:
+    """Leave the connection as one that can be used for another call, or closed."""
+    if connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+        with suppress(psycopg.Error):
+            connection.rollback()
+    if connection.info.transaction_status != TransactionStatus.IDLE:
+        # An interrupt came after a call was sent: its answer would be read as that to the next call.
+        connection.abandon()
 
 
 _all: WeakSet[Connections] = WeakSet()

@@ -7,6 +7,7 @@ from psycopg import errors
 
 from limpet.errors import StoreUnavailable, UsageError
 from limpet.stores.postgres.address import Address
+from limpet.stores.postgres.patience import Silence
 
 DRIVER_ERRORS = (psycopg.Error, UnicodeEncodeError)
 
@@ -31,13 +32,23 @@ def explained(error: Exception, place: str) -> StoreUnavailable | UsageError:
     return StoreUnavailable(f"{place} failed: {_first_line(error)}")
 
 
-def unreachable(error: Exception, address: Address) -> tuple[StoreUnavailable, bool]:
+def unanswered(address: Address, timeout: float) -> StoreUnavailable:
+    """The `LimpetError` for a server from which nothing was heard for this many seconds."""
+    return StoreUnavailable(
+        f"{address} didn't answer within {timeout:g} s: check the network and what keeps the server busy, or allow "
+        "more time with ?timeout="
+    )
+
+
+def unreachable(error: Exception, address: Address, timeout: float) -> tuple[StoreUnavailable, bool]:
     """The `LimpetError` for a failed connection, and whether it is temporary.
 
     Before a session begins the server's errors have no code, so they are recognised by their words; one in another
     language is shown as it is.
     """
     text = address.clean(str(error))
+    if isinstance(error, Silence | errors.ConnectionTimeout):
+        return unanswered(address, timeout), True
     reason = text.strip().partition("\n")[0].removeprefix("connection failed: ")
     for words, meaning, is_temporary in _CONNECTING_MEANINGS:
         if any(word in text for word in words):

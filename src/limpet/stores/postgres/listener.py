@@ -3,8 +3,9 @@
 The server notifies with the transaction that changes something; see
 `stores/postgres/migrations/0002_due_and_priority.sql`. Of the threads that wait, one listens for all, and when
 it leaves, another takes its place: so any number of them need one connection. While the connection was broken
-anything may have happened, so a broken one counts as a change, and so does a new one. Where notifications don't
-arrive at all (a pooler that gives each transaction another session), threads that wait have to poll.
+anything may have happened, so a broken one counts as a change, and so does a new one. A connection from which nothing
+was heard for a while is asked for a sign of life, as it may lead nowhere by now. Where notifications don't arrive at
+all (a pooler that gives each transaction another session), threads that wait have to poll.
 """
 
 from __future__ import annotations
@@ -27,14 +28,21 @@ from limpet.stores.postgres.errors import DRIVER_ERRORS
 CLOSE_CHECK_INTERVAL = 0.2
 """Seconds after which the listening thread checks whether the store was closed."""
 
+LONGEST_SILENCE = 15.0
+"""Seconds without a notification after which the server is asked for a sign of life."""
+
+CONNECT_LIMIT = 2.0
+"""Seconds that the listening thread may take to open a connection: it has to return to its caller."""
+
 
 class Listener:
     """Waits for changes of the runs in one database, which is called `place` in messages."""
 
-    def __init__(self, open_connection: Callable[[], Cursor], place: str) -> None:
+    def __init__(self, open_connection: Callable[[float], Cursor], place: str) -> None:
         self._open = open_connection
         self._place = place
         self._cursor: Cursor | None = None
+        self._heard = 0.0
         self._closed = False
         self.reset()
         _all.add(self)
@@ -93,10 +101,16 @@ class Listener:
             while not self._closed:
                 if self._cursor is None:
                     self._cursor = self._subscribed()
+                    self._heard = monotonic()
                     return True
                 remaining = deadline - monotonic()
                 if _notified(self._cursor.connection, max(0.0, min(remaining, CLOSE_CHECK_INTERVAL))):
+                    self._heard = monotonic()
                     return True
+                if monotonic() - self._heard > LONGEST_SILENCE:
+                    self._cursor.execute("SELECT 1")
+                    self._heard = monotonic()
+                    return True  # notifications may have come with the answer
                 if remaining <= 0:
                     return False
         except DRIVER_ERRORS:
@@ -107,7 +121,7 @@ class Listener:
         raise StoreUnavailable(f"the store at {self._place} was closed; open it again")
 
     def _subscribed(self) -> Cursor:
-        cursor = self._open()
+        cursor = self._open(CONNECT_LIMIT)
         try:
             row = cursor.execute("SELECT 'runs'::regclass::oid::bigint").fetchone()
             assert row is not None

@@ -12,10 +12,14 @@ from limpet.errors import StoreUnavailable
 from limpet.stores.migrations import Migration, migrations_of
 
 if TYPE_CHECKING:
-    from psycopg import Cursor
+    from limpet.stores.postgres.connections import Cursor
 
 ADVISORY_LOCK = 0x4C494D50
 """With the schema's hash, the number of the advisory lock under which one process at a time migrates."""
+
+LONGEST_STATEMENT = 3600.0
+"""Seconds that a statement of a migration may take: it may have to read every run, or wait for another process that
+migrates. The system notices earlier if the network fails; see the defaults in `address.py`."""
 
 CREATE_MIGRATIONS_TABLE = """
 CREATE TABLE schema_migrations (
@@ -29,7 +33,7 @@ def migrations() -> tuple[Migration, ...]:
     return migrations_of("postgres")
 
 
-def version_of(cursor: Cursor[Any], place: str) -> int:
+def version_of(cursor: Cursor, place: str) -> int:
     """The number of the newest migration that was applied; 0 if none was.
 
     Raises `StoreUnavailable` if the database belongs to a newer Limpet.
@@ -49,10 +53,12 @@ def version_of(cursor: Cursor[Any], place: str) -> int:
     return int(version)
 
 
-def migrate(cursor: Cursor[Any], schema: str, place: str) -> None:
+def migrate(cursor: Cursor, schema: str, place: str) -> None:
     """Bring the database to the present schema, one process at a time, all or nothing."""
     if version_of(cursor, place) == migrations()[-1].version:
         return
+    usual_limit = cursor.connection.limit
+    cursor.connection.limit = LONGEST_STATEMENT
     with cursor.connection.transaction():
         cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (ADVISORY_LOCK, schema))
         (schema_exists,) = _one_row(cursor, "SELECT to_regnamespace(quote_ident(%s)) IS NOT NULL", (schema,))
@@ -66,9 +72,10 @@ def migrate(cursor: Cursor[Any], schema: str, place: str) -> None:
             if migration.version > version:
                 cursor.connection.execute(migration.sql.encode(), prepare=False)
                 cursor.execute("INSERT INTO schema_migrations (version, name) VALUES (%s, %s)", migration[:2])
+    cursor.connection.limit = usual_limit
 
 
-def _one_row(cursor: Cursor[Any], query: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+def _one_row(cursor: Cursor, query: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...]:
     row = cursor.execute(query.encode(), parameters).fetchone()
     assert row is not None
     return tuple(row)

@@ -69,8 +69,9 @@ class PostgresStore:
     `level` is what an acknowledged save survives: "disk" a power failure of the server (a flush for each commit),
     "process" a kill of this process, and of the server's processes unless the last moment of their writes is lost. At
     most `connections` are open at a time, and one more while a thread waits for a change; `timeout` is how many
-    seconds to wait for a connection, and for an unavailable server. Threads may share a store, and a fork may happen
-    at any time. Raises `StoreUnavailable` if the database can't be reached and written to.
+    seconds to wait for a connection, and then for a server that is unavailable or doesn't answer. Threads may share a
+    store, and a fork may happen at any time. Raises `StoreUnavailable` if the database can't be reached and written
+    to.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class PostgresStore:
         order = "ORDER BY created DESC, run_id DESC LIMIT %s OFFSET %s"
         query = b" ".join((SQL["HEAD"], condition.encode(), order.encode()))
         values += (which.limit, which.offset)
-        rows = self._connections.use(lambda cursor, _: cursor.execute(query, values).fetchall())
+        rows = self._connections.use(lambda cursor, _: cursor.execute(query, values).fetchall(), attempts=1)
         return [head_of(row) for row in rows]
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
@@ -339,8 +340,8 @@ class PostgresStore:
         return row[0], head_of(row[1:])
 
     def _value(self, query: LiteralString, *values: object) -> Any:
-        """The first column of the first row, or None."""
-        row = self._connections.use(lambda cursor, _: cursor.execute(query, values).fetchone())
+        """The first column of the first row, or None. It may take long, so one attempt has all the time."""
+        row = self._connections.use(lambda cursor, _: cursor.execute(query, values).fetchone(), attempts=1)
         return None if row is None else row[0]
 
     def _new_mark(self) -> int:

@@ -1,0 +1,1 @@
+"""Networks that fail on demand, and a hunt for what a store does when its network goes silent."""
