@@ -12,6 +12,7 @@ from limpet.engine.operations.workflow_checkpoints import WorkflowCheckpoint as 
 from limpet.engine.supervisor.catalog import register_graph as register_graph
 from limpet.engine.supervisor.supervisor import Supervisor as Supervisor
 from limpet.errors import ActionFailed as ActionFailed
+from limpet.errors import AlreadyAnswered as AlreadyAnswered
 from limpet.errors import AlreadyCompleted as AlreadyCompleted
 from limpet.errors import AnswerRefused as AnswerRefused
 from limpet.errors import CheckpointError as CheckpointError

@@ -14,7 +14,7 @@ are a `ValueError`, `RunNotFound` is a `LookupError`, `CheckpointNotFound` is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from errno import ENOENT
 from typing import Any, Literal, Self, TypeVar
 
@@ -178,6 +178,24 @@ class AnswerRefused(UsageError):
         self.question_id = question_id
         self.reason = reason
         super().__init__(f"question {question_id!r} refused the answer: {reason}; it is still open")
+
+
+class AlreadyAnswered(UsageError):
+    """The answer is for a question that isn't open any more: it was answered, or its time has passed.
+
+    Nothing has changed, and the answer counts for no other question. `questions` are the ids of those that it was
+    for, as far as they are known.
+    """
+
+    code = "already-answered"
+
+    def __init__(self, run_id: str, questions: Sequence[str], now_open: str) -> None:
+        self.run_id = run_id
+        self.questions = list(questions)
+        named = "what that checkpoint asked"
+        if self.questions:
+            named = f"question {', '.join(map(repr, self.questions))}"
+        super().__init__(f"run {run_id!r} no longer waits for an answer to {named}; open: {now_open}")
 
 
 class TemplateError(UsageError):

@@ -136,7 +136,7 @@ class GraphMethods(ABC, Generic[S]):
         `value` (or `response`) answers the open question of a paused run. If the run asks nothing, `value` is a dict
         that is merged into the state. `answers` are by question id, `update` is always for the state. `wait` is how
         many seconds to wait for another process that holds the run. Raises what `execute` does, and `RunNotFound`,
-        `AlreadyCompleted`, `AnswerRefused`, and `Conflict` naming the holder.
+        `AlreadyCompleted`, `AnswerRefused`, `AlreadyAnswered`, and `Conflict` naming the holder.
         """
         given = ResumeInput.with_response(value, response, answers, update, config)
         run: Run[S] = Run(run_id, self._resuming(run_id, given, wait))
@@ -246,10 +246,14 @@ class GraphMethods(ABC, Generic[S]):
     ) -> None:
         """Answer what a paused run asks, and leave it to a supervisor to resume it; `resume` would resume it here.
 
-        The answer is durable when this returns. Raises `AnswerRefused`, `RunPaused` if nothing was answered,
+        With a checkpoint's id in place of the run's, only what was asked there is answered. The answer is durable
+        when this returns. Raises `AnswerRefused`, `AlreadyAnswered`, `RunPaused` if nothing was answered,
         `RunNotFound`, `Conflict`, and `UsageError` for a run that asks nothing.
         """
-        self._own_run("answer", run_id).answer(run_id, value, answers=answers, wait=wait)
+        from limpet.engine.sessions.checkpoint_refs import run_and_point
+
+        named_run, _ = run_and_point(self.compiled().need_client("answer"), run_id)
+        self._own_run("answer", named_run).answer(run_id, value, answers=answers, wait=wait)
 
     aanswer = async_version(answer)
 

@@ -176,8 +176,9 @@ class Runs:
     ) -> None:
         """Answer what a paused run asks; a supervisor of the store resumes the run.
 
-        `answers` are by question id. `wait` is how many seconds to wait for another process that holds the run. The
-        answer is durable when this returns. Raises `AnswerRefused`, `RunPaused` if nothing was answered,
+        `answers` are by question id. With a checkpoint's id in place of the run's, only what was asked there is
+        answered. `wait` is how many seconds to wait for another process that holds the run. The answer is durable
+        when this returns. Raises `AnswerRefused`, `AlreadyAnswered`, `RunPaused` if nothing was answered,
         `RunNotFound`, `Conflict`, and `UsageError` for a run that asks nothing.
         """
         from limpet.engine.operations.answer import answer

@@ -13,7 +13,7 @@ from limpet.engine.operations import workflow_checkpoints as checkpoints
 from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.operations.workflow_checkpoints import WorkflowCheckpoint
 from limpet.engine.sessions.checkpoint_refs import located, run_of
-from limpet.engine.sessions.compatibility import check_step, workflows_in
+from limpet.engine.sessions.compatibility import check_point, workflows_in
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import Session
@@ -111,7 +111,9 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
 
         That includes tasks that the run finished after this checkpoint: to run them again, `fork` or `rollback`. The
         state, the tasks and the config are those that were saved last. `response` answers the open question,
-        `answers` several by id. Raises what `resume` does, and `WorkflowChanged`.
+        `answers` several by id. An answer counts only for a question that was open at the checkpoint (or, if none
+        was, at the first pause after it), and once: sent again, it is refused with `AlreadyAnswered`. Raises what
+        `resume` does, and `WorkflowChanged`.
         """
         given = ResumeInput.with_response(NOT_GIVEN, response, answers, update, config)
         run: Run[WorkflowState] = Run(run_of(checkpoint_id), self._resuming(checkpoint_id, given, wait))
@@ -141,13 +143,13 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         saved.
         """
         compiled = self.compiled()
-        run_id, step = located(compiled, id)
+        run_id, point = located(compiled, id)
         client = compiled.need_client("plan_resume")
         head = client.head(run_id)
         if head.status == COMPLETED and not head.snapshot:
             return _plan_without_journal(run_id)
         progress = progress_of(client, run_id, None)
-        check_step(progress, step)
+        check_point(progress, point)
         assert compiled.plan.layers is not None
         unfinished = workflows_in(compiled.plan, progress)
         plans = {place: plan_resume(layers, inner) for layers, inner, _, place in unfinished}
@@ -178,8 +180,8 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         compiled = self.compiled()
 
         def open_session() -> Session:
-            named_run, step = located(compiled, run_id)
-            return resume(compiled, named_run, given, wait, stream=False, step=step)
+            named_run, point = located(compiled, run_id)
+            return resume(compiled, named_run, given, wait, stream=False, point=point)
 
         return open_session
 

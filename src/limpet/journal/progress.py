@@ -82,6 +82,14 @@ class Progress:
         """Whether no node comes next."""
         return self.node == DONE
 
+    @property
+    def checkpoint_id(self) -> str:
+        """The id of the run's checkpoint as it is now. Of two pauses in one step, each has its own."""
+        closed = self.closed_questions()
+        if not closed:
+            return f"{self.run_id}@{self.step}"
+        return f"{self.run_id}@{self.step}.{closed}"
+
     # What happens to a run
 
     def complete(self, node: str, at: float, following: str | None) -> None:
@@ -203,7 +211,10 @@ class Progress:
         self.path.clear()
         # A node that completed left nothing to forget. One whose failure ends the branch may have.
         if self.answers or self.memos or self.section or self.timers:
+            answers = self.answers
             self._forget_node()
+            # The section's step isn't over, so its closed questions still count.
+            self.answers = answers
 
     def changed_values(self) -> dict[str, Any]:
         """The keys of a branch that differ from `base`, with their values. Deleted keys aren't among them."""
@@ -318,6 +329,18 @@ class Progress:
         for _, branch in self.stopped_branches():
             questions += branch.questions
         return questions
+
+    def closed_questions(self) -> int:
+        """How many questions were answered or withdrawn, here and in branches, by nodes that haven't completed.
+
+        The number only grows until the next step. So the step and this number distinguish all pauses of a run.
+        """
+        # A question that was withdrawn at its deadline has a timer with its id.
+        withdrawn = [name for name in self.timers if name.count(":") > 1 and name not in self.answers]
+        closed = len(self.answers) + len(withdrawn)
+        if self.section is not None:
+            closed += sum(child.closed_questions() for child in self.section.children.values())
+        return closed
 
     def expired_questions(self, now: float) -> list[str]:
         """The ids of the open questions whose deadline has passed."""

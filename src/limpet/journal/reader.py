@@ -12,7 +12,8 @@ from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import Progress
 from limpet.journal.records import MOVE, NESTED, SNAPSHOT, STEP, apply_record, unbundle
 from limpet.journal.snapshots import RECORD_WEIGHT
-from limpet.journal.store import COMPLETED, Tail
+from limpet.journal.store import COMPLETED, PAUSED, RUNNING, Tail
+from limpet.journal.waits import EXPIRE, RESUME, Question
 
 
 class Checkpoint(NamedTuple):
@@ -21,8 +22,8 @@ class Checkpoint(NamedTuple):
     `node` completed at `timestamp` (seconds) and changed `keys`. `next` and `phase` are the position after it,
     `status` and `reason` those of the run at that step. Step 0 is the start. If the node is in a branch, or in a
     graph inside of a node, `branch` is the path to it, and keys and position are those of the branch. `metadata`
-    says where the step was made: versions, git commit, tags. `id` is the reference that `invoke(checkpoint=…)`
-    takes.
+    says where the step was made: versions, git commit, tags. `closed` is how many questions had been answered or
+    withdrawn by then of nodes that hadn't completed. `id` is the reference that `invoke(checkpoint=…)` takes.
     """
 
     run_id: str
@@ -36,10 +37,13 @@ class Checkpoint(NamedTuple):
     keys: tuple[str, ...]
     metadata: dict[str, Any]
     branch: str | None = None
+    closed: int = 0
 
     @property
     def id(self) -> str:
-        return f"{self.run_id}@{self.step}"
+        if not self.closed:
+            return f"{self.run_id}@{self.step}"
+        return f"{self.run_id}@{self.step}.{self.closed}"
 
 
 def read_progress(tail: Tail) -> Progress:
@@ -88,6 +92,60 @@ def progress_at(tail: Tail, step: int) -> Progress:
     return _progress_from(run_id, needed)
 
 
+def progress_at_pause(tail: Tail, step: int, closed: int) -> Progress:
+    """The progress as it was after `step` while no more than `closed` questions were closed.
+
+    These are counted as `Progress.closed_questions` does. If more were closed when the step was reached, it is the
+    progress as it was before the next was. Raises as `progress_at` does.
+    """
+    progress: Progress | None = None
+    limit: int | None = None
+    for number, record in read_records_or_damage(tail):
+        if isinstance(record, DamagedRecord):
+            progress = None
+            continue
+        if record[1] > step:
+            break
+        if record[0] == SNAPSHOT:
+            restored = Progress(tail.head.run_id, "", "", "", {})
+            apply_checked(restored, number, record)
+            if limit is not None and restored.closed_questions() > limit:
+                break
+            progress = restored
+        elif progress is not None:
+            if limit is not None and progress.closed_questions() + _closes(record) > limit:
+                break
+            apply_checked(progress, number, record)
+        if limit is None and progress is not None and progress.step == step:
+            limit = max(closed, progress.closed_questions())
+    if progress is None or progress.step != step:
+        return progress_at(tail, step)  # which says what is missing or damaged
+    return progress
+
+
+def questions_at(tail: Tail, step: int, closed: int) -> list[Question]:
+    """The questions that were open at this point (see `progress_at_pause`), or else at the first pause after it.
+
+    Raises as `progress_at` does.
+    """
+    questions = progress_at_pause(tail, step, closed).open_questions()
+    if questions:
+        return questions
+    progress = Progress(tail.head.run_id, "", "", "", {})
+    for number, record in read_records(tail):
+        apply_checked(progress, number, record)
+        if progress.step > step and progress.status == PAUSED:
+            return progress.open_questions()
+    return []
+
+
+def _closes(record: list[Any]) -> int:
+    """How many questions a record closes."""
+    if record[0] != MOVE:
+        return 0
+    return len(record[4].get(RESUME, ())) + len(record[4].get(EXPIRE, ()))
+
+
 def next_unused_step(tail: Tail) -> int:
     """A number that no step of the run has had, even if records of its journal are damaged."""
     newest = 0
@@ -133,18 +191,27 @@ def _checkpoint(progress: Progress, record: list[Any], keys: list[str]) -> Check
         keys=tuple(keys),
         metadata=dict(progress.meta),
         branch=branch,
+        closed=_closed(progress),
     )
 
 
 def _updated(checkpoint: Checkpoint, progress: Progress, record: list[Any], keys: list[str]) -> Checkpoint:
     """A checkpoint after one more record of the same step."""
     checkpoint = checkpoint._replace(
-        status=progress.status, reason=progress.reason, metadata=dict(progress.meta)
+        status=progress.status,
+        reason=progress.reason,
+        metadata=dict(progress.meta),
+        closed=_closed(progress),
     )
     if checkpoint.branch is not None or record[0] == NESTED:
         return checkpoint
     new_keys = [key for key in keys if key not in checkpoint.keys]
     return checkpoint._replace(next=progress.node, phase=progress.phase, keys=(*checkpoint.keys, *new_keys))
+
+
+def _closed(progress: Progress) -> int:
+    """How many questions were closed, where a run stops. It is looked up there only, as it takes a while."""
+    return 0 if progress.status == RUNNING else progress.closed_questions()
 
 
 def check_complete(tail: Tail) -> None:

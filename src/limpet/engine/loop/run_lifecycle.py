@@ -260,7 +260,8 @@ class RunLifecycle:
             return str(answer)
         if writer is None:
             return ""
-        return f"{p.run_id}@{p.step}"
+        loop.state._saved = p.checkpoint_id
+        return p.checkpoint_id
 
     def _changes(self, stop: LoopStop) -> dict[str, Any]:
         """What is recorded of a stop: all of it where the run's own loop stopped; a branch has recorded its own."""

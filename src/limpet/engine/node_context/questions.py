@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from limpet.errors import AnswerRefused, RunPaused, UsageError
+from limpet.errors import AlreadyAnswered, AnswerRefused, RunPaused, UsageError
 from limpet.graphs.secrets import MASK
 from limpet.journal.progress import Progress
 from limpet.journal.store import PAUSED
@@ -89,6 +89,13 @@ def question_id_of(place: str, step: str, name: str) -> str:
     return f"{place.replace(':', '::')}:{step}:{name.replace(':', '::')}"
 
 
+def is_question_id(key: Any) -> bool:
+    """Whether this looks like the id of a question, as `question_id_of` makes it."""
+    from re import DOTALL, fullmatch
+
+    return isinstance(key, str) and fullmatch(r".+:\d+(\.\d+)*:.+", key, DOTALL) is not None
+
+
 def question_for(
     question_id: str,
     prompt: str,
@@ -129,7 +136,9 @@ def read_answer(answer: Any, schema: Any) -> Any:
 class ResumeInput(NamedTuple):
     """What a resume brings: answers to open questions, updates of the state, settings.
 
-    `timed` says that a supervisor resumes the run because it is due. Such a resume approves of nothing.
+    `timed` says that a supervisor resumes the run because it is due. Such a resume approves of nothing. `asked` are
+    the questions that were open at the checkpoint that the caller named: only these can be answered. None means
+    those that are open now.
     """
 
     value: Any = NOT_GIVEN
@@ -137,6 +146,7 @@ class ResumeInput(NamedTuple):
     update: Mapping[str, Any] | None = None
     config: Mapping[str, Any] | None = None
     timed: bool = False
+    asked: frozenset[str] | None = None
 
     @classmethod
     def with_response(cls, value: Any, response: Any, answers: Any, update: Any, config: Any) -> ResumeInput:
@@ -147,6 +157,10 @@ class ResumeInput(NamedTuple):
             value = response
         return cls(value, answers, update, config)
 
+    def about(self, asked: frozenset[str] | None) -> ResumeInput:
+        """The same, for a caller that means a checkpoint at which these questions were open."""
+        return self if asked is None else self._replace(asked=asked)
+
     @property
     def answers_any(self) -> bool:
         """Whether it may answer something."""
@@ -156,14 +170,13 @@ class ResumeInput(NamedTuple):
         """The answers by question id, each checked. `now` is by the store's clock.
 
         Where several branches ask, some may be answered before others. Raises `UsageError` or `AnswerRefused` if an
-        answer is wrong or unknown, and `RunPaused` if the run could do nothing without one.
+        answer is wrong or unknown, `AlreadyAnswered` if it is for a question that is no longer open, and `RunPaused`
+        if the run could do nothing without one.
         """
         if self.answers is not None and not isinstance(self.answers, Mapping):
             raise UsageError(f"answers are a dict by question id, not {type(self.answers).__name__}")
         open_questions = {question.id: question for question in progress.open_questions()}
-        given = dict(self.answers or {})
-        if open_questions and self.value is not NOT_GIVEN:
-            self._add_value(given, list(open_questions))
+        given = self._by_id(progress, open_questions)
         for question_id, answer in given.items():
             if question_id not in open_questions:
                 listed = ", ".join(map(repr, open_questions)) or "none"
@@ -176,9 +189,42 @@ class ResumeInput(NamedTuple):
             raise _unanswered(progress, list(open_questions.values()))
         return given
 
+    def _by_id(self, progress: Progress, open_questions: Mapping[str, Question]) -> dict[str, Any]:
+        """The answers by question id: the given ones, and the value, if it is one.
+
+        Raises `AlreadyAnswered` if what is given was meant for questions of a checkpoint that are closed by now.
+        """
+        given = dict(self.answers or {})
+        asked = list(open_questions)
+        if self.asked is not None:
+            self._check_checkpoint(progress, given, open_questions)
+            asked = [question_id for question_id in asked if question_id in self.asked]
+        if asked and self.value is not NOT_GIVEN:
+            self._add_value(given, asked)
+        return given
+
+    def _check_checkpoint(
+        self, progress: Progress, given: Mapping[str, Any], open_questions: Mapping[str, Question]
+    ) -> None:
+        """Refuse answers to questions that were closed, or asked, after the checkpoint that the caller named."""
+        asked = self.asked or frozenset()
+        closed = asked.difference(open_questions)
+        if answered := closed.intersection(given):
+            raise _already_answered(progress, answered, open_questions)
+        if later := [each for each in given if each in open_questions and each not in asked]:
+            refused = UsageError(f"question {later[0]!r} was asked after the checkpoint that is named")
+            raise refused.with_advice(f"answer it by resume({progress.run_id!r}, answers=…)", "answer")
+        # A value is an answer where the run asks, or asked, something.
+        is_answer = self.value is not NOT_GIVEN and (asked or open_questions)
+        if is_answer and asked.isdisjoint(open_questions):
+            raise _already_answered(progress, closed, open_questions)
+
     def _add_value(self, given: dict[str, Any], asked: list[str]) -> None:
         """Add the value to the given answers: it answers the one open question, or holds answers by id."""
-        if len(asked) == 1:
+        if isinstance(self.value, Mapping) and self.value and all(map(is_question_id, self.value)):
+            # Answers by id, also if only one question is left: it must not get the answers to others as its own.
+            given |= self.value
+        elif len(asked) == 1:
             if asked[0] in given:
                 raise UsageError(f"question {asked[0]!r} is answered twice: as a value, and in answers")
             given[asked[0]] = self.value
@@ -193,6 +239,8 @@ class ResumeInput(NamedTuple):
         update = dict(self.update or {})
         if progress.open_questions() or self.value is NOT_GIVEN or self.value is None:
             return update
+        if isinstance(self.value, Mapping) and self.value and all(map(is_question_id, self.value)):
+            raise _already_answered(progress, self.value, {})
         if not isinstance(self.value, Mapping):
             raise UsageError(
                 f"run {progress.run_id!r} has no open question; what a resume brings is then a dict "
@@ -296,6 +344,18 @@ def _only_asks(progress: Progress, now: float) -> bool:
     if progress.status != PAUSED or (due is not None and due <= now):
         return False
     return all(branch.questions for _, branch in progress.stopped_branches())
+
+
+def _already_answered(
+    progress: Progress, closed: Iterable[str], open_questions: Iterable[str]
+) -> AlreadyAnswered:
+    """The refusal of an answer to questions that aren't open any more."""
+    listed = ", ".join(map(repr, open_questions))
+    refused = AlreadyAnswered(progress.run_id, sorted(closed), listed or "none")
+    if listed:
+        answer = f"resume({progress.run_id!r}, answers={{id: answer}})"
+        return refused.with_advice(f"to answer what is open now, name it: {answer}", "answer")
+    return refused.with_advice(f"resume({progress.run_id!r}) resumes the run without an answer", "resume")
 
 
 def _unanswered(progress: Progress, asked: list[Question]) -> RunPaused:

@@ -10,7 +10,14 @@ from limpet.graphs.secrets import MaskedDict
 from limpet.graphs.state import LiveState, State
 from limpet.journal.encoding.codec import encode
 from limpet.journal.progress import Progress
-from limpet.journal.reader import Checkpoint, check_complete, history, progress_at, read_progress
+from limpet.journal.reader import (
+    Checkpoint,
+    check_complete,
+    history,
+    progress_at,
+    progress_at_pause,
+    read_progress,
+)
 from limpet.journal.verify import salvaged_tail
 
 
@@ -33,12 +40,13 @@ def checkpoints(client: LeaseClient, run_id: str) -> list[Checkpoint]:
     return found
 
 
-def progress_of(client: LeaseClient, run_id: str, step: int | None) -> Progress:
-    """How far a run had come after a step, or has come by now."""
+def progress_of(client: LeaseClient, run_id: str, step: int | None, closed: int | None = None) -> Progress:
+    """How far a run had come after a step, or has come by now. `closed` is as for `progress_at_pause`."""
     if step is None:
         return read_progress(client.store.read(run_id))
     # An earlier step can be read although later records are damaged, so damage is an error only where it matters.
-    return progress_at(salvaged_tail(client.store, run_id), step)
+    tail = salvaged_tail(client.store, run_id)
+    return progress_at(tail, step) if closed is None else progress_at_pause(tail, step, closed)
 
 
 def as_state(progress: Progress, plan: Plan | None) -> State:
@@ -53,7 +61,7 @@ def as_state(progress: Progress, plan: Plan | None) -> State:
     live.checkpoint_node = progress.made_by
     live._at = progress.at
     live._emit = None
-    live._saved = f"{progress.run_id}@{progress.step}"
+    live._saved = progress.checkpoint_id
     if secrets:
         live._secrets = secrets
     return live._copy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from limpet.engine.operations.stored_state import as_state, checkpoints, progress_of
+from limpet.engine.sessions.checkpoint_refs import Point
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import MASK, masked
@@ -64,13 +65,13 @@ class WorkflowCheckpoint(NamedTuple):
         return f"WorkflowCheckpoint({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
-def load(compiled: CompiledGraph, run_id: str, step: int | None) -> WorkflowCheckpoint:
-    """A run's checkpoint after a step, or its newest."""
-    progress = progress_of(compiled.need_client("checkpoint"), run_id, step)
+def load(compiled: CompiledGraph, run_id: str, point: Point | None) -> WorkflowCheckpoint:
+    """A run's checkpoint at a point, or its newest."""
+    progress = progress_of(compiled.need_client("checkpoint"), run_id, *(point or (None,)))
     state = as_state(progress, compiled.plan)
     assert isinstance(state, WorkflowState)
     return WorkflowCheckpoint(
-        checkpoint_id=f"{run_id}@{progress.step}",
+        checkpoint_id=progress.checkpoint_id,
         run_id=run_id,
         workflow=progress.graph,
         status=progress.status,

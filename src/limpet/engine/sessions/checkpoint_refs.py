@@ -1,35 +1,83 @@
-"""Which run and which step a user means by the id of a run or of a checkpoint."""
+"""Which run and which step a user means by the id of a run or of a checkpoint, and what was asked there.
+
+The id of a checkpoint is the run's id, `@` and a step. A run may pause several times in one step, when one question
+follows another. The ids of later pauses have a second number: how many questions were closed by then.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.compiled_graph import CompiledGraph
-from limpet.errors import RunNotFound, UsageError
+from limpet.errors import DamagedRecord, RunNotFound, UsageError
 from limpet.graphs.plan import Plan
+from limpet.journal.progress import Progress
+from limpet.journal.reader import questions_at
 
 MAX_STEP_DIGITS = 4000
 """Digits that a step may have. Python refuses to convert much longer numbers."""
 
+_POINT = re.compile(r"([0-9]+)(?:\.([1-9][0-9]*))?")
 
-def located(compiled: CompiledGraph, reference: Any) -> tuple[str, int | None]:
-    """The run and the step that a checkpoint's id names. A workflow also takes a run's id, whose step is None.
+
+class Point(NamedTuple):
+    """A point in a run, as the id of a checkpoint names it: see `Progress.closed_questions` for the second number."""
+
+    step: int
+    closed: int = 0
+
+
+def located(compiled: CompiledGraph, reference: Any) -> tuple[str, Point | None]:
+    """The run and the point that a checkpoint's id names. A workflow also takes a run's id, whose point is None.
 
     Raises `UsageError` for something that isn't an id, `WrongGraph` for a run of another graph, `RunNotFound`.
     """
     # Raises for something that isn't an id.
     run_of(reference)
-    run_id, step = _split(reference)
+    run_id, point = _split(reference)
     if compiled.plan.layers is None:
-        if step is None:
+        if point is None:
             raise UsageError(f"{reference!r} isn't a checkpoint's id: that is a run id, '@' and a step")
-        return run_id, step
+        return run_id, point
     call = "resuming or inspecting a run"
-    run_id, step = _existing(compiled.need_client(call), reference, run_id, step)
+    run_id, point = run_and_point(compiled.need_client(call), reference)
     compiled.own_run(run_id, call)
-    return run_id, step
+    return run_id, point
+
+
+def run_and_point(client: LeaseClient, reference: str) -> tuple[str, Point | None]:
+    """Which of its two meanings an id has: `a@3` may be step 3 of run `a`, or a run with just this id.
+
+    Raises `UsageError` where both exist. If neither does, it is taken for a checkpoint.
+    """
+    run_id, point = _split(reference)
+    if point is None:
+        return run_id, None
+    meanings = dict.fromkeys([(run_id, point), (reference, None)])
+    existing = [meaning for meaning in meanings if is_run(client, meaning[0])]
+    if len(existing) > 1:
+        raise UsageError(
+            f"{reference!r} is a run and a checkpoint of run {run_id!r} as well: name the run's newest checkpoint"
+        )
+    return existing[0] if existing else (run_id, point)
+
+
+def asked_at(client: LeaseClient, progress: Progress, point: Point | None) -> frozenset[str] | None:
+    """The ids of the questions that an answer from a point of the run is for; None if that is the present one.
+
+    These are the questions that were open there, or else at the first pause after it: an id names the same ones
+    however often it is used. Empty if the journal no longer has the point: then its questions are closed.
+    """
+    if point is None or point == (progress.step, progress.closed_questions()):
+        return None
+    try:
+        questions = questions_at(client.store.read(progress.run_id, first=1), *point)
+    except (UsageError, DamagedRecord):
+        return frozenset()
+    return frozenset(question.id for question in questions)
 
 
 def run_of(reference: Any) -> str:
@@ -57,19 +105,9 @@ def is_run(client: LeaseClient, run_id: str) -> bool:
     return True
 
 
-def _existing(client: LeaseClient, reference: str, run_id: str, step: int | None) -> tuple[str, int | None]:
-    """Which of its two meanings a reference has: `a@3` may be step 3 of run `a`, or a run with just this id."""
-    meanings = dict.fromkeys([(run_id, step), (reference, None)])
-    existing = [meaning for meaning in meanings if is_run(client, meaning[0])]
-    if len(existing) > 1:
-        raise UsageError(
-            f"{reference!r} is a run and a checkpoint of run {run_id!r} as well: name the run's newest checkpoint"
-        )
-    return existing[0] if existing else (run_id, step)
-
-
-def _split(reference: str) -> tuple[str, int | None]:
-    run_id, _, step = reference.rpartition("@")
-    if run_id and step.isascii() and step.isdecimal() and len(step) < MAX_STEP_DIGITS:
-        return run_id, int(step)
-    return reference, None
+def _split(reference: str) -> tuple[str, Point | None]:
+    run_id, _, point = reference.rpartition("@")
+    found = _POINT.fullmatch(point)
+    if not run_id or found is None or len(point) >= MAX_STEP_DIGITS:
+        return reference, None
+    return run_id, Point(int(found[1]), int(found[2] or 0))

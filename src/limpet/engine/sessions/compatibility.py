@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from limpet.engine.loop.next_node import plan_of_branches
+from limpet.engine.sessions.checkpoint_refs import Point
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.session import log
 from limpet.errors import DefinitionError, UsageError
@@ -37,10 +38,18 @@ def check_fits(plan: Plan, progress: Progress) -> bool:
     return refitted
 
 
-def check_step(progress: Progress, step: int | None) -> None:
-    """Raise `UsageError` for a step that the run hasn't reached."""
-    if step is not None and step > progress.step:
-        raise UsageError(f"run {progress.run_id!r} has no checkpoint {step}; its newest is {progress.step}")
+def check_point(progress: Progress, point: Point | None) -> None:
+    """Raise `UsageError` for a point that the run hasn't reached."""
+    if point is None or point.step < progress.step:
+        return
+    if point.step > progress.step:
+        named = f"{point.step}"
+    elif point.closed > progress.closed_questions():
+        named = f"{point.step}.{point.closed}"
+    else:
+        return
+    newest = progress.checkpoint_id.rpartition("@")[2]
+    raise UsageError(f"run {progress.run_id!r} has no checkpoint {named}; its newest is {newest}")
 
 
 def workflows_in(

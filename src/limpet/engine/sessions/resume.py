@@ -24,8 +24,8 @@ from limpet.engine.loop import run_lifecycle
 from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.loop.state_changes import Changes
 from limpet.engine.node_context.questions import ResumeInput
-from limpet.engine.sessions.checkpoint_refs import is_run, located, names_file
-from limpet.engine.sessions.compatibility import check_fits, check_step
+from limpet.engine.sessions.checkpoint_refs import Point, asked_at, is_run, located, names_file
+from limpet.engine.sessions.compatibility import check_fits, check_point
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import Session, SessionOptions
@@ -61,7 +61,7 @@ def resume(
     given: ResumeInput,
     wait: float | None = None,
     stream: bool = False,
-    step: int | None = None,
+    point: Point | None = None,
     *,
     max_sleep: float | None = None,
     max_crashes: int | None = None,
@@ -70,11 +70,11 @@ def resume(
     """Open a stored run at its position. The answers, the update and the config in `given` are durable before
     this returns.
 
-    `wait` is how many seconds to wait for another holder, `step` where the caller believes the run to be, `max_sleep`
-    how long the run may sleep in this process, `max_crashes` how often in a row it may have crashed its process,
+    `wait` is how many seconds to wait for another holder, `point` where the caller believes the run to be,
+    `max_sleep` how long the run may sleep here, `max_crashes` how often in a row it may have crashed its process,
     `known` the run's head if the caller has just read it. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`,
-    `AnswerRefused`, `RunPaused` for a question that stays open, `DamagedRecord`, `UsageError`, `WrongGraph`,
-    `RunQuarantined`.
+    `AnswerRefused`, `AlreadyAnswered`, `RunPaused` for a question that stays open, `DamagedRecord`, `UsageError`,
+    `WrongGraph`, `RunQuarantined`.
     """
     client = compiled.need_client("resume")
     if known is None:
@@ -83,10 +83,11 @@ def resume(
         refuse_completed(known)
     with client.holding(run_id, wait, known) as held:
         tail = held.read()
-        reopened = _reopen(compiled, tail, held, given, step, max_crashes)
+        reopened = _reopen(compiled, tail, held, given, point, max_crashes)
         progress = reopened.progress
         cancel_requested = tail.head.signal is not None
-        _store_input(compiled, reopened, held, given, tail.head)
+        asked = asked_at(client, progress, point) if given.answers_any else None
+        _store_input(compiled, reopened, held, given.about(asked), tail.head)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
         is_start = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
         options = SessionOptions(stream, not is_start, tail.first, max_sleep, reopened.crashes)
@@ -116,8 +117,8 @@ def resume_checkpoint(
     """
     is_file = is_file or isinstance(reference, os.PathLike)
     if compiled.checkpointer is None and not (is_file or names_file(compiled.plan, reference)):
-        run_id, step = located(compiled, reference)
-        return resume(compiled, run_id, given, None, stream, step)
+        run_id, point = located(compiled, reference)
+        return resume(compiled, run_id, given, None, stream, point)
     progress = _load(compiled, reference, is_file)
     check_fits(compiled.plan, progress)
     if compiled.client is None:
@@ -130,7 +131,8 @@ def resume_checkpoint(
             client.store.delete(progress.run_id)
     elif is_run(client, progress.run_id):
         if _is_newest(client, progress):
-            return resume(compiled, progress.run_id, given, None, stream, progress.step)
+            point = Point(progress.step, progress.closed_questions())
+            return resume(compiled, progress.run_id, given, None, stream, point)
         # The stored run has moved on, and is never replaced. So the checkpoint becomes a run of its own.
         progress.parent = progress.run_id
         progress.run_id = new_id()
@@ -175,7 +177,7 @@ def _reopen(
     tail: Tail,
     held: HeldRun,
     given: ResumeInput,
-    step: int | None,
+    point: Point | None,
     max_crashes: int | None,
 ) -> _Reopened:
     """Rebuild a run's progress, check that it can be resumed from there, and count the crashes of its holders."""
@@ -190,9 +192,9 @@ def _reopen(
     if max_crashes is not None and crashes >= max_crashes and not sleeps:
         _quarantine(compiled, progress, tail, held)
     changed = _fit_to_plan(compiled.plan, progress, given)
-    check_step(progress, step)
+    check_point(progress, point)
     if compiled.plan.layers is None:
-        _refuse_old_step(progress, step)
+        _refuse_old_step(progress, point)
     writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence, weight)
     if crashes > 0 and sleeps:
         _forgive_crashes(progress, writer, held)
@@ -250,10 +252,11 @@ def _fit_to_plan(plan: Plan, progress: Progress, given: ResumeInput) -> bool:
     return changed
 
 
-def _refuse_old_step(progress: Progress, step: int | None) -> None:
+def _refuse_old_step(progress: Progress, point: Point | None) -> None:
     """Refuse to resume from a checkpoint that isn't the newest: later steps are done, and are never undone here."""
-    if step is None or step == progress.step:
+    if point is None or point.step == progress.step:
         return
+    step = point.step
     run_id = progress.run_id
     outdated = Conflict(run_id, f"step {step} is no longer its newest, which is {progress.step}")
     raise outdated.with_advice(f"fork({run_id!r}, step={step}) starts a new run from there", "fork")
@@ -353,4 +356,5 @@ def _is_newest(client: LeaseClient, progress: Progress) -> bool:
 
 
 def _position(progress: Progress) -> tuple[Any, ...]:
-    return progress.step, progress.node, progress.phase, progress.status, progress.state
+    asked = [question.id for question in progress.open_questions()]
+    return progress.step, progress.node, progress.phase, progress.status, progress.state, asked

@@ -97,7 +97,7 @@ def plan_resume(layers: Layers, progress: Progress) -> ResumePlan:
             questions += child.open_questions()
     return ResumePlan(
         run_id=progress.run_id,
-        checkpoint_id=f"{progress.run_id}@{progress.step}",
+        checkpoint_id=progress.checkpoint_id,
         status=progress.status,
         completed_layers=completed_layers(progress),
         kept=kept,
