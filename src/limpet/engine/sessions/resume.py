@@ -86,8 +86,9 @@ def resume(
         reopened = _reopen(compiled, tail, held, given, point, max_crashes)
         progress = reopened.progress
         cancel_requested = tail.head.signal is not None
-        asked = asked_at(client, progress, point) if given.answers_any else None
-        _store_input(compiled, reopened, held, given.about(asked), tail.head)
+        if point is not None and given.answers_any:
+            given = given.about(asked_at(client, progress, point))
+        _store_input(compiled, reopened, held, given, tail.head)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
         is_start = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
         options = SessionOptions(stream, not is_start, tail.first, max_sleep, reopened.crashes)
