@@ -46,6 +46,13 @@ class Checkpoint(NamedTuple):
         return f"{self.run_id}@{self.step}.{self.closed}"
 
 
+class Point(NamedTuple):
+    """A point in a run, as the id of a checkpoint names it: see `Progress.closed_questions` for the second number."""
+
+    step: int
+    closed: int = 0
+
+
 def read_progress(tail: Tail) -> Progress:
     """The progress that the records of `tail`, from a snapshot to the newest, add up to.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from limpet.engine.operations.stored_state import as_state, checkpoints, progress_of
-from limpet.engine.sessions.checkpoint_refs import Point
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import MASK, masked
@@ -15,7 +14,7 @@ from limpet.graphs.workflow.state import WorkflowState
 from limpet.graphs.workflow.task_report import ANSWER
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
-from limpet.journal.reader import Checkpoint
+from limpet.journal.reader import Checkpoint, Point
 
 
 class PauseInfo(NamedTuple):

@@ -8,26 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import DamagedRecord, RunNotFound, UsageError
 from limpet.graphs.plan import Plan
 from limpet.journal.progress import Progress
-from limpet.journal.reader import questions_at
+from limpet.journal.reader import Point, questions_at
 
 MAX_STEP_DIGITS = 4000
 """Digits that a step may have. Python refuses to convert much longer numbers."""
 
 _POINT = re.compile(r"([0-9]+)(?:\.([1-9][0-9]*))?")
-
-
-class Point(NamedTuple):
-    """A point in a run, as the id of a checkpoint names it: see `Progress.closed_questions` for the second number."""
-
-    step: int
-    closed: int = 0
 
 
 def located(compiled: CompiledGraph, reference: Any) -> tuple[str, Point | None]:

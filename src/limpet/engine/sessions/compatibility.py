@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from limpet.engine.loop.next_node import plan_of_branches
-from limpet.engine.sessions.checkpoint_refs import Point
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.session import log
 from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.plan import PLANNER, Plan
 from limpet.journal.progress import Progress
+from limpet.journal.reader import Point
 
 if TYPE_CHECKING:
     from limpet.graphs.workflow.layers import Layers

@@ -24,7 +24,7 @@ from limpet.engine.loop import run_lifecycle
 from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.loop.state_changes import Changes
 from limpet.engine.node_context.questions import ResumeInput
-from limpet.engine.sessions.checkpoint_refs import Point, asked_at, is_run, located, names_file
+from limpet.engine.sessions.checkpoint_refs import asked_at, is_run, located, names_file
 from limpet.engine.sessions.compatibility import check_fits, check_point
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.provenance import environment
@@ -44,7 +44,7 @@ from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import State, new_id
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
-from limpet.journal.reader import read_progress_and_weight
+from limpet.journal.reader import Point, read_progress_and_weight
 from limpet.journal.records import move_record
 from limpet.journal.store import COMPLETED, FAILED, RUNNING, OnSignal, RunHead, Tail
 from limpet.journal.waits import EXPIRE, FAILED_PHASE, RESUME
