@@ -79,11 +79,7 @@ class OpenedRun(Generic[S]):
         session = self._slot.session
         if session is None:
             raise UsageError(f"run {self.id!r} has not begun")
-        state = session.lifecycle.state
-        if self._slot.verdict is None:
-            # Nodes still change the state, so the caller gets values that share nothing with it.
-            return cast(S, detached(state))
-        return cast(S, state._copy())
+        return cast(S, detached(session.lifecycle.state))
 
     def _result(self) -> S:
         """The final state. Raises the error of a run that has none."""
@@ -99,7 +95,8 @@ class OpenedRun(Generic[S]):
                 f"{progress.reason} — resume({self.id!r}, {_what_to_give(verdict.questions)}) continues it"
             )
             raise RunPaused(self.id, reason, verdict.questions, progress.current_node())
-        return self._state()
+        # The run is over, so the caller gets its values as they are, as with the last event.
+        return cast(S, session.lifecycle.state._copy())
 
     def _marks(self, session: Session) -> RunMarks:
         """How far the run has come, for a picture: by its journal if it has one, else by what is known here."""
@@ -133,7 +130,7 @@ class Run(OpenedRun[S]):
 
     @property
     def state(self) -> S:
-        """The state as it is now."""
+        """A copy of the state as it is now."""
         self._begin()
         return self._state()
 
@@ -177,7 +174,7 @@ class AsyncRun(OpenedRun[S]):
 
     @property
     def state(self) -> S:
-        """The state as it is now. Raises `UsageError` before the run has begun."""
+        """A copy of the state as it is now. Raises `UsageError` before the run has begun."""
         return self._state()
 
     async def wait(self) -> AsyncRun[S]:

@@ -14,7 +14,7 @@ from limpet.errors import UnstorableValue, UsageError
 from limpet.graphs.parameters import ABSENT, Function
 from limpet.graphs.schema import Schema
 from limpet.graphs.state import TrackedState, detached_view
-from limpet.journal.encoding.codec import encode
+from limpet.journal.encoding.codec import detached_value, encode
 
 if TYPE_CHECKING:
     from limpet.graphs.plan import Plan
@@ -49,6 +49,9 @@ class InnerGraph(NamedTuple):
             given = {key: outer[key] for key in self.plan.schema.keys if key in outer} | dict(item or {})
         else:
             given = dict(outer)
+        if self.plan.schema.validates:
+            # Validators are the user's functions, and may alter what they are given.
+            given = detached_value(given)
         return self.plan.schema.initial(given)
 
     def inner_update(self, update: Mapping[str, Any]) -> dict[str, Any]:

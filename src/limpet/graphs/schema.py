@@ -30,6 +30,11 @@ class Schema(NamedTuple):
     secrets: frozenset[str] = frozenset()
     """The keys whose values are never shown."""
 
+    @property
+    def validates(self) -> bool:
+        """Whether the first state of a run is validated, by a pydantic model."""
+        return _is_model(self.source)
+
     def initial(self, given: Any) -> dict[str, Any]:
         """The first state of a run: the defaults, with `given` over them.
 
@@ -37,7 +42,7 @@ class Schema(NamedTuple):
         Raises `UsageError` if it doesn't fit the schema.
         """
         values = _as_dict(given)
-        if _is_model(self.source):
+        if self.validates:
             made = _validated(self.source, values, self.secrets)
             values = {**made, **_unknown(values, self.keys)}
         for key, make in self.defaults.items():

@@ -122,7 +122,7 @@ class State(dict[str, Any]):
 
 
 class LiveState(State):
-    """The state of a run as the engine has it and predicates see it. It can be read but not changed."""
+    """The state of a run as the engine has it. It can be read but not changed."""
 
     __slots__ = ()
 
@@ -279,6 +279,29 @@ class TrackedState(NodeState):
     def _touch_all(self) -> None:
         for key in dict.__iter__(self):
             self[key]
+
+
+class StateView(TrackedState):
+    """The state as a predicate or choice gets it: it can't be assigned to, and each value that is read is a copy.
+
+    `copies` are those made so far. A value that isn't read is not copied.
+    """
+
+    __slots__ = ("copies",)
+
+    copies: dict[str, Any]
+
+    def __getitem__(self, key: str) -> Any:
+        value = dict.__getitem__(self, key)
+        if type(value) in IMMUTABLE_TYPES:
+            return value
+        if key not in self.copies:
+            self.copies[key] = detached_value(value)
+        return self.copies[key]
+
+    _refuse = LiveState._refuse
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = pop = popitem = setdefault = clear = _refuse
 
 
 class EmptyState(TrackedState):

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from limpet import StateGraph
 from limpet.engine.loop.state_changes import Changes, detached
 from limpet.errors import UnstorableValue, UsageError
 from limpet.graphs.reducers import append, merge
@@ -730,3 +731,32 @@ def test_without_a_store_anything_may_be_in_the_state() -> None:
     watched.step(lambda s: {"odd": [thing]})
     watched.step(lambda s: s["odd"].append(1))
     assert watched.live["odd"] == [thing, 1]
+
+
+class CopyCounted:
+    """A value that can't be stored, and counts how often it is copied."""
+
+    def __init__(self) -> None:
+        self.copies = 0
+
+    def __deepcopy__(self, memo: Any) -> CopyCounted:
+        self.copies += 1
+        return self
+
+
+def test_a_predicate_pays_for_the_values_that_it_reads_alone() -> None:
+    """H4: it gets copies, but a large value that it doesn't read is never copied."""
+    large = CopyCounted()
+    small = CopyCounted()
+
+    def count(state: Any) -> dict[str, Any]:
+        large.copies = small.copies = 0  # those of the input
+        return {"n": state["n"] + 1}
+
+    def again(state: Any) -> bool:
+        return "large" in state and state["small"] is small and state["n"] < 3
+
+    graph = StateGraph(name="g").add_node("n1", run=count).add_edge("n1", "n1", again)
+    graph.set_entry_point("n1").set_finish_point("n1").compile()
+    assert graph.execute({"n": 0, "large": large, "small": small})["n"] == 3
+    assert (small.copies, large.copies) == (1, 0)

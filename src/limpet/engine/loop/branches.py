@@ -104,7 +104,7 @@ def run_branches(loop: NodeLoop) -> MayStop:
     reporter = loop.reporter
     if section.layer is not None:
         left = [key for key, child in section.children.items() if not child.done]
-        reporter.notify(events.LAYER_START, layer=section.layer, tasks=left)
+        reporter.notify(events.LAYER_START, layer=section.layer, tasks=list(left))
         yield from reporter.stream(reporter.stream_events.layer_starts(reporter, section.layer, left))
     if loop.nested:
         # One runner has all branches of the run, however deep: it alone decides what runs and what is saved.

@@ -1,20 +1,20 @@
 """What comes after a node: the next node, branches that run in parallel, or a failure to choose.
 
 This calls functions that the user wrote: predicates, choices, and those that give the items of a map and the start of
-a graph inside of a node. They only read the state.
+a graph inside of a node. They only read the state, so each gets one that it can't change: what it reads are copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.engine.loop.driver_commands import Failed
 from limpet.errors import UsageError
 from limpet.graphs.edges import END, Choice, Edge
 from limpet.graphs.parallel import InnerGraph, Section
 from limpet.graphs.plan import PLANNER, Plan, PlanNode
-from limpet.journal.encoding.codec import detached_value, encode
+from limpet.journal.encoding.codec import IMMUTABLE_TYPES, detached_value, encode
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 from limpet.journal.waits import AFTER
@@ -22,6 +22,10 @@ from limpet.observe import events
 
 if TYPE_CHECKING:
     from limpet.engine.loop.node_loop import NodeLoop
+
+
+SMALL_STATE: Final = 16
+"""Up to this many keys, looking at the types of all values costs less than a view of the state."""
 
 
 class SectionStart(NamedTuple):
@@ -38,9 +42,15 @@ def choose_next(loop: NodeLoop, node: PlanNode) -> str | SectionStart | Failed:
         # The fast path: all edges have predicates of the state alone, and no observer wants to see them evaluated.
         if node.predicates is not None and loop.context.reporting.emit is None:
             state = loop.state
-            for holds, target in node.predicates:
-                if holds(state):
-                    return target
+            if len(state) <= SMALL_STATE and IMMUTABLE_TYPES.issuperset(map(type, state.values())):
+                # The live state refuses assignments, and nothing in it can be altered in place.
+                for holds, target in node.predicates:
+                    if holds(state):
+                        return target
+            else:
+                for holds, target in node.predicates:
+                    if holds(loop.changes.view()):
+                        return target
         else:
             for edge in node.edges:
                 if isinstance(edge, Section):
@@ -131,10 +141,14 @@ def _follow(loop: NodeLoop, edge: Edge | Choice) -> str | None:
     if asked is None:
         result: Any = True
     elif asked.plain:
-        result = asked.call(loop.state)
+        result = asked.call(loop.changes.view())
     else:
-        config = detached_value(loop.context.root.config)
-        offered = {"state": loop.state, "config": config, "node": edge.source, "graph": loop.plan.graph}
+        offered = {
+            "state": loop.changes.view(),
+            "config": detached_value(loop.context.root.config),
+            "node": edge.source,
+            "graph": loop.plan.graph,
+        }
         result = asked.call(**asked.arguments(offered.get))
     try:
         target = edge.target_for(result, loop.plan.nodes)

@@ -138,6 +138,7 @@ class RunLifecycle:
         if self.context.reporting.emit is not None:
             last = None if self.loop.planning else p.made_by
             reporter.notify(events.GRAPH_COMPLETE, exit_point=last, iterations=p.iterations)
+        # The run is over, so the caller gets its values as they are: copying large ones would cost.
         event = {"state": self.state._copy(), "run_id": p.run_id}
         yield from _reports(reporter.stream_events.run_completes(event))
         return Verdict(COMPLETED)

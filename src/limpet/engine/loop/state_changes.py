@@ -20,7 +20,7 @@ from limpet.errors import UnstorableValue, UsageError
 from limpet.graphs import reducers as known
 from limpet.graphs.parameters import ABSENT
 from limpet.graphs.reducers import Reducer
-from limpet.graphs.state import EMPTY_STATE, AccessLog, NodeState, State, TrackedState
+from limpet.graphs.state import EMPTY_STATE, AccessLog, NodeState, State, StateView, TrackedState
 from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import IMMUTABLE_TYPES, decode, detached_value, encode
 
@@ -92,6 +92,13 @@ class Changes:
         private: NodeState = TrackedState(self._live) if tracked else NodeState(self._live)
         private.access_log = self._notes
         return private
+
+    def view(self) -> State:
+        """The live state for a predicate or choice: what that alters in place are copies, and nothing is assigned."""
+        view: StateView = StateView(self._live)
+        view.access_log = self._unread_notes
+        view.copies = {}
+        return view
 
     def watch(self, key: str, value: Any) -> Any:
         """A node is about to read `value`: remember what it looks like, and return what the node gets."""
@@ -313,6 +320,10 @@ class TaskChanges:
             update = decode(data)
         dict.update(self._live, update)
         return data
+
+    def view(self) -> State:
+        """The state of a task's call: nothing is chosen after a task."""
+        return EMPTY_STATE
 
     def undo(self, private: NodeState) -> None:
         """A task didn't complete: it has changed nothing."""

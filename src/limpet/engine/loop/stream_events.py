@@ -60,7 +60,7 @@ class StreamEvents:
         """The run, or a branch of it, waits for an answer or an approval; `event` says where."""
         if not stopped.questions:
             return ({"type": "interrupt", **event},)
-        asked = [question.to_data() for question in stopped.questions]
+        asked = [detached_value(question.to_data()) for question in stopped.questions]
         return ({"type": "pause", **event, "questions": asked},)
 
     def run_completes(self, event: Event) -> Sequence[Event]:
@@ -116,7 +116,7 @@ class WorkflowStreamEvents(StreamEvents):
             {
                 "type": "decision_required",
                 "task": question.node,
-                **_without(question.to_data(), "node"),
+                **_without(detached_value(question.to_data()), "node"),
                 **place,
             }
             for question in stopped.questions

@@ -31,8 +31,9 @@ def save_checkpoint(
     from base64 import b64encode
 
     rest = replace(progress, state={}, config={})
-    config = {**progress.config, KEY: b64encode(snapshot_record(rest)).decode("ascii")}
-    # Encoded and decoded, so that the checkpointer gets a copy that it may keep or change.
+    # Encoded and decoded, so that the checkpointer gets copies that it may keep or change.
+    config: dict[str, Any] = decode(encode(progress.config))
+    config[KEY] = b64encode(snapshot_record(rest)).decode("ascii")
     state: dict[str, Any] = decode(encode(dict(progress.state)))
     extra: dict[str, Any] = {}
     if results is not None and getattr(checkpointer, "takes_results", False):
