@@ -178,8 +178,8 @@ class GraphMethods(ABC, Generic[S]):
 
         compiled = self.compiled()
         labels = tag_names(tags)
-        if type(priority) is not int:
-            raise UsageError(f"priority is a whole number, not {priority!r}")
+        if type(priority) is not int or not -(2**63) <= priority < 2**63:
+            raise UsageError(f"priority is a whole number of at most 64 bits, not {priority!r}")
         id = choose_id(run_id)
         enqueue(compiled, input, config, id, labels, priority, seconds_of(delay, "delay"))
         client = compiled.need_client("start")

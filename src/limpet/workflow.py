@@ -13,7 +13,7 @@ from limpet.engine.operations import workflow_checkpoints as checkpoints
 from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.operations.workflow_checkpoints import WorkflowCheckpoint
 from limpet.engine.sessions.checkpoint_refs import located, run_of
-from limpet.engine.sessions.compatibility import check_point, workflows_in
+from limpet.engine.sessions.compatibility import check_point, check_same_graph, workflows_in
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import Session
@@ -149,6 +149,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         if head.status == COMPLETED and not head.snapshot:
             return _plan_without_journal(run_id)
         progress = progress_of(client, run_id, None)
+        check_same_graph(compiled.plan, progress)
         check_point(progress, point)
         assert compiled.plan.layers is not None
         unfinished = workflows_in(compiled.plan, progress)

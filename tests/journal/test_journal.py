@@ -155,6 +155,7 @@ keys = st.sampled_from(["n", "xs", "d", "é"])
 values = st.sampled_from([0, True, 1.5, 2**70, "é", None, (1, [2]), [1, (2,)], {"k": [1]}, {1: ()}, b"b", []])
 lists = st.lists(values, max_size=2)
 dicts = st.dictionaries(st.sampled_from("kl"), values, max_size=2)
+texts = st.dictionaries(st.sampled_from("kl"), st.sampled_from(["", "é"]), max_size=2)
 deltas = st.tuples(
     st.dictionaries(keys, values, max_size=2),
     st.dictionaries(st.just("log"), lists, max_size=1),
@@ -172,7 +173,7 @@ moves = st.one_of(
     st.lists(asked, max_size=2).map(lambda questions: {"questions": questions}),
     dicts.map(lambda answers: {"answers": answers}),
     st.integers(0, 3).map(lambda attempts: {"attempts": attempts}),
-    dicts.map(lambda error: {"error": {"type": "E", **error}, "phase": "failed"}),
+    texts.map(lambda error: {"error": {"type": "E", **error}, "phase": "failed"}),
     dicts.map(lambda config: {"config": config, "meta": {"tags": ["t"]}}),
     st.just({"node": "b", "phase": BEFORE, "cleared": False}),
 )

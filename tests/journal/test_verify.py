@@ -140,7 +140,7 @@ def test_what_can_not_be_checked_is_reported_too() -> None:
     graph.execute({}, run_id="r")
     records = records_of(store, "r")
     whole = records[1]
-    records[1] = Envelope("r").close(2, encode([6, 1, 0.0, 0, ["nowhere"], [1, 2, 3]]))
+    records[1] = Envelope("r").close(2, encode([6, 1, 0.0, 0, ["nowhere"], [1, 1, 0.0, 0, "a", None, {}]]))
     (damage,) = graph.verify("r").damaged
     assert damage.sequence == 2
     assert "doesn't follow" in damage.reason

@@ -16,10 +16,11 @@ from limpet.graphs.parallel import Section
 from limpet.graphs.plan import PLANNER, Plan
 from limpet.graphs.workflow.layers import Dag
 from limpet.graphs.workflow.state import TASK_COMPLETED, TASK_SKIPPED
+from limpet.graphs.workflow.stored_shape import check_workflows
 from limpet.journal.open_parallel_section import Key, OpenSection
 from limpet.journal.progress import PATH_KEPT, Progress
-from limpet.journal.reader import read_records
-from limpet.journal.records import NESTED, SNAPSHOT, STEP, apply_record
+from limpet.journal.reader import apply_checked, read_records
+from limpet.journal.records import NESTED, SNAPSHOT, STEP
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, Tail
 from limpet.journal.waits import FAILED_PHASE
 
@@ -106,18 +107,19 @@ def marks_of_stored_run(plan: Plan, tail: Tail) -> RunMarks:
         return RunMarks(head.run_id, head.status, {END: Mark("done")}, note=note)
     progress = Progress(head.run_id, "", "", "", {})
     history = _BranchHistory(plan)
-    for _, record in read_records(tail):
+    for number, record in read_records(tail):
         is_branch_step = record[0] == NESTED and record[5][0] == STEP
         step_before = progress.step
         if record[0] == STEP:
             history.note_lines_to(progress, (), record[4])
         elif is_branch_step:
             history.note_lines_to(progress, record[4], record[5][4])
-        apply_record(progress, record)
+        apply_checked(progress, number, record)
         if is_branch_step:
             history.count_visit(progress, record[4], record[5][4])
         elif record[0] == SNAPSHOT and progress.step != step_before:
             history.restart_from(progress)
+    check_workflows(progress)
     return _Marker(plan, history).marks_of(progress, head.status)
 
 
@@ -226,10 +228,8 @@ class _BranchHistory:
         origin = START
         for key in path:
             section = progress.section
-            inner = None
-            if section is not None:
-                inner = scope.of_open_section(progress)
-            if inner is None or section is None:
+            inner = None if section is None else scope.of_open_section(progress)
+            if inner is None or section is None or key not in section.children:
                 return None
             origin = _origin(scope, inner, section)
             scope = inner

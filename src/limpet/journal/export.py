@@ -18,14 +18,17 @@ from __future__ import annotations
 
 from hashlib import sha256
 from struct import Struct
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from limpet.errors import DamagedRecord, LimpetError, StoreError, UnsupportedFormat
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.encoding.envelope import Envelope
-from limpet.journal.reader import read_progress, read_records
-from limpet.journal.records import BUNDLE, SNAPSHOT
-from limpet.journal.store import STATUSES, NewRun, RunHead, Tail
+from limpet.journal.progress import Progress
+from limpet.journal.reader import history, read_progress, read_records
+from limpet.journal.record_shapes import decode_records
+from limpet.journal.records import SNAPSHOT, bundle
+from limpet.journal.store import COMPLETED, STATUSES, NewRun, RunHead, Tail
+from limpet.journal.verify import head_damage
 from limpet.version import VERSION as LIMPET
 
 VERSION = 1
@@ -94,7 +97,7 @@ class ExportedRun(NamedTuple):
             exported._check_types()
         except LimpetError:
             raise
-        except (LookupError, TypeError, ValueError) as problem:
+        except (LookupError, TypeError, ValueError, RecursionError) as problem:
             raise _damaged(source, f"its contents are invalid: {problem}") from problem
         return exported
 
@@ -112,13 +115,8 @@ class ExportedRun(NamedTuple):
         for number, data in enumerate(self.records, 1):
             body = old_envelope.open(number, data)
             if run_id != self.run_id:
-                body = _with_run_id(body, run_id)
+                body = _with_run_id(self.run_id, number, body, run_id)
             records.append(new_envelope.close(number, body))
-        if records:
-            count = len(records)
-            head = RunHead(run_id, self.graph, self.status, count, 1, 1, self.created, self.updated)
-            if read_progress(Tail(head, 1, records)).run_id != run_id:
-                raise DamagedRecord(run_id, 1, "it is that of another run")
         return NewRun(
             run_id,
             self.graph,
@@ -132,14 +130,39 @@ class ExportedRun(NamedTuple):
 
     def _check_types(self) -> None:
         texts = [self.run_id, self.graph, self.limpet, *self.tags, self.parent or ""]
-        if not all(type(text) is str for text in texts):
+        if type(self.tags) is not list or not all(type(text) is str for text in texts):
             raise ValueError("a field that is a str holds something else")
-        if self.status not in STATUSES:
+        if type(self.status) is not str or self.status not in STATUSES:
             raise ValueError(f"its status is {self.status!r}")
-        if not all(type(data) is bytes for data in (self.note, *self.records)):
+        if type(self.records) is not list or not all(
+            type(data) is bytes for data in (self.note, *self.records)
+        ):
             raise ValueError("its records aren't bytes")
-        if type(self.priority) is not int:
-            raise ValueError("its priority isn't a number")
+        if type(self.priority) is not int or not -(2**63) <= self.priority < 2**63:
+            raise ValueError("its priority isn't a number of at most 64 bits")
+        if not self.records and self.status != COMPLETED:
+            raise ValueError("it isn't complete, and has no records")
+
+
+def read_new_run(run: NewRun) -> Progress | None:
+    """How far a run to be created has come, by all of its records; None for a completed run without records.
+
+    Raises `DamagedRecord` for anything that would be damage in a store: nothing that reads runs may meet it later.
+    """
+    count = len(run.records)
+    head = RunHead(run.run_id, run.graph, run.status, count, min(count, 1), 1, 0.0, 0.0, note=run.note)
+    progress = None
+    if count:
+        tail = Tail(head, 1, list(run.records))
+        history(tail)
+        progress = read_progress(tail)
+        if progress.run_id != run.run_id:
+            raise DamagedRecord(run.run_id, 1, "it is that of another run")
+        if progress.graph != run.graph:
+            raise DamagedRecord(run.run_id, 1, "it is that of a run of another graph")
+    for damage in head_damage(head, progress):
+        raise DamagedRecord(run.run_id, 0, damage.reason)
+    return progress
 
 
 def _bodies_from_snapshot(tail: Tail) -> list[bytes]:
@@ -152,14 +175,18 @@ def _bodies_from_snapshot(tail: Tail) -> list[bytes]:
     return [envelope.open(number, data) for number, data in enumerate(records, first)]
 
 
-def _with_run_id(body: bytes, run_id: str) -> bytes:
+def _with_run_id(old_id: str, number: int, body: bytes, run_id: str) -> bytes:
     """The same record for a run of another id. Only snapshots hold the id of their run."""
-    record = decode(body)
-    records: list[Any] = record[1:] if record[0] == BUNDLE else [record]
-    for each in records:
-        if each[0] == SNAPSHOT:
-            each[4]["run_id"] = run_id
-    return encode(record)
+    try:
+        records = decode_records(body)
+    except LimpetError:
+        raise
+    except ValueError as problem:
+        raise DamagedRecord(old_id, number, str(problem)) from problem
+    for record in records:
+        if record[0] == SNAPSHOT:
+            record[4]["run_id"] = run_id
+    return bundle([encode(record) for record in records])
 
 
 def _damaged(source: str, reason: str) -> StoreError:

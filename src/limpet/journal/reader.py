@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from limpet.errors import DamagedRecord, LimpetError, UsageError
 from limpet.journal.delta import read_delta
-from limpet.journal.encoding.codec import decode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import Progress
-from limpet.journal.records import MOVE, NESTED, SNAPSHOT, STEP, apply_record, unbundle
+from limpet.journal.record_shapes import decode_records
+from limpet.journal.records import MOVE, NESTED, SNAPSHOT, STEP, apply_record
 from limpet.journal.snapshots import RECORD_WEIGHT
 from limpet.journal.store import COMPLETED, PAUSED, RUNNING, Tail
 from limpet.journal.waits import EXPIRE, RESUME, Question
@@ -250,14 +250,16 @@ def read_records_or_damage(tail: Tail) -> Iterator[tuple[int, list[Any] | Damage
     envelope = Envelope(tail.head.run_id)
     for number, data in enumerate(tail.records, tail.first):
         try:
-            for record in unbundle(decode(envelope.open(number, data))):
-                yield number, record
+            records = decode_records(envelope.open(number, data))
         except DamagedRecord as damage:
             yield number, damage
         except LimpetError:
             raise  # such as a class that isn't registered: the record is intact
         except ValueError as problem:
             yield number, DamagedRecord(tail.head.run_id, number, str(problem))
+        else:
+            for record in records:
+                yield number, record
 
 
 def apply_checked(progress: Progress, number: int, record: list[Any]) -> None:

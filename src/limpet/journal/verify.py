@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from limpet.errors import DamagedRecord, LimpetError
-from limpet.journal.encoding.codec import decode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import apply_checked, read_progress, read_records_or_damage
+from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT
 from limpet.journal.store import RUNNING, Inspectable, RunHead, Store, Tail
 
@@ -92,7 +92,7 @@ def verify(store: Store, run_id: str) -> Verification:
         sum(map(len, stored)),
         [
             *(Damage(0, fault) for fault in faults),
-            *_head_damage(head, check.newest),
+            *head_damage(head, check.newest),
             *(Damage(*each) for each in sorted(check.damaged.items())),
         ],
         check.missing,
@@ -237,12 +237,10 @@ class _JournalCheck:
             self.steps.append(step)
 
 
-def _head_damage(head: RunHead, newest: Progress | None) -> list[Damage]:
+def head_damage(head: RunHead, newest: Progress | None) -> list[Damage]:
     """What is wrong with the head: its note is unreadable, or it has a status that the journal doesn't end with."""
     try:
-        note = decode(head.note) if head.note else {}
-        if type(note) is not dict:
-            raise ValueError("it isn't a dict")
+        read_summary(head.note)
     except (ValueError, LimpetError) as problem:
         return [Damage(0, f"its summary can't be read: {problem}")]
     if newest is not None and head.status not in (RUNNING, newest.status):

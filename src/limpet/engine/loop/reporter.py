@@ -129,7 +129,7 @@ class Reporter:
             if p.error is None:
                 reported = self.stream_events.branch_stops(self, stop.status, None)
             else:
-                reported = self.stream_events.branch_stops(self, FAILED, p.error["message"])
+                reported = self.stream_events.branch_stops(self, FAILED, p.error.get("message") or "")
             yield from self.stream(reported)
 
     def state_so_far(self) -> State:

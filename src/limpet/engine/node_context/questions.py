@@ -119,7 +119,7 @@ def check_answer(question: Question, answer: Any) -> None:
         shown = MASK if question.secret else repr(answer)
         raise AnswerRefused(question.id, f"{shown} is not one of {listed}")
     if question.schema is not None:
-        problem = _mismatch(answer, question.schema, question.schema.get("$defs", {}), "the answer")
+        problem = _why_unfit(answer, question.schema)
         if problem and question.secret:
             problem = "it doesn't fit the question's schema; as it is secret, it isn't shown"
         if problem:
@@ -263,6 +263,14 @@ def _as_schema(schema: Any) -> dict[str, Any] | None:
         f"schema is a type ({', '.join(kind.__name__ for kind in _NAMES)}), a JSON Schema dict "
         f"or a pydantic model, not {schema!r}"
     )
+
+
+def _why_unfit(answer: Any, schema: Mapping[str, Any]) -> str:
+    """Why an answer doesn't fit the question's schema, or an empty str. Nothing fits a schema that isn't one."""
+    try:
+        return _mismatch(answer, schema, schema.get("$defs", {}), "the answer")
+    except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as problem:
+        return f"the question's schema can't be used: {type(problem).__name__}: {problem}"
 
 
 def _mismatch(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:

@@ -9,7 +9,8 @@ from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.start import check_id
 from limpet.graphs.plan import Plan
-from limpet.journal.export import ExportedRun
+from limpet.graphs.workflow.stored_shape import check_workflows
+from limpet.journal.export import ExportedRun, read_new_run
 from limpet.journal.store import RUNNING, Tail
 from limpet.stores.atomic_files import explain, replace_file
 
@@ -29,7 +30,8 @@ def import_run(
 ) -> str:
     """Create the run that a file holds, with all its records at once or not at all; return its id.
 
-    Raises `WrongGraph` if a plan is given and the run isn't of its graph.
+    Raises `WrongGraph` if a plan is given and the run isn't of its graph, `StoreError` for a file that isn't an
+    exported run, and `DamagedRecord` for one with a record that couldn't be read later.
     """
     source = Path(path)
     try:
@@ -41,7 +43,11 @@ def import_run(
         check_own(plan, exported.run_id, exported.graph)
     if run_id is None:
         run_id = exported.run_id
-    client.store.create(exported.to_new_run(check_id(run_id)))
+    run = exported.to_new_run(check_id(run_id))
+    progress = read_new_run(run)
+    if progress is not None:
+        check_workflows(progress)
+    client.store.create(run)
     return run_id
 
 

@@ -9,7 +9,7 @@ from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.process_identity import describe_holder, is_dead
 from limpet.engine.operations.stored_state import progress_of
 from limpet.errors import DamagedRecord, LimpetError, RunNotFound, RunQuarantined, UsageError
-from limpet.journal.encoding.codec import decode
+from limpet.journal.record_shapes import read_summary
 from limpet.journal.store import FAILED, RUNNING, STATUSES, RunFilter, RunHead
 from limpet.journal.waits import Question
 
@@ -160,13 +160,11 @@ def _summary_of(head: RunHead) -> dict[str, Any]:
     if not head.note:
         return {}
     try:
-        summary = decode(head.note)
-        if type(summary) is not dict:
-            raise ValueError("it holds something else")
+        summary = read_summary(head.note)
         questions = [Question(**each) for each in summary.get("questions", ())]
     except LimpetError:
         raise
-    except (TypeError, ValueError) as problem:
+    except ValueError as problem:
         reason = f"its summary can't be read ({problem}); open an encrypted store with its keys"
         raise DamagedRecord(head.run_id, 0, reason) from problem
     return {**summary, "questions": questions}

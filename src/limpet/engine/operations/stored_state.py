@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.sessions.compatibility import check_stored_workflows
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import MaskedDict
 from limpet.graphs.state import LiveState, State
@@ -43,10 +44,13 @@ def checkpoints(client: LeaseClient, run_id: str) -> list[Checkpoint]:
 def progress_of(client: LeaseClient, run_id: str, step: int | None, closed: int | None = None) -> Progress:
     """How far a run had come after a step, or has come by now. `closed` is as for `progress_at_pause`."""
     if step is None:
-        return read_progress(client.store.read(run_id))
-    # An earlier step can be read although later records are damaged, so damage is an error only where it matters.
-    tail = salvaged_tail(client.store, run_id)
-    return progress_at(tail, step) if closed is None else progress_at_pause(tail, step, closed)
+        progress = read_progress(client.store.read(run_id))
+    else:
+        # An earlier step can be read although later records are damaged: damage is an error only where it matters.
+        tail = salvaged_tail(client.store, run_id)
+        progress = progress_at(tail, step) if closed is None else progress_at_pause(tail, step, closed)
+    check_stored_workflows(progress)
+    return progress
 
 
 def as_state(progress: Progress, plan: Plan | None) -> State:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from limpet.engine.operations.stored_state import as_state, checkpoints, progress_of
+from limpet.engine.sessions.compatibility import check_same_graph
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import MASK, masked
@@ -67,6 +68,7 @@ class WorkflowCheckpoint(NamedTuple):
 def load(compiled: CompiledGraph, run_id: str, point: Point | None) -> WorkflowCheckpoint:
     """A run's checkpoint at a point, or its newest."""
     progress = progress_of(compiled.need_client("checkpoint"), run_id, *(point or (None,)))
+    check_same_graph(compiled.plan, progress)
     state = as_state(progress, compiled.plan)
     assert isinstance(state, WorkflowState)
     return WorkflowCheckpoint(

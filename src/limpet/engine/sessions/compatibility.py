@@ -9,7 +9,8 @@ from limpet.engine.loop.next_node import plan_of_branches
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.session import log
 from limpet.errors import DefinitionError, UsageError
-from limpet.graphs.plan import PLANNER, Plan
+from limpet.graphs.plan import Plan
+from limpet.graphs.workflow.stored_shape import check_workflows, is_workflow
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point
 
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 def check_fits(plan: Plan, progress: Progress) -> bool:
     """Raise unless this plan can resume from this progress: it is the same graph, and has the nodes that it needs.
 
-    Returns whether the progress was changed for that: it is if the tasks of a workflow have changed.
+    Returns whether the progress was changed for that: it is if the tasks of a workflow have changed. Raises
+    `DamagedRecord`, `UsageError`, `DefinitionError` or `WorkflowChanged`.
     """
-    check_own(plan, progress.run_id, progress.graph)
-    if (plan.layers is not None) != _is_workflow(progress):
-        raise UsageError(f"run {progress.run_id!r} is of another kind of graph than {plan.name!r}")
+    check_same_graph(plan, progress)
+    check_stored_workflows(progress)
     if progress.fingerprint == plan.fingerprint:
         _refuse_missing(plan, progress)
         return False
@@ -36,6 +37,19 @@ def check_fits(plan: Plan, progress: Progress) -> bool:
     elif refitted:
         progress.fingerprint = plan.fingerprint
     return refitted
+
+
+def check_same_graph(plan: Plan, progress: Progress) -> None:
+    """Raise `WrongGraph` for a run of another graph, and `UsageError` for one of another kind of graph."""
+    check_own(plan, progress.run_id, progress.graph)
+    if (plan.layers is not None) != ("dag" in progress.state and is_workflow(progress)):
+        raise UsageError(f"run {progress.run_id!r} is of another kind of graph than {plan.name!r}")
+
+
+def check_stored_workflows(progress: Progress) -> None:
+    """Raise `DamagedRecord` if a run, or a graph inside of it, is a workflow and its state can't be that of one."""
+    if "dag" in progress.state or progress.section is not None:
+        check_workflows(progress)
 
 
 def check_point(progress: Progress, point: Point | None) -> None:
@@ -73,10 +87,6 @@ def workflows_in(
     for key, child in section.children.items():
         label = "" if section.inside and place else section.label(key)
         yield from workflows_in(inner, child, "/".join(filter(None, (place, label))))
-
-
-def _is_workflow(progress: Progress) -> bool:
-    return "dag" in progress.state and PLANNER in (progress.node, *progress.visits)
 
 
 def _refit_workflows(plan: Plan, progress: Progress) -> bool:

@@ -34,6 +34,7 @@ from limpet.errors import (
     UsageError,
 )
 from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.record_shapes import read_summary
 from limpet.journal.store import (
     ENDED,
     PAUSED,
@@ -352,10 +353,9 @@ def _checkpoint_of(run: _Run, now: float) -> CheckpointState:
 def _note_of(head: RunHead) -> dict[str, Any]:
     """The summary of a run, for people who look at a checkpoint. No code depends on it."""
     try:
-        note = decode(head.note) if head.note else {}
+        return read_summary(head.note)
     except Exception:
         return {}
-    return note if isinstance(note, dict) else {}
 
 
 def _pause(note: dict[str, Any]) -> PauseMetadata:

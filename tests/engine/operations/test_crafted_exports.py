@@ -1,0 +1,108 @@
+"""Exported runs that were changed behind right checksums: refused when they are imported, or as good as any run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from limpet import DamagedRecord, LimpetError, MemoryStore, StoreError
+from limpet.journal.store import RunFilter
+from support.crafted_exports import Example, ask_everything, crafted, examples, resealed
+
+CASES = int(os.environ.get("CRAFTED_EXPORTS", "400"))
+SEED = int(os.environ.get("CRAFTED_EXPORTS_SEED", "0"))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
+    return examples(tmp_path_factory.mktemp("exports"))
+
+
+# A crafted record of a `once()` may say that its function was awaited: what a sync node then gets is never awaited.
+@pytest.mark.filterwarnings("ignore:coroutine .*_as_awaitable:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_an_import_accepts_can_be_read_resumed_and_deleted(
+    exported: list[Example], tmp_path: Path
+) -> None:
+    """H5, P5: no crafted file makes any call raise anything but an error of ours, and none that is imported is
+    damaged to `verify`.
+    """
+    file = tmp_path / "crafted.run"
+    for seed in range(SEED, SEED + CASES):
+        example = exported[seed % len(exported)]
+        file.write_bytes(crafted(example.file, Random(seed)))
+        problems = ask_everything(example, file)
+        assert not problems, f"CRAFTED_EXPORTS_SEED={seed} CRAFTED_EXPORTS=1 repeats it: {problems}"
+
+
+def test_what_is_exported_is_accepted(exported: list[Example], tmp_path: Path) -> None:
+    """P5: of every shape of run, unchanged."""
+    file = tmp_path / "sound.run"
+    for example in exported:
+        file.write_bytes(example.file)
+        assert example.made(MemoryStore()).import_run(file) == "r"
+        assert ask_everything(example, file) == []
+
+
+def _record(number: int, place: int, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(opened: dict[str, Any]) -> None:
+        opened["records"][number][place] = value
+
+    return change
+
+
+def _field(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(opened: dict[str, Any]) -> None:
+        opened["records"][0][4][name] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_record(1, 1, "1"), "its step"),
+        (_record(1, 2, float("nan")), "its time"),
+        (_record(1, 2, 1e20), "its time"),
+        (_record(1, 3, -1), "its number of crashes"),
+        (_record(1, 6, [1, 2]), "its delta"),
+        (_record(1, 6, {5: 1}), "its delta"),
+        (_field("attempts", "x"), "its attempts"),
+        (_field("timers", {"": "soon"}), "its timers"),
+        (_field("questions", [{"id": 1, "prompt": "?", "node": "n"}]), "its questions"),
+        (_field("phase", "between"), "its phase"),
+        (_field("meta", {"secrets": 5}), "its meta"),
+        (_field("section", [{}, []]), "opening is missing"),
+        (lambda opened: opened.update(note=[]), "its summary"),
+        (lambda opened: opened["note"].update(questions=5), "its summary"),
+        (lambda opened: opened.update(status="completed"), "its journal ends where"),
+        (lambda opened: opened.update(graph="other"), "another graph"),
+    ],
+)
+def test_a_crafted_file_is_refused_with_what_is_wrong(
+    exported: list[Example], tmp_path: Path, change: Callable[[dict[str, Any]], None], reason: str
+) -> None:
+    """H5: and nothing of it is imported, under its own id or another."""
+    file = tmp_path / "crafted.run"
+    example = exported[0]
+    file.write_bytes(resealed(example.file, change))
+    for run_id in (None, "other"):
+        store = MemoryStore()
+        with pytest.raises(StoreError, match=reason) as refused:
+            example.made(store).import_run(file, run_id)
+        assert isinstance(refused.value, DamagedRecord)
+        assert store.list(RunFilter()) == []
+
+
+def test_a_priority_that_no_store_can_hold_is_refused(tmp_path: Path) -> None:
+    """P5: by a start as by an import, before the store is asked."""
+    from support.graphs import chain, count
+
+    graph = chain(count).compile(store=f"sqlite:///{tmp_path}/runs.db")
+    with pytest.raises(LimpetError, match="64 bits"):
+        graph.start({}, priority=2**80)
