@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from limpet import DamagedRecord, LimpetError, MemoryStore, StoreError
+from limpet import DamagedRecord, LimpetError, MemoryStore, Runs, StoreError
 from limpet.journal.store import RunFilter
 from support.crafted_exports import Example, ask_everything, crafted, examples, resealed
 
@@ -94,7 +94,7 @@ def test_a_crafted_file_is_refused_with_what_is_wrong(
     for run_id in (None, "other"):
         store = MemoryStore()
         with pytest.raises(StoreError, match=reason) as refused:
-            example.made(store).import_run(file, run_id)
+            Runs(store).import_(file, run_id)
         assert isinstance(refused.value, DamagedRecord)
         assert store.list(RunFilter()) == []
 
