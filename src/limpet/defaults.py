@@ -42,3 +42,12 @@ CLEANUP_INTERVAL: Final = 3600.0
 
 LOCK_TIMEOUT: Final = 60.0
 """For how many seconds a store of files waits while another process has its files locked."""
+
+MAX_UNPACKED: Final = 2**30
+"""How many bytes a compressed record may unpack to. A larger one is stored uncompressed."""
+
+MAX_IMPORTED: Final = 2**26
+"""How many bytes all compressed records of an imported file may unpack to together, if the file is small."""
+
+MAX_IMPORT_RATIO: Final = 32
+"""How many times larger than its records, as they are in the file, an imported run may be."""

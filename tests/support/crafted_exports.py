@@ -7,7 +7,9 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from random import Random
+from struct import pack
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from limpet import (
     LimpetError,
@@ -23,7 +25,7 @@ from limpet import (
     sleep,
 )
 from limpet.journal.encoding.codec import decode, encode
-from limpet.journal.encoding.envelope import Envelope
+from limpet.journal.encoding.envelope import COMPRESSED, Envelope
 from limpet.testing import FakeClock
 from support.graphs import chain, count, fan
 
@@ -145,6 +147,16 @@ def resealed(file: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
     return _sealed(file, opened)
 
 
+def with_frames(file: bytes, frames: list[bytes]) -> bytes:
+    """The file with more records: these zstd frames, in envelopes with right checksums."""
+    opened = decode(file[HEADER:])
+    seed = crc32(opened["run_id"].encode())
+    for number, frame in enumerate(frames, len(opened["records"]) + 1):
+        checksum = crc32(frame, crc32(pack(">QBB", number, 1, COMPRESSED), seed))
+        opened["records"].append(pack(">BBI", 1, COMPRESSED, checksum) + frame)
+    return _with_contents(file, encode(opened))
+
+
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     """All containers in a value, with each of their keys."""
     keys = list(value) if isinstance(value, dict) else range(len(value))
@@ -203,7 +215,10 @@ def _sealed(file: bytes, opened: dict[str, Any]) -> bytes:
         contents["records"] = [envelope.close(number, encode(body)) for number, body in enumerate(bodies, 1)]
     if contents.get("note") is not None:
         contents["note"] = encode(contents["note"])
-    body = encode(contents)
+    return _with_contents(file, encode(contents))
+
+
+def _with_contents(file: bytes, body: bytes) -> bytes:
     start = file[:13] + len(body).to_bytes(8, "big")
     return start + sha256(start + body).digest() + body
 

@@ -20,9 +20,10 @@ from hashlib import sha256
 from struct import Struct
 from typing import NamedTuple, Self
 
+from limpet.defaults import MAX_IMPORT_RATIO, MAX_IMPORTED
 from limpet.errors import DamagedRecord, LimpetError, StoreError, UnsupportedFormat
 from limpet.journal.encoding.codec import decode, encode
-from limpet.journal.encoding.envelope import Envelope
+from limpet.journal.encoding.envelope import Envelope, max_unpacked
 from limpet.journal.progress import Progress
 from limpet.journal.reader import history, read_progress, read_records
 from limpet.journal.record_shapes import decode_records
@@ -108,12 +109,19 @@ class ExportedRun(NamedTuple):
         return start + sha256(start + contents).digest() + contents
 
     def to_new_run(self, run_id: str) -> NewRun:
-        """The run to create in another store, under this id. Raises `DamagedRecord` if it couldn't be read there."""
+        """The run to create in another store, under this id.
+
+        Raises `DamagedRecord` if it couldn't be read there, and `UnsupportedFormat` if its records unpack to more
+        than is good for this process: a file may come from anywhere.
+        """
         old_envelope = Envelope(self.run_id)
         new_envelope = Envelope(run_id)
+        stored = sum(map(len, self.records))
+        left = max_unpacked(max(MAX_IMPORTED, MAX_IMPORT_RATIO * stored))
         records = []
         for number, data in enumerate(self.records, 1):
-            body = old_envelope.open(number, data)
+            body = old_envelope.open(number, data, left)
+            left -= max(len(body) - len(data), 0)
             if run_id != self.run_id:
                 body = _with_run_id(self.run_id, number, body, run_id)
             records.append(new_envelope.close(number, body))

@@ -6,13 +6,16 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from subprocess import run
+from sys import executable
 from typing import Any
 
 import pytest
 
 from limpet import DamagedRecord, LimpetError, MemoryStore, Runs, StoreError
+from limpet.journal.encoding.envelope import _zstd
 from limpet.journal.store import RunFilter
-from support.crafted_exports import Example, ask_everything, crafted, examples, resealed
+from support.crafted_exports import Example, ask_everything, crafted, examples, resealed, with_frames
 
 CASES = int(os.environ.get("CRAFTED_EXPORTS", "400"))
 SEED = int(os.environ.get("CRAFTED_EXPORTS_SEED", "0"))
@@ -106,3 +109,34 @@ def test_a_priority_that_no_store_can_hold_is_refused(tmp_path: Path) -> None:
     graph = chain(count).compile(store=f"sqlite:///{tmp_path}/runs.db")
     with pytest.raises(LimpetError, match="64 bits"):
         graph.start({}, priority=2**80)
+
+
+BOMB = """
+import resource, sys
+from limpet import Runs, UnsupportedFormat
+
+resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+try:
+    Runs("memory://").import_(sys.argv[1])
+except UnsupportedFormat as refused:
+    print(refused)
+"""
+
+
+def test_a_small_file_that_unpacks_to_gigabytes_is_refused(exported: list[Example], tmp_path: Path) -> None:
+    """H5: within a gigabyte of memory, and all of its records count together."""
+    file = tmp_path / "bomb.run"
+    zstd = _zstd()
+    assert zstd is not None
+    compressor = zstd.ZstdCompressor(level=1)
+    chunk = bytes(2**26)
+    frames = {
+        "one": [b"".join(compressor.compress(chunk) for _ in range(48)) + compressor.flush()],
+        "several": [compressor.compress(bytes(2**25), compressor.FLUSH_FRAME)] * 4,
+    }
+    for bodies in frames.values():
+        file.write_bytes(with_frames(exported[0].file, bodies))
+        assert file.stat().st_size < 200_000
+        done = run([executable, "-c", BOMB, str(file)], capture_output=True, text=True)
+        assert "unpacks to more than" in done.stdout, done.stderr[-500:]
+        assert "LIMPET_MAX_UNPACKED" in done.stdout

@@ -16,7 +16,7 @@ from threading import Barrier
 import pytest
 
 from limpet import END, START, StateGraph
-from limpet.errors import DamagedRecord, UnsupportedFormat
+from limpet.errors import DamagedRecord, UnsupportedFormat, UsageError
 from limpet.journal.encoding import envelope
 from limpet.journal.encoding.codec import encode
 from limpet.journal.encoding.envelope import COMPRESSED, MIN_COMPRESSED_SIZE, VERSION, Envelope
@@ -208,3 +208,49 @@ def test_a_large_value_of_a_run_takes_less_room_in_sqlite_and_comes_back_exactly
         records = store.read("r", first=1).records
     assert sum(map(len, records)) < len(encode(document)) / 2
     assert [record[:2] for record in records if record[1]] == [bytes([VERSION, COMPRESSED])]
+
+
+# What unpacks to too much
+
+
+def bomb(size: int) -> bytes:
+    """A few kilobytes that unpack to this many."""
+    compressor = envelope._zstd().ZstdCompressor(level=1)  # type: ignore[union-attr]  # it is installed here
+    chunk = bytes(2**24)
+    frame = b"".join(compressor.compress(chunk[: size - done]) for done in range(0, size, len(chunk)))
+    return frame + compressor.flush()
+
+
+def test_a_record_unpacks_up_to_a_limit_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H5: a frame that is one byte too large is refused, with how to allow it; one at the limit isn't."""
+    monkeypatch.setenv("LIMPET_MAX_UNPACKED", "100000")
+    assert ENVELOPE.open(7, record(COMPRESSED, bomb(100_000))) == bytes(100_000)
+    with pytest.raises(UnsupportedFormat, match="LIMPET_MAX_UNPACKED") as refused:
+        ENVELOPE.open(7, record(COMPRESSED, bomb(100_001)))
+    assert "record 7 of run 'run-1' unpacks to more than 100,000 bytes" in str(refused.value)
+    monkeypatch.setenv("LIMPET_MAX_UNPACKED", "100001")
+    assert len(ENVELOPE.open(7, record(COMPRESSED, bomb(100_001)))) == 100_001
+
+
+def test_what_is_written_can_be_read_whatever_the_limit_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D9: a body above the limit is stored uncompressed."""
+    monkeypatch.setenv("LIMPET_MAX_UNPACKED", "50000")
+    for size in (50_000, 50_001):
+        stored = ENVELOPE.close(7, text(size))
+        assert stored[1] == (COMPRESSED if size == 50_000 else 0)
+        assert ENVELOPE.open(7, stored) == text(size)
+
+
+@pytest.mark.parametrize("given", ["much", "-1", "1e9", "9" * 5000])
+def test_a_limit_that_is_no_number_of_bytes_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H5: with the name of the variable."""
+    monkeypatch.setenv("LIMPET_MAX_UNPACKED", given)
+    with pytest.raises(UsageError, match="LIMPET_MAX_UNPACKED is a number of bytes"):
+        ENVELOPE.open(7, record(COMPRESSED, bomb(10)))
+
+
+def test_what_follows_a_frame_is_damage() -> None:
+    """H5: a second frame isn't unpacked, nor is a frame that was cut."""
+    for body in (bomb(10) + bomb(10), bomb(10) + b"more", bomb(100_000)[:-1]):
+        with pytest.raises(DamagedRecord, match="can't be decompressed"):
+            ENVELOPE.open(7, record(COMPRESSED, body))

@@ -14,10 +14,14 @@ A body from `MIN_COMPRESSED_SIZE` bytes on is compressed if that saves at least 
 fastest of the ordinary levels. zstd comes with Python from 3.14 on, and with `backports.zstd` before. It is imported
 for the first large body, so that a program without any doesn't wait for it. Where it is missing, bodies are stored
 uncompressed.
+
+A few kilobytes of zstd can unpack to gigabytes. So no frame is unpacked further than a limit, `max_unpacked()`, and a
+body above the limit isn't compressed: what is written can be read.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -26,7 +30,8 @@ from struct import Struct
 from types import ModuleType
 from zlib import crc32
 
-from limpet.errors import DamagedRecord, UnsupportedFormat
+from limpet.defaults import MAX_UNPACKED
+from limpet.errors import DamagedRecord, UnsupportedFormat, UsageError
 
 VERSION = 1
 """The format that records are written in. Older formats can be read: see `_READERS`."""
@@ -38,6 +43,21 @@ MIN_COMPRESSED_SIZE = 16 * 1024
 """The size from which a body is compressed. Below it, compression costs more time than it saves bytes."""
 
 COMPRESSION_LEVEL = 1
+
+UNPACKED_VARIABLE = "LIMPET_MAX_UNPACKED"
+"""The environment variable that replaces the limits on what compressed records unpack to, in bytes."""
+
+
+def max_unpacked(default: int = MAX_UNPACKED) -> int:
+    """How many bytes may be unpacked: what the environment says, or a default. Raises `UsageError`."""
+    given = os.environ.get(UNPACKED_VARIABLE, "").strip()
+    if not given:
+        return default
+    if not given.isascii() or not given.isdecimal() or len(given) > 18:
+        raise UsageError(
+            f"{UNPACKED_VARIABLE} is a number of bytes, such as {4 * MAX_UNPACKED}, not {given!r}"
+        )
+    return int(given)
 
 
 class Envelope:
@@ -61,11 +81,12 @@ class Envelope:
         checksum = crc32(body, crc32(_PLACE.pack(sequence, VERSION, flags), self._seed))
         return _HEAD.pack(VERSION, flags, checksum) + body
 
-    def open(self, sequence: int, data: bytes) -> bytes:
+    def open(self, sequence: int, data: bytes, limit: int | None = None) -> bytes:
         """The body of record number `sequence`.
 
         Raises DamagedRecord if these aren't the bytes that were stored as that record. Raises UnsupportedFormat if
-        a newer Limpet wrote them, or if they are compressed and zstd is missing.
+        a newer Limpet wrote them, if they are compressed and zstd is missing, or if they unpack to more than `limit`
+        bytes, by default `max_unpacked()`.
         """
         if len(data) < _HEAD.size:
             raise DamagedRecord(
@@ -81,7 +102,14 @@ class Envelope:
         if flags & ~_FLAGS[version]:
             raise self._newer(sequence, f"the unknown flags {flags:#04x}")
         try:
-            return read(flags, body)
+            return read(flags, body, limit)
+        except _TooMuch as excess:
+            refused = UnsupportedFormat(
+                f"record {sequence} of run {self.run_id!r} unpacks to more than {excess.limit:,} bytes"
+            )
+            raise refused.with_advice(f"if you trust it, set {UNPACKED_VARIABLE} to more bytes") from None
+        except UsageError:
+            raise
         except ValueError as problem:
             raise DamagedRecord(self.run_id, sequence, str(problem)) from problem
         except ImportError as missing:
@@ -96,16 +124,24 @@ class Envelope:
         )
 
 
-def _read_version_1(flags: int, body: bytes) -> bytes:
+class _TooMuch(Exception):
+    """A frame unpacks to more than a limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__()
+
+
+def _read_version_1(flags: int, body: bytes, limit: int | None) -> bytes:
     if flags & COMPRESSED:
-        return _decompressed(body)
+        return _decompressed(body, max_unpacked() if limit is None else limit)
     return body
 
 
 def _compressed(body: bytes) -> bytes | None:
     """The body in at least a tenth fewer bytes, or None if it has to be stored uncompressed."""
     zstd = _zstd()
-    if zstd is None:
+    if zstd is None or len(body) > max_unpacked():
         return None
     try:
         compressor = _thread_local.compressor
@@ -115,15 +151,23 @@ def _compressed(body: bytes) -> bytes | None:
     return frame if 10 * len(frame) <= 9 * len(body) else None
 
 
-def _decompressed(frame: bytes) -> bytes:
-    """The body in a frame. Raises ValueError if this isn't a frame, ImportError if zstd is missing."""
+def _decompressed(frame: bytes, limit: int) -> bytes:
+    """The body in a frame of at most `limit` bytes. Raises `_TooMuch` for a larger one, ValueError if this isn't a
+    single frame, ImportError if zstd is missing.
+    """
     zstd = _zstd()
     if zstd is None:
         raise ImportError(_HOW_TO_GET_ZSTD)
+    decompressor = zstd.ZstdDecompressor()
     try:
-        body: bytes = zstd.decompress(frame)
+        # One byte more than allowed: a frame that ends exactly at the limit is told from one that goes on.
+        body: bytes = decompressor.decompress(frame, max_length=limit + 1)
     except zstd.ZstdError as problem:
         raise ValueError(f"it can't be decompressed: {problem}") from problem
+    if len(body) > limit:
+        raise _TooMuch(limit)
+    if not decompressor.eof or decompressor.unused_data:
+        raise ValueError("it can't be decompressed: it isn't one whole frame")
     return body
 
 
@@ -150,5 +194,5 @@ else:
 
 _HEAD = Struct(">BBI")
 _PLACE = Struct(">QBB")
-_READERS: dict[int, Callable[[int, bytes], bytes]] = {1: _read_version_1}
+_READERS: dict[int, Callable[[int, bytes, int | None], bytes]] = {1: _read_version_1}
 _FLAGS = {1: COMPRESSED}
