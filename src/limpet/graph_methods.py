@@ -45,6 +45,9 @@ class GraphMethods(ABC, Generic[S]):
 
     name: str
 
+    _raises_errors = False
+    """Whether a run that fails raises its error to the caller that iterates it, in place of an `error` event."""
+
     @abstractmethod
     def compiled(self) -> CompiledGraph:
         """The plan and its settings. Raises `DefinitionError`."""
@@ -55,6 +58,7 @@ class GraphMethods(ABC, Generic[S]):
         config: Config = None,
         checkpoint: str | os.PathLike[str] | None = None,
         *,
+        input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
     ) -> Run[S]:
@@ -64,9 +68,11 @@ class GraphMethods(ABC, Generic[S]):
         Events are dicts: `interrupt` and `pause` (`node`, `state`, `checkpoint_path`), `error`, `cancelled` and
         `final` (`state`). With `checkpoint`, the input is the answer to an open question or else a dict that is
         merged into the saved state, and `config` is merged over the saved one. A checkpoint is the
-        `checkpoint_path` of an event, or the path of a checkpoint file.
+        `checkpoint_path` of an event, or the path of a checkpoint file. `input_state` is another name of `input`.
         """
-        return Run(*self._prepare(input, config, checkpoint, run_id, tags, stream=False))
+        given = _one_input(input, input_state)
+        opening = self._prepare(given, config, checkpoint, run_id, tags, stream=False)
+        return Run(*opening, self._raises_errors)
 
     def ainvoke(
         self,
@@ -74,11 +80,14 @@ class GraphMethods(ABC, Generic[S]):
         config: Config = None,
         checkpoint: str | os.PathLike[str] | None = None,
         *,
+        input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
     ) -> AsyncRun[S]:
         """`invoke` for `async for`."""
-        return AsyncRun(*self._prepare(input, config, checkpoint, run_id, tags, stream=False))
+        given = _one_input(input, input_state)
+        opening = self._prepare(given, config, checkpoint, run_id, tags, stream=False)
+        return AsyncRun(*opening, self._raises_errors)
 
     def stream(
         self,
@@ -86,11 +95,14 @@ class GraphMethods(ABC, Generic[S]):
         config: Config = None,
         checkpoint: str | os.PathLike[str] | None = None,
         *,
+        input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
     ) -> Run[S]:
         """The same as `invoke`, with a `state` event (`node`, `state`) after every node as well."""
-        return Run(*self._prepare(input, config, checkpoint, run_id, tags, stream=True))
+        given = _one_input(input, input_state)
+        opening = self._prepare(given, config, checkpoint, run_id, tags, stream=True)
+        return Run(*opening, self._raises_errors)
 
     def astream(
         self,
@@ -98,27 +110,43 @@ class GraphMethods(ABC, Generic[S]):
         config: Config = None,
         checkpoint: str | os.PathLike[str] | None = None,
         *,
+        input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
     ) -> AsyncRun[S]:
         """`stream` for `async for`."""
-        return AsyncRun(*self._prepare(input, config, checkpoint, run_id, tags, stream=True))
+        given = _one_input(input, input_state)
+        opening = self._prepare(given, config, checkpoint, run_id, tags, stream=True)
+        return AsyncRun(*opening, self._raises_errors)
 
     def execute(
-        self, input: Any = None, config: Config = None, *, run_id: str | None = None, tags: Iterable[str] = ()
+        self,
+        input: Any = None,
+        config: Config = None,
+        *,
+        input_state: Any = NOT_GIVEN,
+        run_id: str | None = None,
+        tags: Iterable[str] = (),
     ) -> S:
         """Run to the end and return the final State, which has the `run_id`.
 
         Raises `ExecutionError` when a node or a save fails, `RunPaused` when the run waits for an answer or an
         approval, `RunCancelled`, and `Conflict` when another process took over the run.
         """
-        return self.invoke(input, config, run_id=run_id, tags=tags).result()
+        return self.invoke(input, config, input_state=input_state, run_id=run_id, tags=tags).result()
 
     async def aexecute(
-        self, input: Any = None, config: Config = None, *, run_id: str | None = None, tags: Iterable[str] = ()
+        self,
+        input: Any = None,
+        config: Config = None,
+        *,
+        input_state: Any = NOT_GIVEN,
+        run_id: str | None = None,
+        tags: Iterable[str] = (),
     ) -> S:
         """`execute` without blocking the event loop."""
-        return await self.ainvoke(input, config, run_id=run_id, tags=tags).result()
+        run = self.ainvoke(input, config, input_state=input_state, run_id=run_id, tags=tags)
+        return await run.result()
 
     def resume(
         self,
@@ -163,6 +191,7 @@ class GraphMethods(ABC, Generic[S]):
         input: Any = None,
         config: Config = None,
         *,
+        input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
         priority: int = 0,
@@ -181,7 +210,8 @@ class GraphMethods(ABC, Generic[S]):
         if type(priority) is not int or not -(2**63) <= priority < 2**63:
             raise UsageError(f"priority is a whole number of at most 64 bits, not {priority!r}")
         id = choose_id(run_id)
-        enqueue(compiled, input, config, id, labels, priority, seconds_of(delay, "delay"))
+        given = _one_input(input, input_state)
+        enqueue(compiled, given, config, id, labels, priority, seconds_of(delay, "delay"))
         client = compiled.need_client("start")
         nudge_supervisors(client.store)
         return QueuedRun(id, client, self.state_at)
@@ -283,7 +313,7 @@ class GraphMethods(ABC, Generic[S]):
         It is stored when this returns, and runs when it is iterated. The old run stays as it is.
         """
         forked = self._own_run("fork", run_id).fork(run_id, step, update, new_run_id=new_run_id, tags=tags)
-        return Run(forked, self._resuming(forked, ResumeInput(), None))
+        return Run(forked, self._resuming(forked, ResumeInput(), None), self._raises_errors)
 
     async def afork(
         self,
@@ -298,7 +328,7 @@ class GraphMethods(ABC, Generic[S]):
         from asyncio import to_thread
 
         run = await to_thread(self.fork, run_id, step, update, new_run_id=new_run_id, tags=tags)
-        return AsyncRun(run.id, self._resuming(run.id, ResumeInput(), None))
+        return AsyncRun(run.id, self._resuming(run.id, ResumeInput(), None), self._raises_errors)
 
     def rollback(self, run_id: str, step: int) -> S:
         """Set a run back to where it was after `step`, and return the state there; `resume` runs it from there."""
@@ -478,6 +508,15 @@ class GraphMethods(ABC, Generic[S]):
         if not isinstance(run_id, str):
             raise UsageError(f"a run is resumed by its id, a str, not {run_id!r}; of a Run, that is .id")
         return lambda: resume(compiled, run_id, given, wait, stream=False)
+
+
+def _one_input(input: Any, input_state: Any) -> Any:
+    """The input under either of its names. Raises `UsageError` for both."""
+    if input_state is NOT_GIVEN:
+        return input
+    if input is not None:
+        raise UsageError("give the input once: as the first argument or as input_state=")
+    return input_state
 
 
 def _marks_of(compiled: CompiledGraph, run_id: str) -> RunMarks:

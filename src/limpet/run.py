@@ -118,9 +118,10 @@ class Run(OpenedRun[S]):
     to its next stop. `close()`, or dropping the last reference to the run, releases it: any process can resume it.
     """
 
-    def __init__(self, run_id: str, open_session: OpenSession) -> None:
+    def __init__(self, run_id: str, open_session: OpenSession, raise_errors: bool = False) -> None:
         super().__init__(run_id, open_session)
         self._events = _drive_sync(self._slot)
+        self._shown_events = _raising(self._events) if raise_errors else self._events
 
     @property
     def status(self) -> str:
@@ -150,10 +151,10 @@ class Run(OpenedRun[S]):
         self._events.close()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return self._events
+        return self._shown_events
 
     def __next__(self) -> dict[str, Any]:
-        return next(self._events)
+        return next(self._shown_events)
 
     def _begin(self) -> None:
         if not self._slot.began:
@@ -163,9 +164,10 @@ class Run(OpenedRun[S]):
 class AsyncRun(OpenedRun[S]):
     """The same for `async for`; `await run.wait()` and `await run.result()` run it to its next stop."""
 
-    def __init__(self, run_id: str, open_session: OpenSession) -> None:
+    def __init__(self, run_id: str, open_session: OpenSession, raise_errors: bool = False) -> None:
         super().__init__(run_id, open_session)
         self._events = _drive_async(self._slot)
+        self._shown_events = _raising_async(self._events) if raise_errors else self._events
 
     @property
     def status(self) -> str:
@@ -193,10 +195,10 @@ class AsyncRun(OpenedRun[S]):
         await self._events.aclose()
 
     def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
-        return self._events
+        return self._shown_events
 
     async def __anext__(self) -> dict[str, Any]:
-        return await anext(self._events)
+        return await anext(self._shown_events)
 
 
 class SessionSlot:
@@ -278,6 +280,27 @@ async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None
                 slot.finish(event)
             else:
                 yield event
+
+
+def _raising(events: Generator[dict[str, Any], None, None]) -> Generator[dict[str, Any], None, None]:
+    """The events of a run whose error is raised instead of shown, once the run is over."""
+    for event in events:
+        if event["type"] == "error":
+            for _ in events:
+                pass
+            raise event["exception"]
+        yield event
+
+
+async def _raising_async(
+    events: AsyncGenerator[dict[str, Any], None],
+) -> AsyncGenerator[dict[str, Any], None]:
+    async for event in events:
+        if event["type"] == "error":
+            async for _ in events:
+                pass
+            raise event["exception"]
+        yield event
 
 
 def _what_to_give(questions: Sequence[Question]) -> str:

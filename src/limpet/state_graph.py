@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from limpet.compile_options import CompileOptions, read_encryption, resolve_observers
@@ -16,7 +17,9 @@ from limpet.graph_methods import GraphMethods
 from limpet.graphs.builder import GraphBuilder, interrupt_names
 from limpet.graphs.graph_config import CheckpointConfig, GraphConfig
 from limpet.graphs.plan import Plan
+from limpet.graphs.secrets import masked
 from limpet.graphs.state import State
+from limpet.observe.events import CHECKPOINT_LOAD, CHECKPOINT_SAVE
 from limpet.run import AsyncRun, Run
 from limpet.stores.opening import open_store
 from limpet.stores.user_stores.checkpointer import Checkpointer
@@ -32,7 +35,9 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
 
     `schema` names the state's keys: a dict of types, a TypedDict, a dataclass or a pydantic model, with
     `Annotated[list, append]` for a key that has a reducer. `observer` and `observers` watch all runs, by name or
-    as objects. `checkpoint` is a `CheckpointConfig`; `compile(store=…)` does the same in fewer words.
+    as objects. `checkpoint` is a `CheckpointConfig`; `compile(store=…)` does the same in fewer words. With
+    `raise_exceptions`, a run that fails raises its `ExecutionError` to the caller that iterates it, in place of an
+    `error` event.
     """
 
     def __init__(
@@ -44,8 +49,10 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         observer: Any = None,
         observers: Iterable[Any] = (),
         checkpoint: CheckpointConfig | Mapping[str, Any] | None = None,
+        raise_exceptions: bool = False,
     ) -> None:
         super().__init__(schema, name=name, max_iterations=max_iterations)
+        self._raises_errors = raise_exceptions
         self._observers = resolve_observers(observer, observers)
         self._checkpoint = _checkpoint_config(checkpoint)
         if self._checkpoint.interval:
@@ -138,64 +145,94 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
 
     def save_checkpoint(
         self,
-        path: str | os.PathLike[str],
-        state: Mapping[str, Any],
-        node: str,
+        path: str | os.PathLike[str] | None = None,
+        state: Mapping[str, Any] | None = None,
+        node: str | None = None,
         config: Mapping[str, Any] | None = None,
+        *,
+        file_path: str | os.PathLike[str] | None = None,
     ) -> str:
         """Write a checkpoint file by hand, whole or not at all; a resume from it runs `node` with this state.
 
-        Missing directories are created. Returns the path. Raises `UnstorableValue` with the path to a value that
-        can't be stored, and `StoreUnavailable` if the file can't be written. The file isn't encrypted: a state with
-        secrets is a `UsageError`, unless `compile(allow_plain_text_secrets=True)` allows it.
+        `file_path` is another name of `path`. Missing directories are created. Returns the path. Raises
+        `UnstorableValue` with the path to a value that can't be stored, and `StoreUnavailable` if the file can't be
+        written. The file isn't encrypted: a state with secrets is a `UsageError`, unless
+        `compile(allow_plain_text_secrets=True)` allows it.
         """
+        target = _one_path(path, file_path, "save_checkpoint")
+        if state is None or node is None:
+            raise UsageError("save_checkpoint() takes a path, a state and a node")
         secrets = [key for key in self.schema.secrets if key in state]
         if secrets and not self._options.allow_plain_text_secrets:
             raise UsageError(
                 f"a checkpoint file would keep {', '.join(map(repr, sorted(secrets)))} in plain text, which is "
                 "secret; leave it out, or allow it with compile(allow_plain_text_secrets=True)"
             )
+        from limpet.observe.log import log_checkpoint
         from limpet.stores.user_stores.checkpoint_files import write_checkpoint
 
-        return write_checkpoint(path, state, node, config)
+        written = write_checkpoint(target, state, node, config)
+        values = partial(masked, dict(state), self.schema.secrets)
+        log_checkpoint(CHECKPOINT_SAVE, values, node=node, path=written)
+        return written
 
     @classmethod
-    def load_checkpoint(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
+    def load_checkpoint(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        file_path: str | os.PathLike[str] | None = None,
+    ) -> dict[str, Any]:
         """The contents of a checkpoint file: `state`, `node`, `config`, `timestamp`, `version`, and sometimes more.
 
-        Nothing that the file names is imported or run. Raises `CheckpointNotFound`, `DamagedCheckpoint`,
-        `ForbiddenType` for a class that is neither a standard one nor registered, `UnsupportedFormat`.
+        `file_path` is another name of `path`. Nothing that the file names is imported or run. Raises
+        `CheckpointNotFound`, `DamagedCheckpoint`, `ForbiddenType` for a class that is neither a standard one nor
+        registered, `UnsupportedFormat`.
         """
+        from limpet.observe.log import log_checkpoint
         from limpet.stores.user_stores.checkpoint_files import read_checkpoint
 
-        return read_checkpoint(path)
+        file = _one_path(path, file_path, "load_checkpoint")
+        found = read_checkpoint(file)
+        # Without values: which keys are secret, only a graph knows, and this is a method of the class.
+        log_checkpoint(CHECKPOINT_LOAD, node=found["node"], path=os.fspath(file))
+        return found
 
     def resume_from_checkpoint(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         config: Mapping[str, Any] | None = None,
         state_update: Mapping[str, Any] | None = None,
+        *,
+        file_path: str | os.PathLike[str] | None = None,
     ) -> Run[State]:
         """Resume a run from a checkpoint file; iterate what this returns for its events.
 
         `state_update` is merged into the saved state and `config` over the saved one. A run that stopped by itself
-        resumes exactly there; a file that was saved by hand, or by another program, runs its node.
+        resumes exactly there; a file that was saved by hand, or by another program, runs its node. `file_path` is
+        another name of `path`.
         Raises, when it begins, what `load_checkpoint` does, and `DefinitionError` for a node that no longer exists.
         """
         from limpet.engine.sessions.checkpoint_refs import run_of
 
-        return Run(run_of(path), self._resuming_from_file(path, config, state_update))
+        file = _one_path(path, file_path, "resume_from_checkpoint")
+        return Run(run_of(file), self._resuming_from_file(file, config, state_update), self._raises_errors)
 
     def aresume_from_checkpoint(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         config: Mapping[str, Any] | None = None,
         state_update: Mapping[str, Any] | None = None,
+        *,
+        file_path: str | os.PathLike[str] | None = None,
     ) -> AsyncRun[State]:
         """`resume_from_checkpoint` for `async for`."""
         from limpet.engine.sessions.checkpoint_refs import run_of
 
-        return AsyncRun(run_of(path), self._resuming_from_file(path, config, state_update))
+        file = _one_path(path, file_path, "aresume_from_checkpoint")
+        return AsyncRun(
+            run_of(file), self._resuming_from_file(file, config, state_update), self._raises_errors
+        )
 
     def compiled(self) -> CompiledGraph:
         """The plan and its settings, compiled again if the graph has changed since."""
@@ -239,3 +276,15 @@ def _checkpoint_config(given: CheckpointConfig | Mapping[str, Any] | None) -> Ch
     if isinstance(given, Mapping):
         return CheckpointConfig.from_dict(given)
     raise UsageError(f"checkpoint must be a CheckpointConfig or a dict, not {given!r}")
+
+
+def _one_path(
+    path: str | os.PathLike[str] | None, file_path: str | os.PathLike[str] | None, call: str
+) -> str | os.PathLike[str]:
+    """The path under either of its names. Raises `UsageError` for both, or neither."""
+    given = [each for each in (path, file_path) if each is not None]
+    if len(given) != 1:
+        raise UsageError(
+            f"{call}(): a checkpoint file is given by its path, once: as the first argument or as file_path="
+        )
+    return given[0]

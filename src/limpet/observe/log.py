@@ -1,13 +1,78 @@
-"""Events as log lines, through the standard `logging`."""
+"""Log lines, through the standard `logging`: of checkpoints always, and of all events by way of an observer.
+
+What is saved, loaded and resumed is written to the logger `limpet.checkpoint`: files, a user's checkpointer and
+resumed runs at INFO, the steps that a store saves at DEBUG. A program that hasn't imported `logging` shows no log, so
+nothing here imports it for these lines.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from limpet.observe.events import NODE_RETRY, RUN_FAIL, Event
+from limpet.observe.events import CHECKPOINT_FAIL, CHECKPOINT_SAVE, NODE_RETRY, RUN_FAIL, Event
 
 if TYPE_CHECKING:
     import logging
+
+    from limpet.observe.hub import Emit
+
+    ReadValues = Callable[[], Mapping[str, Any]]
+
+CHECKPOINT_LOGGER = "limpet.checkpoint"
+VALUES_LOGGER = "limpet.checkpoint.values"
+"""Writes the values of the state, secrets masked, if a level is set on this very logger. None is inherited."""
+
+DEBUG = 10
+INFO = 20
+MAX_VALUES_TEXT = 2000
+"""How many characters of a state a line has."""
+
+
+def log_checkpoint(type: str, values: ReadValues | None = None, **data: Any) -> None:
+    """Write that a checkpoint was saved, loaded or resumed from, by names and places.
+
+    `values` gives the state, without its secrets, to a program that has asked for values.
+    """
+    logger = _checkpoint_logger(INFO)
+    if logger is None:
+        return
+    logger.info("%s", _line(Event(type, 0.0, "", data)))
+    _log_values(type, values)
+
+
+def checkpoint_steps(values: ReadValues) -> Emit | None:
+    """What writes the steps that a store saves, if the program wants such lines when the run begins; else None."""
+    found = _checkpoint_logger(DEBUG)
+    if found is None:
+        return None
+    logger = found
+
+    def emit(type: str, source: str, data: dict[str, Any]) -> None:
+        if type in (CHECKPOINT_SAVE, CHECKPOINT_FAIL):
+            logger.debug("%s", _line(Event(type, 0.0, source, data)))
+            _log_values(type, values)
+
+    return emit
+
+
+def _checkpoint_logger(level: int) -> logging.Logger | None:
+    loaded = sys.modules.get("logging")
+    if loaded is None:
+        return None
+    logger: logging.Logger = loaded.getLogger(CHECKPOINT_LOGGER)
+    return logger if logger.isEnabledFor(level) else None
+
+
+def _log_values(type: str, values: ReadValues | None) -> None:
+    logger: logging.Logger = sys.modules["logging"].getLogger(VALUES_LOGGER)
+    # Its own level: a program that turns on DEBUG for everything hasn't asked for values.
+    if values is not None and logger.level and logger.isEnabledFor(DEBUG):
+        text = repr(dict(values()))
+        if len(text) > MAX_VALUES_TEXT:
+            text = text[: MAX_VALUES_TEXT - 1] + "…"
+        logger.debug("%s state=%s", type, text)
 
 
 class LogObserver:
@@ -57,6 +122,8 @@ _SHOWN = {
     "delay": "delay",
     "reason": "reason",
     "error": "error",
+    "path": "path",
+    "reference": "reference",
     "run_id": "run",
 }
 _MAX_TEXT = 200

@@ -14,6 +14,7 @@ The order matters, because the process may crash at any point:
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from time import time
@@ -40,7 +41,7 @@ from limpet.errors import (
     UsageError,
 )
 from limpet.graphs.plan import Plan
-from limpet.graphs.secrets import hide_secret_path
+from limpet.graphs.secrets import hide_secret_path, masked
 from limpet.graphs.state import State, new_id
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
@@ -99,9 +100,11 @@ def resume(
         session.stop.ask()
     if is_start:
         emit_start(compiled, run_id)
-    elif compiled.emit is not None:
-        data = {"run_id": run_id, "node": progress.made_by}
-        compiled.emit(events.CHECKPOINT_LOAD, compiled.plan.name, data)
+    else:
+        if compiled.emit is not None:
+            data = {"run_id": run_id, "node": progress.made_by}
+            compiled.emit(events.CHECKPOINT_LOAD, compiled.plan.name, data)
+        _log_resume(compiled.plan, progress)
     return session
 
 
@@ -205,6 +208,20 @@ def _reopen(
         # A refitted workflow has other tasks. The records before don't add up to it, so it is stored whole.
         writer.add_snapshot(progress)
     return _Reopened(progress, writer, crashes)
+
+
+def _log_resume(plan: Plan, progress: Progress) -> None:
+    if "logging" not in sys.modules:
+        return
+    from limpet.observe.log import log_checkpoint
+
+    log_checkpoint(
+        events.CHECKPOINT_RESUME,
+        lambda: masked(dict(progress.state), plan.secrets),
+        node=progress.current_node(),
+        step=progress.step,
+        run_id=progress.run_id,
+    )
 
 
 def _refuse_not_due(head: RunHead, held: HeldRun) -> None:

@@ -6,6 +6,7 @@ writes them, deals with a store that can't be reached, and releases the lease wh
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator
 from threading import Event, Lock
 from time import sleep, time
@@ -21,10 +22,11 @@ from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.step_retention import LARGE_CHECKPOINT, StepRetention
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import Conflict, StoreError, StoreUnavailable, TooLarge
-from limpet.graphs.secrets import SecretMasker
+from limpet.graphs.secrets import SecretMasker, masked
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Commit, OnSignal, Signalled
 from limpet.journal.writer import JournalWriter, summary
+from limpet.observe.hub import Emit, both
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -231,10 +233,21 @@ class Session:
             progress,
             Clocks(now=time, store=time if self.held is None else self.held.now, random=_random),
             saving,
-            Reporting(masker, compiled.emit, self._options.stream, self._options.resumed),
+            Reporting(masker, self._emit(), self._options.stream, self._options.resumed),
             limits,
             self.journal_lock,
         )
+
+    def _emit(self) -> Emit | None:
+        """Where the events of the run go: to the observers, and to the log if it wants lines of each step."""
+        if "logging" not in sys.modules:
+            return self.compiled.emit
+        from limpet.observe.log import checkpoint_steps
+
+        # Not `self` inside of the function: the context would then refer to the session that refers to it.
+        progress = self.progress
+        secrets = self.compiled.plan.secrets
+        return both(self.compiled.emit, checkpoint_steps(lambda: masked(dict(progress.state), secrets)))
 
     def _wait_for_store(self, commit: Commit, refusal: Exception | None) -> Exception | None:
         """Try a save again until the store can be reached, or the run is asked to stop."""

@@ -14,10 +14,12 @@ from typing import Any
 
 from limpet.errors import LimpetError, UsageError
 from limpet.graphs.plan import Plan
+from limpet.graphs.secrets import masked
 from limpet.graphs.state import new_id
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
 from limpet.journal.records import apply_record, snapshot_record
+from limpet.observe.events import CHECKPOINT_LOAD, CHECKPOINT_SAVE
 from limpet.stores.user_stores.checkpointer import KEY, Checkpointer
 
 
@@ -43,6 +45,17 @@ def save_checkpoint(
         raise UsageError(
             f"save() of {type(checkpointer).__name__} returned {reference!r} instead of a reference"
         )
+    from limpet.observe.log import log_checkpoint
+
+    secrets = frozenset(map(str, progress.meta.get("secrets", ())))
+    log_checkpoint(
+        CHECKPOINT_SAVE,
+        lambda: masked(state, secrets),
+        node=progress.node,
+        step=progress.step,
+        reference=reference,
+        run_id=progress.run_id,
+    )
     return reference
 
 
@@ -59,6 +72,11 @@ def load_checkpoint(checkpointer: Checkpointer, reference: str, plan: Plan) -> P
     else:
         progress = _unpacked(packed, state, reference)
     progress.config = config
+    from limpet.observe.log import log_checkpoint
+
+    log_checkpoint(
+        CHECKPOINT_LOAD, lambda: masked(state, plan.secrets), node=progress.node, reference=reference
+    )
     return progress
 
 

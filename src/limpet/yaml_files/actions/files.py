@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from limpet.errors import ActionFailed
+from limpet.observe.events import CHECKPOINT_LOAD, CHECKPOINT_SAVE
+from limpet.observe.log import log_checkpoint
 from limpet.stores.atomic_files import TEMPORARY_SUFFIX, make_directory, replace_file
 from limpet.stores.user_stores.checkpoint_files import read_checkpoint, write_checkpoint
 from limpet.stores.user_stores.checkpointer import KEY
@@ -48,12 +50,15 @@ def save_checkpoint(ctx: Any, path: str, node: str | None = None) -> dict[str, A
     """Write the state to a checkpoint file; gives its `path`, and the `node` that a resume from it runs."""
     next_node = node or ctx.node
     written = write_checkpoint(path, dict(ctx.state), next_node, ctx.config)
+    log_checkpoint(CHECKPOINT_SAVE, node=next_node, path=written, run_id=ctx.run_id)
     return {"path": written, "node": next_node}
 
 
 def load_checkpoint(ctx: Any, path: str) -> dict[str, Any]:
     """The content of a checkpoint file: `state`, `node`, `config`, `timestamp`, `version`, and more at a fan-in."""
-    return {key: value for key, value in read_checkpoint(path).items() if key != KEY}
+    found = {key: value for key, value in read_checkpoint(path).items() if key != KEY}
+    log_checkpoint(CHECKPOINT_LOAD, node=found["node"], path=path, run_id=ctx.run_id)
+    return found
 
 
 def _encoded(content: Any, format: str) -> bytes:
