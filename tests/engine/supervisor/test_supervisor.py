@@ -277,6 +277,132 @@ def test_a_node_that_would_end_the_process_is_skipped(sort: str, caplog: pytest.
     assert store.head(bad.id).holder is None
 
 
+class GreenTimeout(BaseException):
+    """What some libraries raise to get past every `except Exception`."""
+
+
+def in_place(sort: str, node: Callable[[State], None], **options: Any) -> StateGraph:
+    """A graph with this node, alone or in a branch, sync or async."""
+
+    async def anode(state: State) -> None:
+        node(state)
+
+    run: Any = anode if sort.startswith("async") else node
+    if not sort.endswith("branch"):
+        return one(run, **options)
+    graph = StateGraph(name="one", **options).add_node("src").add_node("a", run=run)
+    graph.add_node("b").add_fanin_node("join").set_entry_point("src").set_finish_point("join")
+    return graph.add_parallel_edge("src", "a", "join").add_parallel_edge("src", "b", "join")
+
+
+@pytest.mark.parametrize("error", [GreenTimeout, SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("sort", ["sync", "async", "sync branch", "async branch"])
+def test_a_run_whose_node_raises_a_bare_base_exception_ends_in_quarantine(
+    sort: str, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """H1: it isn't called again at once, each call counts as a crash, and the reason is reported."""
+    calls: list[int] = []
+
+    def node(state: State) -> None:
+        calls.append(1)
+        raise error("slow")
+
+    store = MemoryStore()
+    graph = in_place(sort, node).compile(store=store)
+    bad = graph.start()
+    other = one(hello, name="other").compile(store=store)
+    with supervise(store, [graph, other], poll=0.01) as supervisor:
+        until(lambda: bad.id in supervisor.skipped)
+        assert other.start().result(SOON)["log"] == ["hello"]
+        assert supervisor.skipped[bad.id] == f"{error.__name__}: slow"
+        assert f"run {bad.id} is skipped: {error.__name__}: slow" in caplog.text
+        assert len(calls) == 1
+    head = store.head(bad.id)
+    assert (head.crashes, head.status, head.holder) == (1, "running", None)
+    while bad.status == "running" and len(calls) < 9:
+        graph.recover()
+    # One more if the other branch was only saved at the second call, which is progress.
+    assert (bad.status, len(calls)) in (("failed", 3), ("failed", 4))
+    assert "its process crashed 3 times in a row at node" in (bad.wait(0).reason or "")
+    assert "so the run was quarantined" in caplog.text
+
+
+@pytest.mark.parametrize("error", [GreenTimeout, SystemExit])
+@pytest.mark.parametrize("sort", ["sync", "async", "sync branch", "async branch"])
+def test_an_async_supervisor_counts_a_crash_for_a_bare_base_exception(
+    sort: str, error: type[BaseException]
+) -> None:
+    """H1: the same on an event loop."""
+    calls: list[int] = []
+
+    def node(state: State) -> None:
+        calls.append(1)
+        raise error("slow")
+
+    store = MemoryStore()
+    graph = in_place(sort, node).compile(store=store)
+
+    async def main() -> None:
+        bad = await graph.astart()
+        async with supervise(store, [graph], poll=0.01) as supervisor:
+            while bad.id not in supervisor.skipped:
+                await asyncio.sleep(0.01)
+        head = store.head(bad.id)
+        assert (len(calls), head.crashes, head.holder, head.status) == (1, 1, None, "running")
+
+    asyncio.run(asyncio.wait_for(main(), SOON))
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("sort", ["sync", "sync branch"])
+@pytest.mark.parametrize("timeout", [None, SOON])
+def test_a_sync_node_that_cancels_itself_has_failed(
+    sort: str, error: type[BaseException], timeout: float | None
+) -> None:
+    """H1, H7: no caller can cancel a sync node, so it is the node's failure: in a worker and with both APIs."""
+    calls: list[int] = []
+
+    def node(state: State) -> None:
+        calls.append(1)
+        raise error("itself")
+
+    store = MemoryStore()
+    graph = StateGraph(name="one").add_node("src").add_node("a", run=node, timeout=timeout).add_node("b")
+    graph.set_entry_point("src").add_fanin_node("join").set_finish_point("join")
+    if sort == "sync":
+        graph.add_edge("src", "a").add_edge("a", "join").add_edge("b", "join").add_edge("src", "b")
+    else:
+        graph.add_parallel_edge("src", "a", "join").add_parallel_edge("src", "b", "join")
+    graph.compile(store=store)
+    reason = f"{error.__name__}: itself"
+    for execute in (graph.execute, lambda: asyncio.run(graph.aexecute())):
+        with pytest.raises(limpet.ExecutionError, match=reason):
+            execute()
+    bad = graph.start()
+    with supervise(store, [graph], poll=0.01):
+        assert bad.wait(SOON).reason == reason
+    assert [info.status for info in graph.runs()] == ["failed"] * 3
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("sort", ["sync", "async", "sync branch", "async branch"])
+def test_a_bare_base_exception_comes_out_of_execute(sort: str) -> None:
+    """F12, H3: it is for the caller of the run, which stays where it is."""
+
+    def node(state: State) -> None:
+        if store.head("r").fence == 1:
+            raise GreenTimeout("slow")
+
+    store = MemoryStore()
+    graph = in_place(sort, node).compile(store=store, preserve=True)
+    with pytest.raises(GreenTimeout, match="slow"):
+        graph.execute(run_id="r")
+    head = store.head("r")
+    assert (head.status, head.holder, head.crashes) == ("running", None, 0)
+    graph.resume("r")
+    assert store.head("r").status == "completed"
+
+
 def test_a_stop_lets_running_nodes_finish_and_another_supervisor_resume(blocking_node: BlockingNode) -> None:
     """H1: what is done is saved, the lease is given back, and nothing more is begun."""
     store = MemoryStore()

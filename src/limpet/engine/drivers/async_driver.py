@@ -62,6 +62,11 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
     except StopIteration as end:
         CURRENT.set(outer_task)
         yield end.value
+    except BaseException as error:
+        # The cancellation of this task stops the run in order.
+        if not isinstance(error, asyncio.CancelledError):
+            session.note_interrupt(error)
+        raise
     finally:
         CURRENT.set(outer_task)
         await node_tasks.close()

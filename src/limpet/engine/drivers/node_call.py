@@ -55,6 +55,21 @@ def call_node(task: NodeContext) -> Any:
         return Cancelled()
     except Exception as error:
         return Failed(error)
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
+        return Failed(error)
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Whether what a sync node raised is its failure, although it isn't an `Exception`.
+
+    `KeyboardInterrupt`, `SystemExit` and the like are for the caller of the run: they pass through, and the run stays
+    where it is. But no caller cancels or closes a function that isn't a coroutine, so the node did that itself.
+    """
+    from asyncio import CancelledError
+
+    return isinstance(error, (CancelledError, GeneratorExit))
 
 
 def call_with_timeout(timeout: float, task: NodeContext) -> Any:
@@ -118,6 +133,10 @@ def call_in_executor(executor: Executor, task: NodeContext, stop: StopRequest) -
         future.cancel()
         return timed_out(task)
     except Exception as error:
+        return Failed(error)
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
         return Failed(error)
 
 

@@ -9,6 +9,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from limpet.engine.drivers.node_call import (
+    Interrupted,
     await_node,
     call_in_executor,
     call_node,
@@ -60,7 +61,7 @@ class NodeTasks:
             loop = asyncio.get_running_loop()
             self._stop.wake = lambda: loop.call_soon_threadsafe(self._wake)
         for task in tasks:
-            call = asyncio.create_task(call_on_loop(self._stop, task, self), name=f"limpet {task.node}")
+            call = asyncio.create_task(self._call(task), name=f"limpet {task.node}")
             self._running[call] = task
             call.add_done_callback(self._on_done)
 
@@ -82,6 +83,8 @@ class NodeTasks:
                 outcome: Any = Failed(asyncio.CancelledError())
             else:
                 outcome = call.result()
+            if isinstance(outcome, Interrupted):
+                raise outcome.error
             found.append((self._running.pop(call), outcome))
         if not self._running:
             self._all_ended()
@@ -131,6 +134,14 @@ class NodeTasks:
         loop = asyncio.get_running_loop()
         context = copy_context()
         return loop.run_in_executor(executor, context.run, call_queued_node, task, self._stop, executor)
+
+    async def _call(self, task: NodeContext) -> Any:
+        """The outcome of a node. What is to end the process is for the task of the run, which raises it again."""
+        try:
+            return await call_on_loop(self._stop, task, self)
+        except (KeyboardInterrupt, SystemExit) as error:
+            # Out of this task, it would stop the event loop before any other task could release its run.
+            return Interrupted(error)
 
     async def _take_journal_lock(self) -> None:
         """Take the journal lock for the loop. It is polled, because waiting for a lock would block the event loop."""

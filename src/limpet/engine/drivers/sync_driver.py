@@ -69,6 +69,9 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
     except StopIteration as end:
         verdict: Verdict = end.value
         return verdict
+    except BaseException as error:
+        session.note_interrupt(error)
+        raise
     finally:
         CURRENT.set(outer_task)
         try:

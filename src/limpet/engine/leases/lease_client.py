@@ -240,11 +240,22 @@ class LeaseClient:
             if held.must_release:
                 self.release(lease)
 
-    def release(self, held: HeldLease) -> None:
-        """Release a lease, unless it was lost or belongs to the process that this one was forked from."""
+    def release(self, held: HeldLease, crashed: bool = False) -> None:
+        """Release a lease, unless it was lost or belongs to the process that this one was forked from.
+
+        With `crashed`, that counts as a crash of its holder.
+        """
         self.stop_renewing(held)
-        if not held.lost and held.process == os.getpid():
-            self.store.release(held.lease)
+        if held.lost or held.process != os.getpid():
+            return
+        lease = held.lease
+        if crashed:
+            # A store counts a crash when a lease that wasn't released is claimed.
+            try:
+                lease = self.store.claim(lease.run_id, this_process(), self.ttl, lease.fence)
+            except (Conflict, RunNotFound):
+                return
+        self.store.release(lease)
 
     def stop_renewing(self, held: HeldLease) -> None:
         """Stop renewing a lease that is released or lost."""

@@ -92,7 +92,9 @@ def resume(
         _store_input(compiled, reopened, held, given, tail.head)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
         is_start = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
-        options = SessionOptions(stream, not is_start, tail.first, max_sleep, reopened.crashes)
+        options = SessionOptions(
+            stream, not is_start, tail.first, max_sleep, reopened.crashes, max_crashes is not None
+        )
         session = Session(compiled, progress, reopened.writer, held.lease, options)
         held.keep()
     if given.timed and cancel_requested:

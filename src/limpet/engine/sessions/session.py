@@ -57,6 +57,8 @@ class SessionOptions(NamedTuple):
     """For how many seconds it may sleep in this process; None for no limit."""
     crashes: int = 0
     """How many of its holders crashed since it last made progress."""
+    supervised: bool = False
+    """Whether a supervisor resumed it, so that no caller gets what its nodes raise."""
 
 
 class Session:
@@ -80,6 +82,7 @@ class Session:
             held.graph = compiled.plan.name
         self.journal_lock = JournalLock(Lock())
         self._options = options
+        self._crashed = False
         self._opened_at = 0 if writer is None else writer.sequence
         self._failed_saves = 0
         self._last_failed_save = 0.0
@@ -196,6 +199,13 @@ class Session:
         except Exception as problem:
             return problem
 
+    def note_interrupt(self, error: BaseException) -> None:
+        """An exception comes out of the run: one that would end the process counts as a crash under a supervisor.
+
+        There it doesn't end the process, and the run would be resumed, and the node called, again and again.
+        """
+        self._crashed = self._options.supervised and not isinstance(error, (Exception, GeneratorExit))
+
     def close(self) -> None:
         """Release the lease if it is still held, so that any process can resume the run from what was saved."""
         held = self.held
@@ -203,7 +213,7 @@ class Session:
         if held is None or self.compiled.client is None:
             return
         try:
-            self.compiled.client.release(held)
+            self.compiled.client.release(held, self._crashed)
         except StoreError as problem:
             log().warning(
                 "run %s: couldn't release its lease; it will expire by itself: %s", self.id, problem

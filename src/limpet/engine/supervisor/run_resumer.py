@@ -38,8 +38,6 @@ RETRY_INTERVAL = 60.0
 """Seconds until a run that couldn't be resumed is tried again."""
 STORE_RETRY_LIMIT = 10.0
 """Seconds, at most, between two tries to reach a store that is unavailable."""
-NODE_EXCEPTIONS = (Exception, SystemExit, KeyboardInterrupt)
-"""What a node may raise. In a worker, even `SystemExit` ends only the run: the other runs of the process continue."""
 
 
 class RunResumer:
@@ -67,13 +65,17 @@ class RunResumer:
         self._sessions: dict[str, Session] = {}
 
     def resume(self, head: RunHead) -> None:
-        """Resume one run and drive it to its next stop, in this thread."""
+        """Resume one run and drive it to its next stop, in this thread.
+
+        Whatever a node raises, even `SystemExit`, ends only its run: the other runs of the process continue. What
+        isn't an `Exception` counts as a crash (see `Session.note_interrupt`): the run is quarantined in the end.
+        """
         verdict: Verdict | None = None
         try:
             session = self.open_session(head)
             if session is not None:
                 verdict = _drive_to_stop(session)
-        except NODE_EXCEPTIONS as problem:
+        except BaseException as problem:
             self.skipped.skip(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             self.ended(head, verdict)
@@ -93,7 +95,10 @@ class RunResumer:
                 async for event in async_driver.drive(session):
                     if isinstance(event, Verdict):
                         verdict = event
-        except NODE_EXCEPTIONS as problem:
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            # The supervisor is stopped, or Ctrl-C was pressed, which the thread of the event loop gets.
+            raise
+        except BaseException as problem:
             self.skipped.skip(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             self.ended(head, verdict)
