@@ -14,7 +14,7 @@ from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError
 from limpet.graphs.graph_config import CheckpointConfig
 from limpet.graphs.plan import Plan
-from limpet.journal.store import Store
+from limpet.journal.store import Store, provides
 from limpet.observe.events import ObserverLike
 from limpet.observe.hub import gather
 from limpet.observe.observer_registry import resolve_observer
@@ -177,7 +177,7 @@ class CompileOptions(NamedTuple):
         folder = self.checkpoint_dir
         if folder is not None and not (folder and isinstance(folder, str | os.PathLike)):
             yield f"checkpoint_dir must be the path of a directory, not {folder!r}"
-        if self.checkpointer is not None and not isinstance(self.checkpointer, Checkpointer):
+        if self.checkpointer is not None and not provides(self.checkpointer, Checkpointer):
             yield f"a checkpointer has save() and load(); {self.checkpointer!r} doesn't"
         if not self.lease > 0:
             yield f"lease must be a number of seconds above 0, not {self.lease!r}"

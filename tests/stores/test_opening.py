@@ -9,14 +9,21 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from limpet import StateGraph
 from limpet.errors import StoreUnavailable, UnknownName, UsageError
 from limpet.journal.store import NewRun, RunFilter, Store
 from limpet.stores import MemoryStore, open_store, opening, register_store, urls
+from limpet.stores.composite.encrypted import EncryptedStore
+from limpet.stores.composite.keys import Keys
+from limpet.stores.composite.tiered import TieredStore
 from limpet.stores.opening import StoreURL, register_store_scheme
 from limpet.stores.sqlite.store import SQLiteStore
+from limpet.stores.user_stores.checkpointer import MemoryCheckpointer
+from support.checkpoint_stores import InMemoryCheckpointStore
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +40,41 @@ def test_a_store_object_is_taken_as_it_is() -> None:
     """G10."""
     store = MemoryStore()
     assert open_store(store) is store
+
+
+class PassesOn:
+    """Has nothing of its own: it asks another object for everything."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_an_object_that_passes_all_calls_on_to_a_store_is_one() -> None:
+    """G10: in every version of Python, and wherever a store is given."""
+    store: Any = PassesOn(MemoryStore())
+    assert open_store(store) is store
+    register_store("wrapped", store)
+    assert open_store("wrapped") is store
+    keys = Keys({"k": bytes(32)})
+    for kept in (store, EncryptedStore(store, keys), TieredStore(hot=PassesOn(MemoryStore()), cold=store)):
+        graph = StateGraph(name="g").add_node("n", run=lambda: {"n": 1}).set_entry_point("n")
+        assert graph.set_finish_point("n").compile(store=kept).execute({}) == {"n": 1}
+    with pytest.raises(UsageError, match="must be a Store object"):
+        open_store(PassesOn(object()))  # type: ignore[arg-type]
+
+
+def test_an_object_that_passes_all_calls_on_to_a_users_store_is_one() -> None:
+    """G10, P11: one with five methods, or a checkpointer with two."""
+    store: Any = PassesOn(InMemoryCheckpointStore())
+    checkpointer: Any = PassesOn(MemoryCheckpointer())
+    for place in ({"store": store}, {"checkpointer": checkpointer}):
+        graph = StateGraph(name="g").add_node("n", run=lambda: {"n": 1}).set_entry_point("n")
+        assert graph.set_finish_point("n").compile(**place).execute({}) == {"n": 1}
+    with pytest.raises(UsageError, match="which makes it a checkpointer"):
+        open_store(checkpointer)
 
 
 def test_memory_is_one_store_for_the_process() -> None:

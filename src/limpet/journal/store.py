@@ -28,13 +28,14 @@ never with a password.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from limpet.defaults import LEASE
 
 Level = Literal["disk", "process", "memory"]
+T = TypeVar("T")
 
 RUNNING = "running"
 PAUSED = "paused"
@@ -344,3 +345,15 @@ class Inspectable(Protocol):
     def faults(self) -> Sequence[str]:
         """Descriptions of what is wrong with the files or tables that hold the runs; empty if nothing is."""
         ...
+
+
+def provides(target: object, protocol: Callable[..., T]) -> TypeGuard[T]:
+    """Whether an object has all that a protocol names, itself or through its `__getattr__`.
+
+    `isinstance` says the same up to Python 3.11. Later versions don't ask `__getattr__`, so a wrapper that passes
+    most calls on to a store would no longer be a store.
+    """
+    if isinstance(target, type):
+        return False
+    kinds = getattr(protocol, "__mro__", ())
+    return all(hasattr(target, name) for kind in kinds for name in vars(kind) if not name.startswith("_"))

@@ -14,7 +14,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import apply_checked, read_progress, read_records_or_damage
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT
-from limpet.journal.store import RUNNING, Inspectable, RunHead, Store, Tail
+from limpet.journal.store import RUNNING, Inspectable, RunHead, Store, Tail, provides
 
 MAX_MISSING = 1_000_000
 """How many records of a run may be missing. If more seem to be, the head's number of records is damaged."""
@@ -83,7 +83,7 @@ def verify(store: Store, run_id: str) -> Verification:
     check = _JournalCheck(head, found)
     check.follow_records()
     restorable = check.restore()
-    faults = store.faults() if isinstance(store, Inspectable) else []
+    faults = store.faults() if provides(store, Inspectable) else []
     stored = [data for data in found.values() if isinstance(data, bytes)]
     return Verification(
         run_id,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from limpet.errors import LimpetError, StoreUnavailable, UnknownName, UsageError
-from limpet.journal.store import Store
+from limpet.journal.store import Store, provides
 from limpet.stores.memory import MemoryStore
 from limpet.stores.urls import (
     BUILT_IN,
@@ -107,7 +107,7 @@ def register_store(name: str, store: Store | CheckpointStore | StoreFactory) -> 
     """
     if not name or "://" in name:
         raise UsageError(f"{name!r} can't name a store: use a word")
-    if not isinstance(store, type) and (isinstance(store, Store) or _is_checkpoint_store(store)):
+    if provides(store, Store) or _is_checkpoint_store(store):
         factory = _always(_as_store(store))
     elif callable(store):
         factory = _once(store)
@@ -198,14 +198,14 @@ def _as_store(target: object) -> Store:
     """A user's object as a store. Raises `UsageError` if it can't be one."""
     if isinstance(target, type):
         raise UsageError(f"a store must be a Store object, a name, a URL or a path, not {_kind(target)}")
-    if isinstance(target, Store):
+    if provides(target, Store):
         return target
     if _is_checkpoint_store(target):
         from limpet.stores.user_stores.checkpoint_store import AdaptedStore
 
         # One store for each object, so that its lock keeps all threads that use the object apart.
         return shared_store(("checkpoint store", id(target)), lambda: AdaptedStore(target))
-    if isinstance(target, Checkpointer):
+    if provides(target, Checkpointer):
         raise UsageError(
             f"{_kind(target)} has save() and load(), which makes it a checkpointer: give it as "
             "StateGraph.compile(checkpointer=…). A store has delete(), list() and cleanup_expired() as well"
@@ -216,7 +216,7 @@ def _as_store(target: object) -> Store:
 def _is_checkpoint_store(target: object) -> TypeGuard[CheckpointStore]:
     from limpet.stores.user_stores.checkpoint_store import CheckpointStore
 
-    return isinstance(target, CheckpointStore)
+    return provides(target, CheckpointStore)
 
 
 def _kind(target: object) -> str:

@@ -18,7 +18,7 @@ from limpet.defaults import LEASE
 from limpet.engine.leases.group_commit import GroupCommit
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.errors import Conflict, RunNotFound
-from limpet.journal.store import RUNNING, Commit, Lease, NewRun, Notifying, RunHead, Store, Tail
+from limpet.journal.store import RUNNING, Commit, Lease, NewRun, Notifying, RunHead, Store, Tail, provides
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -140,7 +140,7 @@ class ChangeWaiter:
         self._deadline = monotonic() + seconds
         self._pause = FIRST_RECHECK
         self._notifying: Notifying | None = None
-        if seconds > 0 and store.abilities.notifies and isinstance(store, Notifying):
+        if seconds > 0 and store.abilities.notifies and provides(store, Notifying):
             self._notifying = store
             # From here on the store remembers changes for this thread, so that none is missed before `wait`.
             store.wait_for_change(0.0)

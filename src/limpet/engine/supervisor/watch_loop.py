@@ -16,7 +16,7 @@ from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import MAX_LISTED
 from limpet.engine.supervisor.run_picker import merge_ready
 from limpet.engine.supervisor.run_resumer import STORE_RETRY_LIMIT, RunResumer
-from limpet.journal.store import RUNNING, Notifying, RunFilter, RunHead, Store
+from limpet.journal.store import RUNNING, Notifying, RunFilter, RunHead, Store, provides
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -102,7 +102,7 @@ class WatchLoop:
     def start_listener(self) -> None:
         """Look at once after each change that the store notifies of, in a thread that ends when the loop does."""
         store = self._store
-        if store.abilities.notifies and isinstance(store, Notifying):
+        if store.abilities.notifies and provides(store, Notifying):
             threading.Thread(target=self._listen, args=(store,), name="limpet-listener", daemon=True).start()
 
     def _listen(self, store: Notifying) -> None:

@@ -37,6 +37,7 @@ from limpet.journal.store import (
     RunHead,
     Store,
     Tail,
+    provides,
 )
 from limpet.stores.composite.wrapper import StoreWrapper
 
@@ -141,7 +142,7 @@ class EncryptedStore(StoreWrapper):
     """
 
     def __init__(self, store: Store, keys: Keys) -> None:
-        if not isinstance(store, Store) or isinstance(store, type):
+        if not provides(store, Store):
             raise UsageError("EncryptedStore(store, keys) takes a store; open_store(url) gives you one")
         if not isinstance(keys, Keys):
             raise UsageError("EncryptedStore(store, keys) takes Keys: Keys({'2026': key})")

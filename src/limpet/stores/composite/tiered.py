@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import NamedTuple, TypeGuard, TypeVar
+from typing import NamedTuple, TypeVar
 
 from limpet.errors import Conflict, RunNotFound, UsageError
 from limpet.journal.store import (
@@ -45,6 +45,7 @@ from limpet.journal.store import (
     RunHead,
     Store,
     Tail,
+    provides,
 )
 from limpet.stores.composite.wrapper import StoreWrapper
 
@@ -88,14 +89,14 @@ class TieredStore(StoreWrapper):
     """
 
     def __init__(self, hot: Store | Callable[[], Store], cold: Store) -> None:
-        if not _is_store(cold) or not (_is_store(hot) or callable(hot)):
+        if not provides(cold, Store) or not (provides(hot, Store) or callable(hot)):
             raise UsageError("TieredStore(hot, cold) takes two stores; open_store(url) gives you one")
         if hot is cold:
             raise UsageError("the hot store and the cold one must be two stores, and you gave one for both")
         self.cold = cold
         self._opened_hot: Store | None = None
         self._open_hot: Callable[[], Store] | None = None
-        if _is_store(hot):
+        if provides(hot, Store):
             self._opened_hot = hot
         elif callable(hot):
             self._open_hot = hot
@@ -313,10 +314,6 @@ class _CircuitBreaker:
         logging.getLogger("limpet.stores").warning(
             "the hot store %s; runs use the cold one alone for %g s", what, seconds, exc_info=exc_info
         )
-
-
-def _is_store(store: object) -> TypeGuard[Store]:
-    return isinstance(store, Store) and not isinstance(store, type)
 
 
 def _copy_id(run_id: str) -> str:

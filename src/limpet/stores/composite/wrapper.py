@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from limpet.errors import UsageError
-from limpet.journal.store import Abilities, Inspectable, Notifying, Store
+from limpet.journal.store import Abilities, Inspectable, Notifying, Store, provides
 
 
 class StoreWrapper(ABC):
@@ -34,12 +34,12 @@ class StoreWrapper(ABC):
 
     def wait_for_change(self, timeout: float) -> bool:
         """As the wrapped store does. Raises `UsageError` if its `abilities.notifies` is False."""
-        if not isinstance(self._durable_store, Notifying):
+        if not provides(self._durable_store, Notifying):
             raise UsageError(f"{self._durable_store!r} can't be waited for: its abilities.notifies is False")
         return self._durable_store.wait_for_change(timeout)
 
     def faults(self) -> Sequence[str]:
         """What the wrapped store finds wrong with itself."""
-        if isinstance(self._durable_store, Inspectable):
+        if provides(self._durable_store, Inspectable):
             return self._durable_store.faults()
         return []

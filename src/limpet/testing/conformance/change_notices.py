@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from limpet.errors import StoreUnavailable
-from limpet.journal.store import COMPLETED, PAUSED, Notifying, Store
+from limpet.journal.store import COMPLETED, PAUSED, Notifying, Store, provides
 from limpet.testing.conformance.store_calls import commit, create, expect_accepted, needs_deltas
 
 LONG = 30.0
@@ -84,7 +84,7 @@ def quiet(store: Store) -> Notifying:
     """The store, once all notices so far are consumed; skips the test for a store without notices."""
     if not store.abilities.notifies:
         pytest.skip("the store declares abilities.notifies = False")
-    assert isinstance(store, Notifying)
+    assert provides(store, Notifying)
     deadline = time.monotonic() + LONG
     while store.wait_for_change(0.05):
         assert time.monotonic() < deadline, "the store notifies of changes although there are none"
