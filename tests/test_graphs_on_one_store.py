@@ -42,6 +42,7 @@ REFUSED: dict[str, Call] = {
     "answer": lambda b, _: b.answer(A_RUN, "yes"),
     "cancel": lambda b, _: b.cancel(A_RUN),
     "fork": lambda b, _: b.fork(A_RUN),
+    "prune_checkpoints": lambda b, _: b.prune_checkpoints(A_RUN, keep=1),
     "rollback": lambda b, _: b.rollback(A_RUN, 1),
     "verify": lambda b, _: b.verify(A_RUN),
     "export_run": lambda b, folder: b.export_run(A_RUN, folder / "stolen.run"),

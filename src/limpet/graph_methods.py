@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from limpet.async_methods import async_version
-from limpet.defaults import MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
+from limpet.defaults import KEPT_CHECKPOINTS, MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
 from limpet.durations import Span, seconds_of
 from limpet.engine.leases.lease_client import nudge_supervisors
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
@@ -373,6 +373,17 @@ class GraphMethods(ABC, Generic[S]):
         return import_run(compiled.need_client("import_run"), path, run_id, compiled.plan)
 
     aimport_run = async_version(import_run)
+
+    def prune_checkpoints(self, run_id: str, keep: int = KEPT_CHECKPOINTS) -> int:
+        """Delete all but the newest `keep` checkpoints of a run, and return how many were deleted.
+
+        The run stays as it is: its newest state, its questions and its result are kept. A checkpoint is a step, in a
+        workflow a layer. While another process advances the run, some older ones may stay. `compile(keep=…)` does
+        this for all runs, while they run. Raises `RunNotFound`, `UsageError`, `DamagedRecord`.
+        """
+        return self._own_run("prune_checkpoints", run_id).prune_checkpoints(run_id, keep)
+
+    aprune_checkpoints = async_version(prune_checkpoints)
 
     def cleanup(self, retention: Retention | None = None, *, dry_run: bool = False) -> list[Expired]:
         """Delete the runs of this graph that have expired by a policy: that of `compile(retention=…)`, or another.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from limpet.async_methods import async_version
-from limpet.defaults import RETENTION_HOURS
+from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
 from limpet.engine.leases.lease_client import client_for, with_holder_described
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations.run_info import RunInfo, RunList, list_runs, run_info, with_position
@@ -220,6 +220,19 @@ class Runs:
         return verify(self._client.store, run_id)
 
     averify = async_version(verify)
+
+    def prune_checkpoints(self, run_id: str, keep: int = KEPT_CHECKPOINTS) -> int:
+        """Delete all but the newest `keep` checkpoints of a run, and return how many were deleted.
+
+        The run stays as it is: its newest state, its questions and its result are kept. A checkpoint is a step, in a
+        workflow a layer. While another process advances the run, some older ones may stay. Raises `RunNotFound`,
+        `UsageError`, `DamagedRecord`.
+        """
+        from limpet.engine.operations.prune import prune_checkpoints
+
+        return prune_checkpoints(self._client, run_id, keep)
+
+    aprune_checkpoints = async_version(prune_checkpoints)
 
     def delete(self, run_id: str) -> None:
         """Delete a run and its journal. Raises `RunNotFound`, and `Conflict` while a process holds the run."""

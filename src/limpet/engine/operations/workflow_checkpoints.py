@@ -91,11 +91,16 @@ def load(compiled: CompiledGraph, run_id: str, point: Point | None) -> WorkflowC
 def newest(compiled: CompiledGraph, run_id: str) -> list[Checkpoint]:
     """The checkpoints of a run that are kept, one for each completed layer, oldest first."""
     found = checkpoints(compiled.need_client("checkpoints"), run_id)
-    layers = [each for each in found if each.node == PLANNER and each.branch is None and each.step > 1]
+    layers = of_layers(found)
     if compiled.keep is None:
         return layers
     # The journal may still have older ones: they are deleted when that is cheap, not at once.
     return layers[-compiled.keep :]
+
+
+def of_layers(found: list[Checkpoint]) -> list[Checkpoint]:
+    """Those among the steps of a run that complete a layer of a workflow; none if it isn't a run of a workflow."""
+    return [each for each in found if each.node == PLANNER and each.branch is None and each.step > 1]
 
 
 def _all_layers(progress: Progress) -> list[list[str]]:
