@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from time import monotonic
+
+from limpet.threads.monitor import Monitor
 
 
 class ChangeSignal:
@@ -13,34 +14,22 @@ class ChangeSignal:
     """
 
     def __init__(self) -> None:
-        self.condition = threading.Condition(threading.Lock())
+        self.monitor = Monitor()
         self._changes = 0
         self._seen = threading.local()
 
     def notify(self) -> None:
         """Count a change, and wake all threads that wait."""
-        with self.condition:
+        with self.monitor.lock:
             self._changes += 1
-            self.condition.notify_all()
-
-    def wake(self) -> None:
-        """Wake all threads that wait, though nothing has changed."""
-        with self.condition:
-            self.condition.notify_all()
+        self.monitor.notify()
 
     def has_changed(self) -> bool:
-        """Whether there was a change since this thread asked last. The caller holds `condition`."""
+        """Whether there was a change since this thread asked last. The caller holds the lock of the monitor."""
         seen = getattr(self._seen, "changes", None)
         self._seen.changes = self._changes
         return seen is not None and seen != self._changes
 
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for a change. True at once if there was one since this thread asked last."""
-        deadline = monotonic() + timeout
-        with self.condition:
-            while not self.has_changed():
-                remaining = deadline - monotonic()
-                if remaining <= 0:
-                    return False
-                self.condition.wait(remaining)
-            return True
+        return self.monitor.wait_for(self.has_changed, timeout)

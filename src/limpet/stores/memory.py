@@ -175,13 +175,18 @@ class MemoryStore:
             return RunNotFound(commit.run_id)
         head = run.head
         now = self.clock()
-        refused = heads.refusal(commit, head, now, run.sequence)
+        sequence = run.sequence
+        refused = heads.refusal(commit, head, now, sequence)
         if refused is not None:
             return refused
         if heads.changes_more_than_sequence(head, commit):
-            run.head = heads.apply(head, commit, now)
+            head = heads.apply(head, commit, now)
+        sequence += len(commit.records)
+        # From here to the last line of the change there is no call of a Python function, so no interrupt can come
+        # between and leave, say, a status without its record.
+        run.head = head
         if commit.purge:
-            run.dropped = run.sequence + len(commit.records)
+            run.dropped = sequence
             run.records = []
         else:
             run.records.extend(commit.records)

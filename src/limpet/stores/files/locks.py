@@ -10,20 +10,22 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 from zlib import crc32
 
-from limpet.errors import StoreUnavailable
+from limpet.errors import LimpetError, StoreUnavailable
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+Outcome = TypeVar("Outcome")
 
 LOCK_FILES = 16
 """How many lock files a directory has. It is part of the format: all processes must agree on it."""
@@ -41,7 +43,8 @@ class LockFile:
 
     `change_number` is the file's number when this process last read it, None before that. `runs` are the remembered
     runs by their ids, and `open_runs` those whose journal may be open, the one used last at the end. `knows_all_runs`
-    says that `runs` has every run under this lock, so that listing them reads no directory.
+    says that `runs` has every run under this lock, so that listing them reads no directory. `in_doubt` is true while
+    a call works with all this: if the next call finds it true, the last one was interrupted, and nothing is trusted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,6 +57,7 @@ class LockFile:
     def reset(self) -> None:
         """Start without memory and without an open file: at first, and in a forked child."""
         self.forget_runs()
+        self.in_doubt = False
         self.thread_lock = threading.Lock()
         self.descriptor = None
         self.change_number: int | None = None
@@ -117,26 +121,37 @@ class Locks:
         """The lock of the run whose files have this name."""
         return self.files[crc32(name.encode()) % LOCK_FILES]
 
-    @contextmanager
-    def holding(self, *names: str) -> Iterator[None]:
-        """Hold the locks of these runs. All callers lock in one order, so that no two wait for each other."""
-        files = {id(lock): lock for lock in map(self.lock_of, names)}
-        with ExitStack() as held:
-            for lock in sorted(files.values(), key=lambda each: each.path):
-                held.enter_context(self.holding_file(lock))
-            yield
+    def holding(self, locks: Iterable[LockFile], work: Callable[[], Outcome]) -> Outcome:
+        """Do `work` while these locks are held, against the other threads and the other processes.
 
-    @contextmanager
-    def holding_file(self, lock: LockFile) -> Iterator[None]:
-        """Hold one lock, against the other threads and the other processes."""
+        All callers lock in one order, so that no two wait for each other.
+        """
+        unique = {id(lock): lock for lock in locks}.values()
+        return self._holding_all(sorted(unique, key=lambda each: each.path), work)
+
+    def _holding_all(self, locks: list[LockFile], work: Callable[[], Outcome]) -> Outcome:
+        # Not a context manager: an interrupt could keep that from being left, and the lock from being released, for
+        # other processes too. See `limpet/threads`.
+        if not locks:
+            return work()
+        lock = locks[0]
         with lock.thread_lock:
             descriptor = lock.open()
-            self._lock(descriptor)
             try:
-                yield
+                self._lock(descriptor)
+                if lock.in_doubt:
+                    lock.forget_runs()
+                lock.in_doubt = True
+                outcome = self._holding_all(locks[1:], work)
+                lock.in_doubt = False
+                return outcome
+            except (LimpetError, OSError, ValueError):
+                lock.in_doubt = False
+                raise
             finally:
+                # To release what isn't locked does no harm. A forked child has closed the file.
                 if HAS_FILE_LOCKS and lock.descriptor is not None:
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                    fcntl.flock(lock.descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Close all files."""

@@ -11,7 +11,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from limpet.defaults import LOCK_TIMEOUT
 from limpet.errors import (
@@ -46,6 +48,8 @@ from limpet.stores.files.run_files import (
     file_name_of,
     parse_head_file,
 )
+
+Outcome = TypeVar("Outcome")
 
 FORMAT = b"limpet files 1\n"
 FORMAT_FILE = "FORMAT"
@@ -95,7 +99,7 @@ class FileStore:
         return f"file://{self.path}"
 
     def create(self, run: NewRun) -> Lease | None:
-        with self._holding(run.run_id) as (lock,):
+        def create(lock: LockFile) -> Lease | None:
             with suppress(RunNotFound):
                 self._cache.find(lock, run.run_id)
                 raise RunExists(run.run_id)
@@ -106,53 +110,66 @@ class FileStore:
             except ValueError as problem:
                 raise StoreUnavailable(f"run {run.run_id!r}: {problem}") from problem
             self._cache.add(lock, created)
-        return lease
+            return lease
+
+        return self._holding(create, run.run_id)
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         outcomes: list[Exception | None] = [None] * len(commits)
         batch = CommitBatch()
-        with self._holding(*(commit.run_id for commit in commits)):
+
+        def write(*_: LockFile) -> None:
             for number, commit in enumerate(commits):
                 outcomes[number] = self._prepare_commit(commit, batch, number)
             batch.complete()
+
+        self._holding(write, *(commit.run_id for commit in commits))
         for number, problem in batch.failed.items():
             outcomes[number] = problem
         return outcomes
 
     def head(self, run_id: str) -> RunHead:
-        with self._holding(run_id) as (lock,):
-            return self._cache.find(lock, run_id).head
+        return self._holding(lambda lock: self._cache.find(lock, run_id).head, run_id)
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
-        with self._holding(run_id) as (lock,):
+        def read(lock: LockFile) -> Tail:
             run = self._cache.find(lock, run_id)
             head = run.head
             start, stop = heads.readable(head, run.place.dropped, first, last)
             records = run.records(start, stop)
             return heads.tail(head, start, records)
 
+        return self._holding(read, run_id)
+
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
-        with self._holding(run_id) as (lock,):
+        def claim(lock: LockFile) -> Lease:
             run = self._cache.find(lock, run_id)
             head, lease = heads.claim(run.head, holder, ttl, self.clock(), instead_of)
             self._cache.replace_head(lock, run, head)
             return lease
+
+        return self._holding(claim, run_id)
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
         self._refuse_closed()
         return [self._renew(lease, ttl) for lease in leases]
 
     def release(self, lease: Lease) -> None:
-        with suppress(RunNotFound), self._holding(lease.run_id) as (lock,):
+        def release(lock: LockFile) -> None:
             run = self._cache.find(lock, lease.run_id)
             head = heads.release(run.head, lease)
             if head is not None and head != run.head:
                 self._cache.replace_head(lock, run, head)
 
+        with suppress(RunNotFound):
+            self._holding(release, lease.run_id)
+
     def signal(self, run_id: str, signal: str) -> None:
-        with self._holding(run_id) as (lock,):
+        def leave(lock: LockFile) -> None:
             run = self._cache.find(lock, run_id)
             self._cache.replace_head(lock, run, heads.signal(run.head, signal))
+
+        self._holding(leave, run_id)
 
     def list(self, which: RunFilter) -> list[RunHead]:
         now = self.clock()
@@ -173,26 +190,32 @@ class FileStore:
         return ready
 
     def prune(self, run_id: str, before: int) -> int:
-        with self._holding(run_id) as (lock,):
+        def prune(lock: LockFile) -> int:
             run = self._cache.find(lock, run_id)
             lock.count_change()
             return run.prune(before)
 
+        return self._holding(prune, run_id)
+
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
+        def remove_expired(lock: LockFile) -> bool:
+            run = self._cache.find(lock, found.run_id)
+            is_expired = heads.is_expired(run.head, older_than, statuses, self.clock())
+            if is_expired:
+                self._cache.remove(lock, run)
+            return is_expired
+
         count = 0
         self._remove_stray_journals()
         for found in self._heads():
             if found.status not in statuses:
                 continue
-            with self._holding(found.run_id) as (lock,), suppress(RunNotFound, DamagedRecord):
-                run = self._cache.find(lock, found.run_id)
-                if heads.is_expired(run.head, older_than, statuses, self.clock()):
-                    self._cache.remove(lock, run)
-                    count += 1
+            with suppress(RunNotFound, DamagedRecord):
+                count += self._holding(remove_expired, found.run_id)
         return count
 
     def delete(self, run_id: str) -> None:
-        with self._holding(run_id) as (lock,):
+        def delete(lock: LockFile) -> None:
             try:
                 run = self._cache.find(lock, run_id)
             except DamagedRecord:
@@ -201,34 +224,43 @@ class FileStore:
             heads.refuse_if_held(run.head, self.clock())
             self._cache.remove(lock, run)
 
+        self._holding(delete, run_id)
+
     def close(self) -> None:
         self.closed = True
         self._locks.close()
 
-    @contextmanager
-    def _holding(self, *run_ids: str) -> Iterator[Sequence[LockFile]]:
-        """Hold the locks of these runs, and give them in the runs' order."""
+    def _holding(self, work: Callable[..., Outcome], *run_ids: str) -> Outcome:
+        """Do `work` while the locks of these runs are held. It gets them, in the runs' order."""
         self._refuse_closed()
-        names = [file_name_of(run_id) for run_id in run_ids]
-        with _explaining(self.path), self._locks.holding(*names):
+        locks = [self._locks.lock_of(file_name_of(run_id)) for run_id in run_ids]
+        return self._holding_locks(locks, lambda: work(*locks))
+
+    def _holding_locks(self, locks: Sequence[LockFile], work: Callable[[], Outcome]) -> Outcome:
+        def checked() -> Outcome:
             self._refuse_closed()  # again: another thread may have closed the store while this one waited
-            locks = [self._locks.lock_of(name) for name in names]
-            for lock in {id(each): each for each in locks}.values():
+            for lock in locks:
                 self._cache.check(lock)
-            yield locks
+            return work()
+
+        with _explaining(self.path):
+            return self._locks.holding(locks, checked)
 
     def _refuse_closed(self) -> None:
         if self.closed:
             raise StoreUnavailable(f"this store on {self.path} was closed; open it again")
 
     def _renew(self, lease: Lease, ttl: float) -> str | None:
-        with suppress(RunNotFound), self._holding(lease.run_id) as (lock,):
+        def renew(lock: LockFile) -> str | None:
             run = self._cache.find(lock, lease.run_id)
             head = heads.renew(run.head, lease, ttl, self.clock())
             if head is None:
                 return None
             self._cache.replace_head(lock, run, head)
             return head.signal or ""
+
+        with suppress(RunNotFound):
+            return self._holding(renew, lease.run_id)
         return None
 
     def _prepare_commit(self, commit: Commit, batch: CommitBatch, number: int) -> Exception | None:
@@ -261,12 +293,8 @@ class FileStore:
         """The heads of all runs, or of the wanted ones. One lock after the other is held, never all at once."""
         self._refuse_closed()
         found: Heads = []
-        with _explaining(self.path):
-            for lock in self._locks.files:
-                with self._locks.holding_file(lock):
-                    self._refuse_closed()
-                    self._cache.check(lock)
-                    found += self._cache.heads_under(lock, wanted)
+        for lock in self._locks.files:
+            found += self._holding_locks([lock], partial(self._cache.heads_under, lock, wanted))
         return found
 
     def _remove_stray_journals(self) -> None:
@@ -275,14 +303,21 @@ class FileStore:
         with _explaining(self.path):
             for path in self._runs.glob(f"*{JOURNAL_SUFFIX}"):
                 name, _, token = path.name.removesuffix(JOURNAL_SUFFIX).rpartition(".")
-                with self._locks.holding(name), suppress(FileNotFoundError, DamagedRecord):
-                    head_path = self._runs / f"{name}{HEAD_SUFFIX}"
-                    if not head_path.exists():
-                        path.unlink()
-                        continue
-                    _, place = parse_head_file(None, head_path.read_bytes())
-                    if place.token != token:
-                        path.unlink()
+                head_path = self._runs / f"{name}{HEAD_SUFFIX}"
+                with suppress(FileNotFoundError, DamagedRecord):
+                    self._locks.holding(
+                        [self._locks.lock_of(name)], partial(_remove_if_stray, path, head_path, token)
+                    )
+
+
+def _remove_if_stray(path: Path, head_path: Path, token: str) -> None:
+    """Remove a journal file unless this head names its token."""
+    if not head_path.exists():
+        path.unlink()
+        return
+    _, place = parse_head_file(None, head_path.read_bytes())
+    if place.token != token:
+        path.unlink()
 
 
 def _prepare_directory(path: Path, flush: bool) -> None:

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -33,6 +33,7 @@ from limpet.errors import LimpetError, StoreUnavailable
 from limpet.stores.postgres.address import Address
 from limpet.stores.postgres.errors import DRIVER_ERRORS, TEMPORARY, explained, unanswered, unreachable
 from limpet.stores.postgres.patience import PatientConnection, Silence
+from limpet.threads.monitor import Monitor
 
 Outcome = TypeVar("Outcome")
 
@@ -91,16 +92,12 @@ class Connections:
 
     def connect_first(self, work: Callable[[Cursor], None]) -> None:
         """Run `work` on the first connection. Does not wait for a server that can't be reached."""
-        self._reserve(time.monotonic() + self._timeout)
-        cursor = None
-        try:
-            cursor = self._connect(0.0)
-            with self._transaction(cursor):
-                work(cursor)
-        except DRIVER_ERRORS as error:
-            raise self._explained(error) from error
-        finally:
-            self._give_back(cursor)
+        with self._free_permit(0.0):
+            try:
+                self._call(self._connect(0.0), lambda cursor, again: work(cursor), False)
+            except DRIVER_ERRORS as error:
+                raise self._explained(error) from error
+        self._permits.notify()
 
     def use(self, work: Callable[[Cursor, bool], Outcome], attempts: int = ATTEMPTS) -> Outcome:
         """Run `work(cursor, again)`; when the connection breaks, on another one, now with `again`.
@@ -110,14 +107,18 @@ class Connections:
         again = False
         deadline = 0.0
         limit = self._timeout / attempts
+        if self._pid != os.getpid():
+            self._abandon()
         while True:
-            cursor = self._take(deadline)
+            permit = self._free_permit(deadline)
             began = time.monotonic()
             try:
-                cursor.connection.limit = max(limit, SHORTEST_LIMIT)
-                # Every step comes through here: only a pooler pays for a transaction.
-                with self._transaction(cursor) if cursor.pooled else _NO_TRANSACTION:
-                    return work(cursor, again)
+                # An interrupt releases the permit, and drops the connection that it was used with: see
+                # `limpet/threads`.
+                with permit:
+                    cursor = self._idle_cursor() or self._connect(deadline or began + self._timeout)
+                    cursor.connection.limit = max(limit, SHORTEST_LIMIT)
+                    return self._call(cursor, work, again)
             except DRIVER_ERRORS as error:
                 is_broken = cursor.connection.closed
                 deadline = deadline or began + self._timeout
@@ -127,62 +128,76 @@ class Connections:
                 limit = min(limit, deadline - time.monotonic())
                 again = again or is_broken
             finally:
-                self._give_back(cursor)
+                self._permits.notify()
 
     def close(self) -> None:
-        """Close the idle connections now, and those in use as soon as they are given back."""
+        """Close the idle connections now, and those in use as soon as their calls end."""
         self.closed = True
         if self._pid != os.getpid():
             self._abandon()
-        with self._free:
-            self._close_idle()
+        self._close_idle()
 
-    def _take(self, deadline: float) -> Cursor:
-        """An idle connection, or a new one; waits until `deadline`, or for `timeout` if that is 0."""
-        if self._pid != os.getpid():
-            self._abandon()
-        cursor = self._reserve(deadline)
-        if cursor is not None:
-            return cursor
+    def _free_permit(self, deadline: float) -> Lock:
+        """A permit that no thread has, and so the right to use a connection once this thread has taken it.
+
+        Waits until `deadline`, or for `timeout` if that is 0. Another thread may take the permit first: then this one
+        waits for that call to end.
+        """
+        if self.closed:
+            raise StoreUnavailable(f"the store at {self.address} was closed; open it again")
+        found = self._permits.free()
+        if found is not None:
+            return found
+        remaining = self._timeout
+        if deadline:
+            remaining = max(deadline - time.monotonic(), 0.0)
+        found = self._permits.wait_for_free(remaining)
+        if found is None:
+            raise StoreUnavailable(
+                f"all {self._limit} connections to {self.address} were busy for {self._timeout:g} s: "
+                "allow more with ?connections="
+            )
+        return found
+
+    def _idle_cursor(self) -> Cursor | None:
+        """An idle connection, which is this call's now."""
+        if self.closed:
+            raise StoreUnavailable(f"the store at {self.address} was closed; open it again")
         try:
-            cursor = self._connect(deadline or time.monotonic() + self._timeout)
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _call(self, cursor: Cursor, work: Callable[[Cursor, bool], Outcome], again: bool) -> Outcome:
+        """Run `work`, and keep the connection for the next call, unless it broke or the call was interrupted."""
+        is_known = False
+        try:
+            # Every step comes through here: only a pooler pays for a transaction.
+            with self._transaction(cursor) if cursor.pooled else _NO_TRANSACTION:
+                outcome = work(cursor, again)
+            is_known = True
+            return outcome
+        except (LimpetError, *DRIVER_ERRORS):
+            is_known = True
+            raise
         finally:
-            if cursor is None:
-                self._give_back(None)
-        return cursor
-
-    def _reserve(self, deadline: float) -> Cursor | None:
-        """The right to one connection: an idle one, or None for one that is still to be opened."""
-        with self._free:
-            if self._busy >= self._limit:
-                remaining = self._timeout
-                if deadline:
-                    remaining = max(deadline - time.monotonic(), 0.0)
-                if not self._free.wait_for(lambda: self._busy < self._limit, remaining):
-                    raise StoreUnavailable(
-                        f"all {self._limit} connections to {self.address} were busy for {self._timeout:g} s: "
-                        "allow more with ?connections="
-                    )
-            if self.closed:
-                raise StoreUnavailable(f"the store at {self.address} was closed; open it again")
-            self._busy += 1
-            return self._idle.pop() if self._idle else None
-
-    def _give_back(self, cursor: Cursor | None) -> None:
-        if cursor is not None and cursor.connection.info.transaction_status != TransactionStatus.IDLE:
-            _end_transaction(cursor.connection)
-        with self._free:
-            self._busy -= 1
-            self._free.notify()
-            if cursor is None:
-                return
-            if cursor.connection.closed:
-                # Most likely the server stopped, so the other connections are broken, too.
-                self._close_idle()
-            elif self.closed:
-                cursor.connection.close()
+            if is_known:
+                self._give_back(cursor)
             else:
-                self._idle.append(cursor)
+                # The driver may have been stopped anywhere: what it remembers of the connection may be wrong.
+                cursor.connection.abandon()
+
+    def _give_back(self, cursor: Cursor) -> None:
+        connection = cursor.connection
+        if connection.info.transaction_status != TransactionStatus.IDLE:
+            _end_transaction(connection)
+        if connection.closed:
+            # Most likely the server stopped, so the other connections are broken, too.
+            self._close_idle()
+        else:
+            self._idle.append(cursor)
+            if self.closed:
+                self._close_idle()
 
     def _connect(self, deadline: float) -> Cursor:
         """A new connection; tries again until `deadline` if the server is unavailable."""
@@ -245,8 +260,10 @@ class Connections:
         cursor.execute(f"SELECT {calls}".encode(), values, prepare=False)
 
     def _close_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().connection.close()
+        # Other threads may take them meanwhile.
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().connection.close()
 
     def _abandon(self) -> None:
         """In a child that inherited connections: leave them open and unused, as they belong to the parent."""
@@ -256,8 +273,28 @@ class Connections:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._free = threading.Condition(threading.Lock())
-        self._busy = 0
+        self._permits = Permits(self._limit)
+
+
+class Permits:
+    """Locks of which a thread has to hold one to use a connection."""
+
+    def __init__(self, count: int) -> None:
+        self._all = [Lock() for _ in range(count)]
+        self._released = Monitor()
+        self.notify = self._released.notify
+
+    def free(self) -> Lock | None:
+        """One that no thread holds."""
+        for permit in self._all:
+            if not permit.locked():
+                return permit
+        return None
+
+    def wait_for_free(self, seconds: float) -> Lock | None:
+        """The same; waits for one for this many seconds."""
+        self._released.wait_for(self.free, seconds)
+        return self.free()
 
 
 def _end_transaction(connection: PatientConnection) -> None:

@@ -15,6 +15,7 @@ import os
 import selectors
 from collections.abc import Callable
 from contextlib import suppress
+from threading import RLock
 from time import monotonic, sleep
 from weakref import WeakSet
 
@@ -58,7 +59,8 @@ class Listener:
         self._pid = os.getpid()
         self._cursor = None
         self._signal = ChangeSignal()
-        self._listening = False
+        # Reentrant only because such a lock knows its thread.
+        self._listening = RLock()
 
     def wait(self, timeout: float) -> bool:
         """Whether something may have changed since this thread asked last; waits `timeout` seconds at most."""
@@ -67,23 +69,17 @@ class Listener:
         signal = self._signal
         deadline = monotonic() + timeout
         while True:
-            with signal.condition:
+            self._refuse_closed()
+            with signal.monitor.lock:
                 if signal.has_changed():
                     return True
-                if self._listening:
-                    if not signal.condition.wait(deadline - monotonic()):
-                        return signal.has_changed()
-                    continue
-                self._listening = True
-            is_changed = False
-            try:
-                is_changed = self._listen(deadline)
-            finally:
-                self._listening = False
-                if is_changed:
-                    signal.notify()
-                else:
-                    signal.wake()  # so that another thread listens now
+            is_changed = self._listen_for_all(deadline)
+            if is_changed is None:
+                # When the thread that listens leaves, the first one to look again takes its place.
+                remaining = max(0.0, deadline - monotonic())
+                if signal.wait(min(remaining, CLOSE_CHECK_INTERVAL)):
+                    return True
+                is_changed = remaining > 0
             if not is_changed:
                 return False
 
@@ -91,9 +87,27 @@ class Listener:
         """Stop listening. A thread that listens at the moment closes the connection at its next check."""
         self._closed = True
         if self._pid == os.getpid():
-            with self._signal.condition:
-                if not self._listening:
-                    self._disconnect()
+            with suppress(StoreUnavailable):
+                self._listen_for_all(0.0)
+
+    def _listen_for_all(self, deadline: float) -> bool | None:
+        """`_listen`, and let the other threads know of a change; None if another thread listens."""
+        # An interrupt may cost a notification that was read already: that counts as a change.
+        is_changed: bool | None = True
+        try:
+            # Inside of `try`: see `limpet/threads`. To release a lock that another thread has does no harm.
+            if self._listening.acquire(False):
+                is_changed = self._listen(deadline)
+            else:
+                is_changed = None
+        finally:
+            try:  # noqa: SIM105  # `suppress` could be interrupted before it comes to the release
+                self._listening.release()
+            except RuntimeError:
+                pass
+            if is_changed:
+                self._signal.notify()
+        return is_changed
 
     def _listen(self, deadline: float) -> bool:
         """Whether a notification arrived, or may have been missed, before `deadline`."""
@@ -118,7 +132,12 @@ class Listener:
             sleep(max(0.0, min(deadline - monotonic(), CLOSE_CHECK_INTERVAL)))
             return True
         self._disconnect()
-        raise StoreUnavailable(f"the store at {self._place} was closed; open it again")
+        self._refuse_closed()
+        return False
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable(f"the store at {self._place} was closed; open it again")
 
     def _subscribed(self) -> Cursor:
         cursor = self._open(CONNECT_LIMIT)

@@ -12,8 +12,10 @@ other's.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -90,8 +92,9 @@ class Connections:
     def close(self) -> None:
         """Close the idle connections now, and those in use as soon as their calls end."""
         self.closed = True
-        while self._idle:
-            self._idle.pop().disconnect()
+        with suppress(IndexError):  # a call of another thread may take the last one
+            while self._idle:
+                self._idle.pop().disconnect()
 
     def explained(self, error: Exception) -> StoreUnavailable:
         """The `LimpetError` for one of the driver or the server. Its message says what to do."""
@@ -147,6 +150,9 @@ class Connections:
             connection.connect()
         except self._driver.ResponseError as error:  # the number of the database doesn't exist, for instance
             raise self.explained(error) from error
+        except BaseException:
+            connection.disconnect()
+            raise
         return connection
 
     def _make_pool(self, url: str, options: dict[str, Any]) -> Any:
@@ -160,6 +166,8 @@ class Connections:
             "socket_timeout": self._timeout,
             "socket_connect_timeout": min(self._timeout, MAX_CONNECT_SECONDS),
             "retry": Retry(NoBackoff(), 0),
+            # It would count connections that were closed long ago, and refuse to make more after 100 of them.
+            "max_connections": sys.maxsize,
             **options,
         }
         try:

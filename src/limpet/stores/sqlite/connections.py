@@ -17,11 +17,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from limpet.errors import StoreUnavailable, UsageError
+from limpet.errors import LimpetError, StoreUnavailable, UsageError
 from limpet.stores.sqlite.schema import is_current, migrate
 
 Outcome = TypeVar("Outcome")
@@ -48,7 +49,7 @@ class Connections:
         self._flush = flush
         self._timeout = timeout
         self._writer: sqlite3.Cursor | None = None
-        self._idle: list[sqlite3.Cursor] = []
+        self._idle: list[Reader] = []
         self._reset()
         self._writer = self._until_unlocked(self._create)
         self._file = self._identity()
@@ -68,13 +69,16 @@ class Connections:
             self._abandon()
         self._check_file_before_write()
         with self._writing:
-            cursor = self._writer or self._reopen_writer()
-            try:
-                return cursor.execute(statement, parameters).rowcount
-            except _DRIVER_ERRORS as error:
-                if not _is_busy(error):
-                    raise self._explained(error) from error
-            return self._until_unlocked(lambda: cursor.execute(statement, parameters).rowcount)
+            if not self._forking:
+                cursor = self._writer or self._reopen_writer()
+                try:
+                    return cursor.execute(statement, parameters).rowcount
+                except _DRIVER_ERRORS as error:
+                    if not _is_busy(error):
+                        raise self._explained(error) from error
+                return self._until_unlocked(lambda: cursor.execute(statement, parameters).rowcount)
+        self._wait_for_fork()
+        return self.execute(statement, parameters)
 
     def write(self, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
         """Run `work` in a transaction that has the write lock; keep all it does, or nothing if it raises."""
@@ -82,20 +86,22 @@ class Connections:
             self._abandon()
         self._check_file_before_write()
         with self._writing:
-            cursor = self._writer or self._reopen_writer()
-            return self._until_unlocked(lambda: self._transact(cursor, work))
+            if not self._forking:
+                cursor = self._writer or self._reopen_writer()
+                return self._until_unlocked(lambda: self._transact(cursor, work))
+        self._wait_for_fork()
+        return self.write(work)
 
     def read(self, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
         """Run `work`, which only reads, on the state of the file at one moment; no writer waits for it."""
         if self._pid != os.getpid():
             self._abandon()
-        cursor = self._begin_reading()
-        try:
-            reader = cursor or self._open()
-            cursor = reader
-            return self._until_unlocked(lambda: _read_at_one_moment(reader, work))
-        finally:
-            self._end_reading(cursor)
+        reader = self._idle_reader()
+        with reader.lock:
+            if not self._forking:
+                return self._read_with(reader, work)
+        self._wait_for_fork()
+        return self.read(work)
 
     def check_file(self) -> None:
         """Check that the file is still the one that was opened. If not, close it; the next call opens it again.
@@ -105,7 +111,7 @@ class Connections:
         """
         found = self._identity()
         if found != self._file:
-            with self._writing, self._reading:
+            with self._writing:
                 self._close_idle_and_writer()
                 self._file = found
 
@@ -128,31 +134,42 @@ class Connections:
         if self._pid != os.getpid():
             self._abandon()
         self.closed = True
-        with self._writing, self._reading:
+        with self._writing:
             self._close_idle_and_writer()
 
     def _reopen_writer(self) -> sqlite3.Cursor:
         self._writer = self._open()
         return self._writer
 
-    def _begin_reading(self) -> sqlite3.Cursor | None:
-        with self._reading:
-            while self._forking:
-                self._reading.wait()
-            self._busy_readers += 1
-            return self._idle.pop() if self._idle else None
+    def _idle_reader(self) -> Reader:
+        """A connection that reads, which is this call's now. It may be still to be opened."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            reader = Reader()
+            self._readers.add(reader)
+            return reader
 
-    def _end_reading(self, cursor: sqlite3.Cursor | None) -> None:
-        with self._reading:
-            self._busy_readers -= 1
-            if self._forking:
-                self._reading.notify_all()
-            if cursor is None:
-                return
-            if self.closed or self._forking or len(self._idle) >= MAX_IDLE_READERS:
-                cursor.connection.close()
-            else:
-                self._idle.append(cursor)
+    def _read_with(self, reader: Reader, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
+        """Run `work` with a reader, and keep that for the next call. One that was interrupted is dropped."""
+        if reader.cursor is None:
+            reader.closings = self._closings
+            reader.cursor = self._open()
+        cursor = reader.cursor
+        try:
+            outcome = self._until_unlocked(lambda: _read_at_one_moment(cursor, work))
+        except LimpetError:
+            self._keep(reader)
+            raise
+        self._keep(reader)
+        return outcome
+
+    def _keep(self, reader: Reader) -> None:
+        # The store may have been closed meanwhile, and the file have been found to be another one.
+        if self.closed or reader.closings != self._closings or len(self._idle) >= MAX_IDLE_READERS:
+            reader.close()
+        else:
+            self._idle.append(reader)
 
     def _create(self) -> sqlite3.Cursor:
         path = str(self.path)
@@ -215,24 +232,18 @@ class Connections:
             time.sleep(LOCK_RETRY_DELAY)
 
     def _transact(self, cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
+        connection = cursor.connection
         try:
-            # IMMEDIATE takes the write lock first. A transaction that reads before it has the lock can be refused
-            # it for good, if another process writes in between.
-            cursor.execute("BEGIN IMMEDIATE")
-            outcome = work(cursor)
-            cursor.execute("COMMIT")
-        except BaseException:
-            self._roll_back(cursor)
-            raise
-        return outcome
-
-    def _roll_back(self, cursor: sqlite3.Cursor) -> None:
-        try:
-            if cursor.connection.in_transaction:
-                cursor.execute("ROLLBACK")
-        except sqlite3.Error:
-            cursor.connection.close()
-            self._writer = None
+            # This commits or rolls back. It isn't Python code, so no interrupt can keep it from that.
+            with connection:
+                # IMMEDIATE takes the write lock first. A transaction that reads before it has the lock can be refused
+                # it for good, if another process writes in between.
+                cursor.execute("BEGIN IMMEDIATE")
+                return work(cursor)
+        finally:
+            if connection.in_transaction:  # it couldn't be rolled back
+                self._writer = None
+                connection.close()
 
     def _explained(self, error: Exception) -> StoreUnavailable | UsageError:
         if isinstance(error, UnicodeEncodeError):
@@ -246,38 +257,45 @@ class Connections:
         return StoreUnavailable(f"{self.path} {meaning}")
 
     def _close_idle_and_writer(self) -> None:
-        while self._idle:
-            self._idle.pop().connection.close()
-        if self._writer is not None:
-            self._writer.connection.close()
-            self._writer = None
+        self._closings += 1
+        # Other threads may take readers meanwhile. They see that everything was to be closed when they are done.
+        with suppress(IndexError):
+            while self._idle:
+                self._idle.pop().close()
+        writer = self._writer
+        self._writer = None
+        if writer is not None:
+            writer.connection.close()
 
     def _before_fork(self) -> None:
-        """Wait for running calls, keep new ones out, and close everything. Locks stay held until `_after_fork`."""
-        self._holds_writing = self._writing.acquire(timeout=MAX_FORK_DELAY)
-        self._reading.acquire()
+        """Keep new calls out, wait for running ones, and close everything. Calls wait until `_after_fork`."""
+        self._nothing_open = False
+        self._fork_lock.acquire()
+        # A call takes its lock and then looks at this. So once a lock was seen free, no call under it is running.
         self._forking = True
-        no_readers = self._reading.wait_for(lambda: not self._busy_readers, MAX_FORK_DELAY)
-        self._nothing_open = no_readers and self._holds_writing
-        if self._nothing_open:
+        deadline = time.monotonic() + MAX_FORK_DELAY
+        locks = [self._writing, *(reader.lock for reader in self._readers)]
+        if all(_is_released(lock, deadline) for lock in locks):
             self._close_idle_and_writer()
+            self._nothing_open = True
 
     def _after_fork(self) -> None:
         """Allow calls again, in the parent and in the child."""
         if self._nothing_open:
             self._pid = os.getpid()
         self._forking = False
-        self._reading.notify_all()
-        self._reading.release()
-        if self._holds_writing:
-            self._writing.release()
+        _release(self._fork_lock)
+
+    def _wait_for_fork(self) -> None:
+        with self._fork_lock:
+            pass
 
     def _abandon(self) -> None:
         """In a child that inherited connections after all: leave them open and unused, and start without any.
 
         To close them would have SQLite act on locks that only the parent holds.
         """
-        _inherited.extend(self._idle)
+        _inherited.extend(self._readers)
         if self._writer is not None:
             _inherited.append(self._writer)
         self._writer = None
@@ -287,20 +305,41 @@ class Connections:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._writing: threading.Lock = threading.Lock()
-        self._reading: threading.Condition = threading.Condition(threading.Lock())
-        self._busy_readers: int = 0
+        # Reentrant, because such a lock knows its thread: another one can't release it by mistake.
+        self._fork_lock = threading.RLock()
+        self._readers: WeakSet[Reader] = WeakSet()
+        self._closings = 0
         self._forking = False
-        self._holds_writing = False
         self._nothing_open = False
 
 
+class Reader:
+    """A connection that reads. A call holds its lock while it uses it.
+
+    It is opened after so many `closings` of its store: after the next one it has to be closed.
+    """
+
+    __slots__ = ("__weakref__", "closings", "cursor", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.cursor: sqlite3.Cursor | None = None
+        self.closings = 0
+
+    def close(self) -> None:
+        """Close the connection."""
+        cursor = self.cursor
+        self.cursor = None
+        if cursor is not None:
+            cursor.connection.close()
+
+    __del__ = close
+
+
 def _read_at_one_moment(cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
-    try:
+    with cursor.connection:  # ends the transaction
         cursor.execute("BEGIN")
         return work(cursor)
-    finally:
-        if cursor.connection.in_transaction:
-            cursor.execute("ROLLBACK")
 
 
 def _decoded_text(data: bytes) -> str:
@@ -347,8 +386,8 @@ _MEANINGS = {
 
 _all: WeakSet[Connections] = WeakSet()
 _paused: list[Connections] = []
-_fork_lock = threading.Lock()
-_inherited: list[sqlite3.Cursor] = []
+_fork_lock = threading.RLock()
+_inherited: list[sqlite3.Cursor | Reader] = []
 """Connections of the parent, kept so that they are never collected, and so never closed."""
 
 
@@ -363,7 +402,22 @@ def _after_fork() -> None:
     for connections in _paused:
         connections._after_fork()
     _paused.clear()
-    _fork_lock.release()
+    _release(_fork_lock)
+
+
+def _release(lock: threading.RLock) -> None:
+    """Release a lock if this thread has it. It may have been interrupted before it was acquired."""
+    with suppress(RuntimeError):
+        lock.release()
+
+
+def _is_released(lock: threading.Lock, deadline: float) -> bool:
+    """Wait until a lock was seen free; False at the deadline."""
+    while lock.locked():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(LOCK_RETRY_DELAY)
+    return True
 
 
 def _at_exit() -> None:
