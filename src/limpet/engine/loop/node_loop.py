@@ -55,6 +55,7 @@ from limpet.engine.loop.run_context import (
     changes_at_stop,
 )
 from limpet.engine.loop.state_changes import Changes, TaskChanges
+from limpet.engine.node_context.branch_result import PARALLEL_RESULTS, FanInState
 from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import UnstorableValue
@@ -62,8 +63,8 @@ from limpet.graphs.edges import END
 from limpet.graphs.parallel import COLLECT
 from limpet.graphs.plan import Plan, PlanNode
 from limpet.graphs.secrets import hide_secret_path
-from limpet.graphs.state import State
-from limpet.journal.open_parallel_section import Key
+from limpet.graphs.state import NodeState, State
+from limpet.journal.open_parallel_section import Key, OpenSection
 from limpet.journal.records import step_record
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE
@@ -173,7 +174,10 @@ class NodeLoop:
 
             # Call the node, on a private copy of the state.
             node = nodes[name]
-            private = hand_out(tracked or node.retry is not None or p.section is not None)
+            if p.section is None:
+                private = hand_out(tracked or node.retry is not None)
+            else:
+                private = self._hand_out_in_section(p.section)
             ctx = scope.current_call = NodeContext(scope, node, private, p.attempts + 1, p.step + 1)
             if announces:
                 self._announce(ctx)
@@ -187,6 +191,8 @@ class NodeLoop:
             # Collect what it changed, as bytes for the journal. `type() is dict` is what most nodes return.
             delta: bytes | None = None
             forgiven: Failed | None = None
+            if p.section is not None and type(outcome) is dict and isinstance(private, FanInState):
+                outcome = self._without_results(private, outcome)
             if type(outcome) is dict or type(outcome) not in UNFINISHED:
                 try:
                     if nested:
@@ -343,6 +349,18 @@ class NodeLoop:
             )
             return LoopStop(FAILED, self, reason, None, FAILED_PHASE)
         return None
+
+    def _hand_out_in_section(self, section: OpenSection) -> NodeState:
+        """The private state for a fan-in, with the results of the branches, or for a node that runs a graph."""
+        if section.inside or not isinstance(self.changes, Changes) or self.planning:
+            return self.changes.hand_out(tracked=True)
+        return self.changes.hand_out_results(self.scope.results)
+
+    def _without_results(self, private: FanInState, returned: dict[str, Any]) -> dict[str, Any]:
+        """What a fan-in returned, without the results that it was given, if it returned all of its state."""
+        if PARALLEL_RESULTS in self.plan.schema.keys:
+            return returned
+        return private.without_results(returned)
 
     def _announce(self, ctx: NodeContext) -> None:
         """A node is about to be called: note the time, notify observers, and keep what a stop after it will show."""

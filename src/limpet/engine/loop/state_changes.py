@@ -11,11 +11,12 @@ shares nothing with what the node still holds, and equals what a resume will rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from operator import add
 from typing import Any
 
+from limpet.engine.node_context.branch_result import BranchResult, FanInState
 from limpet.errors import UnstorableValue, UsageError
 from limpet.graphs import reducers as known
 from limpet.graphs.parameters import ABSENT
@@ -99,6 +100,12 @@ class Changes:
         view.access_log = self._unread_notes
         view.copies = {}
         return view
+
+    def hand_out_results(self, find: Callable[[], list[BranchResult]]) -> FanInState:
+        """The same for a fan-in, which also gets the results of the branches; `find` returns them."""
+        private: FanInState = FanInState.with_results(self._live, find)
+        private.access_log = self._notes
+        return private
 
     def watch(self, key: str, value: Any) -> Any:
         """A node is about to read `value`: remember what it looks like, and return what the node gets."""

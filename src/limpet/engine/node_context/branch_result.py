@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from limpet.graphs.secrets import masked
 from limpet.graphs.state import AccessLog, State, TrackedState
@@ -87,6 +87,56 @@ class BranchResult(TrackedState):
         if secrets:
             shown = repr(masked(dict(dict.items(self)), secrets))
         return f"<BranchResult {self.branch}{failed} {shown}>"
+
+
+PARALLEL_RESULTS: Final = "parallel_results"
+"""The key under which a fan-in finds the results of the branches in its state, and a checkpoint file has them."""
+
+_NOT_READ: Final = object()
+
+
+class FanInState(TrackedState):
+    """The private state of a fan-in, which has the `parallel_results` as well. They are no part of the run's state.
+
+    They are made when they are first read. Changing or deleting them changes nothing else; a node that assigns the
+    key, or returns a value for it, sets that key of the run's state.
+    """
+
+    __slots__ = ("_find", "_found")
+
+    _find: Callable[[], list[BranchResult]]
+    _found: list[BranchResult] | None
+
+    @classmethod
+    def with_results(cls, live: State, find: Callable[[], list[BranchResult]]) -> FanInState:
+        """A private copy of the live state, whose results are those that `find` returns."""
+        made: FanInState = cls(live)
+        made._find = find
+        made._found = None
+        dict.__setitem__(made, PARALLEL_RESULTS, _NOT_READ)
+        return made
+
+    def __getitem__(self, key: str) -> Any:
+        if key != PARALLEL_RESULTS:
+            return super().__getitem__(key)
+        value = dict.__getitem__(self, key)
+        if value is _NOT_READ:
+            self._found = value = self._find()
+            dict.__setitem__(self, key, value)
+        return value
+
+    def __delitem__(self, key: str) -> None:
+        value = dict.get(self, key)
+        if key == PARALLEL_RESULTS and (value is _NOT_READ or value is self._found):
+            dict.__delitem__(self, key)
+        else:
+            super().__delitem__(key)
+
+    def without_results(self, returned: dict[str, Any]) -> dict[str, Any]:
+        """What a fan-in returned, without the results if they are only in it because all of the state is."""
+        if returned.get(PARALLEL_RESULTS, self) is not self._found or not self.keys() <= returned.keys():
+            return returned
+        return {key: value for key, value in returned.items() if key != PARALLEL_RESULTS}
 
 
 def _copied_on_read(key: str, value: Any) -> Any:

@@ -109,7 +109,8 @@ def write_checkpoint(
     # Through the codec and back: what it can't store is refused here, with its key path.
     stored_state = decode(encode(dict(state), ""))
     stored_config = decode(encode(dict(config or {}), "config"))
-    data = _content(stored_state, node, stored_config, time.time(), None)
+    results = _plain_results(stored_state)
+    data = _content(stored_state, node, stored_config, time.time(), results)
     try:
         make_directory(target.parent)
         replace_file(target, data)
@@ -159,6 +160,16 @@ def _content(
     if KEY in config:
         checkpoint[KEY] = config[KEY]
     return safe_pickle.dumps(checkpoint)
+
+
+def _plain_results(state: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The results of branches in the state of a fan-in, or None. They become dicts, which any program can read."""
+    results = state.get("parallel_results")
+    if not isinstance(results, list) or not all(isinstance(each, Mapping) for each in results):
+        return None
+    plain = [decode(encode(dict(each))) for each in results]
+    state["parallel_results"] = plain
+    return plain
 
 
 def _bytes_of(place: str) -> bytes:
