@@ -144,7 +144,7 @@ def _reopen(progress: Progress, section: Section, index: int) -> None:
 
 
 def _number_of(items: list[Any], item: Any) -> int:
-    """Which of the items this is; the number after the last if it is none of them."""
+    """Which of the items this is; the number after the last if it isn't among them."""
     for number, each in enumerate(items):
         if _same(each, item):
             return number
