@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from limpet import LimpetError, MemoryStore, StateGraph, StoreError
+from limpet import LimpetError, MemoryStore, Runs, StateGraph, StoreError
 from limpet.errors import CheckpointError
 from limpet.journal.store import Store
 from limpet.stores.files.store import FileStore
@@ -132,10 +132,10 @@ def test_a_journal_that_was_cut_off_is_an_earlier_moment(
     patient = Patient(files, tmp_path, False)
     earlier: dict[str, list[Any]] = {}
     with closing(files(patient.copy())()) as store:
-        graph = example(store)
+        runs = Runs(store)
         for run_id in RUNS[:3]:
-            steps = [each.step for each in graph.history(run_id)]
-            earlier[run_id] = [exact(graph.state_at(run_id, step)) for step in steps]
+            steps = [each.step for each in runs.history(run_id)]
+            earlier[run_id] = [exact(runs.state(run_id, step)) for step in steps]
     chance = Random(3)
     reported = 0
     for journal in patient.whole.rglob("*.log"):
@@ -164,10 +164,10 @@ def test_a_damaged_log_of_sqlite_is_an_earlier_moment(
     shutil.copytree(whole, copy)
     earlier: dict[str, list[Any]] = {}
     with closing(sqlite(copy)()) as store:
-        graph = example(store)
+        runs = Runs(store)
         for run_id in RUNS[:3]:
-            steps = [each.step for each in graph.history(run_id)]
-            earlier[run_id] = [exact(graph.state_at(run_id, step)) for step in steps]
+            steps = [each.step for each in runs.history(run_id)]
+            earlier[run_id] = [exact(runs.state(run_id, step)) for step in steps]
     log, chance = (whole / "runs.db-wal").read_bytes(), Random(3)
     for place in range(len(log)) if ALL else [*range(0, 56, 7), *chance.sample(range(len(log)), 25)]:
         shutil.rmtree(copy)

@@ -54,15 +54,15 @@ def answers(opened: Callable[[], Store]) -> Answers:
     if isinstance(store, LimpetError):
         return {"open": store}
     with closing(store):
-        graph, calls = example(store, preserve=True), list[str]()
+        graph, calls, runs = example(store, preserve=True), list[str](), Runs(store)
         ask("runs", lambda: sorted(each[:3] + each[5:12] for each in Runs(store).list(tag="golden")))
         for run_id, steps in (("waits", (0, 1)), ("complete", (0, 1, 4)), ("cut", (0, 2))):
-            ask(f"verify {run_id}", lambda run_id=run_id: graph.verify(run_id))
-            ask(f"history {run_id}", lambda run_id=run_id: graph.history(run_id))
-            ask(f"state {run_id}", lambda run_id=run_id: exact(graph.state_at(run_id)))
+            ask(f"verify {run_id}", lambda run_id=run_id: runs.verify(run_id))
+            ask(f"history {run_id}", lambda run_id=run_id: runs.history(run_id))
+            ask(f"state {run_id}", lambda run_id=run_id: exact(runs.state(run_id)))
             for step in steps:
-                ask(f"state {run_id}@{step}", lambda run_id=run_id, s=step: exact(graph.state_at(run_id, s)))
-        ask("verify gone", lambda: graph.verify("gone"))
+                ask(f"state {run_id}@{step}", lambda run_id=run_id, s=step: exact(runs.state(run_id, s)))
+        ask("verify gone", lambda: runs.verify("gone"))
         ask("resume waits", lambda: exact(graph.resume("waits", "yes")))
         ask("resume cut", lambda: (exact(counted(store, calls).resume("cut")), tuple(calls)))
         ask("after complete", lambda: exact(graph.state_at("complete")))

@@ -148,8 +148,6 @@ class ExportedRun(NamedTuple):
             raise ValueError("its records aren't bytes")
         if type(self.priority) is not int or not -(2**63) <= self.priority < 2**63:
             raise ValueError("its priority isn't a number of at most 64 bits")
-        if not self.records and self.status != COMPLETED:
-            raise ValueError("it isn't complete, and has no records")
 
 
 def read_new_run(run: NewRun) -> Progress | None:
@@ -160,6 +158,8 @@ def read_new_run(run: NewRun) -> Progress | None:
     count = len(run.records)
     head = RunHead(run.run_id, run.graph, run.status, count, min(count, 1), 1, 0.0, 0.0, note=run.note)
     progress = None
+    if not count and run.status != COMPLETED:
+        raise DamagedRecord(run.run_id, 1, f"it is missing, as all records are, and the run is {run.status}")
     if count:
         tail = Tail(head, 1, list(run.records))
         history(tail)

@@ -12,7 +12,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.record_shapes import decode_records
 from limpet.journal.records import MOVE, NESTED, SNAPSHOT, STEP, apply_record
 from limpet.journal.snapshots import RECORD_WEIGHT
-from limpet.journal.store import COMPLETED, PAUSED, RUNNING, Tail
+from limpet.journal.store import COMPLETED, MISSING, PAUSED, RUNNING, Tail
 from limpet.journal.waits import EXPIRE, RESUME, Question
 
 
@@ -230,7 +230,7 @@ def check_complete(tail: Tail) -> None:
         first_missing = tail.head.snapshot
         newest = max(tail.head.sequence, tail.head.snapshot)
     if 0 < first_missing <= newest:
-        raise DamagedRecord(tail.head.run_id, first_missing, "it is missing")
+        raise DamagedRecord(tail.head.run_id, first_missing, MISSING)
 
 
 def read_records(tail: Tail) -> Iterator[tuple[int, list[Any]]]:

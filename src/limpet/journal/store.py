@@ -45,6 +45,9 @@ CANCELLED = "cancelled"
 STATUSES = (RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED)
 ENDED = (COMPLETED, FAILED, CANCELLED)
 
+MISSING = "it is missing"
+"""The reason of a `DamagedRecord` that the store doesn't have, although nothing deleted it."""
+
 
 class Abilities(NamedTuple):
     """What a store can do. Abilities are declared, not discovered by exceptions.

@@ -14,7 +14,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import apply_checked, read_progress, read_records_or_damage
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT
-from limpet.journal.store import RUNNING, Inspectable, RunHead, Store, Tail, provides
+from limpet.journal.store import MISSING, RUNNING, Inspectable, RunHead, Store, Tail, provides
 
 MAX_MISSING = 1_000_000
 """How many records of a run may be missing. If more seem to be, the head's number of records is damaged."""
@@ -88,7 +88,7 @@ def verify(store: Store, run_id: str) -> Verification:
     return Verification(
         run_id,
         head.status,
-        len(found),
+        len(found) - len(found.keys() & check.missing),
         sum(map(len, stored)),
         [
             *(Damage(0, fault) for fault in faults),
@@ -167,10 +167,14 @@ class _JournalCheck:
         self.head = head
         self.first = min([*found, head.snapshot or head.sequence + 1])
         numbers = range(self.first, max(head.sequence, head.snapshot) + 1)
-        self.missing = [number for number in numbers if number not in found]
         self.damaged = {
             number: data.reason for number, data in found.items() if isinstance(data, DamagedRecord)
         }
+        self.missing = [
+            number for number in numbers if number not in found or self.damaged.get(number) == MISSING
+        ]
+        for number in self.missing:
+            self.damaged.pop(number, None)
         self.records = _as_bytes(found, numbers)
         self.steps: list[int] = []
         self.newest: Progress | None = None

@@ -1,8 +1,9 @@
-"""The rows of a SQLite file: heads from rows, the parameters of statements, and the checksum of a head."""
+"""The rows of a SQLite file: heads from rows and their checksums, and how rows are added, changed and deleted."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Sequence
 from functools import cache
 from itertools import compress
@@ -24,9 +25,12 @@ SEQUENCE = 4
 TAGS = 11
 """Where it has the tags, as JSON."""
 
+DROPPED = -3
+"""Where it has how many of the oldest records were deleted."""
+
 _FIELD_OF_SEQUENCE = RunHead._fields.index("sequence")
 
-_UNHELD = statements_of("sqlite")["UNHELD"]
+SQL = statements_of("sqlite")
 
 
 def record_id(row_id: int, sequence: int) -> int:
@@ -37,16 +41,20 @@ def record_id(row_id: int, sequence: int) -> int:
 def head_of(row: Sequence[Any]) -> RunHead:
     """The head in a row of `HEAD`. Raises `DamagedRecord` if it isn't what was written."""
     *_, stored_sequence, stored_checksum = row
-    # None: a row from before heads had checksums, and not changed since.
-    if stored_checksum is not None and stored_checksum != checksum(row, stored_sequence):
+    if stored_checksum != checksum(row, stored_sequence):
         raise DamagedRecord(str(row[1]), 0, "its head isn't what was written: the checksum doesn't match")
     # The columns between are the fields of a `RunHead`, in the same order.
-    return RunHead._make((*row[1:TAGS], _tags(row[1], row[TAGS]), *row[TAGS + 1 : -2]))
+    return RunHead._make((*row[1:TAGS], _tags(row[1], row[TAGS]), *row[TAGS + 1 : DROPPED]))
 
 
 def checksum(row: Sequence[Any], sequence: int) -> int:
     """The checksum of a row of `HEAD`, with `sequence` as the number of its newest record."""
     return crc32(encode([*row[:SEQUENCE], sequence, *row[SEQUENCE + 1 : -2]]))
+
+
+def checksum_before_dropped(row: Sequence[Any], sequence: int) -> int:
+    """The same as schema 3 had it, without the number of deleted records."""
+    return crc32(encode([*row[:SEQUENCE], sequence, *row[SEQUENCE + 1 : DROPPED]]))
 
 
 def values_of(head: RunHead) -> tuple[Any, ...]:
@@ -88,6 +96,39 @@ def _update_statement(columns: tuple[str, ...]) -> str:
     return f"UPDATE runs SET {', '.join(f'{column} = ?' for column in columns)} WHERE id = ?"
 
 
+def insert_records(cursor: sqlite3.Cursor, row_id: int, first: int, records: Sequence[bytes]) -> None:
+    """Add records to the run of this row id, numbered from `first`."""
+    cursor.executemany(SQL["INSERT_RECORD"], enumerate(records, record_id(row_id, first)))
+
+
+def change_head(cursor: sqlite3.Cursor, row_id: int, update: tuple[str, list[Any]] | None) -> None:
+    """Write what changed in a head, if anything did, and renew the checksum."""
+    if update is not None:
+        statement, values = update
+        cursor.execute(statement, [*values, row_id])
+        set_checksum(cursor, row_id)
+
+
+def set_checksum(cursor: sqlite3.Cursor, row_id: int) -> None:
+    """Renew the checksum of a head. Follows every change of it, in the same transaction.
+
+    The row is read back, because SQLite may store a value in another form than it was given (7 as 7.0).
+    """
+    row = cursor.execute(SQL["FIND_ROW"], (row_id,)).fetchone()
+    sequence = row[SEQUENCE]
+    cursor.execute(SQL["SET_CHECKSUM"], (sequence, checksum(row, sequence), row_id))
+
+
+def delete_run(cursor: sqlite3.Cursor, row_id: int) -> None:
+    delete_records(cursor, row_id)
+    cursor.execute(SQL["DELETE_RUN"], (row_id,))
+
+
+def delete_records(cursor: sqlite3.Cursor, row_id: int, last: int = MAX_RECORDS) -> int:
+    """Delete the records of a run up to number `last`; returns how many there were."""
+    return cursor.execute(SQL["DELETE_RECORDS"], (record_id(row_id, 0), record_id(row_id, last))).rowcount
+
+
 def condition_of(which: RunFilter, now: float) -> tuple[str, list[Any]]:
     """The condition that keeps the runs that `which` asks for, and its parameters."""
     conditions: list[str] = []
@@ -103,7 +144,7 @@ def condition_of(which: RunFilter, now: float) -> tuple[str, list[Any]]:
         conditions.append("EXISTS (SELECT 1 FROM json_each(runs.tags) WHERE value = ?)")
         values.append(which.tag)
     if which.unclaimed:
-        conditions.append(_UNHELD)
+        conditions.append(SQL["UNHELD"])
         values.append(now)
     if not conditions:
         return "", values
@@ -120,5 +161,5 @@ def _tags(run_id: str, stored: Any) -> tuple[str, ...]:
         return ()
     try:
         return tuple(json.loads(stored))
-    except (TypeError, ValueError, RecursionError) as problem:  # only in a row that has no checksum yet
+    except (TypeError, ValueError, RecursionError) as problem:  # only what is written by another program
         raise DamagedRecord(str(run_id), 0, f"its tags can't be read: {problem}") from problem

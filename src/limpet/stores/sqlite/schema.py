@@ -12,11 +12,18 @@ from collections.abc import Iterator
 
 from limpet.errors import StoreUnavailable
 from limpet.stores.migrations import Migration, migrations_of
+from limpet.stores.sqlite.rows import SEQUENCE, checksum, checksum_before_dropped
+from limpet.stores.statements import statements_of
+
+SQL = statements_of("sqlite")
 
 APPLICATION_ID = 0x4C4D4A31
 """Marks a file as ours ("LMJ1"), so that another program's database is never written to."""
 
-VERSION = 3
+CHECKSUMS_FOR_ALL = 4
+"""The schema from which on every head has a checksum."""
+
+VERSION = 4
 """The number of the newest migration. Stated here too, so that a file that has it is opened without reading them."""
 
 
@@ -57,8 +64,22 @@ def migrate(cursor: sqlite3.Cursor, path: str) -> None:
         if migration.version > version:
             for statement in _statements(migration.sql):
                 cursor.execute(statement)
+    if version < CHECKSUMS_FOR_ALL:
+        _add_checksums(cursor)
     cursor.execute(f"PRAGMA user_version = {VERSION}")
     cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def _add_checksums(cursor: sqlite3.Cursor) -> None:
+    """Give every head a checksum with all its columns, except where the older checksum shows damage."""
+    for row in cursor.execute(SQL["HEAD"]).fetchall():
+        *_, sequence, stored = row
+        if stored is not None and stored != checksum_before_dropped(row, sequence):
+            renewed = None
+        else:
+            sequence = row[SEQUENCE]
+            renewed = checksum(row, sequence)
+        cursor.execute(SQL["SET_CHECKSUM"], (sequence, renewed, row[0]))
 
 
 def _statements(sql: str) -> Iterator[str]:

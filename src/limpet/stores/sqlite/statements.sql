@@ -11,7 +11,7 @@ SELECT id, run_id, graph, status,
         WHERE records.id BETWEEN runs.id << 32 AND (runs.id << 32) + 0xFFFFFFFF ORDER BY records.id DESC LIMIT 1
     ), 0)),
     snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note, crashes, due, priority,
-    sequence, sum
+    dropped, sequence, checksum
 FROM runs
 
 -- name: FIND
@@ -61,7 +61,10 @@ WHERE EXISTS (SELECT 1 FROM runs WHERE id = run AND fence = by_fence AND signal 
 AND EXISTS (SELECT 1 FROM records WHERE id = before)
 
 -- name: SET_CHECKSUM
-UPDATE runs SET sequence = ?, sum = ? WHERE id = ?
+UPDATE runs SET sequence = ?, checksum = ? WHERE id = ?
+
+-- name: SET_DROPPED
+UPDATE runs SET dropped = ? WHERE id = ?
 
 -- name: DELETE_RECORDS
 DELETE FROM records WHERE id BETWEEN ? AND ?

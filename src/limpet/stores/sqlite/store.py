@@ -40,6 +40,7 @@ from limpet.errors import (
 )
 from limpet.journal.store import (
     ENDED,
+    MISSING,
     Abilities,
     Commit,
     Heads,
@@ -54,13 +55,17 @@ from limpet.journal.store import (
 from limpet.stores import heads
 from limpet.stores.sqlite.connections import Connections
 from limpet.stores.sqlite.rows import (
+    DROPPED,
     MAX_RECORDS,
-    SEQUENCE,
-    checksum,
+    change_head,
     condition_of,
+    delete_records,
+    delete_run,
     head_of,
+    insert_records,
     placeholders,
     record_id,
+    set_checksum,
     update_of,
     values_of,
 )
@@ -124,8 +129,8 @@ class SQLiteStore:
             if cursor.execute(SQL["CREATE"], values_of(head)).rowcount == 0:
                 raise RunExists(run.run_id)
             row_id = cursor.lastrowid or 0
-            _insert(cursor, row_id, 1, run.records)
-            _set_checksum(cursor, row_id)
+            insert_records(cursor, row_id, 1, run.records)
+            set_checksum(cursor, row_id)
             return row_id, lease
 
         row_id, lease = self._connections.write(work)
@@ -146,7 +151,9 @@ class SQLiteStore:
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         def work(cursor: sqlite3.Cursor) -> Tail:
-            row_id, head = self._find(cursor, run_id)
+            row = self._find_row(cursor, run_id)
+            row_id = row[0]
+            head = head_of(row)
             start = head.snapshot if first is None else max(first, 0)
             stop = head.sequence if last is None else max(last, 0)
             lowest = record_id(row_id, min(start, head.sequence + 1))
@@ -155,6 +162,9 @@ class SQLiteStore:
             # What damage turned into text or a number is given as no bytes: opening the record then reports it.
             records = [data if type(data) is bytes else b"" for _, data in found]
             first_found = found[0][0] if found else head.sequence + 1
+            first_kept = max(start, row[DROPPED] + 1)
+            if first_kept < first_found and first_kept <= min(stop, head.sequence):
+                raise DamagedRecord(run_id, first_kept, MISSING)
             return Tail(head, first_found, records)
 
         return self._connections.read(work)
@@ -163,7 +173,7 @@ class SQLiteStore:
         def work(cursor: sqlite3.Cursor) -> Lease:
             row_id, head = self._find(cursor, run_id)
             claimed, lease = heads.claim(head, holder, ttl, self.clock(), instead_of)
-            _change_head(cursor, row_id, update_of(head, claimed))
+            change_head(cursor, row_id, update_of(head, claimed))
             return lease
 
         return self._connections.write(work)
@@ -184,14 +194,14 @@ class SQLiteStore:
                 row_id, head = self._find(cursor, lease.run_id)
                 released = heads.release(head, lease)
                 if released is not None:
-                    _change_head(cursor, row_id, update_of(head, released))
+                    change_head(cursor, row_id, update_of(head, released))
 
         self._connections.write(work)
 
     def signal(self, run_id: str, signal: str) -> None:
         def work(cursor: sqlite3.Cursor) -> None:
             row_id, head = self._find(cursor, run_id)
-            _change_head(cursor, row_id, update_of(head, heads.signal(head, signal)))
+            change_head(cursor, row_id, update_of(head, heads.signal(head, signal)))
 
         self._connections.write(work)
 
@@ -213,7 +223,11 @@ class SQLiteStore:
         def work(cursor: sqlite3.Cursor) -> int:
             row_id, head = self._find(cursor, run_id)
             last = min(max(before, 0), head.snapshot) - 1
-            return _delete_records(cursor, row_id, last)
+            count = delete_records(cursor, row_id, last)
+            if count:
+                cursor.execute(SQL["SET_DROPPED"], (last, row_id))
+                set_checksum(cursor, row_id)
+            return count
 
         return self._connections.write(work)
 
@@ -226,7 +240,7 @@ class SQLiteStore:
             count = 0
             for row in rows:
                 if self._undamaged([row]):
-                    _delete_run(cursor, row[0])
+                    delete_run(cursor, row[0])
                     count += 1
             return count
 
@@ -238,9 +252,9 @@ class SQLiteStore:
                 row_id, head = self._find(cursor, run_id)
             except DamagedRecord:
                 (row_id,) = cursor.execute("SELECT id FROM runs WHERE run_id = ?", (run_id,)).fetchone()
-                return _delete_run(cursor, row_id)
+                return delete_run(cursor, row_id)
             heads.refuse_if_held(head, self.clock())
-            return _delete_run(cursor, row_id)
+            return delete_run(cursor, row_id)
 
         self._connections.write(work)
         self._row_ids.pop(run_id, None)
@@ -310,10 +324,11 @@ class SQLiteStore:
             return refused
         applied = heads.apply(head, commit, now)
         if commit.purge:
-            _delete_records(cursor, row_id)
+            delete_records(cursor, row_id)
+            cursor.execute(SQL["SET_DROPPED"], (applied.sequence, row_id))
         else:
-            _insert(cursor, row_id, commit.expected + 1, commit.records)
-        _change_head(cursor, row_id, update_of(head, applied, with_sequence=commit.purge))
+            insert_records(cursor, row_id, commit.expected + 1, commit.records)
+        change_head(cursor, row_id, update_of(head, applied, with_sequence=commit.purge))
         return None
 
     def _renew(self, cursor: sqlite3.Cursor, lease: Lease, ttl: float, now: float) -> str | None:
@@ -325,18 +340,23 @@ class SQLiteStore:
         renewed = heads.renew(head, lease, ttl, now)
         if renewed is None:
             return None
-        _change_head(cursor, row_id, update_of(head, renewed))
+        change_head(cursor, row_id, update_of(head, renewed))
         return head.signal or ""
 
     def _find(self, cursor: sqlite3.Cursor, run_id: str) -> tuple[int, RunHead]:
         """The row id and the head of a run. Raises `RunNotFound`, `DamagedRecord`."""
-        row = cursor.execute(SQL["FIND"], (run_id,)).fetchone()
+        row = self._find_row(cursor, run_id)
+        return row[0], head_of(row)
+
+    def _find_row(self, cursor: sqlite3.Cursor, run_id: str) -> Sequence[Any]:
+        """The row of a run, as `HEAD` has it, unchecked. Raises `RunNotFound`, `DamagedRecord`."""
+        row: Sequence[Any] | None = cursor.execute(SQL["FIND"], (run_id,)).fetchone()
         if row is None:
             raise RunNotFound(run_id)
         if row[1] != run_id:
             raise DamagedRecord(run_id, 0, f"the index of {self.path} leads to run {row[1]!r} instead")
         self._remember(run_id, row[0])
-        return row[0], head_of(row)
+        return row
 
     def _remember(self, run_id: str, row_id: int) -> None:
         if len(self._row_ids) >= MAX_CACHED_ROW_IDS:
@@ -354,11 +374,6 @@ class SQLiteStore:
 
                 getLogger("limpet.stores").warning("%s: a damaged run is skipped: %s", self.path, damage)
         return found
-
-
-def _insert(cursor: sqlite3.Cursor, row_id: int, first: int, records: Sequence[bytes]) -> None:
-    """Add records to the run of this row id, numbered from `first`."""
-    cursor.executemany(SQL["INSERT_RECORD"], enumerate(records, record_id(row_id, first)))
 
 
 def _append_many(cursor: sqlite3.Cursor, plain: Sequence[tuple[Any, ...]]) -> bool:
@@ -381,34 +396,6 @@ def _append_many(cursor: sqlite3.Cursor, plain: Sequence[tuple[Any, ...]]) -> bo
 @cache
 def _append_statement(size: int) -> str:
     return SQL["APPEND_MANY"].replace("{rows}", ", ".join(["(?, ?, ?, ?, ?)"] * size))
-
-
-def _change_head(cursor: sqlite3.Cursor, row_id: int, update: tuple[str, builtins.list[Any]] | None) -> None:
-    """Write what changed in a head, if anything did, and renew the checksum."""
-    if update is not None:
-        statement, values = update
-        cursor.execute(statement, [*values, row_id])
-        _set_checksum(cursor, row_id)
-
-
-def _set_checksum(cursor: sqlite3.Cursor, row_id: int) -> None:
-    """Renew the checksum of a head. Follows every change of it, in the same transaction.
-
-    The row is read back, because SQLite may store a value in another form than it was given (7 as 7.0).
-    """
-    row = cursor.execute(SQL["FIND_ROW"], (row_id,)).fetchone()
-    sequence = row[SEQUENCE]
-    cursor.execute(SQL["SET_CHECKSUM"], (sequence, checksum(row, sequence), row_id))
-
-
-def _delete_run(cursor: sqlite3.Cursor, row_id: int) -> None:
-    _delete_records(cursor, row_id)
-    cursor.execute(SQL["DELETE_RUN"], (row_id,))
-
-
-def _delete_records(cursor: sqlite3.Cursor, row_id: int, last: int = MAX_RECORDS) -> int:
-    """Delete the records of a run up to number `last`; returns how many there were."""
-    return cursor.execute(SQL["DELETE_RECORDS"], (record_id(row_id, 0), record_id(row_id, last))).rowcount
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
