@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import sqlite3
+import stat
 import threading
 import weakref
 from collections.abc import Iterator
@@ -334,3 +336,26 @@ def test_a_deleted_file_accepts_nothing_once_the_leases_are_renewed(path: Path) 
             store.renew([lease], 10)
         with pytest.raises(StoreUnavailable):
             store.append([Commit("r", 1, 1, [b"2"])])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the modes of files are those of POSIX")
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_only_the_owner_can_read_the_files_of_a_store(tmp_path: Path, umask: int) -> None:
+    """P6: the database and its log, whatever the umask allows. A file that exists keeps its mode."""
+    before = os.umask(umask)
+    try:
+        new = tmp_path / "new.db"
+        given = tmp_path / "given.db"
+        given.touch()
+        given.chmod(0o640)
+        for path, mode in ((new, 0o600), (given, 0o640)):
+            with closing(SQLiteStore(path)) as store:
+                store.create(NewRun("r", "g", [b"1"]))
+                store.head("r")
+                files = sorted(path.parent.glob(f"{path.name}*"))
+                assert [each.suffix for each in files] == [".db", ".db-shm", ".db-wal"]
+                assert {stat.S_IMODE(each.stat().st_mode) for each in files} == {mode}
+            with closing(SQLiteStore(path)) as store:
+                assert store.head("r").run_id == "r"
+    finally:
+        os.umask(before)

@@ -173,7 +173,11 @@ class Connections:
 
     def _create(self) -> sqlite3.Cursor:
         path = str(self.path)
-        cursor = self._connect("rwc")
+        # SQLite would let every user read a file that it creates, and gives its log the mode of the file. One that
+        # exists keeps its mode. What is wrong with the place, opening it says.
+        with suppress(OSError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        cursor = self._connect()
         try:
             # At one moment: another process may be creating the file just now, and what it has done so far would
             # look like another program's database.
@@ -193,12 +197,12 @@ class Connections:
     def _open(self) -> sqlite3.Cursor:
         if self.closed:
             raise StoreUnavailable(f"the store at {self.path} was closed; open it again")
-        return self._until_unlocked(lambda: self._connect("rw"))
+        return self._until_unlocked(lambda: self._connect())
 
-    def _connect(self, mode: str) -> sqlite3.Cursor:
+    def _connect(self) -> sqlite3.Cursor:
         # No timeout and no isolation level: waiting for locks and transactions are done here, not by the driver.
         connection = sqlite3.connect(
-            f"{self.path.as_uri()}?mode={mode}",
+            f"{self.path.as_uri()}?mode=rw",
             uri=True,
             timeout=0.0,
             isolation_level=None,
