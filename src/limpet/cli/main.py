@@ -5,6 +5,7 @@ The modules of a command are imported when it is called, so that `--help` answer
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from importlib import import_module
 
 from limpet.cli.arguments import make_parser
 from limpet.cli.exit_codes import INTERRUPTED, code_for, next_command
-from limpet.cli.output import Output
+from limpet.cli.output import Output, printable_log
 from limpet.errors import LimpetError
 
 
@@ -24,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     args = make_parser().parse_args(arguments)
     output = Output(args.json, colour=False if args.no_color else None)
+    if logging.lastResort is not None:  # what shows warnings where a program hasn't set up a log
+        logging.lastResort.setFormatter(printable_log("%(message)s"))
     module, _, function = args.command.partition(":")
     try:
         return int(getattr(import_module(module), function)(args, output))

@@ -1,6 +1,8 @@
 """What a command shows: tables and colours on a terminal, plain text in a pipe, JSON for programs.
 
-Results go to standard output; progress, hints and problems to standard error.
+Results go to standard output; progress, hints and problems to standard error. What is shown may come from a run, so
+from anywhere: `Output._write` and `Output.result` are the only ways out, and let no control sequence of a terminal
+through. The log goes through `printable_log`.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from limpet.cli.exit_codes import NextCommand
 from limpet.cli.values import to_json_value
+
+if TYPE_CHECKING:
+    from logging import Formatter, LogRecord
 
 STATUSES = {"completed": "32", "running": "36", "paused": "33", "failed": "31", "cancelled": "35"}
 COLOURS = {**STATUSES, "damaged": "31", "dim": "2", "bold": "1"}
@@ -38,8 +43,9 @@ class Output:
         return not self.json and sys.stderr.isatty()
 
     def result(self, data: Any) -> None:
-        """One result for a program: a line of JSON."""
-        print(json.dumps(to_json_value(data), ensure_ascii=False), flush=True)
+        """One result for a program: a line of JSON. Characters that a terminal may act upon are escaped in it."""
+        text = json.dumps(to_json_value(data), ensure_ascii=False)
+        print("".join(map(_json_character, text)), flush=True)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "") -> None:
         """Rows under headings; `empty` where there are none.
@@ -54,50 +60,60 @@ class Output:
         widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
         if sys.stdout.isatty():
             widths = _narrowed(columns, widths, shutil.get_terminal_size().columns)
-        print(self._styled(_line(columns, widths), "bold", sys.stdout))
+        self._write(sys.stdout, (_line(columns, widths), "bold"))
         for row in cells:
-            shown = [_fitted(text, width) for text, width in zip(row, widths, strict=True)]
-            if "status" in columns:
-                at = columns.index("status")
-                shown[at] = self._styled(shown[at], row[at], sys.stdout)
-            print("  ".join(text for text, width in zip(shown, widths, strict=True) if width).rstrip())
+            shown = [
+                (_fitted(text, width), text if column == "status" else "")
+                for column, text, width in zip(columns, row, widths, strict=True)
+                if width
+            ]
+            self._write(sys.stdout, *_joined(shown))
 
     def facts(self, data: Mapping[str, Any]) -> None:
         """Names and values, one a line; values that are None or empty are left out."""
-        known = {name: value for name, value in data.items() if value not in (None, "", [], {}, ())}
-        width = max(map(len, known), default=0)
-        for name, value in known.items():
+        known = [
+            (" ".join(printable(name).split("\n")), value)
+            for name, value in data.items()
+            if value not in (None, "", [], {}, ())
+        ]
+        width = max((_width(name) for name, _ in known), default=0)
+        for name, value in known:
             text = value if isinstance(value, str) else json.dumps(to_json_value(value), ensure_ascii=False)
-            first, *more = _wrapped(_printable(text), width + 2)
+            first, *more = _wrapped(printable(text), width + 2)
             style = first if name == "status" else ""
-            shown = self._styled(first, style, sys.stdout)
-            print(f"{self._styled(name.ljust(width), 'dim', sys.stdout)}  {shown}".rstrip())
+            self._write(sys.stdout, (_fitted(name, width), "dim"), ("  ", ""), (first, style))
             for line in more:
-                print(f"{' ' * width}  {line}".rstrip())
+                self._write(sys.stdout, (f"{' ' * width}  {line}", ""))
 
     def text(self, text: str) -> None:
         """A result that is text: unchanged in a pipe, without control characters on a terminal."""
-        print(_printable(text) if sys.stdout.isatty() else text, flush=True)
+        if sys.stdout.isatty():
+            self._write(sys.stdout, (text, ""))
+        else:
+            print(text, flush=True)
 
     def progress(self, text: str) -> None:
         """The progress of long work, in one line that the next call replaces; an empty one clears it."""
         if self.live:
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{printable(text)}", end="", file=sys.stderr, flush=True)
 
     def event(self, when: str, status: str, what: str) -> None:
         """One line about a run that is followed."""
-        shown = self._styled(f"{status:9}", status, sys.stdout)
-        print(f"{when}  {shown}  {_cell(what)}", flush=True)
+        self._write(sys.stdout, (f"{when}  ", ""), (f"{status:9}", status), (f"  {_cell(what)}", ""))
 
     def say(self, text: str, style: str = "") -> None:
         """Text for a person. In JSON mode it is left out."""
         if not self.json:
-            print(self._styled(_printable(text), style, sys.stderr), file=sys.stderr, flush=True)
+            self._write(sys.stderr, (text, style))
 
     def hint(self, what: str, command: str) -> None:
         """What to do next, with the exact command."""
         if not self.json:
-            print(f"{what}\n  {self._styled(command, 'bold', sys.stderr)}", file=sys.stderr, flush=True)
+            self._write(sys.stderr, (f"{what}\n  ", ""), (" ".join(command.split("\n")), "bold"))
+
+    def ask(self, question: str) -> str:
+        """What a person types after a question."""
+        return input(printable(question))
 
     def problem(self, message: str, code: str, next_command: NextCommand | None = None) -> None:
         """What went wrong, and the command that helps. A program gets an object with the error's stable code."""
@@ -107,10 +123,14 @@ class Output:
                 error["next"] = next_command.command
             self.result({"error": error})
             return
-        text = f"{self._styled('error:', 'failed', sys.stderr)} {_printable(message)}"
-        print(text, file=sys.stderr, flush=True)
+        self._write(sys.stderr, ("error:", "failed"), (f" {message}", ""))
         if next_command is not None:
             self.hint(next_command.purpose, next_command.command)
+
+    def _write(self, stream: TextIO, *pieces: tuple[str, str]) -> None:
+        """Write a line of texts with their styles. Only the styles are control sequences."""
+        shown = [self._styled(printable(text), style, stream) for text, style in pieces]
+        print("".join(shown).rstrip(), file=stream, flush=True)
 
     def _styled(self, text: str, style: str, stream: TextIO) -> str:
         wanted = self._colour
@@ -125,16 +145,48 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(to_json_value(value), ensure_ascii=False)
-    return " ".join(_printable(text).split())
+    return " ".join(printable(text).split())
 
 
-def _printable(text: str) -> str:
-    """Text without control sequences of a terminal: it may come from a run, so from anywhere."""
+def _joined(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The pieces with two spaces between them."""
+    joined = [piece for each in pieces for piece in (("  ", ""), each)]
+    return joined[1:]
+
+
+def printable(text: str) -> str:
+    """Text without control sequences of a terminal: it may come from a run, so from anywhere.
+
+    That includes ESC and the controls above ASCII, and marks that change the direction of the text around them.
+    """
+    if text.isprintable():
+        return text
     return "".join(map(_printable_character, text.replace("\t", "    ")))
 
 
 def _printable_character(character: str) -> str:
     return character if character.isprintable() or character == "\n" else "�"
+
+
+def printable_log(format: str) -> Formatter:
+    """How log lines are shown: as the format says, without control sequences."""
+    from logging import Formatter
+
+    class PrintableFormatter(Formatter):
+        def format(self, record: LogRecord) -> str:
+            return printable(super().format(record))
+
+    return PrintableFormatter(format)
+
+
+def _json_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if code > 0xFFFF:  # two escapes, as JSON writes such characters
+        code -= 0x10000
+        return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+    return f"\\u{code:04x}"
 
 
 def _width(text: str) -> int:

@@ -212,7 +212,7 @@ def delete(args: Namespace, output: Output) -> int:
         if not sys.stdin.isatty():
             output.say(f"this deletes run {args.run} permanently; pass --yes to confirm", "failed")
             return USAGE
-        reply = input(f"Delete run {args.run} of {info.graph} ({info.status})? [y/N] ")
+        reply = output.ask(f"Delete run {args.run} of {info.graph} ({info.status})? [y/N] ")
         if reply.strip().lower() not in ("y", "yes"):
             output.say("not deleted")
             return OK

@@ -6,7 +6,7 @@ import logging
 from argparse import Namespace
 
 from limpet.cli.exit_codes import OK
-from limpet.cli.output import Output
+from limpet.cli.output import Output, printable_log
 from limpet.cli.project import NAME_GRAPHS_FOR_ALL_COMMANDS, find_store, load_target, project_graphs
 from limpet.errors import UsageError
 from limpet.observe.events import (
@@ -36,7 +36,9 @@ def work(args: Namespace, output: Output) -> int:
     if not graphs:
         raise UsageError(f"no graph named: pass GRAPH or --graph, {NAME_GRAPHS_FOR_ALL_COMMANDS}")
     store = find_store(args, graphs[0])
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(printable_log("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     supervisor = supervise(
         store,
         graphs,
