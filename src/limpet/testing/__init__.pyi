@@ -14,3 +14,6 @@ from limpet.testing.crash.report import CrashReport as CrashReport
 from limpet.testing.faults import Call as Call
 from limpet.testing.faults import Fault as Fault
 from limpet.testing.faults import FaultyStore as FaultyStore
+from limpet.testing.power_loss.hunt import PowerLossFound as PowerLossFound
+from limpet.testing.power_loss.hunt import PowerLossReport as PowerLossReport
+from limpet.testing.power_loss.hunt import hunt_power_losses as hunt_power_losses
