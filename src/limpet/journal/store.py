@@ -44,6 +44,8 @@ FAILED = "failed"
 CANCELLED = "cancelled"
 STATUSES = (RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED)
 ENDED = (COMPLETED, FAILED, CANCELLED)
+DAMAGED = "damaged"
+"""What a list may say of a run whose newest commits can't be read. It is never stored."""
 
 MISSING = "it is missing"
 """The reason of a `DamagedRecord` that the store doesn't have, although nothing deleted it."""

@@ -14,7 +14,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import apply_checked, read_progress, read_records_or_damage
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT
-from limpet.journal.store import MISSING, RUNNING, Inspectable, RunHead, Store, Tail, provides
+from limpet.journal.store import DAMAGED, MISSING, RUNNING, Inspectable, RunHead, Store, Tail, provides
 
 MAX_MISSING = 1_000_000
 """How many records of a run may be missing. If more seem to be, the head's number of records is damaged."""
@@ -87,7 +87,7 @@ def verify(store: Store, run_id: str) -> Verification:
     stored = [data for data in found.values() if isinstance(data, bytes)]
     return Verification(
         run_id,
-        head.status,
+        None if head.status == DAMAGED else head.status,
         len(found) - len(found.keys() & check.missing),
         sum(map(len, stored)),
         [
@@ -120,7 +120,7 @@ def gather_records(store: Store, run_id: str) -> tuple[RunHead, FoundRecords]:
     try:
         tail = store.read(run_id, first=1)
     except DamagedRecord:
-        head = store.head(run_id)
+        head = _newest_head(store, run_id)
     else:
         head = tail.head
         if tail.first + len(tail.records) == head.sequence + 1:
@@ -130,6 +130,17 @@ def gather_records(store: Store, run_id: str) -> tuple[RunHead, FoundRecords]:
         reason = f"its head counts {head.sequence} records, and only {len(found)} exist"
         raise DamagedRecord(run_id, max(found, default=0), reason)
     return head, found
+
+
+def _newest_head(store: Store, run_id: str) -> RunHead:
+    """The head. If the newest commits are damaged, that of the commit before them, with the status `DAMAGED`."""
+    try:
+        return store.head(run_id)
+    except DamagedRecord as damage:
+        if damage.sequence == 0:
+            raise
+        head = store.read(run_id, damage.sequence, damage.sequence - 1).head
+        return head._replace(status=DAMAGED, sequence=max(head.sequence, damage.sequence), note=b"")
 
 
 def _read_piecewise(
@@ -247,7 +258,7 @@ def head_damage(head: RunHead, newest: Progress | None) -> list[Damage]:
         read_summary(head.note)
     except (ValueError, LimpetError) as problem:
         return [Damage(0, f"its summary can't be read: {problem}")]
-    if newest is not None and head.status not in (RUNNING, newest.status):
+    if newest is not None and head.status not in (RUNNING, DAMAGED, newest.status):
         mismatch = f"it is {head.status!r}, but its journal ends where it is {newest.status!r}"
         return [Damage(0, f"{mismatch}: records after it are missing, or the head was changed")]
     return []

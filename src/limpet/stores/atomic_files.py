@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from limpet.errors import StoreUnavailable
 
 TEMPORARY_SUFFIX = ".tmp"
 """How the names of unfinished files end: of those being written, and of those whose writer was killed."""
+MAX_FLUSHED_DIRECTORIES = 1000
+_flushed_directories: dict[Path, tuple[int, int]] = {}
+"""The directories whose names this process has flushed, so that it does so once."""
 
 
 def replace_file(path: Path, data: bytes, *, flush: bool = True) -> None:
@@ -40,7 +44,11 @@ def create_file(path: Path, data: bytes, *, flush: bool = True) -> None:
     finally:
         _remove(temporary)
     if flush:
-        flush_directory(path.parent)
+        try:
+            flush_directory(path.parent)
+        except BaseException:
+            _remove(path)  # it isn't safe, so it wasn't made
+            raise
 
 
 def flush_directory(directory: Path) -> None:
@@ -58,13 +66,32 @@ def flush_directory(directory: Path) -> None:
 
 
 def make_directory(directory: Path, *, flush: bool = True) -> None:
-    """Make a directory, and those above it, unless it exists."""
-    if directory.is_dir():
+    """Make a directory, and those above it, unless it exists; after that it survives a power loss.
+
+    One that exists may have been made by a process that was killed before it flushed the name. So what this process
+    uses for the first time is flushed, up to the root.
+    """
+    path = directory.absolute()
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        make_directory(path.parent, flush=flush)
+        path.mkdir(exist_ok=True)
+        if flush:
+            flush_directory(path.parent)
         return
-    make_directory(directory.parent, flush=flush)
-    directory.mkdir(exist_ok=True)
-    if flush:
-        flush_directory(directory.parent)
+    if not stat.S_ISDIR(found.st_mode):
+        path.mkdir()  # raises, as the name is taken
+    identity = (found.st_dev, found.st_ino)
+    if not flush or _flushed_directories.get(path) == identity:
+        return
+    if path != path.parent:
+        make_directory(path.parent)
+        with suppress(OSError):  # it may be another user's; then it was hardly made by a process of this one
+            flush_directory(path.parent)
+    if len(_flushed_directories) >= MAX_FLUSHED_DIRECTORIES:
+        _flushed_directories.clear()
+    _flushed_directories[path] = identity
 
 
 def explain(error: OSError, path: Path, doing: str = "written to") -> StoreUnavailable:
@@ -94,6 +121,24 @@ def write_all(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def write_at(descriptor: int, data: bytes, offset: int) -> None:
+    """Write all of `data` at this place of a file."""
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    write_all(descriptor, data)
+
+
+def read_at(descriptor: int, size: int, offset: int) -> bytes:
+    """Read this many bytes from this place of a file, or what there is of them."""
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    parts = []
+    while size > 0 and (part := os.read(descriptor, size)):
+        parts.append(part)
+        size -= len(part)
+    if len(parts) == 1:  # the usual case, without a copy
+        return parts[0]
+    return b"".join(parts)
 
 
 def _rename_new(temporary: Path, path: Path) -> None:

@@ -27,6 +27,7 @@ from typing import Any
 
 from limpet.errors import Conflict
 from limpet.journal.store import (
+    DAMAGED,
     RUNNING,
     Commit,
     Heads,
@@ -133,6 +134,11 @@ def apply(head: RunHead, commit: Commit, now: float) -> RunHead:
     if commit.on_signal is OnSignal.CLEAR:
         changes["signal"] = None
     return head._replace(**changes)
+
+
+def damaged(head: RunHead) -> RunHead:
+    """The head of a run whose newest commits can't be read, for a list: what it is waiting for isn't known."""
+    return head._replace(status=DAMAGED, note=b"", due=None, holder=None, lease_until=None)
 
 
 def changes_more_than_sequence(head: RunHead, commit: Commit) -> bool:

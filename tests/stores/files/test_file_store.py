@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from limpet import StateGraph
 from limpet.errors import DamagedRecord, StoreUnavailable, UsageError
 from limpet.journal.store import (
     COMPLETED,
@@ -29,7 +30,7 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores import open_store
-from limpet.stores.files import frames, locks, run_cache, run_files
+from limpet.stores.files import frames, locks, run_cache, run_files, run_names
 from limpet.stores.files.store import FileStore
 from limpet.testing.conformance import ManualClock, StoreConformance
 
@@ -173,6 +174,83 @@ def test_a_frame_with_a_hole_at_the_end_is_cut_off(path: Path) -> None:
     with closing(FileStore(path)) as store:
         assert store.read("r", first=1).records == [b"1"]
         landed(store, Commit("r", 1, 1, [b"2"]))
+
+
+@pytest.mark.parametrize("missing", ["the header", "half of the header", "the last block", "all"])
+def test_a_frame_of_several_blocks_of_which_some_are_missing_is_cut_off_and_kept(
+    path: Path, missing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H5, invariant 1: a disk writes blocks in any order. The commit was never acknowledged; the run continues."""
+    with closing(FileStore(path)) as store:
+        store.create(NewRun("r", "g", [b"1"]))
+        # So that the next frame begins 10 bytes before the end of a block: its header is in two of them.
+        landed(store, Commit("r", 1, 1, [b"2" * (512 - 10 - 2 * frames.HEADER_SIZE - 1)]))
+        file = journal_of(path)
+        start = file.stat().st_size
+        assert start == 502
+        landed(store, Commit("r", 1, 2, [b"x" * 5000]))
+    torn = bytearray(file.read_bytes())
+    lost = {
+        "the header": slice(start, 1024),
+        "half of the header": slice(start, 512),
+        "the last block": slice(len(torn) // 512 * 512, None),
+        "all": slice(start, None),
+    }[missing]
+    torn[lost] = bytes(len(torn[lost]))
+    file.write_bytes(torn)
+    with closing(FileStore(path)) as store:
+        assert len(store.read("r", first=1).records) == 2
+        assert "cut off 5025 bytes" in caplog.text
+        assert file.stat().st_size == start
+        assert file.with_suffix(".cut").read_bytes() == torn[start:]
+        landed(store, Commit("r", 1, 2, [b"3"]))
+        assert store.read("r").records[-1] == b"3"
+        store.delete("r")
+    assert list((path / "runs").iterdir()) == []
+
+
+def test_an_unwritten_block_before_another_frame_is_damage(path: Path) -> None:
+    """H5: the frame after it was written when this one was acknowledged."""
+    with closing(FileStore(path)) as store:
+        store.create(NewRun("r", "g", [b"1" * 500]))
+        for number in range(1, 4):
+            landed(store, Commit("r", 1, number, [b"x" * 700]))
+    file = journal_of(path)
+    data = file.read_bytes()
+    file.write_bytes(data[:525] + bytes(1024 - 525) + data[1024:])
+    with closing(FileStore(path)) as store:
+        with pytest.raises(DamagedRecord, match="record 2 of run 'r'"):
+            store.head("r")
+        assert store.read("r", 1, 1).records == [b"1" * 500]
+    assert file.stat().st_size == len(data)
+
+
+@pytest.mark.parametrize("damage", ["cut off", "changed"])
+def test_what_is_before_a_damaged_end_can_be_verified_read_and_forked(path: Path, damage: str) -> None:
+    """H5: as the message says. The run itself is neither continued nor taken for an older one."""
+    graph = StateGraph(name="g")
+    for name in ("a", "b", "c"):
+        graph.add_node(name, run=lambda state: {"n": state["n"] + 1})
+    graph.add_edge("a", "b").add_edge("b", "c").set_entry_point("a").set_finish_point("c")
+    with closing(FileStore(path)) as store:
+        graph.compile(store=store, preserve=True).execute({"n": 0}, run_id="r")
+        if damage == "cut off":  # and the head knows that there was more
+            store.signal("r", "look")
+    file = journal_of(path)
+    data = file.read_bytes()
+    file.write_bytes(data[:-5] if damage == "cut off" else data[:-5] + b"?" + data[-4:])
+    with closing(FileStore(path)) as store:
+        graph.compile(store=store, preserve=True)
+        found = graph.verify("r")
+        assert (found.ok, found.status, found.restorable) == (False, None, False)
+        assert found.steps == [0, 1], "of step 2, more may be missing"
+        assert graph.state_at("r", 1) == {"n": 1}
+        assert graph.fork("r", 1).result() == {"n": 3}
+        for call in (graph.resume, graph.state_at, store.head):
+            with pytest.raises(DamagedRecord, match=r"state_at\(\), or forked"):
+                call("r")
+        assert {info.run_id: info.status for info in graph.runs()}["r"] == "damaged"
+        assert [info.run_id for info in graph.runs(status="completed")] != ["r"]
 
 
 def test_a_file_of_another_run_is_damage(path: Path) -> None:
@@ -377,7 +455,7 @@ def test_few_runs_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_store_without_references_closes_its_files(path: Path) -> None:
     store = FileStore(path)
     store.create(NewRun("r", "g", [b"1"]))
-    lock = store._locks.lock_of(run_files.file_name_of("r"))
+    lock = store._locks.lock_of(run_names.file_name_of("r"))
     descriptor = lock.descriptor
     assert descriptor is not None
     gone = weakref.ref(store)
@@ -392,7 +470,7 @@ def test_a_lock_that_is_never_given_back_is_named(path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     with closing(FileStore(path, timeout=0.05)) as store:
         store.create(NewRun("r", "g", [b"1"]))
-        lock = store._locks.lock_of(run_files.file_name_of("r"))
+        lock = store._locks.lock_of(run_names.file_name_of("r"))
         with lock.path.open("r+b") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             with pytest.raises(StoreUnavailable, match=r"locked by another process for 0\.05 s"):

@@ -11,13 +11,15 @@ checksum of a header is seeded with the run's id and the name of its journal fil
 file is damage too.
 
 A writer that is killed, or a machine that loses power, leaves an *unfinished* frame at the end of the file: one that
-is cut short, or that has blocks of zeros where the disk hadn't written yet. Its commit was never acknowledged, so it
-is cut off. Anything else that doesn't match its checksum is *damage*: its commit may have been acknowledged, so it
-is reported and never removed. `scan_frames` distinguishes the two.
+is cut short, or that has blocks of zeros where the disk hadn't written yet, its header among them. Its commit was
+never acknowledged, so it is cut off. Anything else that doesn't match its checksum is *damage*: its commit may have
+been acknowledged, so it is reported and never removed. `scan_frames` distinguishes the two: an unfinished frame has
+an unwritten block and no frame after it, since a writer flushes a frame before it writes the next.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from struct import Struct
 from typing import Any, NamedTuple
@@ -37,6 +39,8 @@ _FIELDS = Struct(">IIQIB")
 _CHECKSUM = Struct(">I")
 _HEAD_PREFIX = Struct(">4sI")
 HEADER_SIZE = _FIELDS.size + _CHECKSUM.size
+_LIKE_A_HEADER = re.compile(rb"(?=.{8}\0\0\0.{5}\0.{3}[\0\1].{4})", re.DOTALL)
+"""Where a frame may begin: a header has a kind, no number of 2 to the 40th, and fewer than 2 to the 24th records."""
 _FIRST_RECORD = slice(8, 16)
 """Where in a frame's header the number of its first record is."""
 
@@ -146,8 +150,8 @@ def scan_frames(data: bytes, base: int, expected: int, seed: int) -> Iterator[Fr
         # Before anything else in the header is used: a wrong length would make any bytes the next frame, and one that
         # reaches beyond the end would make damage look unfinished, so that acknowledged commits were cut off.
         if crc32(fields, seed) != header_checksum:
-            # Only zeros up to the end: the file grew, but the disk hadn't written the frame yet.
-            if not any(data[at:]):
+            is_unwritten = _has_unwritten_block(data, at, at + HEADER_SIZE, base)
+            if is_unwritten and not _has_frame_after(data, at, seed):
                 raise UnfinishedFrame(base + at)
             raise ValueError("the header of its frame is damaged, so that what follows can't be found")
         start = at + HEADER_SIZE
@@ -157,7 +161,8 @@ def scan_frames(data: bytes, base: int, expected: int, seed: int) -> Iterator[Fr
         if first != expected:
             raise ValueError(f"a frame for record {first} stands in its place")
         # Only the last frame can be unfinished: a commit is acknowledged before the next one is written.
-        if start + length == size and _has_unwritten_blocks(data[start:], checksum, base + start):
+        is_broken = start + length == size and crc32(data[start:]) != checksum
+        if is_broken and _has_unwritten_block(data, start, size, base):
             raise UnfinishedFrame(base + at)
         expected += count
         yield Frame(kind, first, count, base + start, base + start + length, checksum)
@@ -182,13 +187,31 @@ def decode_head_file(content: bytes) -> tuple[RunHead, JournalPlace]:
     return _head_from(run_id, fields), JournalPlace(*place)
 
 
-def _has_unwritten_blocks(body: bytes, checksum: int, offset: int) -> bool:
-    """Whether a body at the end of a file has blocks that never reached the disk: those read as zeros."""
-    if crc32(body) == checksum:
+def _has_unwritten_block(data: bytes, start: int, stop: int, base: int) -> bool:
+    """Whether a block with some of the bytes from `start` to `stop` never reached the disk: it reads as zeros.
+
+    Of the first block, only what is behind `start` counts, since an earlier write may have filled the rest; and of
+    the last one what the file has of it.
+    """
+    at = start
+    while at < stop:
+        next_block = at + BLOCK_SIZE - (base + at) % BLOCK_SIZE
+        if not any(data[at:next_block]):
+            return True
+        at = next_block
+    return False
+
+
+def _has_frame_after(data: bytes, at: int, seed: int) -> bool:
+    """Whether a frame begins anywhere behind `at`: a header is known by its checksum."""
+    if not any(data[at:]):
         return False
-    first_block = -offset % BLOCK_SIZE
-    blocks = range(first_block, len(body) - BLOCK_SIZE + 1, BLOCK_SIZE)
-    return any(not any(body[at : at + BLOCK_SIZE]) for at in blocks)
+    for found in _LIKE_A_HEADER.finditer(data, at + 1):
+        fields = data[found.start() : found.start() + _FIELDS.size]
+        (checksum,) = _CHECKSUM.unpack_from(data, found.start() + _FIELDS.size)
+        if crc32(fields, seed) == checksum:
+            return True
+    return False
 
 
 def _head_fields(head: RunHead) -> list[Any]:

@@ -13,15 +13,11 @@ from typing import TYPE_CHECKING
 
 from limpet.errors import DamagedRecord, LimpetError, RunNotFound
 from limpet.journal.store import RunHead
+from limpet.stores import heads
+from limpet.stores.atomic_files import flush_directory
 from limpet.stores.files.locks import LockFile, Locks
-from limpet.stores.files.run_files import (
-    HEAD_SUFFIX,
-    JOURNAL_SUFFIX,
-    RunFiles,
-    file_name_of,
-    open_run,
-    parse_head_file,
-)
+from limpet.stores.files.run_files import RunFiles, open_run
+from limpet.stores.files.run_names import HEAD_SUFFIX, file_name_of, parse_head_file, remove_journals
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -49,6 +45,16 @@ class RunCache:
 
     def find(self, lock: LockFile, run_id: str) -> RunFiles:
         """The run as it is now. Raises `RunNotFound`, `DamagedRecord`."""
+        run = self.find_readable(lock, run_id)
+        if run.damage is not None:
+            raise run.damage
+        return run
+
+    def find_readable(self, lock: LockFile, run_id: str) -> RunFiles:
+        """The same, also if the end of its journal is damaged: its `damage` then says where.
+
+        Raises `RunNotFound`, and `DamagedRecord` for a damaged head file.
+        """
         run: RunFiles | None = lock.runs.get(run_id)
         if run is None:
             run = open_run(self.directory, self.flush, run_id)
@@ -87,10 +93,13 @@ class RunCache:
     def remove_damaged(self, lock: LockFile, run_id: str) -> None:
         """Remove the files of a run that can't be read."""
         lock.count_change()
+        if run_id in lock.runs:
+            self._forget(lock, lock.runs[run_id])
         name = file_name_of(run_id)
         (self.directory / f"{name}{HEAD_SUFFIX}").unlink()
-        for path in self.directory.glob(f"{name}.*{JOURNAL_SUFFIX}"):
-            path.unlink()
+        if self.flush:
+            flush_directory(self.directory)
+        remove_journals(self.directory, name)
 
     def heads_under(self, lock: LockFile, wanted: Callable[[RunHead], bool]) -> list[RunHead]:
         """The heads of the wanted runs under a lock. A run that can't be read at all is left out, with a warning."""
@@ -99,7 +108,7 @@ class RunCache:
             # If files changed without the lock, as when a user deletes some, the directory is read again.
             with suppress(RunNotFound, DamagedRecord):
                 return [self.find(lock, run_id).head for run_id in remembered]
-        heads = []
+        found = []
         known = {file_name_of(run_id): run_id for run_id in lock.runs}
         for entry in os.scandir(self.directory):
             name = entry.name.removesuffix(HEAD_SUFFIX)
@@ -107,15 +116,15 @@ class RunCache:
                 continue
             head = self._read_head(lock, Path(entry.path), known.get(name))
             if head is not None:
-                heads.append(head)
-        lock.knows_all_runs = len(heads) == len(lock.runs)
-        return [head for head in heads if wanted(head)]
+                found.append(head)
+        lock.knows_all_runs = len(found) == len(lock.runs)
+        return [head for head in found if wanted(head)]
 
     def _read_head(self, lock: LockFile, path: Path, run_id: str | None) -> RunHead | None:
         """The head of the run with this head file.
 
-        For a damaged run, the head in the file, if that can be read. A warning says that it may be out of date, or
-        that the run is left out.
+        For a run whose newest commits are damaged, a head that says so: what they made of it isn't known. A run whose
+        head file is damaged is left out. A warning names either.
         """
         stored = None
         try:
@@ -126,9 +135,9 @@ class RunCache:
         except (RunNotFound, FileNotFoundError):
             return None
         except DamagedRecord as damage:
-            outcome = "left out of the list" if stored is None else "listed as its head file has it"
+            outcome = "left out of the list" if stored is None else "listed as damaged"
             _log().warning("%s is %s: %s", path, outcome, damage)
-            return stored
+            return None if stored is None else heads.damaged(stored)
 
     def _forget(self, lock: LockFile, run: RunFiles) -> None:
         run.close()

@@ -9,6 +9,9 @@ of the journal it covers. To know the present head, read the head file and then 
 What is flushed before what, at the level "disk":
 
 - A commit: the frame is written and flushed, then acknowledged. The head file isn't touched.
+- What another process wrote: it may have been killed before it flushed. So its frames are flushed before a frame is
+  written after them, and before a head says that the journal ends behind them; its names in the directory are flushed
+  with the first commit. Reading flushes nothing.
 - A new run: the journal is flushed, then the head file appears. A run exists when its head file does, so no process
   ever sees a run without its records. A journal without a head is removed by the next `expire`.
 - A journal that is rewritten without its dropped records: the new journal file, under another name, is flushed
@@ -22,20 +25,17 @@ All of this happens under the run's lock.
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 
-from limpet.errors import DamagedRecord, RunNotFound
+from limpet.errors import DamagedRecord
 from limpet.journal.store import RunHead
-from limpet.stores.atomic_files import flush_directory, replace_file, write_all
+from limpet.stores.atomic_files import flush_directory, read_at, replace_file, write_at
 from limpet.stores.files.frames import (
     MIXED,
     JournalPlace,
     UnfinishedFrame,
     checksum_seed,
-    decode_head_file,
     encode_frame,
     encode_head_file,
     first_record_in,
@@ -43,40 +43,43 @@ from limpet.stores.files.frames import (
     records_in,
     scan_frames,
 )
+from limpet.stores.files.run_names import (
+    CUT_SUFFIX,
+    HEAD_SUFFIX,
+    JOURNAL_SUFFIX,
+    file_name_of,
+    parse_head_file,
+    read_head_file,
+    remove_journals,
+)
 from limpet.stores.heads import prunable
 
-HEAD_SUFFIX = ".head"
-JOURNAL_SUFFIX = ".log"
 MIN_REWRITE_SIZE = 64 * 1024
 """Bytes of dropped records from which on a journal is rewritten without them, if they are half of it."""
-
-
-@lru_cache(4096)
-def file_name_of(run_id: str) -> str:
-    """What the files of a run are called: readable, safe on every file system, and different for each id."""
-    from hashlib import sha256
-
-    readable = re.sub(r"[^A-Za-z0-9_-]", "_", run_id)[:40]
-    digest = sha256(run_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{readable}.{digest}"
 
 
 class RunFiles:
     """A run that this process knows. Get one with `open_run` or `create_run`.
 
-    `head` is the present head, and `end` the place in the journal file where the next frame goes. `head_bytes` is the
-    head file as it was last read or written. `is_current` is False once another process may have written.
+    `head` is the present head, and `end` the place in the journal file where the next frame goes. `flushed_end` is
+    how much of the file is known to be on the disk, and `names_are_flushed` whether the names of the files are.
+    `head_bytes` is the head file as it was last read or written. `is_current` is False once another process may have
+    written, or a write has failed. `damage` says what is wrong with the end of the journal, if anything is: `head` is
+    then that of the last commit before it.
     """
 
     __slots__ = (
+        "damage",
         "descriptor",
         "directory",
         "end",
         "flush",
+        "flushed_end",
         "head",
         "head_bytes",
         "is_current",
         "name",
+        "names_are_flushed",
         "place",
         "seed",
     )
@@ -87,6 +90,8 @@ class RunFiles:
         self.name = file_name_of(head.run_id)
         self.descriptor: int | None = None
         self.is_current = True
+        self.damage: DamagedRecord | None = None
+        self.names_are_flushed = False
         self.head_bytes = b""
         self._set_head(head, place)
 
@@ -94,6 +99,7 @@ class RunFiles:
         self.head = head
         self.place = place
         self.end = place.end
+        self.flushed_end = place.end
         self.seed = checksum_seed(head.run_id, place.token)
 
     @property
@@ -107,7 +113,7 @@ class RunFiles:
     # Reading
 
     def refresh(self) -> None:
-        """Read what other processes have written. Raises `RunNotFound`, `DamagedRecord`."""
+        """Read what other processes have written. Raises `RunNotFound`, `DamagedRecord` for the head file."""
         if self.descriptor is not None and os.fstat(self.descriptor).st_nlink == 0:
             self.close()  # the open journal was removed, and the run may have another one by now
         content = read_head_file(self.directory, self.head.run_id)
@@ -116,6 +122,7 @@ class RunFiles:
             if place.token != self.place.token:
                 self.close()
             self.head_bytes = content
+            self.names_are_flushed = False
             self._set_head(head, place)
         self._read_new_frames()
         self.is_current = True
@@ -123,10 +130,13 @@ class RunFiles:
     def _read_new_frames(self) -> None:
         """Read the frames after the known end, and cut off one that a killed writer left unfinished."""
         size = self._size()
+        self.damage = None
         if size == self.end:
             return
         if size < self.end:
-            raise self._damaged(self.head.sequence, f"its journal ends at byte {size:,} of {self.end:,}")
+            reason = f"its journal ends at byte {size:,} of {self.end:,}"
+            self.damage = self._damaged(self._first_record_after(size), reason)
+            return
         base = self.end
         data = self._bytes(base, size)
         try:
@@ -136,19 +146,39 @@ class RunFiles:
                     head = head_in(frame.body(data, base), self.head.run_id)
                 self._advance(frame.offset, frame.record_count, head, frame.end)
         except UnfinishedFrame as unfinished:
-            self._cut_off(unfinished.offset, size)
+            self._cut_off(data[unfinished.offset - base :], unfinished.offset)
         except ValueError as problem:
-            raise self._damaged(self.head.sequence + 1, str(problem)) from problem
+            self.damage = self._damaged(self.head.sequence + 1, str(problem))
 
-    def _cut_off(self, offset: int, size: int) -> None:
-        """Remove an unfinished frame. Its commit was never acknowledged, and the next frame must begin here."""
+    def _first_record_after(self, size: int) -> int:
+        """The number of the first record that isn't whole in the first `size` bytes of the journal."""
+        base = self.place.oldest_frame
+        data = self._bytes(base, size)
+        number = self.place.dropped + 1
+        with suppress(ValueError, UnfinishedFrame):
+            for frame in scan_frames(data, base, first_record_in(data), self.seed):
+                number = frame.first + frame.record_count
+        return number
+
+    def _cut_off(self, unfinished: bytes, offset: int) -> None:
+        """Remove an unfinished frame. Its commit was never acknowledged, and the next frame must begin here.
+
+        A copy of it stays, for a user who wants to know what the commit was.
+        """
         import logging
 
+        copy = self.journal_path.with_suffix(CUT_SUFFIX)
+        kept = f"; they are in {copy.name}"
+        try:
+            replace_file(copy, unfinished, flush=False)
+        except OSError as error:
+            kept = f"; there is no copy of them: {error}"
         logging.getLogger("limpet.stores").warning(
-            "run %s: cut off %d bytes that a writer left unfinished at the end of %s",
+            "run %s: cut off %d bytes that a writer left unfinished at the end of %s%s",
             self.head.run_id,
-            size - offset,
+            len(unfinished),
             self.journal_path,
+            kept,
         )
         os.ftruncate(self._open(), offset)
         if self.flush:
@@ -215,17 +245,29 @@ class RunFiles:
     def write_frame(self, records: list[bytes], head: RunHead | None) -> bytes:
         """Write a frame at the end, without flushing it or counting it in. Raises `ValueError`, `OSError`."""
         frame = encode_frame(self.seed, self.head.sequence + 1, records, head)
-        _write_at(self._open(create=True), frame, self.end)
+        self._flush_frames_of_others()
+        write_at(self._open(create=True), frame, self.end)
         return frame
 
     def flush_journal(self) -> None:
         """Have the written frame reach the disk, if that is this store's level."""
         if self.flush:
             os.fsync(self._open())
+            if not self.names_are_flushed:
+                flush_directory(self.directory)
+                self.names_are_flushed = True
+
+    def _flush_frames_of_others(self) -> None:
+        """Flush what was read and not written here. A frame that is followed by another must be whole on the disk."""
+        if self.flushed_end < self.end:
+            if self.flush:
+                os.fsync(self._open())
+            self.flushed_end = self.end
 
     def accept_frame(self, frame: bytes, count: int, head: RunHead | None) -> None:
-        """Count in the frame that was written."""
+        """Count in the frame that was written and flushed."""
         self._advance(self.end, count, head, self.end + len(frame))
+        self.flushed_end = self.end
 
     def undo(self) -> None:
         """Remove the frame that was written and not accepted.
@@ -237,6 +279,9 @@ class RunFiles:
         if self.descriptor is not None:
             with suppress(OSError):
                 os.ftruncate(self.descriptor, self.end)
+                # Before the next frame takes this place: blocks of both would be neither.
+                if self.flush:
+                    os.fsync(self.descriptor)
 
     # Replacing the head
 
@@ -245,8 +290,16 @@ class RunFiles:
         self._store_head(head, self.place._replace(end=self.end))
 
     def _store_head(self, head: RunHead, place: JournalPlace) -> None:
+        """Replace the head file. What it says of the journal is on the disk before it is."""
+        if place.token == self.place.token:
+            self._flush_frames_of_others()
         content = encode_head_file(head, place)
+        # If it fails, the file may have the new head or the old one: the next call reads it.
+        self.is_current = False
+        self.names_are_flushed = False
         replace_file(self.head_path, content, flush=self.flush)
+        self.is_current = True
+        self.names_are_flushed = True
         self.head_bytes = content
         self._set_head(head, place)
 
@@ -300,9 +353,7 @@ class RunFiles:
         self.head_path.unlink()
         if self.flush:
             flush_directory(self.directory)
-        for path in self.directory.glob(f"{self.name}.*{JOURNAL_SUFFIX}"):
-            with suppress(OSError):
-                path.unlink()
+        remove_journals(self.directory, self.name)
 
     # The journal file
 
@@ -333,8 +384,7 @@ class RunFiles:
                 if not create:
                     raise
                 self.descriptor = os.open(path, flags | os.O_CREAT, 0o600)
-                if self.flush:
-                    flush_directory(self.directory)
+                self.names_are_flushed = False
         return self.descriptor
 
     def _size(self) -> int:
@@ -347,7 +397,7 @@ class RunFiles:
         if start >= stop:
             return b""
         try:
-            return _read_at(self._open(), stop - start, start)
+            return read_at(self._open(), stop - start, start)
         except FileNotFoundError as error:
             raise self._damaged(
                 self.head.sequence, f"its journal {self.journal_path} doesn't exist any more"
@@ -358,7 +408,7 @@ class RunFiles:
 
 
 def open_run(directory: Path, flush: bool, run_id: str) -> RunFiles:
-    """A run, as it is now. Raises `RunNotFound`, `DamagedRecord`."""
+    """A run, as it is now. Raises `RunNotFound`, and `DamagedRecord` for a damaged head file."""
     content = read_head_file(directory, run_id)
     head, place = parse_head_file(run_id, content)
     run = RunFiles(directory, flush, head, place)
@@ -382,46 +432,16 @@ def create_run(directory: Path, flush: bool, head: RunHead, records: list[bytes]
         run.replace_head(head._replace(sequence=len(records)))
     except BaseException:
         run.close()
+        # The head may be there already, if only its name couldn't be flushed. It goes first; the journal stays if
+        # the head may come back with a power loss, and goes with the next `expire`.
         with suppress(OSError):
+            run.head_path.unlink(missing_ok=True)
+            if flush:
+                flush_directory(directory)
             run.journal_path.unlink()
         raise
     return run
 
 
-def read_head_file(directory: Path, run_id: str) -> bytes:
-    """The bytes of a run's head file. Raises `RunNotFound`."""
-    try:
-        return (directory / f"{file_name_of(run_id)}{HEAD_SUFFIX}").read_bytes()
-    except FileNotFoundError:
-        raise RunNotFound(run_id) from None
-
-
-def parse_head_file(run_id: str | None, content: bytes) -> tuple[RunHead, JournalPlace]:
-    """The head and the place in a head file, of this run if its id is given. Raises `DamagedRecord`."""
-    try:
-        head, place = decode_head_file(content)
-        if run_id is not None and head.run_id != run_id:
-            raise ValueError(f"its head file is that of run {head.run_id!r}")
-    except (ValueError, TypeError, IndexError) as problem:
-        raise DamagedRecord(run_id or "?", 0, str(problem)) from problem
-    return head, place
-
-
 def _new_token() -> str:
     return os.urandom(6).hex()
-
-
-def _write_at(descriptor: int, data: bytes, offset: int) -> None:
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    write_all(descriptor, data)
-
-
-def _read_at(descriptor: int, size: int, offset: int) -> bytes:
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    parts = []
-    while size > 0 and (part := os.read(descriptor, size)):
-        parts.append(part)
-        size -= len(part)
-    if len(parts) == 1:  # the usual case, without a copy
-        return parts[0]
-    return b"".join(parts)

@@ -37,17 +37,12 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores import heads
-from limpet.stores.atomic_files import TEMPORARY_SUFFIX, create_file, explain, make_directory
+from limpet.stores.atomic_files import TEMPORARY_SUFFIX, create_file, explain, flush_directory, make_directory
 from limpet.stores.files.batch import CommitBatch
 from limpet.stores.files.locks import HAS_FILE_LOCKS, LockFile, Locks
 from limpet.stores.files.run_cache import RunCache
-from limpet.stores.files.run_files import (
-    HEAD_SUFFIX,
-    JOURNAL_SUFFIX,
-    create_run,
-    file_name_of,
-    parse_head_file,
-)
+from limpet.stores.files.run_files import create_run
+from limpet.stores.files.run_names import HEAD_SUFFIX, JOURNAL_SUFFIX, file_name_of, parse_head_file
 
 Outcome = TypeVar("Outcome")
 
@@ -133,7 +128,9 @@ class FileStore:
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         def read(lock: LockFile) -> Tail:
-            run = self._cache.find(lock, run_id)
+            run = self._cache.find_readable(lock, run_id)
+            if run.damage is not None and (last is None or last >= run.damage.sequence):
+                raise run.damage
             head = run.head
             start, stop = heads.readable(head, run.place.dropped, first, last)
             records = run.records(start, stop)
@@ -339,8 +336,12 @@ def _prepare_directory(path: Path, flush: bool) -> None:
             f"{path} was written by a newer Limpet, or isn't a store ({FORMAT_FILE} has {found[:40]!r}): "
             "upgrade limpet, or use another directory"
         )
-    for name in ("locks", "runs"):
-        make_directory(path / name, flush=flush)
+    parts = [path / name for name in ("locks", "runs")]
+    # The name of the format file first: without it, a directory that has the others isn't taken for a store.
+    if flush and not all(part.is_dir() for part in parts):
+        flush_directory(path)
+    for part in parts:
+        make_directory(part, flush=flush)
 
 
 def _remove_stale_files(runs: Path) -> None:

@@ -1,0 +1,54 @@
+"""The names of a run's files in the directory of all runs, and the head file behind the first of them."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+from limpet.errors import DamagedRecord, RunNotFound
+from limpet.journal.store import RunHead
+from limpet.stores.files.frames import JournalPlace, decode_head_file
+
+HEAD_SUFFIX = ".head"
+JOURNAL_SUFFIX = ".log"
+CUT_SUFFIX = ".cut"
+"""Of the file with what was cut off at the end of a journal."""
+
+
+@lru_cache(4096)
+def file_name_of(run_id: str) -> str:
+    """What the files of a run are called: readable, safe on every file system, and different for each id."""
+    from hashlib import sha256
+
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", run_id)[:40]
+    digest = sha256(run_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{readable}.{digest}"
+
+
+def read_head_file(directory: Path, run_id: str) -> bytes:
+    """The bytes of a run's head file. Raises `RunNotFound`."""
+    try:
+        return (directory / f"{file_name_of(run_id)}{HEAD_SUFFIX}").read_bytes()
+    except FileNotFoundError:
+        raise RunNotFound(run_id) from None
+
+
+def parse_head_file(run_id: str | None, content: bytes) -> tuple[RunHead, JournalPlace]:
+    """The head and the place in a head file, of this run if its id is given. Raises `DamagedRecord`."""
+    try:
+        head, place = decode_head_file(content)
+        if run_id is not None and head.run_id != run_id:
+            raise ValueError(f"its head file is that of run {head.run_id!r}")
+    except (ValueError, TypeError, IndexError) as problem:
+        raise DamagedRecord(run_id or "?", 0, str(problem)) from problem
+    return head, place
+
+
+def remove_journals(directory: Path, name: str) -> None:
+    """Remove the journals of a run whose head is gone, and what was cut off of them."""
+    for suffix in (JOURNAL_SUFFIX, CUT_SUFFIX):
+        for path in directory.glob(f"{name}.*{suffix}"):
+            with suppress(OSError):
+                path.unlink()

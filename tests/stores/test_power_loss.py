@@ -1,0 +1,241 @@
+"""Invariant 1: no power loss takes what a store or a file has acknowledged, whatever was killed before it.
+
+`POWER_LOSS_STATES=50000 pytest tests/stores/test_power_loss.py` hunts for longer: as many disks for each case, those
+of other seeds (`POWER_LOSS_SEED`).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet import MemoryStore, RunPaused, StateGraph, pause
+from limpet.errors import RunNotFound
+from limpet.journal.store import COMPLETED, PAUSED, Commit, NewRun, OnSignal, Store
+from limpet.stores.files import run_files
+from limpet.stores.files.store import FileStore
+from limpet.stores.sqlite.store import SQLiteStore
+from limpet.stores.user_stores.checkpoint_files import CheckpointFiles, read_checkpoint, write_checkpoint
+from limpet.testing import hunt_power_losses
+from limpet.testing.power_loss import sqlite_recorder
+from limpet.testing.power_loss.run_ledger import check_runs, noting
+from limpet.yaml_files.actions.files import write_file
+
+STATES = int(os.environ.get("POWER_LOSS_STATES", "0"))
+SEED = int(os.environ.get("POWER_LOSS_SEED", "0"))
+LOCKS = ("runs/locks/",)
+"""What is in a lock file means nothing to a process that has just started."""
+
+Acknowledge = Callable[[Any], None]
+
+
+def files(directory: Path, hours: int = 0) -> Store:
+    return FileStore(directory / "runs", clock=lambda: time.time() + hours * 3600)
+
+
+def sqlite(directory: Path, hours: int = 0) -> Store:
+    return SQLiteStore(directory / "runs.db", clock=lambda: time.time() + hours * 3600)
+
+
+stores = pytest.mark.parametrize(
+    "opened",
+    [
+        files,
+        pytest.param(
+            sqlite,
+            marks=pytest.mark.skipif(
+                sqlite_recorder.why_unavailable() is not None, reason=str(sqlite_recorder.why_unavailable())
+            ),
+        ),
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def early_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Journals are rewritten when they are small, so that it happens here."""
+    monkeypatch.setattr(run_files, "MIN_REWRITE_SIZE", 3000)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Each frame that is cut off is logged."""
+    caplog.set_level("ERROR", "limpet.stores")
+
+
+@stores
+def test_a_store_keeps_what_it_has_acknowledged(opened: Callable[..., Store]) -> None:
+    """Invariant 1, H5: every call that changes a run, of one process and of one that takes over from it."""
+
+    def work(directory: Path, acknowledge: Acknowledge) -> None:
+        with closing(noting(opened(directory), acknowledge)) as store:
+            store.create(NewRun("r", "g", [b"1" * 100], holder="a"))
+            landed(store, Commit("r", 1, 1, [b"2" * 30]))
+            store.create(NewRun("s", "g", [b"1" * 100], holder="a"))
+            landed(store, Commit("r", 1, 2, [b"3" * 3000]), Commit("s", 1, 1, [b"2" * 20]))
+            landed(store, Commit("r", 1, 3, [b"4" * 700, b"5" * 500], snapshot=5, note=b"note"))
+            store.prune("r", 5)
+            landed(store, Commit("s", 1, 2, [b"3"], status=COMPLETED, purge=True))
+            landed(store, Commit("r", 1, 5, [b"6" * 30_000]))
+            store.create(NewRun("t", "g", [b"1" * 900], holder="a"))
+            landed(store, Commit("s", 1, 3, [b"4" * 500], on_signal=OnSignal.IGNORE))
+            store.delete("s")
+            landed(store, Commit("r", 1, 6, [b"7" * 70], status=PAUSED), Commit("t", 1, 1, [b"2" * 2000]))
+
+    def takeover(directory: Path, acknowledge: Acknowledge) -> None:
+        with closing(noting(opened(directory), acknowledge)) as store:
+            for run_id in ("r", "s"):
+                try:
+                    head = store.head(run_id)
+                except RunNotFound:
+                    store.create(NewRun(run_id, "g", [b"another"], holder="b"))
+                    landed(store, Commit(run_id, 1, 1, [b"!" * 900]))
+                else:
+                    lease = store.claim(run_id, "b", 60.0, instead_of=head.fence)
+                    landed(store, Commit(run_id, lease.fence, head.sequence, [b"!" * 900]))
+            # A process that a killed one has handed its lease to needs no claim.
+            for run_id in ("t",):
+                try:
+                    head = store.head(run_id)
+                    landed(store, Commit(run_id, head.fence, head.sequence, [b"?" * 1200]))
+                except RunNotFound:
+                    continue
+
+    def check(directory: Path, acknowledged: list[Any]) -> None:
+        with closing(opened(directory)) as store:
+            check_runs(store, acknowledged)
+
+    hunt(work, check, takeover, {files: 1800, sqlite: 2200}[opened])
+
+
+@stores
+def test_a_run_can_be_verified_and_resumed(opened: Callable[..., Store]) -> None:
+    """Invariants 1 and 2: with steps of 30 KB, and a question; it ends as a run does that nothing happened to."""
+
+    def work(directory: Path, acknowledge: Acknowledge) -> None:
+        with closing(noting(opened(directory), acknowledge)) as store:
+            with pytest.raises(RunPaused):
+                survey(store).execute({"n": 0}, run_id="r")
+            survey(store).resume("r", "yes")
+
+    def takeover(directory: Path, acknowledge: Acknowledge) -> None:
+        with closing(noting(opened(directory, hours=1), acknowledge)) as store:
+            try:
+                finish(store)
+            except RunNotFound:
+                with pytest.raises(RunPaused):
+                    survey(store).execute({"n": 0}, run_id="r")
+
+    def check(directory: Path, acknowledged: list[Any]) -> None:
+        with closing(opened(directory, hours=2)) as store:
+            graph = survey(store)
+            check_runs(store, acknowledged, advance=False)
+            if not graph.runs():
+                return
+            verified = graph.verify("r")
+            assert verified.ok, str(verified)
+            assert verified.restorable
+            assert len(graph.history("r")) >= 1
+            assert graph.state_at("r", 0) == {"n": 0}
+            assert finish(store) == expected
+
+    with closing(MemoryStore()) as memory:
+        with pytest.raises(RunPaused):
+            survey(memory).execute({"n": 0}, run_id="r")
+        expected = survey(memory).resume("r", "yes")
+    hunt(work, check, takeover, {files: 600, sqlite: 900}[opened])
+
+
+def test_a_checkpoint_file_survives_once_its_path_is_known(tmp_path: Path) -> None:
+    """F10: its content, its name, and the directories that were made for it."""
+
+    def work(directory: Path, acknowledge: Acknowledge) -> None:
+        checkpoints = CheckpointFiles(directory / "of" / "june")
+        for number in range(3):
+            path = checkpoints.save({"n": number, "text": "kelp" * 400}, f"node{number}", {})
+            acknowledge((os.path.relpath(path, directory), number))
+
+    def check(directory: Path, acknowledged: list[Any]) -> None:
+        for path, number in acknowledged:
+            assert read_checkpoint(directory / path)["state"] == {"n": number, "text": "kelp" * 400}
+
+    hunt(work, check, work, 250)
+
+
+def test_a_file_that_is_replaced_is_the_old_one_or_the_new_one() -> None:
+    """F10, G9: checkpoints by path, exported runs and `file.write`: one of them, and the new one once it is done."""
+    memory = MemoryStore()
+    graph = StateGraph(name="g").add_node("a").set_entry_point("a").set_finish_point("a")
+    graph.compile(store=memory, preserve=True)
+    for run_id in ("0", "1"):
+        graph.execute({"n": run_id * 2000}, run_id=run_id)
+
+    def work(directory: Path, acknowledge: Acknowledge) -> None:
+        for number in range(2):
+            write_checkpoint(directory / "new" / "a.pkl", {"n": [number] * 500}, "a", None)
+            graph.export_run(str(number), directory / "a.run")
+            write_file(None, str(directory / "also" / "a.txt"), f"{number}" * 1500)
+            acknowledge(number)
+
+    def check(directory: Path, acknowledged: list[Any]) -> None:
+        allowed = set(range(max(acknowledged, default=0), 2))
+        found: dict[str, Any] = {}
+        if (directory / "new" / "a.pkl").exists():
+            found["checkpoint"] = pickle.loads((directory / "new" / "a.pkl").read_bytes())["state"]["n"][0]
+        if (directory / "a.run").exists():
+            with closing(MemoryStore()) as other:
+                graph.compile(store=other, preserve=True)
+                found["run"] = int(graph.import_run(directory / "a.run"))
+                graph.compile(store=memory, preserve=True)
+        if (directory / "also" / "a.txt").exists():
+            text = (directory / "also" / "a.txt").read_text()
+            assert text == text[:1] * 1500
+            found["text"] = int(text[0])
+        assert not acknowledged or len(found) == 3, f"only {sorted(found)} survived"
+        assert set(found.values()) <= allowed, f"{found} where {allowed} was allowed"
+
+    hunt(work, check, work, 250)
+
+
+def hunt(work: Any, check: Any, takeover: Any, states: int) -> None:
+    wanted = STATES or states
+    report = hunt_power_losses(work, check, takeover, states=wanted, seed=SEED, ignore=LOCKS)
+    assert report.states >= min(wanted, states)
+    assert report.kills > 20
+    if STATES:
+        print(report)
+
+
+def landed(store: Store, *commits: Commit) -> None:
+    assert store.append(commits) == [None] * len(commits)
+
+
+def survey(store: Store) -> StateGraph:
+    graph = StateGraph(name="survey")
+    graph.add_node("dive", run=lambda state: {"n": state["n"] + 1, "log": "kelp" * 8000})
+    graph.add_node("count", run=lambda state: {"n": state["n"] + 1, "more": list(range(9000))})
+    graph.add_node("ask", run=lambda state: {"answer": pause("Enough?"), "n": state["n"] + 1})
+    graph.add_edge("dive", "count").add_edge("count", "ask")
+    graph.set_entry_point("dive").set_finish_point("ask")
+    return graph.compile(store=store, preserve=True)
+
+
+def finish(store: Store) -> Any:
+    """The state of the run once it is complete, resumed and answered as far as it needs to be."""
+    graph = survey(store)
+    status = store.head("r").status
+    if status == COMPLETED:
+        return graph.state_at("r")
+    if status != PAUSED:
+        try:
+            return graph.resume("r")
+        except RunPaused:
+            pass  # it asks; otherwise it was answered before
+    return graph.resume("r", "yes")
