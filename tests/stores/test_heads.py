@@ -94,7 +94,7 @@ def test_a_run_with_a_valid_lease_cant_be_claimed() -> None:
     """Invariant 5: the conflict names the holder and the end of its lease."""
     with pytest.raises(Conflict, match=r"held by a for another 50\.0 s") as caught:
         heads.claim(HELD, "b", 5.0, 50.0)
-    assert (caught.value.holder, caught.value.until) == ("a", 100.0)
+    assert (caught.value.run_id, caught.value.holder, caught.value.until) == ("r", "a", 100.0)
 
 
 def test_a_valid_lease_is_broken_by_its_own_fence_only() -> None:
@@ -217,7 +217,15 @@ def test_an_old_fence_outweighs_a_wrong_sequence_and_both_a_signal() -> None:
     assert "after record 9, but the run is at record 3" in str(refused)
     refused = heads.refusal(commit(), signalled, 50.0)
     assert isinstance(refused, Signalled)
-    assert refused.signal == "cancel"
+    assert (refused.run_id, refused.signal) == ("r", "cancel")
+
+
+@pytest.mark.parametrize("wrong", [{"fence": 3}, {"expected": 9}])
+def test_a_refused_commit_says_which_run_has_which_holder_until_when(wrong: dict[str, int]) -> None:
+    """Invariant 5: as attributes too."""
+    refused = heads.refusal(commit(**wrong), HELD, 50.0)
+    assert isinstance(refused, Conflict)
+    assert (refused.run_id, refused.holder, refused.until) == ("r", "a", 100.0)
 
 
 @pytest.mark.parametrize("on_signal", [OnSignal.CLEAR, OnSignal.IGNORE])

@@ -21,6 +21,7 @@ from limpet import (
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.journal.store import Commit, NewRun
+from limpet.testing.conformance import ManualClock
 from support.graphs import chain
 
 
@@ -217,6 +218,71 @@ def test_a_holder_is_dead_only_when_that_is_certain() -> None:
     assert "this process" in describe_holder(me)
     assert describe_holder("worker-7") == "worker-7"
     assert describe_holder(None) == "no process"
+
+
+def test_a_renewal_extends_the_leases_that_are_left_and_gives_up_those_that_are_lost() -> None:
+    """P8: a lease lives as long as it is renewed, and each by itself; a lost one isn't released any more."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    client = client_for(store, 10.0)
+    held = {name: client.create(new_run(name)._replace(ttl=10.0)) for name in ("kept", "lost", "deleted")}
+    store.claim("lost", "another process", 100.0, instead_of=held["lost"].lease.fence)
+    store.release(held["deleted"].lease)
+    store.delete("deleted")
+    for _ in range(3):
+        clock.advance(9.0)
+        client.renew()
+    with pytest.raises(Conflict):
+        store.claim("kept", "another process", 10.0)
+    assert {name: each.lost for name, each in held.items()} == {"kept": False, "lost": True, "deleted": True}
+    assert {name for name, each in held.items() if each.stop.asked} == {"lost", "deleted"}
+    assert set(client.held) == {"kept"}
+    client.release(held["lost"])
+    assert store.head("lost").holder == "another process"
+    client.release(held["kept"])
+    assert (store.head("kept").holder, set(client.held)) == (None, set())
+
+
+def test_a_renewal_brings_a_request_to_cancel_and_the_run_stays_held() -> None:
+    """P8, G9: until the run has stopped and saved that, no other process may claim it."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    client = client_for(store, 10.0)
+    asked, other = (client.create(new_run(name)._replace(ttl=10.0)) for name in ("asked", "other"))
+    store.signal("asked", "cancel")
+    clock.advance(9.0)
+    client.renew()
+    assert (asked.stop.asked, asked.lost, other.stop.asked) == (True, False, False)
+    clock.advance(9.0)
+    with pytest.raises(Conflict):
+        store.claim("asked", "another process", 10.0)
+    assert set(client.held) == {"asked", "other"}
+
+
+def test_one_thread_renews_all_leases_of_a_client() -> None:
+    """P8: a thousand runs don't need a thousand threads."""
+
+    def renewers() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "limpet-leases"}
+
+    before = renewers()
+    client = client_for(MemoryStore(), 60.0)
+    held = [client.create(new_run(str(n))) for n in range(5)]
+    assert len(renewers() - before) == 1
+    for each in held:
+        client.release(each)
+
+
+def test_a_conflict_names_the_run_its_holder_and_when_its_lease_ends() -> None:
+    """P8: in words for people, and as attributes for programs."""
+    clock = ManualClock()
+    client = client_for(MemoryStore(clock), 30.0)
+    held = client.create(new_run()._replace(ttl=30.0))
+    with pytest.raises(Conflict, match="this process") as caught:
+        client.claim("r")
+    client.release(held)
+    conflict = caught.value
+    assert (conflict.run_id, conflict.holder, conflict.until) == ("r", this_process(), clock() + 30.0)
 
 
 def test_a_run_whose_lease_another_process_claimed_stops_before_its_next_node() -> None:
