@@ -285,8 +285,8 @@ class ModelBench:
                 return self.gather(seconds)
             case Commit():
                 return self.commit(command)
-            case Wait(seconds):
-                CLOCK.advance(seconds)
+            case Wait(until):
+                CLOCK.advance(until - CLOCK())
                 return Cancelled() if self.cancelled else None
             case Report(event):
                 self.check_event(event)

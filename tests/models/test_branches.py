@@ -1149,8 +1149,8 @@ def test_without_a_store_nested_sections_come_to_the_same(graph: Graph, seed: in
                     done = [running.pop() for _ in range(chance.randint(1, len(running)))]
                     clock.advance(seconds or 0.0)
                     answer = [(task, call_node(task)) for task in done]
-                case Wait(seconds):
-                    answer = clock.advance(seconds)
+                case Wait(until):
+                    answer = clock.advance(until - clock())
                 case _:
                     answer = None
     except StopIteration as end:

@@ -496,7 +496,7 @@ def drive(
             case Commit():
                 answer = commit(command)
             case Wait():
-                answer = wait(command.seconds)
+                answer = wait(command.until - CLOCK())
             case Report():
                 answer = report(command.event)
         point()

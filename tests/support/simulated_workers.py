@@ -85,7 +85,7 @@ class Drive:
             return
         self.until = 0.0
         if isinstance(self.command, Wait):
-            self.until = self.sim.clock.now + self.command.seconds
+            self.until = self.command.until
         elif isinstance(self.command, Report):
             self.command = None
 

@@ -55,9 +55,11 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                 await node_tasks.start(command.tasks)
             elif type(command) is Gather:
                 answer = await node_tasks.gather(session.limit_wait(command.seconds))
+                if command.seconds is not None and session.may_have_lost_lease:
+                    await asyncio.to_thread(session.renew_if_late)
             else:
                 assert type(command) is Wait
-                answer = await sleep(session, command.seconds)
+                answer = await sleep(session, command.until)
             command = loop.send(answer)
     except StopIteration as end:
         CURRENT.set(outer_task)
@@ -162,11 +164,21 @@ class CommitOutcomes:
 _commit_outcomes: WeakKeyDictionary[asyncio.AbstractEventLoop, CommitOutcomes] = WeakKeyDictionary()
 
 
-async def sleep(session: Session, seconds: float) -> Cancelled | None:
-    """Let time pass, unless the run is asked to stop."""
+async def sleep(session: Session, until: float) -> Cancelled | None:
+    """Let time pass, unless the run is asked to stop. Then make sure that the run is still this process's."""
     stop = session.stop
-    if session.clock_wait is not None:
-        return await _sleep_by_clock(session.clock_wait, stop, seconds)
+    if session.clock_wait is None:
+        await _sleep_by_timer(stop, session.seconds_until(until))
+    else:
+        await _sleep_by_clock(session.clock_wait, stop, session.seconds_until(until))
+    if session.may_have_lost_lease:
+        await asyncio.to_thread(session.renew_if_late)
+    if stop.asked:
+        return Cancelled()
+    return None
+
+
+async def _sleep_by_timer(stop: StopRequest, seconds: float) -> None:
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
     stop.wake = lambda: loop.call_soon_threadsafe(woken.set)
@@ -179,14 +191,11 @@ async def sleep(session: Session, seconds: float) -> Cancelled | None:
         pass
     finally:
         stop.wake = None
-    if stop.asked:
-        return Cancelled()
-    return None
 
 
 async def _sleep_by_clock(
     wait: Callable[[float, threading.Event], object], stop: StopRequest, seconds: float
-) -> Cancelled | None:
+) -> None:
     """The same for a store whose clock decides how time passes, such as a `FakeClock`; in a thread."""
     woken = threading.Event()
     stop.wake = woken.set
@@ -197,6 +206,3 @@ async def _sleep_by_clock(
         # If this task was cancelled, the thread still waits.
         woken.set()
         stop.wake = None
-    if stop.asked:
-        return Cancelled()
-    return None

@@ -62,9 +62,11 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
                 threads.node_threads.start(command.tasks)
             elif type(command) is Gather:
                 answer = threads.node_threads.gather(session.limit_wait(command.seconds))
+                if command.seconds is not None:
+                    session.renew_if_late()
             else:
                 assert type(command) is Wait
-                answer = sleep(session, command.seconds)
+                answer = sleep(session, command.until)
             command = loop.send(answer)
     except StopIteration as end:
         verdict: Verdict = end.value
@@ -132,18 +134,20 @@ class DriverThreads:
             self._loop_thread.close()
 
 
-def sleep(session: Session, seconds: float) -> Cancelled | None:
-    """Let time pass, unless the run is asked to stop."""
+def sleep(session: Session, until: float) -> Cancelled | None:
+    """Let time pass, unless the run is asked to stop. Then make sure that the run is still this process's."""
     stop = session.stop
     woken = threading.Event()
     stop.wake = woken.set
     # `wake` is set first: a request that is made between the two lines is seen by one of them.
     if not stop.asked:
+        seconds = session.seconds_until(until)
         if session.clock_wait is None:
             woken.wait(seconds)
         else:
             session.clock_wait(seconds, woken)
     stop.wake = None
+    session.renew_if_late()
     if stop.asked:
         return Cancelled()
     return None

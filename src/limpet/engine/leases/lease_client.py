@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Protocol
@@ -69,7 +69,7 @@ class StopRequest:
 class HeldLease:
     """A lease that this process holds, and what the store has reported about it."""
 
-    __slots__ = ("__weakref__", "graph", "lease", "lost", "now", "process", "stop")
+    __slots__ = ("__weakref__", "graph", "lease", "lost", "now", "process", "renewed", "stop")
 
     def __init__(self, lease: Lease, now: Callable[[], float]) -> None:
         self.lease = lease
@@ -80,6 +80,8 @@ class HeldLease:
         self.stop = StopRequest()
         self.now = now
         """The time by the store's clock, as far as it is known without asking the store again."""
+        self.renewed = now()
+        """When the lease was claimed or last renewed, by that clock."""
 
 
 class HeldRun:
@@ -288,13 +290,15 @@ class LeaseClient:
 
         self.cleanup_thread.submit(prune)
 
-    def renew(self) -> None:
-        """Renew all leases that are held here, and pass on what the store reports: leases lost, runs to cancel."""
-        mine = [held for ref in self.held.valuerefs() if (held := ref()) is not None]
+    def renew(self, leases: Sequence[HeldLease] = ()) -> None:
+        """Renew these leases, or all that are held here. Runs that are lost or to be cancelled are asked to stop."""
+        mine = leases or [held for ref in self.held.valuerefs() if (held := ref()) is not None]
         if not mine:
             return
+        began = [held.now() for held in mine]
         answers = self.store.renew([each.lease for each in mine], self.ttl)
-        for held, answer in zip(mine, answers, strict=True):
+        for held, answer, at in zip(mine, answers, began, strict=True):
+            held.renewed = at
             if answer is None:
                 held.lost = True
                 # Another process may have the run by now: stop before the next node does something a second time.

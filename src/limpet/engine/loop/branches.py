@@ -223,8 +223,7 @@ class BranchRunner:
                     ready.appendleft((branch, None))  # it isn't done reporting, and its events stay together
                 elif type(command) is Wait:
                     self._sleeps += 1
-                    wake_at = context.clocks.store() + command.seconds
-                    heappush(self.sleeping, (wake_at, self._sleeps, branch))
+                    heappush(self.sleeping, (command.until, self._sleeps, branch))
                 else:
                     self._begin_group(command.loop, branch)
             if context.stopping or self.refusal is not None:
@@ -335,7 +334,7 @@ class BranchRunner:
         elif self._is_too_long(seconds):
             self._answer_sleeping(WaitTooLong())
             return True
-        elif isinstance((yield Wait(seconds)), Cancelled):
+        elif isinstance((yield Wait(self.sleeping[0][0])), Cancelled):
             self.context.stopping = True
         now = store_clock()
         while self.sleeping and self.sleeping[0][0] <= now:

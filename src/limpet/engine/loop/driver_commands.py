@@ -45,9 +45,9 @@ class WaitTooLong:
 
 
 class Wait(NamedTuple):
-    """Let this many seconds pass."""
+    """Let time pass until this moment, by the store's clock. A driver may also come back earlier."""
 
-    seconds: float
+    until: float
 
 
 class Begin(NamedTuple):

@@ -140,7 +140,7 @@ def wait_until_due(loop: NodeLoop) -> MayStop:
         # A branch always asks: whether its wait is too long depends on what the other branches do.
         if not loop.nested and limits.max_wait is not None and left > limits.max_wait:
             return LoopStop(SLEEPING)
-        answer = yield Wait(left)
+        answer = yield Wait(until)
         if isinstance(answer, WaitTooLong):
             return LoopStop(SLEEPING)
         if isinstance(answer, Cancelled):

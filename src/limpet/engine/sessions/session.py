@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 FAKE_CLOCK_CHECK_INTERVAL = 0.02
 """Seconds between two looks at a clock that only tests turn, while nodes run."""
 
+LONGEST_WAIT = 86400.0
+"""Seconds after which a run that waits looks at the clock again: no system waits for any length of time at once."""
+
 FIRST_SAVE_RETRY = 0.05
 """Seconds until a save is tried again the first time, if the run waits for its store."""
 
@@ -117,9 +120,32 @@ class Session:
 
     def limit_wait(self, seconds: float | None) -> float | None:
         """For how long to wait for running nodes, if a branch sleeps for this many seconds meanwhile."""
-        if seconds is None or self.clock_wait is None:
-            return seconds
-        return min(seconds, FAKE_CLOCK_CHECK_INTERVAL)
+        if seconds is None:
+            return None
+        return min(seconds, LONGEST_WAIT if self.clock_wait is None else FAKE_CLOCK_CHECK_INTERVAL)
+
+    def seconds_until(self, until: float) -> float:
+        """For how long to wait for a moment by the store's clock, before looking at the clock again."""
+        return max(0.0, min(until - self.lifecycle.context.clocks.store(), LONGEST_WAIT))
+
+    @property
+    def may_have_lost_lease(self) -> bool:
+        """Whether the lease wasn't renewed for so long that another process may have claimed the run."""
+        if self.held is None or self.compiled.client is None:
+            return False
+        return self.held.now() - self.held.renewed > self.compiled.client.ttl / 2
+
+    def renew_if_late(self) -> None:
+        """After a wait: renew the lease if that is late. A run that another process has claimed is asked to stop.
+
+        This process may have been stopped while it waited, together with the thread that renews. If the store can't
+        be reached, the next commit finds out.
+        """
+        if self.may_have_lost_lease and self.held is not None and self.compiled.client is not None:
+            try:
+                self.compiled.client.renew([self.held])
+            except StoreError as problem:
+                log().warning("run %s: couldn't renew its lease after a wait: %s", self.id, problem)
 
     def loop(self) -> Generator[Command, Any, Verdict]:
         """The loop, to be driven."""
