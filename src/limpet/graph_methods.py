@@ -469,7 +469,7 @@ class GraphMethods(ABC, Generic[S]):
 
     def _own_run(self, call: str, run_id: str) -> Runs:
         """The runs in the store, for a call about a run of this graph. Raises `WrongGraph` for a run of another."""
-        self.compiled().own_run(run_id, call)
+        self.compiled().check_own_run(run_id, call)
         return self._runs(call)
 
     def _prepare(

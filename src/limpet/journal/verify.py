@@ -112,6 +112,17 @@ def salvaged_tail(store: Store, run_id: str) -> Tail:
     return Tail(head, first, _as_bytes(found, range(first, head.sequence + 1)))
 
 
+def readable_head(store: Store, run_id: str) -> RunHead:
+    """The head. If the newest commits are damaged, that of the commit before them, with the status `DAMAGED`."""
+    try:
+        return store.head(run_id)
+    except DamagedRecord as damage:
+        if damage.sequence == 0:
+            raise
+        head = store.read(run_id, damage.sequence, damage.sequence - 1).head
+        return head._replace(status=DAMAGED, sequence=max(head.sequence, damage.sequence), note=b"")
+
+
 def gather_records(store: Store, run_id: str) -> tuple[RunHead, FoundRecords]:
     """The head, and the records that the store has by their numbers, as of one moment unless some are damaged.
 
@@ -120,7 +131,7 @@ def gather_records(store: Store, run_id: str) -> tuple[RunHead, FoundRecords]:
     try:
         tail = store.read(run_id, first=1)
     except DamagedRecord:
-        head = _newest_head(store, run_id)
+        head = readable_head(store, run_id)
     else:
         head = tail.head
         if tail.first + len(tail.records) == head.sequence + 1:
@@ -130,17 +141,6 @@ def gather_records(store: Store, run_id: str) -> tuple[RunHead, FoundRecords]:
         reason = f"its head counts {head.sequence} records, and only {len(found)} exist"
         raise DamagedRecord(run_id, max(found, default=0), reason)
     return head, found
-
-
-def _newest_head(store: Store, run_id: str) -> RunHead:
-    """The head. If the newest commits are damaged, that of the commit before them, with the status `DAMAGED`."""
-    try:
-        return store.head(run_id)
-    except DamagedRecord as damage:
-        if damage.sequence == 0:
-            raise
-        head = store.read(run_id, damage.sequence, damage.sequence - 1).head
-        return head._replace(status=DAMAGED, sequence=max(head.sequence, damage.sequence), note=b"")
 
 
 def _read_piecewise(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
 from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.sessions.step_retention import BackgroundCleanup
-from limpet.errors import UsageError, WrongGraph
+from limpet.errors import DamagedRecord, UsageError, WrongGraph
 from limpet.graphs.plan import Plan
 from limpet.journal.store import RunHead, Store
 from limpet.observe.hub import Emit
@@ -73,6 +73,15 @@ class CompiledGraph(NamedTuple):
         head = self.need_client(call).head(run_id)
         check_own(self.plan, run_id, head.graph)
         return head
+
+    def check_own_run(self, run_id: str, call: str) -> None:
+        """The same for a call that may only read what can be read of a run whose newest commits are damaged."""
+        try:
+            self.own_run(run_id, call)
+        except DamagedRecord:
+            from limpet.journal.verify import readable_head  # late, as it is hardly ever needed
+
+            check_own(self.plan, run_id, readable_head(self.need_client(call).store, run_id).graph)
 
     def on_store(self, store: Store) -> CompiledGraph:
         """The same graph with its runs in this store, where completed runs keep their journals.
