@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError, kind_of
+from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph, OnSaveError, kind_of
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError
 from limpet.graphs.graph_config import CheckpointConfig
@@ -47,7 +47,8 @@ class WorkflowOptions(TypedDict, total=False):
 class CompileOptions(NamedTuple):
     """The options of `compile()` that every kind of graph has; `StateGraph.compile` documents them.
 
-    An `interval` or `preserve` that is None is taken from `checkpoint`.
+    An `interval` or `preserve` that is None is taken from `checkpoint`. Of the settings that belong to a run, those
+    that aren't None are given, and hold for runs that have others stored.
     """
 
     store: Any = None
@@ -56,8 +57,8 @@ class CompileOptions(NamedTuple):
     preserve: bool | None = None
     lease: float = LEASE
     executor: Executor | None = None
-    max_concurrency: int = MAX_NODES_AT_ONCE
-    on_save_error: OnSaveError = "fail"
+    max_concurrency: int | None = None
+    on_save_error: OnSaveError | None = None
     keep: int | None = None
     checkpoint: CheckpointConfig = CheckpointConfig()
     checkpoint_dir: str | os.PathLike[str] | None = None
@@ -95,13 +96,22 @@ class CompileOptions(NamedTuple):
             checkpointer=self._open_checkpointer(),
             scratch_store=self.store is None and self._uses_checkpointer,
             executor=self.executor,
-            max_concurrency=self.max_concurrency,
-            on_save_error=self.on_save_error,
+            max_concurrency=self.max_concurrency or MAX_NODES_AT_ONCE,
+            on_save_error=self.on_save_error or "fail",
             keep=self.keep,
             cleanup=None if self.retention is None else BackgroundCleanup(self.retention, plan.name),
             has_secrets=plan.holds_secrets,
             stores_plain_text=bool(plain_text_place),
+            given=frozenset(self._given_run_settings()),
         )
+
+    def _given_run_settings(self) -> Iterator[str]:
+        """The names of the settings that belong to a run and were given here."""
+        yield from (name for name in RUN_SETTINGS if getattr(self, name) is not None)
+        if self.checkpoint.preserve:
+            yield "preserve"
+        if self.checkpoint.interval:
+            yield "interval"
 
     @property
     def _uses_checkpointer(self) -> bool:
@@ -183,9 +193,9 @@ class CompileOptions(NamedTuple):
             yield f"lease must be a number of seconds above 0, not {self.lease!r}"
         if self.executor is not None and not callable(getattr(self.executor, "submit", None)):
             yield f"an executor has submit(); {self.executor!r} doesn't"
-        if type(self.max_concurrency) is not int or self.max_concurrency < 1:
+        if self.max_concurrency is not None and not RUN_SETTINGS["max_concurrency"](self.max_concurrency):
             yield f"max_concurrency must be a whole number of at least 1, not {self.max_concurrency!r}"
-        if self.on_save_error not in ("fail", "continue", "wait"):
+        if self.on_save_error not in (None, "fail", "continue", "wait"):
             yield f"on_save_error must be 'fail', 'continue' or 'wait', not {self.on_save_error!r}"
         if self.keep is not None and (type(self.keep) is not int or self.keep < 1):
             yield f"keep must be a whole number of at least 1, or None for all, not {self.keep!r}"

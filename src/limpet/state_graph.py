@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from limpet.compile_options import CompileOptions, read_encryption, resolve_observers
-from limpet.defaults import LEASE, MAX_ITERATIONS, MAX_NODES_AT_ONCE
+from limpet.defaults import LEASE, MAX_ITERATIONS
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError
 from limpet.engine.sessions.session import Session
@@ -87,8 +87,8 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         preserve: bool | None = None,
         lease: float = LEASE,
         executor: Executor | None = None,
-        max_concurrency: int = MAX_NODES_AT_ONCE,
-        on_save_error: OnSaveError = "fail",
+        max_concurrency: int | None = None,
+        on_save_error: OnSaveError | None = None,
         keep: int | None = None,
         encryption: Any = None,
         allow_plain_text_secrets: bool = False,
@@ -109,14 +109,18 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         the run continues: its status is `degraded` until a save succeeds, which then saves everything.
         `on_save_error="wait"` tries again until the store can be reached.
 
-        Nodes of parallel branches run concurrently, at most `max_concurrency` of a run: sync ones in threads, or by
-        the `executor` (any of `concurrent.futures`; shut it down yourself), async ones on the event loop.
+        Nodes of parallel branches run concurrently, at most `max_concurrency` of a run, 32 by default: sync ones in
+        threads, or by the `executor` (any of `concurrent.futures`; shut it down yourself), async ones on the event
+        loop.
 
         `encryption` is the key, or `Keys`, that everything in the store is encrypted with; by default that of the
         environment, if there is one, unless this is False. A graph with secrets needs a key, except in memory, unless
         `allow_plain_text_secrets` allows them to be stored as they are. `retention` says how long runs of
         this graph are kept after they have stopped: expired runs are deleted in the background when a run stops, or
         by `cleanup()`.
+
+        `interval`, `preserve`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are stored with
+        it, and hold when another process resumes it, unless its `compile` is given other ones.
 
         Raises `DefinitionError` that lists all mistakes.
         """

@@ -70,6 +70,9 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         needs a key, except in memory, unless `allow_plain_text_secrets` allows them to be stored as they are.
         `retention` says how long runs of this workflow are kept after they have stopped.
 
+        `preserve`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are stored with it, and hold
+        when another process resumes it, unless that process's workflow is given other ones.
+
         Raises `DefinitionError` that lists all mistakes.
         """
         given: dict[str, Any] = {**settings}
@@ -94,7 +97,11 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
                 raise DefinitionError(
                     f"on_mismatch must be 'fail' or 'warn', not {on_mismatch!r}", self.name, "workflow"
                 )
-            self._compiled = CompileOptions(**options).compiled(self.freeze(on_mismatch), self._observers)
+            compiled = CompileOptions(**options).compiled(self.freeze(on_mismatch), self._observers)
+            given = compiled.given - {"keep"}
+            if "keep" in self._options:
+                given |= {"keep"}
+            self._compiled = compiled._replace(given=given)
         return self._compiled
 
     def resume_from_checkpoint(

@@ -92,10 +92,13 @@ def newest(compiled: CompiledGraph, run_id: str) -> list[Checkpoint]:
     """The checkpoints of a run that are kept, one for each completed layer, oldest first."""
     found = checkpoints(compiled.need_client("checkpoints"), run_id)
     layers = of_layers(found)
-    if compiled.keep is None:
+    keep = compiled.keep
+    if found:
+        keep = compiled.for_run(found[-1].metadata.get("settings")).keep
+    if keep is None:
         return layers
     # The journal may still have older ones: they are deleted when that is cheap, not at once.
-    return layers[-compiled.keep :]
+    return layers[-keep:]
 
 
 def of_layers(found: list[Checkpoint]) -> list[Checkpoint]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
 from limpet.engine.leases.lease_client import LeaseClient, client_for
@@ -17,6 +18,27 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 OnSaveError = Literal["fail", "continue", "wait"]
+
+
+MAX_COUNT: Final = 2**31
+"""The largest number that a setting may have."""
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= MAX_COUNT
+
+
+RUN_SETTINGS: Final[dict[str, Callable[[Any], bool]]] = {
+    "max_concurrency": _is_count,
+    "preserve": lambda value: type(value) is bool,
+    "on_save_error": lambda value: value in ("fail", "continue", "wait"),
+    "keep": lambda value: value is None or _is_count(value),
+    "interval": lambda value: type(value) is int and (value == 0 or _is_count(value)),
+}
+"""The settings that belong to a run and not to the process: they are stored with it, and a resume restores them.
+
+Each has a check, as what is stored may come from an imported file. `docs/how-to/recovery.md` has the table for users.
+"""
 
 
 class CompiledGraph(NamedTuple):
@@ -49,16 +71,34 @@ class CompiledGraph(NamedTuple):
     """Whether anything in the plan is secret."""
     stores_plain_text: bool = False
     """Whether secrets would be stored unencrypted, which the user hasn't allowed."""
+    given: frozenset[str] = frozenset()
+    """The names of the run settings that `compile()` was given. These hold for runs that have others stored, too."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How runs are executed, as data that is stored with them."""
-        return {
-            "max_concurrency": self.max_concurrency,
-            "preserve": self.preserve,
-            "on_save_error": self.on_save_error,
-            "keep": self.keep,
-        }
+        """The settings that belong to a run, as data that is stored with it."""
+        return {name: getattr(self, name) for name in RUN_SETTINGS}
+
+    def for_run(self, stored: Any) -> CompiledGraph:
+        """The same with the settings that are stored with a run, except those that `compile()` was given.
+
+        A process may wait where the run would fail, if it can't be saved: a worker does.
+        """
+        restored = {}
+        for name, is_valid in RUN_SETTINGS.items():
+            if name in self.given or not isinstance(stored, dict) or name not in stored:
+                continue
+            value = stored[name]
+            unsaved_interval = name == "interval" and (self.scratch_store or not value)
+            if is_valid(value) and not unsaved_interval and (name, value) != ("on_save_error", "fail"):
+                restored[name] = value
+        return self._replace(**restored) if restored else self
+
+    def settings_after(self, stored: Any) -> dict[str, Any]:
+        """What is stored with a run that is resumed: its settings, with those that `compile()` was given."""
+        if not isinstance(stored, dict):
+            return self.settings
+        return {**stored, **{name: getattr(self, name) for name in self.given}}
 
     def need_client(self, call: str) -> LeaseClient:
         """The client of the store. Raises `UsageError`, which names the call, if the graph has no store."""
@@ -90,7 +130,7 @@ class CompiledGraph(NamedTuple):
         """
         from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 
-        preserving = self._replace(preserve=True)
+        preserving = self._replace(preserve=True, given=self.given | {"preserve"})
         lease = LEASE
         if self.client is not None:
             if self.client.store is store:

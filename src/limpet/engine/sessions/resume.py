@@ -86,6 +86,7 @@ def resume(
         tail = held.read()
         reopened = _reopen(compiled, tail, held, given, point, max_crashes)
         progress = reopened.progress
+        compiled = compiled.for_run(progress.meta.get("settings"))
         cancel_requested = tail.head.signal is not None
         if point is not None and given.answers_any:
             given = given.about(asked_at(client, progress, point))
@@ -319,7 +320,7 @@ def _store_input(
     if progress.status == RUNNING and not has_news:
         return
     at = time()
-    writer.add_move(progress, _changes(compiled.plan, progress, given, answers, overdue), at)
+    writer.add_move(progress, _changes(compiled, progress, given, answers, overdue), at)
     if update:
         _note_update(compiled.plan, progress, writer, update, at)
     on_signal = OnSignal.IGNORE if given.timed else OnSignal.CLEAR
@@ -331,12 +332,20 @@ def _store_input(
 
 
 def _changes(
-    plan: Plan, progress: Progress, given: ResumeInput, answers: dict[str, Any], overdue: list[str]
+    compiled: CompiledGraph,
+    progress: Progress,
+    given: ResumeInput,
+    answers: dict[str, Any],
+    overdue: list[str],
 ) -> dict[str, Any]:
     """What a resume changes in the progress besides the state."""
     changes: dict[str, Any] = {
-        "meta": {**progress.meta, **environment()},
-        "fingerprint": plan.fingerprint,
+        "meta": {
+            **progress.meta,
+            **environment(),
+            "settings": compiled.settings_after(progress.meta.get("settings")),
+        },
+        "fingerprint": compiled.plan.fingerprint,
     }
     if given.config:
         changes["config"] = {**progress.config, **given.config}

@@ -123,9 +123,7 @@ def new_run(
 
 def run_metadata(compiled: CompiledGraph, tags: tuple[str, ...]) -> dict[str, Any]:
     """What is stored with a new run about where it was created, and how."""
-    metadata: dict[str, Any] = {**environment(), "tags": list(tags)}
-    if compiled.plan.layers is not None:
-        metadata["settings"] = compiled.settings
+    metadata: dict[str, Any] = {**environment(), "tags": list(tags), "settings": compiled.settings}
     if compiled.plan.secrets:
         metadata["secrets"] = sorted(compiled.plan.secrets)
     return metadata
