@@ -74,11 +74,6 @@ class CompiledGraph(NamedTuple):
     given: frozenset[str] = frozenset()
     """The names of the run settings that `compile()` was given. These hold for runs that have others stored, too."""
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings that belong to a run, as data that is stored with it."""
-        return {name: getattr(self, name) for name in RUN_SETTINGS}
-
     def for_run(self, stored: Any) -> CompiledGraph:
         """The same with the settings that are stored with a run, except those that `compile()` was given.
 
@@ -96,9 +91,8 @@ class CompiledGraph(NamedTuple):
 
     def settings_after(self, stored: Any) -> dict[str, Any]:
         """What is stored with a run that is resumed: its settings, with those that `compile()` was given."""
-        if not isinstance(stored, dict):
-            return self.settings
-        return {**stored, **{name: getattr(self, name) for name in self.given}}
+        known = stored if isinstance(stored, dict) else {}
+        return {**known, **{name: getattr(self, name) for name in self.given}}
 
     def need_client(self, call: str) -> LeaseClient:
         """The client of the store. Raises `UsageError`, which names the call, if the graph has no store."""

@@ -7,7 +7,7 @@ from time import time
 from typing import Any
 
 from limpet.engine.leases.process_identity import this_process
-from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import Session, SessionOptions
 from limpet.errors import RunExists, UnstorableValue, UsageError
@@ -123,7 +123,8 @@ def new_run(
 
 def run_metadata(compiled: CompiledGraph, tags: tuple[str, ...]) -> dict[str, Any]:
     """What is stored with a new run about where it was created, and how."""
-    metadata: dict[str, Any] = {**environment(), "tags": list(tags), "settings": compiled.settings}
+    settings = {name: getattr(compiled, name) for name in RUN_SETTINGS}
+    metadata: dict[str, Any] = {**environment(), "tags": list(tags), "settings": settings}
     if compiled.plan.secrets:
         metadata["secrets"] = sorted(compiled.plan.secrets)
     return metadata
