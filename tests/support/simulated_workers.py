@@ -173,7 +173,7 @@ class Worker:
         sim.link_here()
         options = SupervisorOptions(LEASE, self.limit, each, max_sleep=MAX_SLEEP, max_crashes=MAX_CRASHES)
         self.supervisor = Supervisor(sim.store, sim.catalog, options)
-        self.supervisor.watch_loop._next_unknown_report = float("inf")
+        self.supervisor.watch_loop._next_report = float("inf")
 
     @property
     def leaving(self) -> bool:

@@ -352,6 +352,15 @@ class Inspectable(Protocol):
         ...
 
 
+@runtime_checkable
+class ListsUnreadable(Protocol):
+    """A store whose `list` leaves out runs that it can't read, such as those whose key is missing."""
+
+    def list_all(self, which: RunFilter) -> Sequence[tuple[RunHead, Exception | None]]:
+        """All runs that match, newest first, with the reason for those that can't be read."""
+        ...
+
+
 def provides(target: object, protocol: Callable[..., T]) -> TypeGuard[T]:
     """Whether an object has all that a protocol names, itself or through its `__getattr__`.
 

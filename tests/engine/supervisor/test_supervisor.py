@@ -660,7 +660,7 @@ def test_an_idle_supervisor_costs_one_small_query_a_look() -> None:
         took = monotonic() - began
         looks = store.asked["ready"]
     assert looks <= took / 0.05 + 3
-    assert sum(store.asked.values()) - store.asked["ready"] <= 2
+    assert sum(store.asked.values()) - store.asked["ready"] <= 3
     assert supervise(store, [graph]).options.poll == 2.0
 
 

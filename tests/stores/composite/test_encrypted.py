@@ -380,10 +380,12 @@ def test_without_keys_nothing_is_taken_for_data(store: EncryptedStore, inner: Me
     graph = StateGraph(name="g").add_node("a", run=lambda state: {"x": pause("?")})
     graph.set_entry_point("a").set_finish_point("a").compile(store=store).invoke({}, run_id="r").wait()
     graph.compile(store=inner)
-    for call in (graph.runs, lambda: graph.resume("r", 1), lambda: graph.state_at("r")):
-        with pytest.raises(DamagedRecord):
+    for call in (lambda: graph.resume("r", 1), lambda: graph.state_at("r")):
+        with pytest.raises(KeyMissing, match="the store was opened without a key"):
             call()
-    assert not graph.verify("r").ok
+    assert "the store was opened without a key" in str(graph.verify("r"))
+    (info,) = graph.runs()
+    assert "is encrypted with the key '2026', and the store was opened without a key" in (info.problem or "")
 
 
 def test_runs_are_carried_in_and_out(store: EncryptedStore, inner: MemoryStore, tmp_path: Path) -> None:

@@ -14,13 +14,16 @@ from limpet import END, RunInfo, Runs
 from limpet.cli.commands.run import suggest_next
 from limpet.cli.exit_codes import BY_STATUS, OK, USAGE
 from limpet.cli.output import Output
-from limpet.cli.project import command_line, find_runs, find_store, graph_named
+from limpet.cli.project import command_line, find_runs, find_store, graph_named, project_graphs
 from limpet.cli.values import read_pairs, utc_time
-from limpet.errors import UsageError
+from limpet.errors import LimpetError, UsageError
 from limpet.graphs.secrets import masked
 from limpet.journal.store import CANCELLED, RUNNING
 
 SHORTEST_WATCH_INTERVAL = 0.05
+LONG_IN_QUEUE = 60.0
+"""Seconds after which a list asks whether a run that is queued has a worker."""
+
 ABANDONED = "abandoned"
 """The shown status of a run whose process crashed."""
 
@@ -34,8 +37,17 @@ def list_runs(args: Namespace, output: Output) -> int:
         output.result([_facts(info) for info in found])
         return OK
     columns = ("run", "graph", "status", "step", "at", "updated (UTC)", "")
+    known = _known_graphs(args, found)
     rows = [
-        (info.run_id, info.graph, info.status, info.step, _node(info), utc_time(info.updated), _summary(info))
+        (
+            info.run_id,
+            info.graph,
+            info.status,
+            None if info.problem else info.step,
+            _node(info),
+            utc_time(info.updated),
+            _summary(info, known),
+        )
         for info in found
     ]
     empty = "no runs yet"
@@ -58,6 +70,7 @@ def show(args: Namespace, output: Output) -> int:
             "run": info.run_id,
             "graph": info.graph,
             "status": info.status,
+            "quarantined": "yes" if info.shown_status == "quarantined" else None,
             "step": info.step,
             "at": _node(info),
             "why": info.reason,
@@ -67,6 +80,7 @@ def show(args: Namespace, output: Output) -> int:
             "forked from": info.parent,
             "held by": _holder(info),
             "error": error.get("traceback") or error.get("message"),
+            "problem": info.problem,
         }
     )
     suggest_next(info, args, output)
@@ -251,6 +265,12 @@ def _show_change(info: RunInfo, new_holder: bool, output: Output) -> None:
     output.event(time.strftime("%H:%M:%S"), info.status, text)
 
 
+def _in_words(seconds: float) -> str:
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h"
+
+
 def _facts(info: RunInfo) -> dict[str, Any]:
     """A run as data for a program."""
     return {**info._asdict(), "questions": [question._asdict() for question in info.questions]}
@@ -270,13 +290,32 @@ def _node(info: RunInfo) -> str | None:
     return None if info.node == END else info.node
 
 
-def _summary(info: RunInfo) -> str:
-    """What a list says about a run in its last column."""
+def _known_graphs(args: Namespace, listed: list[RunInfo]) -> set[str] | None:
+    """The names of the graphs that this command knows, if a run waits for a worker; None if it knows none."""
+    if not any(info.shown_status in ("queued", ABANDONED) for info in listed):
+        return None
+    try:
+        return {graph.name for graph in project_graphs(args)} or None
+    except LimpetError:
+        return None  # the code can't be loaded; runs are listed without it
+
+
+def _summary(info: RunInfo, known: set[str] | None = None) -> str:
+    """What a list says about a run in its last column. `known` are the graphs that are known here, if any are."""
+    if info.problem:
+        return info.problem
     if info.questions:
         return f"asks: {info.questions[0].prompt}"
+    if known is not None and info.graph not in known and info.shown_status in ("queued", ABANDONED):
+        return f"{info.shown_status}: no graph {info.graph!r} among those known here"
     match info.shown_status:
+        case "quarantined":
+            return f"quarantined: {info.reason}"
         case "queued":
-            return "queued"
+            waited = time.time() - max(info.due or 0.0, info.updated)
+            if waited < LONG_IN_QUEUE:
+                return "queued"
+            return f"queued for {_in_words(waited)}: is a worker running that has graph {info.graph!r}?"
         case "sleeping":
             return f"sleeping until {utc_time(info.due)}"
         case "retrying":

@@ -10,7 +10,7 @@ from limpet.cli.output import Output
 from limpet.cli.project import find_runs, find_store
 from limpet.cli.values import utc_time
 from limpet.defaults import RETENTION_HOURS
-from limpet.errors import UsageError
+from limpet.errors import KeyMissing, UsageError
 from limpet.journal.store import ENDED, STATUSES, RunFilter
 from limpet.stores.migrations import sql_of
 from limpet.stores.retention import Retention, delete_expired, find_expired
@@ -67,13 +67,17 @@ def verify(args: Namespace, output: Output) -> int:
     if args.run:
         names = [args.run]
     else:
-        # Not `runs.list()`: a damaged summary must not keep the others from being verified.
-        names = [head.run_id for head in find_store(args, must_exist=True).list(RunFilter())]
+        names = [info.run_id for info in runs.list()]
     damaged = 0
     found = []
     for number, run_id in enumerate(names, 1):
         output.progress(f"{number} of {len(names)}")
-        report = runs.verify(run_id)
+        try:
+            report = runs.verify(run_id)
+        except KeyMissing as problem:
+            damaged += 1
+            found.append({"run_id": run_id, "ok": False, "report": problem.message})
+            continue
         damaged += not report.ok
         found.append({"run_id": run_id, "ok": report.ok, "report": str(report)})
     output.progress("")

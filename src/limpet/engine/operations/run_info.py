@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import time
 from typing import Any, Final, NamedTuple
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.process_identity import describe_holder, is_dead
 from limpet.engine.operations.stored_state import progress_of
-from limpet.errors import DamagedRecord, LimpetError, RunNotFound, RunQuarantined, UsageError
+from limpet.errors import (
+    DamagedRecord,
+    KeyMissing,
+    LimpetError,
+    RunQuarantined,
+    UnsupportedFormat,
+    UsageError,
+)
+from limpet.journal.encoding.envelope import key_id_of, no_key
 from limpet.journal.record_shapes import read_summary
-from limpet.journal.store import FAILED, RUNNING, STATUSES, RunFilter, RunHead
+from limpet.journal.store import (
+    FAILED,
+    RUNNING,
+    STATUSES,
+    ListsUnreadable,
+    RunFilter,
+    RunHead,
+    Store,
+    provides,
+)
 from limpet.journal.waits import Question
 
 QUEUED: Final = "queued"
@@ -59,6 +77,8 @@ class RunInfo(NamedTuple):
     questions: list[Question]
     holder: str | None
     due: float | None = None
+    problem: str | None = None
+    """Why no more is known of the run: its key is missing, or it is damaged."""
 
     @property
     def shown_status(self) -> str:
@@ -94,7 +114,7 @@ class RunList(list[RunInfo]):
 
 
 def run_info(head: RunHead) -> RunInfo:
-    """The contents of a head. Raises `DamagedRecord` if its summary can't be read."""
+    """The contents of a head. Raises `DamagedRecord` or `KeyMissing` if its summary can't be read."""
     summary = _summary_of(head)
     return RunInfo(
         run_id=head.run_id,
@@ -114,6 +134,14 @@ def run_info(head: RunHead) -> RunInfo:
     )
 
 
+def is_quarantined(head: RunHead) -> bool:
+    """Whether a run was quarantined, as far as its head can be read."""
+    try:
+        return run_info(head).shown_status == QUARANTINED
+    except LimpetError:
+        return False
+
+
 def list_runs(
     client: LeaseClient, status: str | None, graph: str | None, tag: str | None, limit: int | None
 ) -> RunList:
@@ -121,8 +149,29 @@ def list_runs(
     if status is not None and status not in STATUSES:
         raise UsageError(f"a run's status is one of {', '.join(STATUSES)}, not {status!r}")
     statuses = () if status is None else (status,)
-    heads = client.store.list(RunFilter(statuses, graph, tag, limit=limit))
-    return RunList(run_info(head) for head in heads)
+    which = RunFilter(statuses, graph, tag, limit=limit)
+    return RunList(_readable_part(head, problem) for head, problem in list_all(client.store, which))
+
+
+def list_all(store: Store, which: RunFilter) -> Sequence[tuple[RunHead, Exception | None]]:
+    """The runs that match, and for those that the store can't read, why."""
+    if provides(store, ListsUnreadable):
+        return store.list_all(which)
+    return [(head, None) for head in store.list(which)]
+
+
+def _readable_part(head: RunHead, problem: Exception | None) -> RunInfo:
+    """What is known of a run. A run that can't be read is listed too: it must not hide the others."""
+    if problem is None:
+        try:
+            return run_info(head)
+        except (DamagedRecord, KeyMissing) as found:
+            problem = found
+    return run_info(head._replace(note=b""))._replace(problem=_message(problem))
+
+
+def _message(problem: Exception) -> str:
+    return problem.message if isinstance(problem, LimpetError) else str(problem)
 
 
 def with_position(client: LeaseClient, info: RunInfo) -> RunInfo:
@@ -134,8 +183,10 @@ def with_position(client: LeaseClient, info: RunInfo) -> RunInfo:
         return info
     try:
         progress = progress_of(client, info.run_id, None)
-    except (DamagedRecord, RunNotFound):
-        return info
+    except (DamagedRecord, KeyMissing, UnsupportedFormat) as problem:
+        return info._replace(problem=info.problem or problem.message)
+    except LimpetError:
+        return info  # deleted meanwhile, or with a class of the graph's code, which isn't here
     return info._replace(step=progress.step, node=progress.current_node(), reason=None, questions=[])
 
 
@@ -165,6 +216,8 @@ def _summary_of(head: RunHead) -> dict[str, Any]:
     except LimpetError:
         raise
     except ValueError as problem:
-        reason = f"its summary can't be read ({problem}); open an encrypted store with its keys"
-        raise DamagedRecord(head.run_id, 0, reason) from problem
+        key_id = key_id_of(head.note)
+        if key_id is not None:
+            raise no_key(f"the summary of run {head.run_id!r}", key_id) from None
+        raise DamagedRecord(head.run_id, 0, f"its summary can't be read ({problem})") from problem
     return {**summary, "questions": questions}

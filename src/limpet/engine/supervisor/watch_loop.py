@@ -10,20 +10,21 @@ import threading
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
+from limpet.engine.operations.run_info import is_quarantined, list_all
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import MAX_LISTED
 from limpet.engine.supervisor.run_picker import merge_ready
 from limpet.engine.supervisor.run_resumer import STORE_RETRY_LIMIT, RunResumer
-from limpet.journal.store import RUNNING, Notifying, RunFilter, RunHead, Store, provides
+from limpet.journal.store import FAILED, RUNNING, Notifying, RunFilter, RunHead, Store, provides
 
 if TYPE_CHECKING:
     from asyncio import Task
     from concurrent.futures import Executor
 
-UNKNOWN_GRAPHS_INTERVAL = 60.0
-"""Seconds between two reports of runs whose graph this supervisor doesn't know."""
+REPORT_INTERVAL = 60.0
+"""Seconds between two looks for runs that this supervisor won't resume."""
 NOTICE_PAUSE = 0.05
 """Seconds in which several notices of changes count as one: each run that ends is a change."""
 
@@ -43,7 +44,9 @@ class WatchLoop:
         self._backlog: list[RunHead] = []
         self._store_has_more = False
         self._next_look = 0.0
-        self._next_unknown_report = 0.0
+        self._next_report = 0.0
+        self._reported: set[str] = set()
+        """The quarantined runs that were reported."""
         self._tasks: set[Task[None]] = set()
 
     def run(self) -> None:
@@ -140,7 +143,7 @@ class WatchLoop:
                 self._store_has_more = bool(graphs)
                 return self._backlog
             in_progress = self._picker.run_ids
-        self._report_unknown_graphs(graphs)
+        self._report_stuck_runs(graphs)
         # The runs in progress were noted before the store is asked: a run that ends meanwhile is still excluded, as
         # what the store lists of it may be out of date.
         excluded = self._resumer.skipped.run_ids().union(in_progress)
@@ -202,13 +205,23 @@ class WatchLoop:
             return self._picker.room > 0
         return any(self._picker.room_for(graph) > 0 for graph in {head.graph for head in self._backlog})
 
-    def _report_unknown_graphs(self, graphs: list[str]) -> None:
-        """Log, now and then, which runs wait for a graph that this supervisor doesn't know."""
-        if self._next_unknown_report > monotonic():
+    def _report_stuck_runs(self, graphs: list[str]) -> None:
+        """Log, now and then, which runs this supervisor won't resume, and why.
+
+        Their graph isn't known here, their key is missing, or they were quarantined.
+        """
+        if self._next_report > monotonic():
             return
-        self._next_unknown_report = monotonic() + UNKNOWN_GRAPHS_INTERVAL
+        self._next_report = monotonic() + REPORT_INTERVAL
         unclaimed = RunFilter(statuses=(RUNNING,), unclaimed=True, limit=MAX_LISTED)
-        for head in self._store.list(unclaimed):
-            if head.graph not in graphs and head.due is not None:
+        for head, problem in list_all(self._store, unclaimed):
+            if problem is not None:
+                self._resumer.skipped.skip(head.run_id, str(problem))
+            elif head.graph not in graphs and head.due is not None:
                 reason = f"graph {head.graph!r} isn't known to this supervisor"
                 self._resumer.skipped.skip(head.run_id, reason)
+        failed = RunFilter(statuses=(FAILED,), limit=MAX_LISTED)
+        for head, problem in list_all(self._store, failed):
+            if head.run_id not in self._reported and problem is None and is_quarantined(head):
+                self._reported.add(head.run_id)
+                log().warning("run %s of %s is quarantined: resume it to retry it", head.run_id, head.graph)

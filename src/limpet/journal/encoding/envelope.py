@@ -31,13 +31,16 @@ from types import ModuleType
 from zlib import crc32
 
 from limpet.defaults import MAX_UNPACKED
-from limpet.errors import DamagedRecord, UnsupportedFormat, UsageError
+from limpet.errors import DamagedRecord, KeyMissing, UnsupportedFormat, UsageError
 
 VERSION = 1
 """The format that records are written in. Older formats can be read: see `_READERS`."""
 
 COMPRESSED = 0b0000_0001
 """The flag of a record whose body is a zstd frame."""
+
+ENCRYPTED = 0xC1
+"""The first byte of all that an encrypted store writes. No value and no record begins with it."""
 
 MIN_COMPRESSED_SIZE = 16 * 1024
 """The size from which a body is compressed. Below it, compression costs more time than it saves bytes."""
@@ -58,6 +61,24 @@ def max_unpacked(default: int = MAX_UNPACKED) -> int:
             f"{UNPACKED_VARIABLE} is a number of bytes, such as {4 * MAX_UNPACKED}, not {given!r}"
         )
     return int(given)
+
+
+def key_id_of(data: bytes) -> str | None:
+    """The id of the key that something stored was encrypted with; None if it isn't encrypted."""
+    if len(data) < 2 or data[0] != ENCRYPTED:
+        return None
+    header = data[: 2 + data[1] + 8]
+    if crc32(header[:-4]) != int.from_bytes(header[-4:], "big"):
+        return None
+    return header[2:-8].decode("utf-8", "replace")
+
+
+def no_key(what: str, key_id: str) -> KeyMissing:
+    """The error for encrypted data in a store that was opened without a key."""
+    missing = KeyMissing(
+        f"{what} is encrypted with the key {key_id!r}, and the store was opened without a key"
+    )
+    return missing.with_advice("give it as encryption=…, or in LIMPET_ENCRYPTION_KEY")
 
 
 class Envelope:
@@ -84,7 +105,8 @@ class Envelope:
     def open(self, sequence: int, data: bytes, limit: int | None = None) -> bytes:
         """The body of record number `sequence`.
 
-        Raises DamagedRecord if these aren't the bytes that were stored as that record. Raises UnsupportedFormat if
+        Raises DamagedRecord if these aren't the bytes that were stored as that record, and KeyMissing if they are
+        encrypted. Raises UnsupportedFormat if
         a newer Limpet wrote them, if they are compressed and zstd is missing, or if they unpack to more than `limit`
         bytes, by default `max_unpacked()`.
         """
@@ -95,6 +117,9 @@ class Envelope:
         version, flags, checksum = _HEAD.unpack_from(data)
         body = data[_HEAD.size :]
         if crc32(body, crc32(_PLACE.pack(sequence, version, flags), self._seed)) != checksum:
+            key_id = key_id_of(data)
+            if key_id is not None:
+                raise no_key(f"record {sequence} of run {self.run_id!r}", key_id)
             raise DamagedRecord(self.run_id, sequence, "its checksum doesn't match its contents and place")
         read = _READERS.get(version)
         if read is None:

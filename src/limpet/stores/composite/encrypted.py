@@ -25,7 +25,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from limpet.errors import DamagedRecord, KeyMissing, StoreUnavailable, TooLarge, UsageError
+from limpet.errors import DamagedRecord, KeyMissing, LimpetError, StoreUnavailable, TooLarge, UsageError
+from limpet.journal.encoding.envelope import ENCRYPTED
 from limpet.journal.store import (
     ENDED,
     Abilities,
@@ -44,8 +45,8 @@ from limpet.stores.composite.wrapper import StoreWrapper
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-FORMAT = 0xC1
-"""No value that Limpet encodes begins with this byte, so ciphertext is never taken for a value."""
+MAX_LOGGED = 1000
+"""How many runs are remembered as logged."""
 
 KEY_SIZE = 32
 NONCE_SIZE = 12
@@ -112,7 +113,7 @@ class Keys:
             ) from None
 
     def _key_of(self, place: Place, data: bytes) -> _Key:
-        if len(data) < 2 or data[0] != FORMAT:
+        if len(data) < 2 or data[0] != ENCRYPTED:
             raise place.damaged(
                 "it isn't encrypted. Export runs from before the store was encrypted, and import them into it"
             )
@@ -148,6 +149,8 @@ class EncryptedStore(StoreWrapper):
             raise UsageError("EncryptedStore(store, keys) takes Keys: Keys({'2026': key})")
         self.inner = store
         self.keys = keys
+        self._logged: dict[str, str] = {}
+        """Why runs were left out of lists, as far as that was logged."""
 
     def __repr__(self) -> str:
         return f"EncryptedStore({self.inner!r}, {self.keys!r})"
@@ -214,6 +217,16 @@ class EncryptedStore(StoreWrapper):
             raise missing[-1]
         return heads
 
+    def list_all(self, which: RunFilter) -> ReadHeads:
+        """What `list` gives, and in their places the runs that it leaves out, each with the reason and no note."""
+        found: ReadHeads = []
+        for head in self.inner.list(which):
+            try:
+                found.append((self._head(head), None))
+            except (DamagedRecord, KeyMissing) as problem:
+                found.append((head._replace(note=b""), problem))
+        return found
+
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         """As in every store. A run with a damaged note or a missing key is left out, with a warning in the log."""
         requested = limit
@@ -277,14 +290,25 @@ class EncryptedStore(StoreWrapper):
             try:
                 heads.append(self._head(head))
             except (DamagedRecord, KeyMissing) as problem:
-                import logging
-
-                logging.getLogger("limpet.stores").warning("left out of a list of runs: %s", problem)
+                self._log_once(head.run_id, problem)
                 if isinstance(problem, KeyMissing):
                     missing.append(problem)
         return heads, missing
 
+    def _log_once(self, run_id: str, problem: LimpetError) -> None:
+        """Log why a run is left out, unless that was logged: a worker lists runs all the time."""
+        reason = str(problem)
+        if self._logged.get(run_id) == reason:
+            return
+        if len(self._logged) >= MAX_LOGGED:
+            self._logged.clear()
+        self._logged[run_id] = reason
+        import logging
 
+        logging.getLogger("limpet.stores").warning("left out of a list of runs: %s", reason)
+
+
+ReadHeads = list[tuple[RunHead, LimpetError | None]]
 Records = list[bytes]
 MissingKeys = list[KeyMissing]
 
@@ -331,7 +355,7 @@ def _checked(key_id: str, key: bytes) -> _Key:
     if len(key) != KEY_SIZE:
         raise _bad_key(key_id, f"it has {len(key)}")
     encoded_id = key_id.encode()
-    start = bytes([FORMAT, len(encoded_id)]) + encoded_id + _digest(key)[:4]
+    start = bytes([ENCRYPTED, len(encoded_id)]) + encoded_id + _digest(key)[:4]
     return _Key(AESGCM(key), start + crc32(start).to_bytes(4, "big"))
 
 

@@ -1,0 +1,116 @@
+"""H11: lists of runs and the worker's log say why a run isn't resumed by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from limpet import StateGraph, open_store, pause
+from limpet.cli.commands import runs as command
+from support.command_line import Command
+
+KEYS = {"old": "11" * 32, "new": "22" * 32}
+FLOWS = """
+from limpet import StateGraph, pause
+
+def crash(state):
+    raise SystemExit(1)
+
+known = StateGraph(name="known").add_node("crash", crash).set_entry_point("crash").set_finish_point("crash")
+"""
+
+
+@pytest.fixture
+def project(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (here / "flows.py").write_text(FLOWS)
+    monkeypatch.setenv("LIMPET_STORE", f"sqlite:///{here}/runs.db")
+    return here
+
+
+def graph(name: str, here: Path, key: str | None = None) -> StateGraph:
+    made = StateGraph(name=name).add_node("ask", run=lambda state: {"said": pause("who?")})
+    store = open_store(f"sqlite:///{here}/runs.db", encryption=bytes.fromhex(KEYS[key]) if key else False)
+    return made.set_entry_point("ask").set_finish_point("ask").compile(store=store)
+
+
+def test_a_quarantined_run_is_called_so(
+    project: Path, limpet: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H11: in the list, where it is shown, and in the log of each worker that could resume it."""
+    limpet("run", "flows:known", "--id", "bad", "--detach")
+    for _ in range(4):
+        limpet("worker", "flows:known", "--once")
+    (line,) = [line for line in limpet("runs", "list").out.splitlines() if line.startswith("bad")]
+    assert "quarantined: its process crashed 3 times in a row at node 'crash'" in line
+    assert "quarantined  yes" in limpet("runs", "show", "bad").out
+    caplog.clear()
+    limpet("worker", "flows:known", "--once")
+    assert "run bad of known is quarantined: resume it to retry it" in caplog.text
+
+
+def test_a_run_whose_key_is_missing_is_listed_with_the_others(
+    project: Path,
+    limpet: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """H11: the error names the key, whether there is another one or none, and hides no other run."""
+    graph("known", project, "old").invoke({}, run_id="asks").wait()
+    graph("known", project, "old").start({}, run_id="queued")
+    graph("known", project).invoke({}, run_id="plain").wait()
+    lines = {line.split()[0]: line for line in limpet("runs", "list").out.splitlines()}
+    assert "asks: who?" in lines["plain"]
+    for run_id in ("asks", "queued"):
+        assert "is encrypted with the key" in lines[run_id]
+        assert "the store was opened without a key" in lines[run_id]
+    monkeypatch.setenv("LIMPET_ENCRYPTION_KEY", KEYS["new"])
+    done = limpet("runs", "list")
+    lines = {line.split()[0]: line for line in done.out.splitlines()}
+    assert {"asks", "queued", "plain"} <= set(lines)
+    for run_id in ("asks", "queued"):
+        assert "was encrypted with" in lines[run_id]
+    listed = json.loads(limpet("runs", "list", "--json").out)
+    assert {each["run_id"]: bool(each["problem"]) for each in listed} == {
+        "asks": True,
+        "queued": True,
+        "plain": True,
+    }
+    monkeypatch.setenv("LIMPET_GRAPHS", "flows:known")
+    limpet("worker", "--once")
+    assert "run queued is skipped: record 1 of run 'queued' was encrypted with the key" in caplog.text
+
+
+def test_a_run_whose_graph_isnt_known_is_said_to_wait_for_it(
+    project: Path,
+    limpet: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """H11: if graphs are known here, else when it has waited for long."""
+    graph("strange", project).start({}, run_id="lost")
+    assert limpet("runs", "list").out.splitlines()[1].endswith("queued")
+    monkeypatch.setattr(command, "LONG_IN_QUEUE", -1.0)
+    line = limpet("runs", "list").out.splitlines()[1]
+    assert line.endswith("queued for 0 min: is a worker running that has graph 'strange'?")
+    monkeypatch.setenv("LIMPET_GRAPHS", "flows:known")
+    line = limpet("runs", "list").out.splitlines()[1]
+    assert line.endswith("queued: no graph 'strange' among those known here")
+    limpet("worker", "--once")
+    assert "run lost is skipped: graph 'strange' isn't known to this supervisor" in caplog.text
+    monkeypatch.setenv("LIMPET_GRAPHS", "flows:broken")
+    assert limpet("runs", "list").code == 0
+
+
+def test_an_encrypted_store_logs_once_what_it_leaves_out(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H11: a worker lists runs all the time."""
+    graph("known", project, "old").invoke({}, run_id="asks").wait()
+    other = graph("known", project, "new")
+    other.invoke({}, run_id="mine").wait()
+    for _ in range(5):
+        assert [info.run_id for info in other.runs() if not info.problem] == ["mine"]
+        assert other.recover() == []
+    assert sum("asks" in record.getMessage() for record in caplog.records) <= 1
