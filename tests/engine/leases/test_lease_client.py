@@ -397,10 +397,15 @@ def test_a_child_that_was_forked_off_neither_hangs_nor_releases_its_parents_runs
     client = client_for(store, 60.0)
     held = client.create(NewRun("r", "g", [b"1"], holder=this_process(), ttl=60.0))
     client.group_commit._write_lock.acquire()
+    refusals: list[Exception | None] = []
     child = os.fork()
     if child == 0:
         client.release(held)
-        ok = client.commit(Commit("r", 1, 1, [b"2"])) is None and store.head("r").holder is not None
-        os._exit(0 if ok else 1)
+        own = client.create(NewRun("s", "g", [b"1"], holder=this_process(), ttl=60.0))
+        ok = client.commit(Commit("s", own.lease.fence, 1, [b"2"])) is None
+        ok = ok and isinstance(client.commit(Commit("r", 1, 1, [b"2"])), Conflict)
+        client.commit_later(Commit("r", 1, 1, [b"2"]), lambda done: refusals.append(done.outcome))
+        ok = ok and isinstance(refusals[0], Conflict)
+        os._exit(0 if ok and store.head("r").holder is not None else 1)
     client.group_commit._write_lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -173,6 +173,7 @@ class LeaseClient:
             self._clock, "wait", None
         )
         """How to let time pass, if the store's clock is one that tests turn: see `journal.store`."""
+        self.leases_of_parent: set[tuple[str, int]] = set()  # of a forked child: see `forked_child.py`
         self.reset()
 
     def reset(self) -> None:
@@ -437,7 +438,12 @@ def _reset_in_child() -> None:
     global _clients_lock
     _clients_lock = threading.Lock()
     for client in list(_clients.values()):
-        client.reset()
+        if client.held or client.leases_of_parent:
+            from limpet.engine.leases.forked_child import start_over
+
+            start_over(client)
+        else:
+            client.reset()
 
 
 if hasattr(os, "register_at_fork"):
