@@ -24,6 +24,7 @@ from limpet.stores.opening import StoreURL, register_store_scheme
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.stores.user_stores.checkpointer import MemoryCheckpointer
 from support.checkpoint_stores import InMemoryCheckpointStore
+from support.wrapped_stores import PassesOn
 
 
 @pytest.fixture(autouse=True)
@@ -40,16 +41,6 @@ def test_a_store_object_is_taken_as_it_is() -> None:
     """G10."""
     store = MemoryStore()
     assert open_store(store) is store
-
-
-class PassesOn:
-    """Has nothing of its own: it asks another object for everything."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 def test_an_object_that_passes_all_calls_on_to_a_store_is_one() -> None:

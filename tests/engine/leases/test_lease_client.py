@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +27,7 @@ from limpet.engine.leases.process_identity import describe_holder, is_dead, this
 from limpet.journal.store import Commit, NewRun
 from limpet.testing.conformance import ManualClock
 from support.graphs import chain
+from support.wrapped_stores import PassesOn
 
 
 def new_run(run_id: str = "r") -> NewRun:
@@ -283,6 +288,60 @@ def test_a_conflict_names_the_run_its_holder_and_when_its_lease_ends() -> None:
     client.release(held)
     conflict = caught.value
     assert (conflict.run_id, conflict.holder, conflict.until) == ("r", this_process(), clock() + 30.0)
+
+
+def test_a_write_is_refused_by_a_conflict_with_and_without_a_holder() -> None:
+    """P8: another process claimed the run, and perhaps released it since."""
+    client = client_for(MemoryStore(), 60.0)
+    with client.releasing(client.create(new_run())) as held:
+        other = client.store.claim("r", "another process", 60.0, instead_of=held.fence)
+        with pytest.raises(Conflict, match="held by another process") as caught:
+            held.commit(Commit("r", held.fence, 1, [b"2"]))
+        assert (caught.value.run_id, caught.value.holder) == ("r", "another process")
+        client.store.release(other)
+        with pytest.raises(Conflict, match="no process holds it now") as caught:
+            held.commit(Commit("r", held.fence, 1, [b"2"]))
+        assert (caught.value.run_id, caught.value.holder) == ("r", None)
+
+
+def test_a_holder_reads_the_stores_time_although_the_store_shows_no_clock() -> None:
+    """P8: from the end of the lease that it was granted, and how long ago that was."""
+
+    class WithoutClock(PassesOn):
+        @property
+        def clock(self) -> Any:
+            raise AttributeError("clock")
+
+    clock = ManualClock()
+    began = time.monotonic()
+    client = client_for(WithoutClock(MemoryStore(clock)), 60.0)
+    held = client.create(new_run())
+    now = held.now()
+    assert clock() <= now <= clock() + (time.monotonic() - began)
+    assert held.now() >= now
+    client.release(held)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc")
+def test_a_holder_that_ended_is_dead_before_its_parent_asked_how_it_ended() -> None:
+    """P8: a zombie holds nothing. A program may have any name, even one like the end of a process."""
+    program = (
+        "import pathlib, sys; from limpet.engine.leases.process_identity import this_process; "
+        "pathlib.Path('/proc/self/comm').write_text('odd) Z 1 ('); "
+        "print(this_process(), flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        holder = child.stdout.readline().strip()
+        assert not is_dead(holder)
+        child.stdin.close()
+        deadline = time.monotonic() + 60
+        while not is_dead(holder):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
 
 
 def test_a_run_whose_lease_another_process_claimed_stops_before_its_next_node() -> None:
