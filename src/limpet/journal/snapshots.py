@@ -24,6 +24,9 @@ SNAPSHOT_FACTOR = 8
 MIN_WEIGHT = 64 * 1024
 """Below this weight of records a snapshot isn't considered: reading them takes no time to speak of."""
 
+LARGE_SNAPSHOT = 500_000
+"""How many bytes the whole state of a run may have before that is worth a warning."""
+
 
 class SnapshotPolicy:
     """Decides when a run's journal gets its next snapshot.
@@ -34,13 +37,19 @@ class SnapshotPolicy:
     To know what a snapshot would weigh, the state has to be encoded whole. So that isn't done at every step: after
     a snapshot was found too large, the next check is due when the records weigh enough to justify one of that size.
     All checks together thus cost a fraction (one in `SNAPSHOT_FACTOR`) of the writing.
+
+    A check is also due where the state may have become large, so that this can be reported. `size` is that of the
+    state when it was last measured.
     """
 
-    __slots__ = ("next_check", "weight")
+    __slots__ = ("next_check", "size", "warned", "weight")
 
-    def __init__(self, weight: int = 0) -> None:
+    def __init__(self, weight: int = 0, size: int = 0) -> None:
         self.weight = weight
-        self.next_check = max(weight, MIN_WEIGHT)
+        self.size = size
+        self.warned = False
+        """Whether it was noticed that the state is large: once is enough."""
+        self.next_check = self._limited(max(weight, MIN_WEIGHT))
         """From which weight on a snapshot is measured."""
 
     def worthwhile(self, snapshot: bytes) -> bool:
@@ -48,13 +57,31 @@ class SnapshotPolicy:
         needed = SNAPSHOT_FACTOR * (len(snapshot) + RECORD_WEIGHT)
         if self.weight > needed:
             return True
-        self.next_check = needed + 1
+        self.next_check = self._limited(needed + 1)
         return False
+
+    def has_become_large(self, snapshot: bytes) -> bool:
+        """Whether this snapshot is the first that is found to be large."""
+        self.size = len(snapshot)
+        if self.warned or self.size <= LARGE_SNAPSHOT:
+            return False
+        self.warned = True
+        return True
 
     def start_over(self) -> None:
         """A snapshot was written."""
         self.weight = 0
-        self.next_check = MIN_WEIGHT
+        self.next_check = self._limited(MIN_WEIGHT)
+
+    def _limited(self, check: int) -> int:
+        """The weight of the next check, which is no later than where the state may have become large."""
+        if self.warned:
+            return check
+        room = LARGE_SNAPSHOT - self.size
+        if room >= 0:
+            # Not at every step of a state that is just below the limit.
+            room = max(room, MIN_WEIGHT)
+        return min(check, self.weight + max(room, 0))
 
 
 def snapshot_fields(progress: Progress) -> dict[str, Any]:

@@ -28,7 +28,8 @@ from limpet.journal.store import Commit, OnSignal
 class JournalWriter:
     """The writing side of one run's journal, for the holder of `fence`, after record number `sequence`.
 
-    `weight` is that of the records since the last snapshot, as `read_progress_and_weight` returned it.
+    `weight` is that of the records since the last snapshot, as `read_progress_and_weight` returned it, and `size`
+    that snapshot's own. `on_large` is called once, with the size, if the state becomes large.
     """
 
     __slots__ = (
@@ -39,16 +40,18 @@ class JournalWriter:
         "_snapshot_sequence",
         "_snapshots",
         "fence",
+        "on_large",
         "run_id",
         "sequence",
     )
 
-    def __init__(self, run_id: str, fence: int, sequence: int, weight: int = 0) -> None:
+    def __init__(self, run_id: str, fence: int, sequence: int, weight: int = 0, size: int = 0) -> None:
         self.run_id = run_id
         self.fence = fence
         self.sequence = sequence
         self._envelope = Envelope(run_id)
-        self._snapshots = SnapshotPolicy(weight)
+        self.on_large: Callable[[int], None] | None = None
+        self._snapshots = SnapshotPolicy(weight, size)
         self._pending: list[bytes] = []
         """Records that aren't part of a commit yet."""
         self._closed: list[bytes] = []
@@ -111,6 +114,8 @@ class JournalWriter:
         if self._snapshots.weight < self._snapshots.next_check:
             return
         snapshot = snapshot_record(progress)
+        if self._snapshots.has_become_large(snapshot) and self.on_large is not None:
+            self.on_large(len(snapshot))
         if self._snapshots.worthwhile(snapshot):
             self._add_snapshot(snapshot)
 

@@ -202,7 +202,8 @@ def _reopen(
     check_point(progress, point)
     if compiled.plan.layers is None:
         _refuse_old_step(progress, point)
-    writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence, weight)
+    size = len(tail.records[0]) if tail.records else 0
+    writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence, weight, size)
     if crashes > 0 and sleeps:
         _forgive_crashes(progress, writer, held)
         crashes = 0

@@ -19,7 +19,7 @@ from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.call_scope import JournalLock, Scope
 from limpet.engine.node_context.questions import CallAbandoned
 from limpet.engine.sessions.compiled_graph import CompiledGraph
-from limpet.engine.sessions.step_retention import LARGE_CHECKPOINT, StepRetention
+from limpet.engine.sessions.step_retention import StepRetention
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import Conflict, StoreError, StoreUnavailable, TooLarge
 from limpet.graphs.secrets import SecretMasker, masked
@@ -90,8 +90,10 @@ class Session:
         self._failed_saves = 0
         self._last_failed_save = 0.0
         self._retention: StepRetention | None = None
-        if writer is not None and (compiled.keep is not None or compiled.plan.layers is not None):
-            self._retention = StepRetention(compiled.keep, options.first_record)
+        if writer is not None:
+            writer.on_large = self._warn_of_size
+            if compiled.keep is not None:
+                self._retention = StepRetention(compiled.keep, options.first_record)
         self.lifecycle = RunLifecycle(compiled.plan, self._run_context())
 
     @property
@@ -346,16 +348,18 @@ class Session:
         """A checkpoint is durable: have those deleted that are no longer kept, without waiting for it."""
         assert self._retention is not None
         assert self.writer is not None
-        added, before = self._retention.add_checkpoint(self.writer.sequence)
-        if added > LARGE_CHECKPOINT:
-            log().warning(
-                "run %s, step %d: its checkpoint is large, it added %d KB to the journal",
-                self.id,
-                self.progress.step,
-                added // 1000,
-            )
+        before = self._retention.add_checkpoint(self.writer.sequence)
         if before:
             self.compiled.need_client("keep").prune_later(self.id, before)
+
+    def _warn_of_size(self, size: int) -> None:
+        """The whole state of the run has become large, which makes every restore of it slow."""
+        log().warning(
+            "run %s, step %d: its checkpoint is large, %d KB: keep large values outside of the state",
+            self.id,
+            self.progress.step,
+            size // 1000,
+        )
 
     def _keep_result(self, scope: Scope, key: str, value: Any) -> None:
         """Save a result of `once` in the middle of a node."""

@@ -43,11 +43,11 @@ def start(
         encode(progress.config, "config")
         progress.meta = run_metadata(compiled, tags)
         try:
-            run = new_run(progress, tags, this_process(), client.ttl, due=0.0)
+            snapshot = snapshot_record(progress)
         except UnstorableValue as problem:
             raise hide_secret_path(problem, compiled.plan.secrets) from None
-        lease = client.create(run)
-        writer = JournalWriter(run_id, lease.lease.fence, 1)
+        lease = client.create(new_run(progress, tags, this_process(), client.ttl, due=0.0, snapshot=snapshot))
+        writer = JournalWriter(run_id, lease.lease.fence, 1, size=len(snapshot))
     emit_start(compiled, run_id)
     return Session(compiled, progress, writer, lease, SessionOptions(stream, resumed=False))
 
@@ -103,9 +103,10 @@ def new_run(
     ttl: float,
     due: float | None = None,
     priority: int = 0,
+    snapshot: bytes | None = None,
 ) -> NewRun:
-    """The run that starts with this progress, as a store takes it."""
-    first = Envelope(progress.run_id).close(1, snapshot_record(progress))
+    """The run that starts with this progress, as a store takes it; `snapshot` is its first record, if it is made."""
+    first = Envelope(progress.run_id).close(1, snapshot or snapshot_record(progress))
     return NewRun(
         run_id=progress.run_id,
         graph=progress.graph,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from limpet.defaults import CLEANUP_INTERVAL
 from limpet.journal.store import Commit
@@ -13,9 +13,6 @@ from limpet.journal.store import Commit
 if TYPE_CHECKING:
     from limpet.engine.leases.lease_client import LeaseClient
     from limpet.stores.retention import Retention
-
-LARGE_CHECKPOINT: Final = 500_000
-"""How many bytes one checkpoint may add to the journal before it is worth a warning."""
 
 SHORTEST_CLEANUP_INTERVAL = 60.0
 """Seconds, at least, until old runs of a graph are looked for again. At most it is `CLEANUP_INTERVAL`."""
@@ -67,37 +64,28 @@ class StepRetention:
     it, not for this; therefore more than `keep` checkpoints may still exist.
     """
 
-    __slots__ = ("_checkpoints", "_new_bytes", "_pruned", "_snapshots")
+    __slots__ = ("_checkpoints", "_pruned", "_snapshots")
 
-    def __init__(self, keep: int | None, first: int) -> None:
-        self._checkpoints: deque[int] | None = None if keep is None else deque(maxlen=keep)
-        """The last records of the newest checkpoints. None if all are kept."""
+    def __init__(self, keep: int, first: int) -> None:
+        self._checkpoints: deque[int] = deque(maxlen=keep)
+        """The last records of the newest checkpoints."""
         self._snapshots = [first]
         self._pruned = first
-        self._new_bytes = 0
 
     def add_commit(self, commit: Commit) -> None:
         """A commit is durable."""
-        self._new_bytes += sum(map(len, commit.records))
         if commit.snapshot:
             self._snapshots.append(commit.snapshot)
 
-    def add_checkpoint(self, sequence: int) -> tuple[int, int]:
-        """A checkpoint ends with this record.
-
-        Returns how many bytes it added, and the record before which all can be deleted, or 0 for none.
-        """
-        added = self._new_bytes
-        self._new_bytes = 0
+    def add_checkpoint(self, sequence: int) -> int:
+        """A checkpoint ends with this record. Returns the record before which all can be deleted, or 0 for none."""
         checkpoints = self._checkpoints
-        if checkpoints is None:
-            return added, 0
         checkpoints.append(sequence)
         if len(checkpoints) < (checkpoints.maxlen or 0):
-            return added, 0
+            return 0
         while len(self._snapshots) > 1 and self._snapshots[1] <= checkpoints[0]:
             del self._snapshots[0]
         if self._snapshots[0] <= self._pruned:
-            return added, 0
+            return 0
         self._pruned = self._snapshots[0]
-        return added, self._pruned
+        return self._pruned
