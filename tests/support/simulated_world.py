@@ -189,6 +189,14 @@ class World:
         """The time by the clock of the machine that is at work."""
         return self.clock.now + (self.current.skew if self.current is not None else 0.0)
 
+    def set_clock(self, seconds: float) -> None:
+        """The time of day is set, for the store and all machines. What was to wait for so long still has to."""
+        self.clock.set_by(seconds)
+        if seconds < 0:
+            for record in self.runs.values():
+                for times in (record.not_before, record.done_at, record.began):
+                    times.update({key: time + seconds for key, time in times.items()})
+
     def note(self, *words: Any) -> None:
         """Something for the trace."""
         self.trace.append(words)
@@ -255,7 +263,7 @@ class World:
         """The store gave a run to a holder."""
         record = self.runs[before.run_id]
         self.check(lease.fence > record.fence, "a fence was given out twice")
-        held = before.lease_until is not None and before.lease_until > self.clock.now
+        held = before.lease_until is not None and before.lease_until > self.clock.monotonic()
         mine = before.holder == self.who
         dead = self.known_dead.get(before.holder or "", False)
         self.check(not held or dead or mine, f"{before.run_id} was taken from a holder that is alive")

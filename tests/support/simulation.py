@@ -138,6 +138,12 @@ class Simulation(World):
         self.clock.advance(self.dice.choice((0.1, 1.0, NAP, LEASE / 2, LEASE + 1, 45.0, 1e4)))
         self.note("it is", self.clock.now)
 
+    def set_time(self) -> None:
+        """The time of day is set: forward by any amount, or back by a little."""
+        seconds = self.dice.choice((-LEASE - 1, -1.0, 1.0, LEASE + 1, 1e4))
+        self.set_clock(seconds)
+        self.note("the clock is set by", seconds)
+
     def skew(self) -> None:
         """The clock of a machine is set."""
         self.dice.choice(self.workers).skew = self.dice.choice((-5.0, -0.5, 0.0, 0.5, 5.0, 1e6))
@@ -317,6 +323,7 @@ EVENTS = {
     "renew": 6,
     "jump": 7,
     "skew": 1,
+    "set_time": 1,
     "fail": 4,
     "mumble": 3,
     "start_run": 1,
@@ -360,9 +367,9 @@ def simulated() -> Iterator[None]:
         (client, "_clients", Links()),
         (orphans, "is_dead", lambda name: world().known_dead.get(name, False)),
         (orphans, "this_process", lambda: world().who),
-        (orphans, "monotonic", lambda: world().clock.now),
-        (run_resumer, "monotonic", lambda: world().clock.now),
-        (watch_loop, "monotonic", lambda: world().clock.now),
+        (orphans, "monotonic", lambda: world().clock.monotonic()),
+        (run_resumer, "monotonic", lambda: world().clock.monotonic()),
+        (watch_loop, "monotonic", lambda: world().clock.monotonic()),
         (creation, "this_process", lambda: world().who),
         (creation, "time", lambda: world().now_here()),
         (entry, "time", lambda: world().now_here()),

@@ -11,8 +11,9 @@ What every store must do
     - `append` applies each commit as a whole or not at all. The commits of one call are independent of each other.
     - Any number of threads use it at once, and any number of processes if `abilities.shared` is true.
       Waiting for locks is the store's business: callers never see a lock.
-    - Time is the store's: one clock decides when leases expire and when runs are due. If that is the clock of this
-      process, the store has it as an attribute, `clock`. A clock that doesn't advance by itself may have a method
+    - Time is the store's: one clock decides when runs are due, and either it or a clock that can't be set decides
+      when leases expire. If the first is the clock of this process, the store has it as an attribute, `clock`, and
+      leases go by its method `monotonic`, if it has one. A clock that doesn't advance by itself may have a method
       `wait(seconds, stop)`: a run that waits calls it, and it returns when that much time has passed by the clock, or
       when the `threading.Event` is set. `limpet.testing.FakeClock` is such a clock.
 

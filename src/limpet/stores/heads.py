@@ -13,10 +13,11 @@ process that was suspended while another one claimed the run carries an old fenc
 The time on a lease decides only whether the run *can be claimed*: a holder whose lease expired may still commit, as
 long as no other process has claimed the run.
 
-These functions read no clock and change nothing: `now` is given, by the store's own clock, and the caller
-stores the head that it gets back. A store must do both under one lock or in one transaction. The stores in
-memory, in files, in SQLite and over checkpoints call these functions. PostgreSQL and Redis state the same rules
-in SQL or Lua, under the same names, and so does SQLite in the one statement of a plain commit.
+These functions read no clock and change nothing. `now` is given, by the store's own clock. So is `lease_now`, where
+the store measures leases by another clock than the rest: see `lease_clock.py`. The caller stores the head that it
+gets back. A store must do both under one lock or in one transaction. The stores in memory, in files, in SQLite and
+over checkpoints call these functions. PostgreSQL and Redis state the same rules in SQL or Lua, under the same names,
+and so does SQLite in the one statement of a plain commit.
 `limpet.testing.conformance` holds all of them to one behaviour.
 """
 
@@ -43,11 +44,11 @@ from limpet.journal.store import (
 # Transitions
 
 
-def create(run: NewRun, now: float) -> tuple[RunHead, Lease | None]:
+def create(run: NewRun, now: float, lease_now: float | None = None) -> tuple[RunHead, Lease | None]:
     """The head of a new run with all of its first records, and the lease if the run names a holder."""
     lease = None
     if run.holder is not None:
-        lease = Lease(run.run_id, fence=1, until=now + run.ttl)
+        lease = Lease(run.run_id, fence=1, until=_lease_time(now, lease_now) + run.ttl)
     head = RunHead(
         run_id=run.run_id,
         graph=run.graph,
@@ -69,19 +70,25 @@ def create(run: NewRun, now: float) -> tuple[RunHead, Lease | None]:
 
 
 def claim(
-    head: RunHead, holder: str, ttl: float, now: float, instead_of: int | None = None
+    head: RunHead,
+    holder: str,
+    ttl: float,
+    now: float,
+    instead_of: int | None = None,
+    lease_now: float | None = None,
 ) -> tuple[RunHead, Lease]:
     """The head once `holder` has the run, and its lease. Raises `Conflict` if another holder's lease is valid.
 
     `instead_of` breaks a valid lease, but only the one with this fence: between finding a holder dead and breaking
     its lease, a third process may have claimed the run.
     """
+    lease_now = _lease_time(now, lease_now)
     if instead_of != head.fence:
-        refuse_if_held(head, now)
+        refuse_if_held(head, lease_now)
     crashes = head.crashes
     if head.holder is not None:  # a holder that stops in order releases the run first
         crashes += 1
-    lease = Lease(head.run_id, head.fence + 1, now + ttl, crashes)
+    lease = Lease(head.run_id, head.fence + 1, lease_now + ttl, crashes)
     claimed = head._replace(
         fence=lease.fence,
         crashes=lease.crashes,
@@ -92,14 +99,16 @@ def claim(
     return claimed, lease
 
 
-def renew(head: RunHead, lease: Lease, ttl: float, now: float) -> RunHead | None:
+def renew(
+    head: RunHead, lease: Lease, ttl: float, now: float, lease_now: float | None = None
+) -> RunHead | None:
     """The head with the lease prolonged; None if the lease was lost: claimed by another holder, or released.
 
     A lease that expired is prolonged as well, since no other process holds the run.
     """
     if head.fence != lease.fence or head.holder is None:
         return None
-    return head._replace(lease_until=now + ttl, updated=now)
+    return head._replace(lease_until=_lease_time(now, lease_now) + ttl, updated=now)
 
 
 def release(head: RunHead, lease: Lease) -> RunHead | None:
@@ -152,6 +161,10 @@ def changes_more_than_sequence(head: RunHead, commit: Commit) -> bool:
     return head.signal is not None and commit.on_signal is OnSignal.CLEAR
 
 
+def _lease_time(now: float, lease_now: float | None) -> float:
+    return now if lease_now is None else lease_now
+
+
 # Refusals
 
 
@@ -160,7 +173,7 @@ def refusal(commit: Commit, head: RunHead, now: float, sequence: int | None = No
 
     An old fence outweighs a wrong sequence number, and both outweigh a waiting signal: a process that lost the run
     must not act on a signal that is meant for the new holder. `sequence` replaces the head's own, for a store that
-    counts a run's records elsewhere.
+    counts a run's records elsewhere. `now` is by the clock of leases, here and below.
     """
     if sequence is None:
         sequence = head.sequence
@@ -231,9 +244,11 @@ def newest_first(heads: Iterable[RunHead], which: RunFilter) -> Heads:
     return ordered[which.offset :][: which.limit]
 
 
-def is_ready(head: RunHead, graphs: Collection[str], now: float) -> bool:
+def is_ready(head: RunHead, graphs: Collection[str], now: float, lease_now: float | None = None) -> bool:
     """Whether a run of one of these graphs is due and no process holds it."""
-    return head.due is not None and head.due <= now and head.graph in graphs and not is_held(head, now)
+    if head.due is None or head.due > now or head.graph not in graphs:
+        return False
+    return not is_held(head, _lease_time(now, lease_now))
 
 
 def most_urgent_first(heads: Iterable[RunHead]) -> Heads:
@@ -241,9 +256,13 @@ def most_urgent_first(heads: Iterable[RunHead]) -> Heads:
     return sorted(heads, key=lambda head: (-head.priority, head.due or 0.0, head.created, head.run_id))
 
 
-def is_expired(head: RunHead, older_than: float, statuses: Sequence[str], now: float) -> bool:
+def is_expired(
+    head: RunHead, older_than: float, statuses: Sequence[str], now: float, lease_now: float | None = None
+) -> bool:
     """Whether `expire` deletes the run: it has one of these statuses, is old enough, and no process holds it."""
-    return head.status in statuses and head.updated <= now - older_than and not is_held(head, now)
+    if head.status not in statuses or head.updated > now - older_than:
+        return False
+    return not is_held(head, _lease_time(now, lease_now))
 
 
 # Records

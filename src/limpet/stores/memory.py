@@ -20,6 +20,7 @@ from limpet.journal.store import (
 )
 from limpet.stores import heads
 from limpet.stores.change_signal import ChangeSignal
+from limpet.stores.lease_clock import own_lease_clock
 
 
 class MemoryStore:
@@ -29,6 +30,8 @@ class MemoryStore:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
+        ahead = time.time() - time.monotonic()
+        self._lease_clock = own_lease_clock(clock) or (lambda: time.monotonic() + ahead)
         self._lock = threading.Lock()
         self._changes = ChangeSignal()
         self._runs: dict[str, _Run] | None = {}
@@ -51,7 +54,7 @@ class MemoryStore:
             runs = self._open()
             if run.run_id in runs:
                 raise RunExists(run.run_id)
-            head, lease = heads.create(run, self.clock())
+            head, lease = heads.create(run, self.clock(), self._lease_clock())
             runs[run.run_id] = _Run(head, 0, list(run.records))
             if lease is None:
                 self._changes.notify()
@@ -77,15 +80,16 @@ class MemoryStore:
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         with self._lock:
             run = self._run(run_id)
-            run.head, lease = heads.claim(run.head, holder, ttl, self.clock(), instead_of)
+            run.head, lease = heads.claim(
+                run.head, holder, ttl, self.clock(), instead_of, self._lease_clock()
+            )
             return lease
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
         leases = list(leases)
         with self._lock:
             runs = self._open()
-            now = self.clock()
-            return [self._renew(runs.get(lease.run_id), lease, now, ttl) for lease in leases]
+            return [self._renew(runs.get(lease.run_id), lease, ttl) for lease in leases]
 
     def release(self, lease: Lease) -> None:
         with self._lock:
@@ -106,13 +110,14 @@ class MemoryStore:
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         with self._lock:
             now = self.clock()
+            lease_now = self._lease_clock()
             runs = self._open().values()
-            found = [run.current_head() for run in runs if heads.is_ready(run.head, graphs, now)]
+            found = [run.current_head() for run in runs if heads.is_ready(run.head, graphs, now, lease_now)]
         return heads.most_urgent_first(found)[:limit]
 
     def list(self, which: RunFilter) -> list[RunHead]:
         with self._lock:
-            now = self.clock()
+            now = self._lease_clock()
             runs = self._open().values()
             found = [run.current_head() for run in runs if heads.matches(run.head, which, now)]
         return heads.newest_first(found, which)
@@ -128,11 +133,12 @@ class MemoryStore:
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
         with self._lock:
             now = self.clock()
+            lease_now = self._lease_clock()
             runs = self._open()
             expired = [
                 run_id
                 for run_id, run in runs.items()
-                if heads.is_expired(run.head, older_than, statuses, now)
+                if heads.is_expired(run.head, older_than, statuses, now, lease_now)
             ]
             for run_id in expired:
                 del runs[run_id]
@@ -143,7 +149,7 @@ class MemoryStore:
     def delete(self, run_id: str) -> None:
         with self._lock:
             run = self._run(run_id)
-            heads.refuse_if_held(run.head, self.clock())
+            heads.refuse_if_held(run.head, self._lease_clock())
             del self._open()[run_id]
             self._changes.notify()
 
@@ -194,10 +200,10 @@ class MemoryStore:
             self._changes.notify()
         return None
 
-    def _renew(self, run: _Run | None, lease: Lease, now: float, ttl: float) -> str | None:
+    def _renew(self, run: _Run | None, lease: Lease, ttl: float) -> str | None:
         if run is None:
             return None
-        renewed = heads.renew(run.head, lease, ttl, now)
+        renewed = heads.renew(run.head, lease, ttl, self.clock(), self._lease_clock())
         if renewed is None:
             return None
         run.head = renewed

@@ -44,6 +44,7 @@ class FakeClock:
         if now is None:
             now = time.time()
         self._now = float(now)
+        self._set_by = 0.0
         self._change = threading.Condition()
         self._watchers: WeakSet[ClockWatcher] = WeakSet()
         self.auto = auto
@@ -53,6 +54,22 @@ class FakeClock:
     def __call__(self) -> float:
         """The time, in seconds since the epoch."""
         return self._now
+
+    def monotonic(self) -> float:
+        """The time that has passed, whatever the clock was set to. Stores measure leases by it."""
+        return self._now - self._set_by
+
+    def set_by(self, seconds: float) -> None:
+        """Set the time of day forward, or back by a number below 0. No time passes, so leases don't change.
+
+        Sleeps and deadlines end by the time of day: they come nearer, or move further away.
+        """
+        with self._change:
+            self._now += seconds
+            self._set_by += seconds
+            self._change.notify_all()
+        for watcher in list(self._watchers):
+            watcher.nudge()
 
     def __repr__(self) -> str:
         return f"<FakeClock {datetime.fromtimestamp(self._now).astimezone().isoformat(' ', 'milliseconds')}>"

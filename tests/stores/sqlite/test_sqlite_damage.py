@@ -22,7 +22,7 @@ def changed(path: Path, statement: str) -> None:
 
 
 def counted(path: Path, times: int = 6) -> StateGraph:
-    """A run "r" of so many steps."""
+    """A run "r" of this many steps."""
     graph = loop(times, count).compile(store=f"sqlite:///{path}", preserve=True)
     graph.execute({"n": 0}, run_id="r")
     return graph
@@ -55,7 +55,7 @@ def test_oldest_records_that_were_lost_are_missing_and_not_pruned(tmp_path: Path
 
 
 def test_records_that_were_pruned_or_purged_are_not_missing(tmp_path: Path) -> None:
-    """P9: what a store deleted by itself is no damage, and what is lost after that is."""
+    """P9: what a store deleted by itself isn't damage, and what is lost after that is."""
     path = tmp_path / "runs.db"
     with closing(SQLiteStore(path)) as store:
         lease = store.create(NewRun("r", "g", [b"1", b"2"], holder="ann", ttl=1e6))

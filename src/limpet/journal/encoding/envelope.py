@@ -185,7 +185,7 @@ def _decompressed(frame: bytes, limit: int) -> bytes:
         raise ImportError(_HOW_TO_GET_ZSTD)
     decompressor = zstd.ZstdDecompressor()
     try:
-        # One byte more than allowed: a frame that ends exactly at the limit is told from one that goes on.
+        # One byte more than allowed shows whether the frame ends at the limit or continues.
         body: bytes = decompressor.decompress(frame, max_length=limit + 1)
     except zstd.ZstdError as problem:
         raise ValueError(f"it can't be decompressed: {problem}") from problem

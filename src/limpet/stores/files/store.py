@@ -43,6 +43,7 @@ from limpet.stores.files.locks import HAS_FILE_LOCKS, LockFile, Locks
 from limpet.stores.files.run_cache import RunCache
 from limpet.stores.files.run_files import create_run
 from limpet.stores.files.run_names import HEAD_SUFFIX, JOURNAL_SUFFIX, file_name_of, parse_head_file
+from limpet.stores.lease_clock import SINCE_BOOT, Clock, ahead_in_directory, own_lease_clock
 
 Outcome = TypeVar("Outcome")
 
@@ -86,6 +87,7 @@ class FileStore:
             self._locks = Locks(self.path / "locks", timeout)
             self._cache = RunCache(self._runs, self._locks, self._flush)
             _remove_stale_files(self._runs)
+            self._lease_clock = own_lease_clock(clock) or self._shared_lease_clock()
 
     def __repr__(self) -> str:
         return f"FileStore({str(self.path)!r}, level={self.abilities.level!r})"
@@ -98,7 +100,7 @@ class FileStore:
             with suppress(RunNotFound):
                 self._cache.find(lock, run.run_id)
                 raise RunExists(run.run_id)
-            head, lease = heads.create(run, self.clock())
+            head, lease = heads.create(run, self.clock(), self._lease_clock())
             lock.count_change()
             try:
                 created = create_run(self._runs, self._flush, head, list(run.records))
@@ -141,7 +143,7 @@ class FileStore:
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         def claim(lock: LockFile) -> Lease:
             run = self._cache.find(lock, run_id)
-            head, lease = heads.claim(run.head, holder, ttl, self.clock(), instead_of)
+            head, lease = heads.claim(run.head, holder, ttl, self.clock(), instead_of, self._lease_clock())
             self._cache.replace_head(lock, run, head)
             return lease
 
@@ -169,20 +171,21 @@ class FileStore:
         self._holding(leave, run_id)
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        now = self.clock()
+        now = self._lease_clock()
         found = [head for head in self._heads() if heads.matches(head, which, now)]
         return heads.newest_first(found, which)
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         now = self.clock()
-        found = self._heads(lambda head: heads.is_ready(head, graphs, now))
+        lease_now = self._lease_clock()
+        found = self._heads(lambda head: heads.is_ready(head, graphs, now, lease_now))
         ready: Heads = []
         for listed in heads.most_urgent_first(found):
             if len(ready) >= limit:
                 break
             with suppress(RunNotFound, DamagedRecord):  # a damaged run must not hide the others
                 head = self.head(listed.run_id)
-                if heads.is_ready(head, graphs, now):
+                if heads.is_ready(head, graphs, now, lease_now):
                     ready.append(head)
         return ready
 
@@ -197,7 +200,7 @@ class FileStore:
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
         def remove_expired(lock: LockFile) -> bool:
             run = self._cache.find(lock, found.run_id)
-            is_expired = heads.is_expired(run.head, older_than, statuses, self.clock())
+            is_expired = heads.is_expired(run.head, older_than, statuses, self.clock(), self._lease_clock())
             if is_expired:
                 self._cache.remove(lock, run)
             return is_expired
@@ -218,7 +221,7 @@ class FileStore:
             except DamagedRecord:
                 self._cache.remove_damaged(lock, run_id)
                 return
-            heads.refuse_if_held(run.head, self.clock())
+            heads.refuse_if_held(run.head, self._lease_clock())
             self._cache.remove(lock, run)
 
         self._holding(delete, run_id)
@@ -243,6 +246,13 @@ class FileStore:
         with _explaining(self.path):
             return self._locks.holding(locks, checked)
 
+    def _shared_lease_clock(self) -> Clock:
+        """The lease time of all processes of this computer that use the directory."""
+        ahead = ahead_in_directory(self.path / "clocks", flush=self._flush)
+        if ahead is None:
+            return self.clock
+        return lambda: time.clock_gettime(SINCE_BOOT) + ahead
+
     def _refuse_closed(self) -> None:
         if self.closed:
             raise StoreUnavailable(f"this store on {self.path} was closed; open it again")
@@ -250,7 +260,7 @@ class FileStore:
     def _renew(self, lease: Lease, ttl: float) -> str | None:
         def renew(lock: LockFile) -> str | None:
             run = self._cache.find(lock, lease.run_id)
-            head = heads.renew(run.head, lease, ttl, self.clock())
+            head = heads.renew(run.head, lease, ttl, self.clock(), self._lease_clock())
             if head is None:
                 return None
             self._cache.replace_head(lock, run, head)
@@ -269,13 +279,12 @@ class FileStore:
             run = self._cache.find(lock, commit.run_id)
         except StoreError as missing:
             return missing
-        now = self.clock()
-        refused = heads.refusal(commit, run.head, now)
+        refused = heads.refusal(commit, run.head, self._lease_clock())
         if refused is not None:
             return refused
         head = None
         if heads.changes_more_than_sequence(run.head, commit):
-            head = heads.apply(run.head, commit, now)
+            head = heads.apply(run.head, commit, self.clock())
         if commit.purge:
             assert head is not None
             batch.add_purge(number, lock, run, head)

@@ -19,6 +19,9 @@ from limpet.stores.statements import statements_of
 MAX_RECORDS = 0xFFFFFFFF
 """Of one run: more would run into the ids of the next."""
 
+MAX_LEASE_AFTER_BOOT = 60.0
+"""For how many seconds a lease from before the computer was started can keep a run from being claimed."""
+
 SEQUENCE = 4
 """Where a row of `HEAD` has the number of the newest record."""
 
@@ -127,6 +130,23 @@ def delete_run(cursor: sqlite3.Cursor, row_id: int) -> None:
 def delete_records(cursor: sqlite3.Cursor, row_id: int, last: int = MAX_RECORDS) -> int:
     """Delete the records of a run up to number `last`; returns how many there were."""
     return cursor.execute(SQL["DELETE_RECORDS"], (record_id(row_id, 0), record_id(row_id, last))).rowcount
+
+
+def add_clock(cursor: sqlite3.Cursor, boot: str, ahead: float, now: float) -> None:
+    """Store the constant of the lease clock for this boot of the computer, and shorten leases from before it.
+
+    Processes of an earlier boot have ended, but a lease of theirs may be long, or end in the future if the time of
+    day was set back since. Boots of the same id are one: it has another clock in a container.
+    """
+    boots = [str(other) for (other,) in cursor.execute("SELECT boot FROM clocks")]
+    cursor.execute(SQL["SET_CLOCK"], (boot, ahead))
+    boot_id = boot.split()[0]
+    if any(other.startswith(boot_id) for other in boots):
+        return
+    latest = now + MAX_LEASE_AFTER_BOOT
+    for (row_id,) in cursor.execute(SQL["LONG_LEASES"], (latest,)).fetchall():
+        cursor.execute(SQL["SHORTEN_LEASE"], (latest, row_id))
+        set_checksum(cursor, row_id)
 
 
 def condition_of(which: RunFilter, now: float) -> tuple[str, list[Any]]:

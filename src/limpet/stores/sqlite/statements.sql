@@ -27,6 +27,18 @@ FROM runs
 {HEAD} WHERE due <= ? AND {UNHELD} AND graph IN (SELECT value FROM json_each(?))
 ORDER BY priority DESC, due, created, run_id LIMIT ?
 
+-- name: CLOCK
+SELECT ahead FROM clocks WHERE boot = ?
+
+-- name: SET_CLOCK
+INSERT INTO clocks (boot, ahead) VALUES (?, ?) ON CONFLICT (boot) DO UPDATE SET ahead = excluded.ahead
+
+-- name: LONG_LEASES
+SELECT id FROM runs WHERE lease_until > ?
+
+-- name: SHORTEN_LEASE
+UPDATE runs SET lease_until = ? WHERE id = ?
+
 -- name: READ
 SELECT id & 0xFFFFFFFF, data FROM records WHERE id BETWEEN ? AND ? ORDER BY id
 

@@ -53,10 +53,12 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores import heads
+from limpet.stores.lease_clock import SINCE_BOOT, Clock, ahead_now, is_plausible, own_lease_clock, this_boot
 from limpet.stores.sqlite.connections import Connections
 from limpet.stores.sqlite.rows import (
     DROPPED,
     MAX_RECORDS,
+    add_clock,
     change_head,
     condition_of,
     delete_records,
@@ -110,6 +112,7 @@ class SQLiteStore:
         self.abilities = Abilities(level=level, shared=True)
         self.clock = clock
         self._connections = Connections(self.path, flush=level == "disk", timeout=timeout)
+        self._lease_clock = own_lease_clock(clock) or self._shared_lease_clock()
         self._row_ids: dict[str, int] = {}
 
     def __repr__(self) -> str:
@@ -125,7 +128,7 @@ class SQLiteStore:
 
     def create(self, run: NewRun) -> Lease | None:
         def work(cursor: sqlite3.Cursor) -> tuple[int, Lease | None]:
-            head, lease = heads.create(run, self.clock())
+            head, lease = heads.create(run, self.clock(), self._lease_clock())
             if cursor.execute(SQL["CREATE"], values_of(head)).rowcount == 0:
                 raise RunExists(run.run_id)
             row_id = cursor.lastrowid or 0
@@ -172,7 +175,7 @@ class SQLiteStore:
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         def work(cursor: sqlite3.Cursor) -> Lease:
             row_id, head = self._find(cursor, run_id)
-            claimed, lease = heads.claim(head, holder, ttl, self.clock(), instead_of)
+            claimed, lease = heads.claim(head, holder, ttl, self.clock(), instead_of, self._lease_clock())
             change_head(cursor, row_id, update_of(head, claimed))
             return lease
 
@@ -183,8 +186,7 @@ class SQLiteStore:
         self._connections.check_file()
 
         def work(cursor: sqlite3.Cursor) -> list[str | None]:
-            now = self.clock()
-            return [self._renew(cursor, lease, ttl, now) for lease in leases]
+            return [self._renew(cursor, lease, ttl) for lease in leases]
 
         return self._connections.write(work)
 
@@ -206,13 +208,12 @@ class SQLiteStore:
         self._connections.write(work)
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        now = self.clock()
-        values = (now, now, json.dumps(list(graphs)), limit)
+        values = (self.clock(), self._lease_clock(), json.dumps(list(graphs)), limit)
         rows = self._connections.read(lambda cursor: cursor.execute(SQL["READY"], values).fetchall())
         return self._undamaged(rows)
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        condition, values = condition_of(which, self.clock())
+        condition, values = condition_of(which, self._lease_clock())
         query = f"{SQL['HEAD']} {condition} ORDER BY created DESC, run_id DESC LIMIT ? OFFSET ?"
         values.append(-1 if which.limit is None else which.limit)
         values.append(which.offset)
@@ -235,7 +236,7 @@ class SQLiteStore:
         def work(cursor: sqlite3.Cursor) -> int:
             now = self.clock()
             condition = f"status IN ({placeholders(statuses)}) AND updated <= ? AND {SQL['UNHELD']}"
-            values = (*statuses, now - older_than, now)
+            values = (*statuses, now - older_than, self._lease_clock())
             rows = cursor.execute(f"{SQL['HEAD']} WHERE {condition}", values).fetchall()
             count = 0
             for row in rows:
@@ -253,7 +254,7 @@ class SQLiteStore:
             except DamagedRecord:
                 (row_id,) = cursor.execute("SELECT id FROM runs WHERE run_id = ?", (run_id,)).fetchone()
                 return delete_run(cursor, row_id)
-            heads.refuse_if_held(head, self.clock())
+            heads.refuse_if_held(head, self._lease_clock())
             return delete_run(cursor, row_id)
 
         self._connections.write(work)
@@ -271,6 +272,28 @@ class SQLiteStore:
 
     def close(self) -> None:
         self._connections.close()
+
+    def _shared_lease_clock(self) -> Clock:
+        """The lease time of all processes that use the file. The first of them after a boot stores its constant."""
+        boot = this_boot()
+        if not boot:
+            return self.clock
+
+        def find(cursor: sqlite3.Cursor) -> float | None:
+            row = cursor.execute(SQL["CLOCK"], (boot,)).fetchone()
+            return row[0] if row is not None and is_plausible(row[0]) else None
+
+        def find_or_add(cursor: sqlite3.Cursor) -> float:
+            ahead = find(cursor)
+            if ahead is None:
+                ahead = ahead_now()
+                add_clock(cursor, boot, ahead, self.clock())
+            return ahead
+
+        ahead = self._connections.read(find)
+        if ahead is None:
+            ahead = self._connections.write(find_or_add)
+        return lambda: time.clock_gettime(SINCE_BOOT) + ahead
 
     def _plain_values(self, commit: Commit) -> tuple[Any, ...] | None:
         """The parameters of `APPEND`, if one more record is all that this commit changes."""
@@ -318,11 +341,10 @@ class SQLiteStore:
             row_id, head = self._find(cursor, commit.run_id)
         except StoreError as missing:
             return missing
-        now = self.clock()
-        refused = heads.refusal(commit, head, now) or _too_large(commit)
+        refused = heads.refusal(commit, head, self._lease_clock()) or _too_large(commit)
         if refused is not None:
             return refused
-        applied = heads.apply(head, commit, now)
+        applied = heads.apply(head, commit, self.clock())
         if commit.purge:
             delete_records(cursor, row_id)
             cursor.execute(SQL["SET_DROPPED"], (applied.sequence, row_id))
@@ -331,13 +353,13 @@ class SQLiteStore:
         change_head(cursor, row_id, update_of(head, applied, with_sequence=commit.purge))
         return None
 
-    def _renew(self, cursor: sqlite3.Cursor, lease: Lease, ttl: float, now: float) -> str | None:
+    def _renew(self, cursor: sqlite3.Cursor, lease: Lease, ttl: float) -> str | None:
         """Renew one lease; return "", the waiting signal, or None if the lease is no longer valid."""
         try:
             row_id, head = self._find(cursor, lease.run_id)
         except (RunNotFound, DamagedRecord):
             return None
-        renewed = heads.renew(head, lease, ttl, now)
+        renewed = heads.renew(head, lease, ttl, self.clock(), self._lease_clock())
         if renewed is None:
             return None
         change_head(cursor, row_id, update_of(head, renewed))

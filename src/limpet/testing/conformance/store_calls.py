@@ -16,9 +16,19 @@ class ManualClock:
 
     def __init__(self, now: float = 1_750_000_000.0) -> None:
         self.now = now
+        self._set_by = 0.0
 
     def __call__(self) -> float:
         return self.now
+
+    def monotonic(self) -> float:
+        """The time that has passed, whatever the clock was set to. Stores measure leases by it."""
+        return self.now - self._set_by
+
+    def set_by(self, seconds: float) -> None:
+        """Set the clock forward, or back by a number below 0. No time passes."""
+        self.now += seconds
+        self._set_by += seconds
 
     def advance(self, seconds: float) -> None:
         """Let this many seconds pass, for the store."""
