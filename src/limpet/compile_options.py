@@ -8,6 +8,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
+from limpet.durations import span_mistake
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph, OnSaveError, kind_of
 from limpet.engine.sessions.step_retention import BackgroundCleanup
@@ -189,8 +190,8 @@ class CompileOptions(NamedTuple):
             yield f"checkpoint_dir must be the path of a directory, not {folder!r}"
         if self.checkpointer is not None and not provides(self.checkpointer, Checkpointer):
             yield f"a checkpointer has save() and load(); {self.checkpointer!r} doesn't"
-        if not self.lease > 0:
-            yield f"lease must be a number of seconds above 0, not {self.lease!r}"
+        if mistake := span_mistake(self.lease, positive=True):
+            yield f"lease {mistake}"
         if self.executor is not None and not callable(getattr(self.executor, "submit", None)):
             yield f"an executor has submit(); {self.executor!r} doesn't"
         if self.max_concurrency is not None and not RUN_SETTINGS["max_concurrency"](self.max_concurrency):

@@ -1,10 +1,13 @@
-"""Points in time and spans of time, in the forms that users give them in."""
+"""Points in time and spans of time, in the forms that users give them in, and what is wrong with others.
+
+Every setting that is a length of time is checked here, so that none reaches a lock, a timer or a store that would
+refuse it with an error of its own.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from limpet.errors import UsageError
 
@@ -14,14 +17,48 @@ Span = float | timedelta
 Moment = Span | datetime
 """When: seconds from now, or a `datetime` with a time zone."""
 
+LONGEST_SPAN: Final = 100 * 365 * 86400.0
+"""Seconds that a span of time may have: a hundred years. No system can wait for more than 292."""
+
+
+def span_mistake(
+    given: Any, *, positive: bool = False, takes_timedelta: bool = False, unlimited: bool = False
+) -> str:
+    """What is wrong with a span of time, as the rest of a sentence after its name; empty if it can be used.
+
+    It is a number of seconds of at least 0: `positive`, above 0; with `takes_timedelta`, a `timedelta`, too; and with
+    `unlimited` it may be infinite.
+    """
+    seconds = given.total_seconds() if takes_timedelta and isinstance(given, timedelta) else given
+    if isinstance(seconds, (int, float)) and type(seconds) is not bool:
+        if seconds > LONGEST_SPAN and not unlimited:
+            return f"must be at most {LONGEST_SPAN:.0f} seconds, which are 100 years, not {given!r}"
+        if seconds > 0 or (seconds == 0 and not positive):
+            return ""
+    wanted = "a number of seconds above 0" if positive else "a number of seconds (at least 0)"
+    if takes_timedelta:
+        wanted += " or a timedelta"
+    return f"must be {wanted}, not {given!r}"
+
 
 def seconds_of(span: Any, what: str) -> float:
     """A span in seconds. Raises `UsageError` that names the setting, `what`."""
-    if isinstance(span, timedelta):
-        span = span.total_seconds()
-    if isinstance(span, (int, float)) and type(span) is not bool and isfinite(span) and span >= 0:
-        return float(span)
-    raise UsageError(f"{what} must be a number of seconds (at least 0) or a timedelta, not {span!r}")
+    mistake = span_mistake(span, takes_timedelta=True)
+    if mistake:
+        raise UsageError(f"{what} {mistake}")
+    return float(span.total_seconds() if isinstance(span, timedelta) else span)
+
+
+def patience_of(given: Any, what: str) -> float:
+    """For how many seconds a caller waits for something. Raises `UsageError` that names the setting, `what`.
+
+    None and infinity mean without limit, and a number below 0 not at all: it may be what is left of a longer wait.
+    """
+    if given is None:
+        return LONGEST_SPAN
+    if not isinstance(given, (int, float)) or type(given) is bool or given != given:
+        raise UsageError(f"{what} must be a number of seconds, not {given!r}")
+    return float(min(max(given, 0.0), LONGEST_SPAN))
 
 
 def moment_of(given: Any, now: float, what: str) -> float:

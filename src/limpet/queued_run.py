@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 from typing import Generic, TypeVar
 
+from limpet.durations import patience_of
 from limpet.engine.leases.lease_client import ChangeWaiter, LeaseClient
 from limpet.engine.operations.run_info import RunInfo, run_info
 from limpet.errors import ExecutionError, LimpetError, RunCancelled, RunPaused, UsageError
@@ -40,7 +40,7 @@ class QueuedRun(Generic[S]):
 
     def wait(self, timeout: float | None = None) -> RunInfo:
         """Wait until the run ends or asks something, and return what is known of it then. Raises `TimeoutError`."""
-        waiter = ChangeWaiter(self._client.store, inf if timeout is None else timeout)
+        waiter = ChangeWaiter(self._client.store, patience_of(timeout, "timeout"))
         while (info := self.info).status == RUNNING:
             if not waiter.wait():
                 raise TimeoutError(

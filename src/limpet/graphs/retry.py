@@ -6,6 +6,7 @@ from datetime import timedelta
 from math import inf
 from typing import Any, NamedTuple, Self
 
+from limpet.durations import LONGEST_SPAN, span_mistake
 from limpet.errors import DefinitionError
 
 
@@ -45,14 +46,14 @@ class Retry(_Fields):
         mistakes = []
         if type(self.attempts) is not int or self.attempts < 1:
             mistakes.append("retry: attempts must be a whole number of at least 1")
-        if self.backoff < 0:
-            mistakes.append("retry: backoff must be a number of seconds, at least 0")
-        if self.factor < 1:
-            mistakes.append("retry: factor must be a number of at least 1")
-        if self.max_delay < 0:
-            mistakes.append("retry: max_delay must be a number of seconds, at least 0")
-        if not 0 <= self.jitter <= 1:
-            mistakes.append("retry: jitter must be a share from 0 to 1")
+        if mistake := span_mistake(self.backoff):
+            mistakes.append(f"retry: backoff {mistake}")
+        if not _is_number(self.factor) or self.factor < 1:
+            mistakes.append(f"retry: factor must be a number of at least 1, not {self.factor!r}")
+        if mistake := span_mistake(self.max_delay, unlimited=True):
+            mistakes.append(f"retry: max_delay {mistake}")
+        if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
+            mistakes.append(f"retry: jitter must be a share from 0 to 1, not {self.jitter!r}")
         kinds = self.on if isinstance(self.on, tuple) else (self.on,)
         if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
             mistakes.append("retry: on must be an exception class or a tuple of them")
@@ -65,26 +66,33 @@ class Retry(_Fields):
 
     def delay(self, attempt: int, chance: float) -> float:
         """Seconds to wait after the `attempt`-th attempt; `chance` in [0, 1) varies it within the jitter."""
-        # The exponent is bounded because a large one would overflow a float.
-        wait = min(self.max_delay, self.backoff * self.factor ** min(attempt - 1, 64))
+        if not self.backoff:
+            return 0.0
+        try:
+            wait = min(self.max_delay, self.backoff * self.factor ** (attempt - 1), LONGEST_SPAN)
+        except OverflowError:  # it is more than a float can be
+            wait = min(self.max_delay, LONGEST_SPAN)
         return wait * (1 + self.jitter * (2 * chance - 1))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and type(value) is not bool and -inf < value < inf
 
 
 def read_timeout(given: Any, what: str) -> float | None:
     """A timeout as a user gave it: a number of seconds, or None. Raises `DefinitionError`, which names `what`."""
-    if given is None or (isinstance(given, (int, float)) and type(given) is not bool and given > 0):
-        return given
-    raise DefinitionError(f"{what}: timeout must be a number of seconds above 0, not {given!r}")
+    if given is None:
+        return None
+    if mistake := span_mistake(given, positive=True):
+        raise DefinitionError(f"{what}: timeout {mistake}; None means without one")
+    return float(given)
 
 
 def read_delay(given: Any, what: str) -> float:
     """A delay in seconds, from a number or a `timedelta`. Raises `DefinitionError`, which names `what`."""
-    seconds = given.total_seconds() if isinstance(given, timedelta) else given
-    if isinstance(seconds, (int, float)) and type(seconds) is not bool and 0 <= seconds < inf:
-        return float(seconds)
-    raise DefinitionError(
-        f"{what}: delay must be a number of seconds (at least 0) or a timedelta, not {given!r}"
-    )
+    if mistake := span_mistake(given, takes_timedelta=True):
+        raise DefinitionError(f"{what}: delay {mistake}")
+    return float(given.total_seconds() if isinstance(given, timedelta) else given)
 
 
 def read_retry(given: Retry | int | None) -> Retry | None:

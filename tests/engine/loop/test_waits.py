@@ -30,7 +30,7 @@ class Calls:
 
 
 class StoppingClock(FakeClock):
-    """A clock by which a process waits that is stopped meanwhile, as by SIGSTOP: it goes on when the test says so."""
+    """A clock by which a process waits that is stopped meanwhile, as by SIGSTOP, until the test continues it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import time
 
+from limpet.durations import patience_of
 from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
 from limpet.engine.loop.run_lifecycle import ANSWER, next_status
 from limpet.engine.node_context.questions import ResumeInput
@@ -25,6 +26,8 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
     `RunNotFound`, `Conflict`, `AnswerRefused`, `AlreadyAnswered`, `UsageError` if the run asks nothing,
     `DamagedRecord`.
     """
+    if wait is not None:
+        wait = patience_of(wait, "wait")
     run_id, point = run_and_point(client, id)
     with client.holding(run_id, wait) as held:
         tail = held.read()

@@ -20,6 +20,7 @@ from contextlib import suppress
 from time import time
 from typing import Any, NamedTuple
 
+from limpet.durations import patience_of
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, client_for
 from limpet.engine.loop import run_lifecycle
 from limpet.engine.loop.next_node import update_for_branch
@@ -78,6 +79,8 @@ def resume(
     `WrongGraph`, `RunQuarantined`.
     """
     client = compiled.need_client("resume")
+    if wait is not None:
+        wait = patience_of(wait, "wait")
     if known is None:
         # Before the claim, so that looking at a complete run, which is common, doesn't write to the store.
         known = compiled.own_run(run_id, "resume")

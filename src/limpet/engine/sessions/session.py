@@ -128,7 +128,8 @@ class Session:
 
     def seconds_until(self, until: float) -> float:
         """For how long to wait for a moment by the store's clock, before looking at the clock again."""
-        return max(0.0, min(until - self.lifecycle.context.clocks.store(), LONGEST_WAIT))
+        seconds = max(0.0, until - self.lifecycle.context.clocks.store())
+        return min(seconds, LONGEST_WAIT) if self.clock_wait is None else seconds
 
     @property
     def may_have_lost_lease(self) -> bool:

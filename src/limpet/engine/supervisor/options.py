@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from limpet.defaults import LEASE, MAX_CRASHES, MAX_RUNS_AT_ONCE, MAX_SLEEP, POLL_INTERVAL, STOP_GRACE
+from limpet.durations import span_mistake
 from limpet.errors import UsageError
 
 
@@ -22,13 +23,14 @@ class SupervisorOptions(NamedTuple):
 
     def check(self) -> None:
         """Raise `UsageError` for an option that makes no sense."""
-        for name in ("lease", "poll"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} must be a number of seconds above 0, not {getattr(self, name)!r}")
-        for name in ("max_sleep", "grace"):
-            if not getattr(self, name) >= 0:
-                raise UsageError(
-                    f"{name} must be a number of seconds, at least 0, not {getattr(self, name)!r}"
-                )
+        mistakes = {
+            "lease": span_mistake(self.lease, positive=True),
+            "poll": span_mistake(self.poll, positive=True),
+            "max_sleep": span_mistake(self.max_sleep, unlimited=True),
+            "grace": span_mistake(self.grace, unlimited=True),
+        }
+        for name, mistake in mistakes.items():
+            if mistake:
+                raise UsageError(f"{name} {mistake}")
         if type(self.max_crashes) is not int or self.max_crashes < 1:
             raise UsageError(f"max_crashes must be a whole number of at least 1, not {self.max_crashes!r}")

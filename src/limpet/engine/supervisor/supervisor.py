@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from time import time
 from typing import TYPE_CHECKING, Self
 
+from limpet.durations import patience_of
 from limpet.engine.leases.lease_client import register_supervisor
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.engine.supervisor.log import log
@@ -92,11 +93,10 @@ class Supervisor:
         After `grace` seconds (by default those of the options) it waits no longer: the leases are released, and the
         process that resumes the runs repeats their unfinished nodes.
         """
+        seconds = patience_of(self.options.grace if grace is None else grace, "grace")
         # First no more runs, then wait: else a run could be picked after the wait found none.
         self.resumer.request_stop()
-        if grace is None:
-            grace = self.options.grace
-        for session in self.resumer.wait_until_idle(grace):
+        for session in self.resumer.wait_until_idle(seconds):
             log().warning("run %s: its node is still running, so the run is released unfinished", session.id)
             session.close()
         thread = self._thread
