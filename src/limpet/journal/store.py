@@ -58,7 +58,8 @@ class Abilities(NamedTuple):
     `level`: what an acknowledged save survives. `shared`: other processes can open the same store. `leases`: it can
     keep two holders apart. `deltas`: it can append records; without it, every save is a snapshot. `notifies`:
     callers can wait for a change, because it is a `Notifying` store. `keeps_secrets`: what is stored can't be read
-    outside of this process without a key, as it is encrypted or never leaves the process.
+    outside of this process without a key, as it is encrypted or never leaves the process. `keeps_results`: the head
+    of a completed run stays when its journal is deleted; without it, a `purge` with that status deletes the run.
     """
 
     level: Level
@@ -67,6 +68,7 @@ class Abilities(NamedTuple):
     deltas: bool = True
     notifies: bool = False
     keeps_secrets: bool = False
+    keeps_results: bool = True
 
 
 class RunHead(NamedTuple):

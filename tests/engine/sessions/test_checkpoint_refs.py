@@ -12,6 +12,7 @@ from limpet import (
     AlreadyAnswered,
     AlreadyCompleted,
     MemoryStore,
+    RunNotFound,
     RunPaused,
     Runs,
     StateGraph,
@@ -80,7 +81,8 @@ def test_a_retried_answer_does_not_answer_the_next_question(store: Any, made: An
     assert flow.checkpoint("r") == before
     final = flow.resume_from_checkpoint(before.checkpoint_id, "no")
     assert [each["answer"] for each in final.decisions if each["kind"] == "answer"] == ["yes", "no"]
-    with pytest.raises(AlreadyCompleted):
+    # A store of five methods is asked to delete a run that completes.
+    with pytest.raises((AlreadyCompleted, RunNotFound)):
         flow.resume_from_checkpoint(before.checkpoint_id, "no")
 
 

@@ -7,6 +7,7 @@ import gc
 import logging
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from limpet import (
     DamagedRecord,
     MemoryCheckpointer,
     PauseMetadata,
+    Retention,
     RunExists,
     RunNotFound,
     RunPaused,
@@ -67,14 +69,13 @@ def test_a_store_of_five_methods_keeps_a_run_that_pauses() -> None:
     with pytest.raises(RunPaused):
         made.execute({"version": "1.2"}, run_id="r")
     (state,) = kept.list("release")
-    assert kept.load("r") is state
+    assert kept.load("r@3") is state
     assert state.pause_metadata == PauseMetadata("confirm", "Ship app-1.2?")
     assert (state.workflow_name, state.context["status"]) == ("release", "paused")
     assert abs(datetime.now(UTC).replace(tzinfo=None) - state.created_at) < timedelta(minutes=5)
     assert made.resume("r", "yes").results["ship"] == "app-1.2: yes"
     assert calls == ["build"]
-    assert made.runs()[0].status == "completed"
-    assert kept.list()[0].pause_metadata is None
+    assert made.runs() == kept.list() == []
 
 
 def test_a_run_resumes_from_what_such_a_store_kept(tmp_path: Path) -> None:
@@ -259,7 +260,15 @@ def test_a_run_can_be_cancelled_by_another_workflow_of_the_process() -> None:
 
 def test_such_a_store_promises_what_it_can_keep(tmp_path: Path) -> None:
     """P4, P8: nothing about other processes, and the level that the object names."""
-    assert open_store(InMemoryCheckpointStore()).abilities == ("memory", False, False, False, False, False)
+    assert open_store(InMemoryCheckpointStore()).abilities == (
+        "memory",
+        False,
+        False,
+        False,
+        False,
+        False,
+        False,
+    )
     assert open_store(JsonCheckpointStore(tmp_path / "kept.json")).abilities.level == "process"
 
 
@@ -273,3 +282,160 @@ def test_the_objects_own_cleanup_understands_our_times() -> None:
     assert kept.cleanup_expired(-1) == 1
     with pytest.raises(RunNotFound):
         store.head("r")
+
+
+class Remembering(InMemoryCheckpointStore):
+    """Remembers what it was asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, str]] = []
+
+    def save(self, state: CheckpointState) -> None:
+        self.calls.append(("save", state.checkpoint_id))
+        super().save(state)
+
+    def delete(self, checkpoint_id: str) -> None:
+        self.calls.append(("delete", checkpoint_id))
+        super().delete(checkpoint_id)
+
+
+def test_the_checkpoints_that_such_a_store_is_handed_are_true() -> None:
+    """P11, P2: inputs, waves, completed waves, context, pause, and the id that events carry."""
+    kept = Remembering()
+    made = Workflow("release", store=kept)
+    made.add_task("build", lambda version, ctx: ctx.add_context(built=version) or f"app-{version}")
+    made.add_task("lint", lambda: "clean")
+    made.add_task("confirm", lambda build: pause(f"Ship {build}?"), ["build"])
+    made.add_task("ship", lambda confirm: confirm, ["confirm"])
+    made.add_task("tell", lambda ship: ship, ["ship"])
+    inputs = {"version": "1.2", "when": datetime(2026, 1, 2, tzinfo=UTC), "tags": ("a", "b")}
+    *_, event = made.stream(inputs, run_id="r")
+    (state,) = kept.list("release")
+    assert event["checkpoint_id"] == state.checkpoint_id
+    assert kept.load(event["checkpoint_id"]) is state
+    plain = {"version": "1.2", "when": "2026-01-02T00:00:00+00:00", "tags": ["a", "b"]}
+    assert (state.workflow_name, state.workflow_inputs) == ("release", plain)
+    assert state.execution_waves == [["build", "lint"], ["confirm"], ["ship"], ["tell"]]
+    assert state.completed_waves == 1
+    assert state.context["built"] == "1.2"
+    assert state.context["results"] == {"build": "app-1.2", "lint": "clean"}
+    assert state.pause_metadata == PauseMetadata("confirm", "Ship app-1.2?")
+    saved = [event["checkpoint_id"] for event in made.stream(inputs) if event["type"] == "checkpoint_saved"]
+    assert set(saved) <= {id for call, id in kept.calls if call == "save"}
+    assert made.resume_from_checkpoint(state.checkpoint_id, "yes").results["tell"] == "yes"
+
+
+def test_a_graph_hands_such_a_store_its_state() -> None:
+    """P11: what it started with, the nodes so far, and the state; also after the first record is gone."""
+    kept = Remembering()
+    graph = StateGraph({"n": int}, name="loop", max_iterations=2000)
+    graph.add_node("step", lambda state: {"n": state["n"] + 1})
+    graph.add_node("end", lambda state: {"ended": True})
+    graph.set_entry_point("step")
+    graph.add_edge("step", "step", lambda state: state["n"] < 300)
+    graph.add_edge("step", "end")
+    graph.set_finish_point("end")
+    graph.compile(store=kept, interrupt_before=["end"], keep=2)
+    (event,) = graph.invoke({"n": 290, "who": "ann"}, run_id="r")
+    (state,) = kept.list()
+    assert state.checkpoint_id == event["checkpoint_path"] == "r@10"
+    assert state.workflow_inputs == {"n": 290, "who": "ann"}
+    assert state.execution_waves == [["step"]] * 10 + [["end"]]
+    assert (state.completed_waves, state.context["n"], state.context["who"]) == (10, 300, "ann")
+    graph.rollback("r", 5)
+    store = open_store(kept)
+    store.prune("r", store.head("r").snapshot)
+    graph.compile(store=kept, keep=2)
+    assert kept.list()[0].workflow_inputs == {"n": 290, "who": "ann"}
+    assert graph.resume("r")["n"] == 300
+
+
+def test_such_a_store_has_one_checkpoint_for_a_run_and_is_asked_to_delete_it_on_completion() -> None:
+    """P11, P7: each newer one is saved before the older is deleted; `preserve=True` keeps the last."""
+    for preserve in (False, True):
+        kept = Remembering()
+        flow = Workflow("chain", store=kept, preserve=preserve)
+        flow.add_task("a", lambda: 1)
+        flow.add_task("b", lambda a: 2, ["a"])
+        flow.execute({}, run_id="r")
+        assert len(kept.list()) == preserve
+        present: set[str] = set()
+        for call, id in kept.calls:
+            if call == "save":
+                present.add(id)
+            else:
+                present.discard(id)
+                assert present or id == kept.calls[-1][1], "the run was nowhere for a moment"
+            assert len(present) <= 2
+        last = "save" if preserve else "delete"
+        assert kept.calls[-1][0] == last or kept.calls[-2][0] == last
+
+
+def test_a_checkpoint_that_was_left_behind_is_not_another_run() -> None:
+    """P11: a process ended after it had saved the newer one and before it deleted the older."""
+
+    class Stubborn(Remembering):
+        def delete(self, checkpoint_id: str) -> None:
+            raise OSError("not now")
+
+    kept = Stubborn()
+    flow = Workflow("ask", store=kept)
+    flow.add_task("a", lambda: 1)
+    flow.add_task("b", lambda a: pause("b?"), ["a"])
+    with pytest.raises(RunPaused):
+        flow.execute({}, run_id="r")
+    assert len(kept.list()) > 1
+    later = Remembering()
+    later._checkpoints = dict(reversed(kept._checkpoints.items()))
+    again = Workflow("ask", store=later)
+    again.add_task("a", lambda: 1)
+    again.add_task("b", lambda a: pause("b?"), ["a"])
+    assert [info.run_id for info in again.runs()] == ["r"]
+    assert again.resume("r", "yes").results == {"a": 1, "b": "yes"}
+
+
+def test_runs_in_such_a_store_expire_by_policy() -> None:
+    """P11, P7: by a Retention, which is asked when a run stops, and by hand."""
+    kept = Remembering()
+    flow = Workflow("ask", store=kept, retention=Retention(paused=0.0))
+    flow.add_task("a", lambda: pause("a?"))
+    for run_id in ("r", "s"):
+        with pytest.raises(RunPaused):
+            flow.execute({}, run_id=run_id)
+    expired = {each.run_id for each in flow.cleanup()}
+    deadline = monotonic() + 30
+    while kept.list() and monotonic() < deadline:
+        sleep(0.01)
+    assert kept.list() == []
+    assert expired <= {"r", "s"}
+
+
+def test_an_encrypted_run_tells_such_a_store_nothing() -> None:
+    """P11: it gets no values, and keeps the run all the same."""
+    kept = Remembering()
+    flow = Workflow("ask", store=kept, encryption=b"k" * 32)
+    flow.add_task("a", lambda word: pause(f"{word}?"))
+    with pytest.raises(RunPaused):
+        flow.execute({"word": "kelp"}, run_id="r")
+    (state,) = kept.list()
+    assert (state.workflow_inputs, state.execution_waves) == ({}, [])
+    assert "kelp" not in str(state)
+    assert flow.resume("r", "yes").results == {"a": "yes"}
+
+
+def test_a_run_that_an_older_version_saved_under_its_own_id_is_found() -> None:
+    """P10, P11: it moves to the checkpoint's id when it is next saved."""
+    kept = Remembering()
+    flow = Workflow("ask", store=kept)
+    flow.add_task("a", lambda: pause("a?"))
+    with pytest.raises(RunPaused):
+        flow.execute({}, run_id="r")
+    (state,) = kept.list()
+    old = InMemoryCheckpointStore()
+    old.save(CheckpointState("r", "ask", context={KEY: state.context[KEY]}))
+    again = Workflow("ask", store=old, preserve=True)
+    again.add_task("a", lambda: pause("a?"))
+    assert again.resume("r", "yes").results == {"a": "yes"}
+    assert [each.checkpoint_id.partition("@")[0] for each in old.list()] == ["r"]
+    assert old.load("r") is None

@@ -4,15 +4,17 @@ Give an object with the methods of `CheckpointStore` wherever a store is named: 
 `compile(store=…)`, `open_store(…)`. One thread at a time calls it. What it can't do (share a run between processes,
 keep a journal that only grows) takes a `limpet.journal.store.Store`.
 
-`AdaptedStore` makes a store of runs from it. A run is one checkpoint: head and journal are one text in its context,
-which each call reads and writes whole. A lock keeps the threads of this process apart. Nothing keeps two processes
-apart, since both may `load` before either `save`s. So the store declares that it has no leases and isn't shared.
+`AdaptedStore` makes a store of runs from it. A run is one checkpoint, its newest, which replaces the one before it:
+head and journal are one text in its context, which each call reads and writes whole. A lock keeps the threads of this
+process apart. Nothing keeps two processes apart, since both may `load` before either `save`s. So the store declares
+that it has no leases and isn't shared.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from abc import abstractmethod
@@ -36,6 +38,7 @@ from limpet.errors import (
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.store import (
+    COMPLETED,
     ENDED,
     PAUSED,
     RUNNING,
@@ -49,6 +52,7 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores import heads
+from limpet.stores.user_stores.checkpoint_contents import Contents, read_contents
 
 METHODS = ("save", "load", "delete", "list", "cleanup_expired")
 LEVELS = ("disk", "process", "memory")
@@ -77,10 +81,15 @@ class PauseMetadata:
 class CheckpointState:
     """Everything about one run, as a `CheckpointStore` keeps it.
 
-    `checkpoint_id` is the run's id, `workflow_name` the name of its workflow or graph. `context` holds the run itself
-    as text, and its `status`, `node` and `step` for people to read: store it unchanged. `created_at` is when this was
-    saved, in UTC and without a time zone. What only the run itself knows (`workflow_inputs`, `execution_waves`,
-    `completed_waves`) stays empty: ask the workflow's `checkpoint(run_id)` for it.
+    `checkpoint_id` is the id that events carry, such as `run id@step`; a run has one checkpoint, the newest.
+    `workflow_name` is the name of its workflow or graph, `workflow_inputs` what the run was started with.
+    `execution_waves` are the names of the tasks, layer by layer, of which the first `completed_waves` are done; of a
+    graph, the nodes that completed and the next one. `context` is what the run knows so far: of a workflow its
+    context, `messages`, `decisions` and `results`, of a graph its state. `created_at` is when this was saved, in UTC
+    and without a time zone.
+
+    All of this is for readers, and as JSON can hold it. `context` also has the run's `status`, `node` and `step`, and
+    the run itself as text, from which it is resumed: store it unchanged. Of encrypted runs only these are known.
     """
 
     checkpoint_id: str
@@ -123,7 +132,10 @@ class CheckpointStore(Protocol):
 
     @abstractmethod
     def cleanup_expired(self, max_age_hours: int = 24) -> int:
-        """Remove checkpoints that are older, paused ones too; return how many. Limpet never calls it."""
+        """Remove checkpoints that are older, paused ones too; return how many.
+
+        Limpet never calls it: runs expire by a `Retention`, which leaves paused ones alone unless it names them.
+        """
         ...
 
 
@@ -133,11 +145,21 @@ class AdaptedStore:
     Raises `UsageError` for an object with async methods or an unknown `level`. Closing doesn't close the object.
     """
 
-    def __init__(self, user_store: CheckpointStore, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, user_store: CheckpointStore, clock: Callable[[], float] = time.time, *, by_run: bool = False
+    ) -> None:
         self.user_store = user_store
         self.closed = False
-        self.abilities = Abilities(_level_of(user_store), shared=False, leases=False, deltas=False)
+        self.abilities = Abilities(
+            _level_of(user_store), shared=False, leases=False, deltas=False, keeps_results=False
+        )
         self._clock = clock
+        self._by_run = by_run
+        """Whether a checkpoint's id is that of its run, because the user's object knows no others."""
+        self._ids: dict[str, str] = {}
+        """The id of the checkpoint that each run was last saved as, or found under."""
+        self._contents: dict[str, tuple[int, Contents | None]] = {}
+        """What is known about each open run, at which record."""
         self._lock = threading.RLock()
         self._granted: dict[str, tuple[int, int]] = {}
         """The process and the fence of each lease that was granted here. After a fork, they are the parent's."""
@@ -147,7 +169,7 @@ class AdaptedStore:
 
     def create(self, run: NewRun) -> Lease | None:
         with self._locked() as user_store:
-            if user_store.load(run.run_id) is not None:
+            if user_store.load(run.run_id) is not None or self._exists(run.run_id):
                 raise RunExists(run.run_id)
             head, lease = heads.create(run, self._clock())
             self._save(_Run(head, list(run.records)))
@@ -230,14 +252,13 @@ class AdaptedStore:
             found = self._heads(None)
             expired = [head.run_id for head in found if heads.is_expired(head, older_than, statuses, now)]
             for run_id in expired:
-                user_store.delete(run_id)
+                self._delete(user_store, run_id)
             return len(expired)
 
     def delete(self, run_id: str) -> None:
         with self._locked() as user_store:
             heads.refuse_if_held(self._run(run_id).head, self._clock())
-            user_store.delete(run_id)
-            self._granted.pop(run_id, None)
+            self._delete(user_store, run_id)
 
     def close(self) -> None:
         with self._lock:
@@ -273,10 +294,39 @@ class AdaptedStore:
 
     def _find(self, run_id: str) -> _Run | None:
         with self._locked() as user_store:
-            state = user_store.load(run_id)
-        if state is None or not _is_ours(state):
+            state = user_store.load(self._ids.get(run_id, run_id))
+            if state is None or not _is_ours(state) or self._run_id_of(state) != run_id:
+                state = self._search(user_store, run_id)
+        if state is None:
             return None
-        return _run_of(run_id, state)
+        self._ids[run_id] = state.checkpoint_id
+        run = _run_of(run_id, state)
+        if run_id not in self._contents and state.workflow_inputs:
+            # The first record may be gone by now, and with it what the run was started with.
+            known = Contents(state.checkpoint_id, dict(state.workflow_inputs), [], 0, {})
+            self._contents[run_id] = (-1, known)
+        return run
+
+    def _search(self, user_store: CheckpointStore, run_id: str) -> CheckpointState | None:
+        """The newest checkpoint of a run that was saved by another object, as in a process before this one."""
+        if self._by_run:
+            return None
+        found = [
+            state
+            for state in user_store.list()
+            if _is_ours(state) and state.checkpoint_id.rpartition("@")[0] == run_id
+        ]
+        return max(found, key=lambda state: _run_of(run_id, state).head.sequence, default=None)
+
+    def _exists(self, run_id: str) -> bool:
+        """Whether there is a run with this id. An id that was generated for a new run needs no search."""
+        return not re.fullmatch("[0-9a-f]{32}", run_id) and self._find(run_id) is not None
+
+    def _delete(self, user_store: CheckpointStore, run_id: str) -> None:
+        user_store.delete(self._ids.get(run_id, run_id))
+        self._ids.pop(run_id, None)
+        self._contents.pop(run_id, None)
+        self._granted.pop(run_id, None)
 
     def _run(self, run_id: str) -> _Run:
         run = self._find(run_id)
@@ -285,8 +335,38 @@ class AdaptedStore:
         return run
 
     def _save(self, run: _Run) -> None:
+        """Save a run as its newest checkpoint, and only then delete the one before it."""
+        run_id = run.head.run_id
+        contents = self._contents_of(run)
+        checkpoint_id = run_id
+        if contents is not None and not self._by_run:
+            checkpoint_id = contents.checkpoint_id
         with self._locked() as user_store:
-            user_store.save(_checkpoint_of(run, self._clock()))
+            user_store.save(_checkpoint_of(checkpoint_id, run, contents, self._clock()))
+            before = self._ids.get(run_id, checkpoint_id)
+            self._ids[run_id] = checkpoint_id
+            if before != checkpoint_id:
+                self._delete_replaced(user_store, before)
+
+    def _delete_replaced(self, user_store: CheckpointStore, checkpoint_id: str) -> None:
+        """Delete a checkpoint that a newer one replaces. If that fails, the newer one counts all the same."""
+        try:
+            user_store.delete(checkpoint_id)
+        except Exception:
+            log = logging.getLogger("limpet.stores")
+            log.warning("%r couldn't delete checkpoint %s, which is out of date", self, checkpoint_id)
+
+    def _contents_of(self, run: _Run) -> Contents | None:
+        """What is known about a run, read once for each new record."""
+        run_id = run.head.run_id
+        sequence, known = self._contents.get(run_id, (-1, None))
+        if sequence == run.head.sequence:
+            return known
+        contents = read_contents(*run)
+        if contents is not None and contents.inputs is None:
+            contents = contents._replace(inputs=None if known is None else known.inputs)
+        self._contents[run_id] = (run.head.sequence, contents)
+        return contents
 
     def _apply(self, commit: Commit) -> Exception | None:
         try:
@@ -295,6 +375,11 @@ class AdaptedStore:
             refused = heads.refusal(commit, run.head, now)
             if refused is not None:
                 return refused
+            if commit.purge and commit.status == COMPLETED:
+                # There is no result to keep here: the user's object keeps what can be resumed.
+                with self._locked() as user_store:
+                    self._delete(user_store, commit.run_id)
+                return None
             records = [] if commit.purge else [*run.records, *commit.records]
             self._save(_Run(heads.apply(run.head, commit, now), records))
         except LimpetError as error:
@@ -319,13 +404,30 @@ class AdaptedStore:
                 states = user_store.list()
             else:
                 states = user_store.list(graph)
-            found = []
+            found: dict[str, RunHead] = {}
             for state in filter(_is_ours, states):
                 try:
-                    found.append(_run_of(state.checkpoint_id, state).head)
+                    head = _run_of(self._run_id_of(state), state).head
                 except DamagedRecord as damage:
                     logging.getLogger("limpet.stores").warning("%r leaves out of its list: %s", self, damage)
-            return found
+                    continue
+                other = found.get(head.run_id)
+                # Two, where a process ended after it had saved the newer and before it deleted the older.
+                if other is None or other.sequence <= head.sequence:
+                    found[head.run_id] = head
+                    self._ids[head.run_id] = state.checkpoint_id
+            return list(found.values())
+
+    def _run_id_of(self, state: CheckpointState) -> str:
+        """The run that a checkpoint is of, by its id: `run id@step`, or the run's id."""
+        run_id, _, step = state.checkpoint_id.rpartition("@")
+        if self._by_run or not run_id or not re.fullmatch(r"[0-9.]+", step):
+            return state.checkpoint_id
+        try:
+            _run_of(state.checkpoint_id, state)
+        except DamagedRecord:
+            return run_id
+        return state.checkpoint_id  # a run whose id has an "@"
 
 
 class _Run(NamedTuple):
@@ -335,19 +437,29 @@ class _Run(NamedTuple):
     records: list[bytes]
 
 
-def _checkpoint_of(run: _Run, now: float) -> CheckpointState:
+def _checkpoint_of(checkpoint_id: str, run: _Run, contents: Contents | None, now: float) -> CheckpointState:
     head = run.head
     data = encode([[*head[:10], list(head.tags), *head[11:]], [bytes(record) for record in run.records]])
     blob = MARK + b64encode(crc32(data).to_bytes(4, "big") + data).decode()
     note = _note_of(head)
-    shown = {"status": head.status, "node": note.get("node", ""), "step": note.get("step", 0)}
-    return CheckpointState(
-        checkpoint_id=head.run_id,
+    context: dict[str, Any] = {
+        "status": head.status,
+        "node": note.get("node", ""),
+        "step": note.get("step", 0),
+    }
+    state = CheckpointState(
+        checkpoint_id=checkpoint_id,
         workflow_name=head.graph,
-        context={**shown, KEY: blob},
         created_at=datetime.fromtimestamp(now, UTC).replace(tzinfo=None),
         pause_metadata=_pause(note) if head.status == PAUSED else None,
     )
+    if contents is not None:
+        state.workflow_inputs = contents.inputs or {}
+        state.execution_waves = contents.waves
+        state.completed_waves = contents.completed_waves
+        context |= contents.context
+    state.context = {**context, KEY: blob}
+    return state
 
 
 def _note_of(head: RunHead) -> dict[str, Any]:

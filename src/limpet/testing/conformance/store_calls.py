@@ -67,6 +67,12 @@ def needs_leases(store: Store) -> None:
         pytest.skip("the store declares abilities.leases = False")
 
 
+def needs_results(store: Store) -> None:
+    """Skip the test for a store that deletes a run when it completes."""
+    if not store.abilities.keeps_results:
+        pytest.skip("the store declares abilities.keeps_results = False")
+
+
 def needs_deltas(store: Store) -> None:
     """Skip the test for a store that can't append records."""
     if not store.abilities.deltas:
