@@ -81,9 +81,9 @@ from limpet.stores.opening import register_store as register_store
 from limpet.stores.retention import Cleaner as Cleaner
 from limpet.stores.retention import Expired as Expired
 from limpet.stores.retention import Retention as Retention
-from limpet.stores.user_stores.checkpoint_store import CheckpointState as CheckpointState
+from limpet.stores.user_stores.checkpoint_state import CheckpointState as CheckpointState
+from limpet.stores.user_stores.checkpoint_state import PauseMetadata as PauseMetadata
 from limpet.stores.user_stores.checkpoint_store import CheckpointStore as CheckpointStore
-from limpet.stores.user_stores.checkpoint_store import PauseMetadata as PauseMetadata
 from limpet.stores.user_stores.checkpointer import Checkpointer as Checkpointer
 from limpet.stores.user_stores.checkpointer import MemoryCheckpointer as MemoryCheckpointer
 from limpet.supervision import supervise as supervise

@@ -26,7 +26,8 @@ from limpet.stores.redis.head_fields import CHECKSUMMED_FIELDS, CHECKSUMMED_IN_F
 from limpet.stores.redis.store import RedisStore
 from limpet.stores.sqlite.schema import APPLICATION_ID
 from limpet.stores.sqlite.store import SQLiteStore
-from limpet.stores.user_stores.checkpoint_store import KEY, MARK, AdaptedStore
+from limpet.stores.user_stores.checkpoint_state import KEY, MARK
+from limpet.stores.user_stores.checkpoint_store import AdaptedStore
 from support.checkpoint_stores import InMemoryCheckpointStore
 from support.postgres import Server, new_schema
 from support.redis_servers import redis_server

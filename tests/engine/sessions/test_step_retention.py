@@ -153,7 +153,7 @@ def sizes_that_were_warned_of(caplog: pytest.LogCaptureFixture) -> list[tuple[in
 
 
 def grown(kind: Any, sizes: list[int], store: Any, **settings: Any) -> Any:
-    """A workflow or a graph whose steps each add so many bytes to the state."""
+    """A workflow or a graph whose steps each add this many bytes to the state."""
     if kind is Workflow:
         made = Workflow("grown", store=store, **settings)
         before: list[str] = []

@@ -35,7 +35,8 @@ from limpet import (
 )
 from limpet.journal.store import NewRun, RunFilter
 from limpet.stores import opening
-from limpet.stores.user_stores.checkpoint_store import KEY, AdaptedStore
+from limpet.stores.user_stores.checkpoint_state import KEY
+from limpet.stores.user_stores.checkpoint_store import AdaptedStore
 from support.checkpoint_stores import InMemoryCheckpointStore, JsonCheckpointStore
 
 

@@ -18,13 +18,9 @@ import re
 import threading
 import time
 from abc import abstractmethod
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol, runtime_checkable
-from zlib import crc32
+from typing import Any, Protocol, runtime_checkable
 
 from limpet.errors import (
     Conflict,
@@ -35,12 +31,9 @@ from limpet.errors import (
     StoreUnavailable,
     UsageError,
 )
-from limpet.journal.encoding.codec import decode, encode
-from limpet.journal.record_shapes import read_summary
 from limpet.journal.store import (
     COMPLETED,
     ENDED,
-    PAUSED,
     RUNNING,
     Abilities,
     Commit,
@@ -53,53 +46,19 @@ from limpet.journal.store import (
 )
 from limpet.stores import heads
 from limpet.stores.user_stores.checkpoint_contents import Contents, read_contents
+from limpet.stores.user_stores.checkpoint_state import (
+    CheckpointState,
+    PackedRun,
+    checkpoint_of,
+    is_ours,
+    run_of,
+)
+
+# Pickles that older versions made name the class here.
+from limpet.stores.user_stores.checkpoint_state import PauseMetadata as PauseMetadata
 
 METHODS = ("save", "load", "delete", "list", "cleanup_expired")
 LEVELS = ("disk", "process", "memory")
-
-KEY = "__limpet__"
-"""The key of a checkpoint's context under which the run itself is."""
-
-MARK = "LMC1:"
-"""How the text of a run begins: the format and its version."""
-
-
-def _now() -> datetime:
-    return datetime.now(UTC).replace(tzinfo=None)
-
-
-@dataclass
-class PauseMetadata:
-    """What a paused run waits for: the node or task that asks, and its question. A `response` is never stored."""
-
-    block_id: str
-    prompt: str
-    response: str | None = None
-
-
-@dataclass
-class CheckpointState:
-    """Everything about one run, as a `CheckpointStore` keeps it.
-
-    `checkpoint_id` is the id that events carry, such as `run id@step`; a run has one checkpoint, the newest.
-    `workflow_name` is the name of its workflow or graph, `workflow_inputs` what the run was started with.
-    `execution_waves` are the names of the tasks, layer by layer, of which the first `completed_waves` are done; of a
-    graph, the nodes that completed and the next one. `context` is what the run knows so far: of a workflow its
-    context, `messages`, `decisions` and `results`, of a graph its state. `created_at` is when this was saved, in UTC
-    and without a time zone.
-
-    All of this is for readers, and as JSON can hold it. `context` also has the run's `status`, `node` and `step`, and
-    the run itself as text, from which it is resumed: store it unchanged. Of encrypted runs only these are known.
-    """
-
-    checkpoint_id: str
-    workflow_name: str
-    workflow_inputs: dict[str, Any] = field(default_factory=dict)
-    execution_waves: list[list[Any]] = field(default_factory=list)
-    completed_waves: int = 0
-    context: dict[str, Any] = field(default_factory=dict)
-    created_at: datetime = field(default_factory=_now)
-    pause_metadata: PauseMetadata | None = None
 
 
 @runtime_checkable
@@ -172,7 +131,7 @@ class AdaptedStore:
             if user_store.load(run.run_id) is not None or self._exists(run.run_id):
                 raise RunExists(run.run_id)
             head, lease = heads.create(run, self._clock())
-            self._save(_Run(head, list(run.records)))
+            self._save(PackedRun(head, list(run.records)))
             if lease is not None:
                 self._remember(lease)
             return lease
@@ -195,7 +154,7 @@ class AdaptedStore:
         with self._locked():
             run = self._run(run_id)
             head, lease = heads.claim(run.head, holder, ttl, self._clock(), instead_of)
-            self._save(_Run(head, run.records))
+            self._save(PackedRun(head, run.records))
             self._remember(lease)
             return lease
 
@@ -210,7 +169,7 @@ class AdaptedStore:
                 return
             head = heads.release(run.head, lease)
             if head is not None:
-                self._save(_Run(head, run.records))
+                self._save(PackedRun(head, run.records))
                 self._granted.pop(lease.run_id, None)
 
     def signal(self, run_id: str, signal: str) -> None:
@@ -220,7 +179,7 @@ class AdaptedStore:
             held_here = self._granted.get(run_id) == (os.getpid(), run.head.fence)
             if heads.is_held(run.head, now) and not held_here:
                 raise self._held_elsewhere(run.head, now)
-            self._save(_Run(heads.signal(run.head, signal), run.records))
+            self._save(PackedRun(heads.signal(run.head, signal), run.records))
 
     def list(self, which: RunFilter) -> list[RunHead]:
         now = self._clock()
@@ -243,7 +202,7 @@ class AdaptedStore:
             head, records = self._run(run_id)
             count = heads.prunable(head, head.sequence - len(records), before)
             if count:
-                self._save(_Run(head, records[count:]))
+                self._save(PackedRun(head, records[count:]))
             return count
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
@@ -292,15 +251,15 @@ class AdaptedStore:
             head.lease_until,
         )
 
-    def _find(self, run_id: str) -> _Run | None:
+    def _find(self, run_id: str) -> PackedRun | None:
         with self._locked() as user_store:
             state = user_store.load(self._ids.get(run_id, run_id))
-            if state is None or not _is_ours(state) or self._run_id_of(state) != run_id:
+            if state is None or not is_ours(state) or self._run_id_of(state) != run_id:
                 state = self._search(user_store, run_id)
         if state is None:
             return None
         self._ids[run_id] = state.checkpoint_id
-        run = _run_of(run_id, state)
+        run = run_of(run_id, state)
         if run_id not in self._contents and state.workflow_inputs:
             # The first record may be gone by now, and with it what the run was started with.
             known = Contents(state.checkpoint_id, dict(state.workflow_inputs), [], 0, {})
@@ -314,9 +273,9 @@ class AdaptedStore:
         found = [
             state
             for state in user_store.list()
-            if _is_ours(state) and state.checkpoint_id.rpartition("@")[0] == run_id
+            if is_ours(state) and state.checkpoint_id.rpartition("@")[0] == run_id
         ]
-        return max(found, key=lambda state: _run_of(run_id, state).head.sequence, default=None)
+        return max(found, key=lambda state: run_of(run_id, state).head.sequence, default=None)
 
     def _exists(self, run_id: str) -> bool:
         """Whether there is a run with this id. An id that was generated for a new run needs no search."""
@@ -328,13 +287,13 @@ class AdaptedStore:
         self._contents.pop(run_id, None)
         self._granted.pop(run_id, None)
 
-    def _run(self, run_id: str) -> _Run:
+    def _run(self, run_id: str) -> PackedRun:
         run = self._find(run_id)
         if run is None:
             raise RunNotFound(run_id)
         return run
 
-    def _save(self, run: _Run) -> None:
+    def _save(self, run: PackedRun) -> None:
         """Save a run as its newest checkpoint, and only then delete the one before it."""
         run_id = run.head.run_id
         contents = self._contents_of(run)
@@ -342,7 +301,7 @@ class AdaptedStore:
         if contents is not None and not self._by_run:
             checkpoint_id = contents.checkpoint_id
         with self._locked() as user_store:
-            user_store.save(_checkpoint_of(checkpoint_id, run, contents, self._clock()))
+            user_store.save(checkpoint_of(checkpoint_id, run, contents, self._clock()))
             before = self._ids.get(run_id, checkpoint_id)
             self._ids[run_id] = checkpoint_id
             if before != checkpoint_id:
@@ -356,7 +315,7 @@ class AdaptedStore:
             log = logging.getLogger("limpet.stores")
             log.warning("%r couldn't delete checkpoint %s, which is out of date", self, checkpoint_id)
 
-    def _contents_of(self, run: _Run) -> Contents | None:
+    def _contents_of(self, run: PackedRun) -> Contents | None:
         """What is known about a run, read once for each new record."""
         run_id = run.head.run_id
         sequence, known = self._contents.get(run_id, (-1, None))
@@ -381,7 +340,7 @@ class AdaptedStore:
                     self._delete(user_store, commit.run_id)
                 return None
             records = [] if commit.purge else [*run.records, *commit.records]
-            self._save(_Run(heads.apply(run.head, commit, now), records))
+            self._save(PackedRun(heads.apply(run.head, commit, now), records))
         except LimpetError as error:
             return error
         if commit.status not in (None, RUNNING):
@@ -395,7 +354,7 @@ class AdaptedStore:
         head = heads.renew(run.head, lease, ttl, self._clock())
         if head is None:
             return None
-        self._save(_Run(head, run.records))
+        self._save(PackedRun(head, run.records))
         return head.signal or ""
 
     def _heads(self, graph: str | None) -> Sequence[RunHead]:
@@ -405,9 +364,9 @@ class AdaptedStore:
             else:
                 states = user_store.list(graph)
             found: dict[str, RunHead] = {}
-            for state in filter(_is_ours, states):
+            for state in filter(is_ours, states):
                 try:
-                    head = _run_of(self._run_id_of(state), state).head
+                    head = run_of(self._run_id_of(state), state).head
                 except DamagedRecord as damage:
                     logging.getLogger("limpet.stores").warning("%r leaves out of its list: %s", self, damage)
                     continue
@@ -424,85 +383,10 @@ class AdaptedStore:
         if self._by_run or not run_id or not re.fullmatch(r"[0-9.]+", step):
             return state.checkpoint_id
         try:
-            _run_of(state.checkpoint_id, state)
+            run_of(state.checkpoint_id, state)
         except DamagedRecord:
             return run_id
         return state.checkpoint_id  # a run whose id has an "@"
-
-
-class _Run(NamedTuple):
-    """A head, and the newest records up to its sequence number."""
-
-    head: RunHead
-    records: list[bytes]
-
-
-def _checkpoint_of(checkpoint_id: str, run: _Run, contents: Contents | None, now: float) -> CheckpointState:
-    head = run.head
-    data = encode([[*head[:10], list(head.tags), *head[11:]], [bytes(record) for record in run.records]])
-    blob = MARK + b64encode(crc32(data).to_bytes(4, "big") + data).decode()
-    note = _note_of(head)
-    context: dict[str, Any] = {
-        "status": head.status,
-        "node": note.get("node", ""),
-        "step": note.get("step", 0),
-    }
-    state = CheckpointState(
-        checkpoint_id=checkpoint_id,
-        workflow_name=head.graph,
-        created_at=datetime.fromtimestamp(now, UTC).replace(tzinfo=None),
-        pause_metadata=_pause(note) if head.status == PAUSED else None,
-    )
-    if contents is not None:
-        state.workflow_inputs = contents.inputs or {}
-        state.execution_waves = contents.waves
-        state.completed_waves = contents.completed_waves
-        context |= contents.context
-    state.context = {**context, KEY: blob}
-    return state
-
-
-def _note_of(head: RunHead) -> dict[str, Any]:
-    """The summary of a run, for people who look at a checkpoint. No code depends on it."""
-    try:
-        return read_summary(head.note)
-    except Exception:
-        return {}
-
-
-def _pause(note: dict[str, Any]) -> PauseMetadata:
-    for question in note.get("questions") or ():
-        return PauseMetadata(question["node"], question["prompt"])
-    return PauseMetadata(note.get("node", ""), note.get("reason") or "")
-
-
-def _is_ours(state: CheckpointState) -> bool:
-    return KEY in state.context
-
-
-def _run_of(run_id: str, state: CheckpointState) -> _Run:
-    try:
-        blob = state.context[KEY]
-        if not blob.startswith(MARK):
-            raise ValueError("it isn't in a known format")
-        stored = b64decode(blob[len(MARK) :], validate=True)
-        if crc32(stored[4:]) != int.from_bytes(stored[:4], "big"):
-            raise ValueError("its checksum doesn't match")
-        data, records = decode(stored[4:])
-        head = _head_from(data)
-        if head.run_id != run_id:
-            raise ValueError(f"it is that of run {head.run_id!r}")
-    except Exception as error:
-        raise DamagedRecord(run_id, 0, f"its checkpoint isn't what was saved: {error}") from error
-    return _Run(head, records)
-
-
-def _head_from(data: list[Any]) -> RunHead:
-    """The head in a checkpoint. Those of older versions lack the last two fields, `due` and `priority`."""
-    if len(data) == len(RunHead._fields) - 2:
-        due = 0.0 if data[2] == RUNNING else None
-        data = [*data, due, 0]
-    return RunHead._make([*data[:10], tuple(data[10]), *data[11:]])
 
 
 def _level_of(user_store: CheckpointStore) -> Any:
