@@ -222,8 +222,14 @@ class SessionSlot:
         self._lock = Lock()
 
     def begin(self) -> Session:
-        """Open the run. If its caller has gone meanwhile, the lease is released at once."""
-        self.began = True
+        """Open the run. If its caller has gone meanwhile, the lease is released at once.
+
+        If it had gone before, the run isn't opened. Raises `UsageError` then.
+        """
+        with self._lock:
+            if self.abandoned:
+                raise UsageError(f"run {self.run_id!r} was cancelled before it began")
+            self.began = True
         session = self._open_session()
         with self._lock:
             self.session = session
@@ -234,12 +240,13 @@ class SessionSlot:
             session.stop.ask()
         return session
 
-    def abandon(self) -> None:
-        """The caller no longer waits for the run to be opened, which another thread may still be doing."""
+    def abandon(self) -> bool:
+        """The caller no longer waits for the run to be opened. Returns whether another thread has begun with it."""
         with self._lock:
             self.abandoned = True
             if self.session is not None:
                 self.session.close()
+            return self.began
 
     def cancel(self) -> None:
         """Stop the run before its next node, or before its first if it isn't open yet."""
@@ -267,12 +274,17 @@ async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None
     from limpet.engine.drivers import async_driver
 
     # Opening waits for the store, so a thread does it. That thread can't be interrupted: if the caller is cancelled
-    # while it works, the run that it opens has to be released when it is done.
+    # while it works, the run that it opens has to be released when it is done. The caller gets the cancellation only
+    # then, so that no run is created after it. If the thread hasn't begun, it never does.
     opening = asyncio.ensure_future(asyncio.to_thread(slot.begin))
     try:
         session = await asyncio.shield(opening)
     except asyncio.CancelledError:
-        slot.abandon()
+        if not slot.abandon():
+            opening.cancel()
+        await asyncio.wait([opening])
+        if not opening.cancelled():
+            opening.exception()  # nothing is raised to a caller that has gone, and asyncio isn't to log it
         raise
     async with aclosing(async_driver.drive(session)) as events:
         async for event in events:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any
 
@@ -26,7 +27,7 @@ from limpet import (
     StateGraph,
     UsageError,
 )
-from limpet.journal.store import Abilities, Commit
+from limpet.journal.store import Abilities, Commit, NewRun
 from support.graphs import chain, stored_chain
 
 SOON = 10.0
@@ -523,3 +524,58 @@ def test_a_cancelled_inner_task_fails_the_node_and_not_the_driver() -> None:
         with pytest.raises(ExecutionError, match="CancelledError"):
             run()
     assert {each.status for each in graph.runs()} == {"failed"}
+
+
+@pytest.mark.parametrize("call", ["aexecute", "ainvoke"])
+def test_a_task_that_is_cancelled_before_its_run_begins_creates_none(call: str) -> None:
+    """H7: the thread that would open it was still waiting for its turn."""
+    store = MemoryStore()
+    graph = line(note).compile(store=store)
+
+    async def main() -> None:
+        threads = ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(threads)
+        go = threading.Event()
+        threads.submit(go.wait, SOON)
+        run = graph.aexecute({}) if call == "aexecute" else graph.ainvoke({}).wait()
+        task = asyncio.create_task(run)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await soon(task)  # although the thread is still busy
+        go.set()
+        threads.shutdown()
+
+    asyncio.run(main())
+    assert graph.runs() == []
+
+
+def test_a_task_that_is_cancelled_while_its_run_is_created_ends_after_that() -> None:
+    """H7: no run appears later, and the one that was created can be resumed."""
+    creating = threading.Event()
+    go = threading.Event()
+
+    class SlowStore(MemoryStore):
+        def create(self, run: NewRun) -> Any:
+            creating.set()
+            assert go.wait(SOON)
+            return super().create(run)
+
+    store = SlowStore()
+    graph = line(note).compile(store=store, preserve=True)
+
+    async def main() -> None:
+        task = asyncio.create_task(graph.aexecute({}, run_id="r"))
+        await soon(asyncio.to_thread(creating.wait, SOON))
+        task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not task.done()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await soon(task)
+        assert store.head("r").holder is None
+        assert (await graph.aresume("r"))["path"] == names(1)
+
+    asyncio.run(main())
