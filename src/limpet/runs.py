@@ -29,6 +29,7 @@ from limpet.journal.store import ENDED
 from limpet.stores.opening import open_store
 
 if TYPE_CHECKING:
+    from limpet.engine.operations.flatten import Flattened
     from limpet.graph_methods import GraphMethods
     from limpet.journal.verify import Verification
 
@@ -254,6 +255,19 @@ class Runs:
         return expire_by_age(self._client.store, max_age_hours, statuses)
 
     acleanup_expired = async_version(cleanup_expired)
+
+    def flatten(self, path: str | os.PathLike[str]) -> Flattened:
+        """Write all runs, their steps and states as plain tables to a file, and return how many rows were written.
+
+        A path that ends in `.jsonl` gets JSON lines, another one is a SQLite database. A second call adds only what
+        is new. The values of secret keys are masked. Raises `UsageError` for a file of another kind, and
+        `StoreUnavailable` if it can't be written.
+        """
+        from limpet.engine.operations.flatten import flatten
+
+        return flatten(self._client, path)
+
+    aflatten = async_version(flatten)
 
     def __repr__(self) -> str:
         return f"<Runs in {self._client.store!r}>"

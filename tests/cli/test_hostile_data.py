@@ -77,6 +77,7 @@ COMMANDS: dict[str, list[list[str]]] = {
     "graph draw": [["graph", "draw", "flows:asking", "--run", "asks"], ["graph", "draw", "flows:asking"]],
     "store info": [["store", "info"]],
     "store verify": [["store", "verify"]],
+    "store flatten": [["store", "flatten", f"flat{EVIL}.jsonl"]],
     "store prune": [["store", "prune", "--older", "0s", "--dry-run"]],
     "worker": [["worker", "flows:asking", "--once"]],
 }

@@ -80,3 +80,13 @@ def test_the_exit_code_says_that_a_store_is_read_only(runs: Command, here: Path)
         assert runs("run", "flows:plain", "--store", "sqlite:///only/read.db").code == 6
     finally:
         (here / "only").chmod(0o700)
+
+
+def test_a_store_is_written_as_plain_tables_and_added_to(runs: Command, here: Path) -> None:
+    """D12."""
+    done = runs("store", "flatten", "flat.jsonl")
+    assert (done.code, done.out.startswith("flat.jsonl: 2 runs new or changed, ")) == (0, True)
+    assert runs("store", "flatten", "flat.jsonl", "--json").data == {
+        "file": "flat.jsonl", "runs": 0, "steps": 0, "values": 0,
+    }  # fmt: skip
+    assert runs("store", "flatten", "limpet.db").code == 2

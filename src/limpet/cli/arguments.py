@@ -151,6 +151,10 @@ def _add_store_verbs(verbs: Verbs) -> None:
     migrate.add_argument("--print", action="store_true", dest="show", help="only print the SQL")
     verify = _add_verb(verbs, "verify", "store:verify", "look for damage, in one run or all")
     verify.add_argument("run", metavar="RUN", nargs="?")
+    flatten = _add_verb(
+        verbs, "flatten", "store:flatten", "write runs, steps and states as plain tables, without secrets"
+    )
+    flatten.add_argument("file", metavar="FILE", help="a SQLite database (.db), or JSON lines (.jsonl)")
     prune = _add_verb(verbs, "prune", "store:prune", "delete runs that ended long ago")
     prune.add_argument(
         "--older",

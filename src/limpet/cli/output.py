@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from limpet.cli.exit_codes import NextCommand
-from limpet.cli.values import to_json_value
+from limpet.journal.encoding.json_values import to_json_value
 
 if TYPE_CHECKING:
     from logging import Formatter, LogRecord

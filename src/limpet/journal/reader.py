@@ -53,6 +53,29 @@ class Point(NamedTuple):
     closed: int = 0
 
 
+class ChangedValue(NamedTuple):
+    """A value of the state, as a record left it: in a branch, or in the run itself. `removed` if the key is gone."""
+
+    branch: str | None
+    key: str
+    value: Any
+    removed: bool
+    record: int
+
+
+class StepChange(NamedTuple):
+    """A step, and the values that it changed.
+
+    `progress` is the run's after the step. It and the values change with the next step that is asked for. `last` is
+    the number of the step's last record.
+    """
+
+    checkpoint: Checkpoint
+    values: list[ChangedValue]
+    progress: Progress
+    last: int
+
+
 def read_progress(tail: Tail) -> Progress:
     """The progress that the records of `tail`, from a snapshot to the newest, add up to.
 
@@ -177,6 +200,39 @@ def history(tail: Tail) -> list[Checkpoint]:
         else:
             found[progress.step] = _updated(earlier, progress, record, keys)
     return [found[step] for step in sorted(found)]
+
+
+def changes_by_step(tail: Tail) -> Iterator[StepChange]:
+    """The steps of a run, in order, with the values that they changed.
+
+    Raises `DamagedRecord` when it comes to a record that isn't what was written.
+    """
+    step: Checkpoint | None = None
+    last = 0
+    values: dict[tuple[str | None, str], ChangedValue] = {}
+    progress = Progress(tail.head.run_id, "", "", "", {}, step=-1)
+    for number, record in read_records(tail):
+        if step is not None and record[1] != step.step:
+            yield StepChange(step, list(values.values()), progress, last)
+            step = None
+            values = {}
+        keys = _changed_keys(record, progress)
+        earlier_keys = list(progress.state) if record[0] == SNAPSHOT else []
+        apply_checked(progress, number, record)
+        step = _checkpoint(progress, record, keys) if step is None else _updated(step, progress, record, keys)
+        last = number
+        branch = None
+        scope = progress
+        if record[0] == NESTED:
+            branch = progress.path_name(record[4])
+            scope = progress.branch_at(record[4])
+        for key in [*keys, *(key for key in earlier_keys if key not in progress.state)]:
+            values[branch, key] = ChangedValue(
+                branch, key, scope.state.get(key), key not in scope.state, number
+            )
+    check_complete(tail)
+    if step is not None:
+        yield StepChange(step, list(values.values()), progress, last)
 
 
 def _checkpoint(progress: Progress, record: list[Any], keys: list[str]) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""`store info`, `migrate`, `verify`, `prune`: look after a store."""
+"""`store info`, `migrate`, `verify`, `flatten`, `prune`: look after a store."""
 
 from __future__ import annotations
 
@@ -93,6 +93,17 @@ def verify(args: Namespace, output: Output) -> int:
             "no runs",
         )
     return FAILED if damaged else OK
+
+
+def flatten(args: Namespace, output: Output) -> int:
+    """Write the runs as plain tables, or add what is new to such a file."""
+    written = find_runs(args).flatten(args.file)
+    if output.json:
+        output.result({"file": args.file, **written._asdict()})
+    else:
+        added = f"{written.steps} steps and {written.values} values added"
+        output.text(f"{args.file}: {written.runs} runs new or changed, {added}")
+    return OK
 
 
 def prune(args: Namespace, output: Output) -> int:

@@ -1,0 +1,31 @@
+"""Values as JSON can express them, for tables, files and programs that know nothing of Limpet."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+
+def to_json_value(value: Any) -> Any:
+    """A value as JSON can express it: bytes become base64, and types that JSON doesn't know become text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else repr(value)
+    if isinstance(value, Mapping):
+        return {_json_key(key): to_json_value(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json_value(each) for each in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((to_json_value(each) for each in value), key=repr)
+    if isinstance(value, (bytes, bytearray)):
+        return b64encode(value).decode()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return str(value)
+
+
+def _json_key(key: Any) -> str:
+    return key if isinstance(key, str) else str(to_json_value(key))
