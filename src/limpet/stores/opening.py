@@ -140,8 +140,8 @@ def _resolve(text: str) -> Store:
         return _open_url(parse_url(text))
     with opening_lock:
         factory = _names.get(text)
-        if factory is not None:
-            return factory()
+    if factory is not None:
+        return factory()
     if text.lower().endswith(SQLITE_SUFFIXES):
         return open_sqlite_file(text)
     return _open_plugin(text)
@@ -164,7 +164,8 @@ def _open_plugin(name: str) -> Store:
         raise _unknown(name)
     url = StoreURL(f"{name}://", name, "", "", {})
     with opening_lock:
-        return _names.setdefault(name, _once(lambda: plugin(url)))()
+        factory = _names.setdefault(name, _once(lambda: plugin(url)))
+    return factory()
 
 
 def _unknown(name: str) -> UnknownName:
@@ -182,11 +183,13 @@ def _always(store: Store) -> Callable[[], Store]:
 def _once(factory: StoreFactory) -> Callable[[], Store]:
     """A function that gives the same store each time, and a new one only after that was closed."""
     made: list[Store] = []
+    lock = threading.RLock()
 
     def shared() -> Store:
-        if not made or getattr(made[0], "closed", False):
-            made[:] = [_as_store(factory())]
-        return made[0]
+        with lock:
+            if not made or getattr(made[0], "closed", False):
+                made[:] = [_as_store(factory())]
+            return made[0]
 
     return shared
 

@@ -203,9 +203,12 @@ def shared_store(key: Hashable, make: Callable[[], Store]) -> Store:
     """The open store that this process has under `key`, or else a new one from `make`.
 
     A store has connections, locks and a memory of runs, so all graphs that name one place share them. The store is
-    remembered only while something refers to it.
+    remembered only while something refers to it. A server that doesn't answer keeps only those threads waiting that
+    open the same store.
     """
     with opening_lock:
+        lock = _locks.setdefault(key, threading.RLock())
+    with lock:
         store = _open_stores.get(key)
         if store is None or getattr(store, "closed", False):
             store = _open_stores[key] = make()
@@ -213,8 +216,10 @@ def shared_store(key: Hashable, make: Callable[[], Store]) -> Store:
 
 
 opening_lock = threading.RLock()
-"""One for all that is known by name, scheme or place, so that no two threads wait for each other. Reentrant, since
-opening a tiered store opens the two inside."""
+"""For all that is known by name, scheme or place. Held for a moment, and never while a store is opened: that may take
+long, and a tiered store opens two others."""
+_locks: WeakValueDictionary[Hashable, threading.RLock] = WeakValueDictionary()
+"""One for each place that is being opened, so that no two threads do so at once."""
 _open_stores: WeakValueDictionary[Hashable, Store] = WeakValueDictionary()
 _POSTGRES_OPTIONS: dict[str, Callable[[str], object]] = {
     "schema": str,

@@ -14,6 +14,10 @@ from limpet.testing.crash.report import CrashReport as CrashReport
 from limpet.testing.faults import Call as Call
 from limpet.testing.faults import Fault as Fault
 from limpet.testing.faults import FaultyStore as FaultyStore
+from limpet.testing.network.hunt import HuntReport as HuntReport
+from limpet.testing.network.hunt import NetworkHunt as NetworkHunt
+from limpet.testing.network.proxy import FaultPoint as FaultPoint
+from limpet.testing.network.proxy import FaultyNetwork as FaultyNetwork
 from limpet.testing.power_loss.hunt import PowerLossFound as PowerLossFound
 from limpet.testing.power_loss.hunt import PowerLossReport as PowerLossReport
 from limpet.testing.power_loss.hunt import hunt_power_losses as hunt_power_losses

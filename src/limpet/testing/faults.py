@@ -14,6 +14,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 from limpet.errors import StoreUnavailable, UsageError
@@ -144,6 +145,8 @@ class FaultyStore:
         self.inner = store
         self.calls: Counter[str] = Counter()
         """How often each operation was called."""
+        self.slowest = 0.0
+        """How many seconds the slowest call took."""
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._random = random.Random(seed)
@@ -266,15 +269,23 @@ class FaultyStore:
             self.calls[operation] += 1
             call = Call(operation, arguments, self.calls[operation])
             struck = next((fault for fault in self._faults if fault.strikes(call, self._random.random)), None)
+        began = monotonic()
+        try:
+            return self._carry_out(struck, call, function)
+        finally:
+            self.slowest = max(self.slowest, monotonic() - began)
+
+    def _carry_out(self, struck: Fault | None, call: Call, function: Callable[..., T]) -> T:
+        operation = call.operation
         if struck is None:
-            return function(*arguments)
+            return function(*call.arguments)
         if struck.kind == "fail":
             raise StoreUnavailable(f"{operation}: the store can't be reached (a planned fault)")
         if struck.kind == "disk_full":
             raise StoreUnavailable(f"{operation}: {os.strerror(errno.ENOSPC)} (a planned fault); make room")
         if struck.kind == "hang":
             struck.hang(call)
-        result = function(*arguments)
+        result = function(*call.arguments)
         if struck.kind == "lose_ack":
             raise StoreUnavailable(
                 f"{operation}: the connection broke before the store answered (a planned fault)"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Self
 
 from limpet.durations import patience_of
@@ -25,12 +25,16 @@ from limpet.observe.events import ObserverLike
 from limpet.observe.hub import gather
 
 if TYPE_CHECKING:
-    from asyncio import Task
+    from asyncio import AbstractEventLoop, Event, Task
     from concurrent.futures import Executor
     from types import TracebackType
 
+    from limpet.engine.sessions.session import Session
+
 STORE_THREADS = 8
 """Threads that look at the store and open runs, for a supervisor on an event loop."""
+STORE_GRACE = 2.0
+"""Seconds that a supervisor waits for its store when it is stopped, after the nodes have had their `grace`."""
 SIGNAL_CHECK_INTERVAL = 0.5
 """Seconds between two checks of `run()`: on some systems a wait without a limit can't be interrupted by a signal."""
 
@@ -91,20 +95,27 @@ class Supervisor:
         """Resume no more runs, and release those in progress as soon as their running nodes are done.
 
         After `grace` seconds (by default those of the options) it waits no longer: the leases are released, and the
-        process that resumes the runs repeats their unfinished nodes.
+        process that resumes the runs repeats their unfinished nodes. A store that doesn't answer then is not waited
+        for: the leases expire by themselves.
         """
         seconds = patience_of(self.options.grace if grace is None else grace, "grace")
         # First no more runs, then wait: else a run could be picked after the wait found none.
         self.resumer.request_stop()
-        for session in self.resumer.wait_until_idle(seconds):
-            log().warning("run %s: its node is still running, so the run is released unfinished", session.id)
-            session.close()
+        sessions = self.resumer.wait_until_idle(seconds)
+        deadline = monotonic() + STORE_GRACE
+        releasing = None
+        if sessions:
+            releasing = threading.Thread(
+                target=_release, args=(sessions,), name="limpet-release", daemon=True
+            )
+            releasing.start()
         thread = self._thread
         self._thread = None
-        # A node or an observer may call this in a thread of the supervisor. And the loop may wait for a slow store:
-        # it is a daemon thread that resumes nothing any more, so the wait for it is bounded.
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(self.options.poll + 1)
+        # A node or an observer may call this in a thread of the supervisor. And both threads may wait for a store
+        # that doesn't answer: they are daemon threads that resume nothing any more, so the wait for them is bounded.
+        for each in (releasing, thread):
+            if each is not None and each is not threading.current_thread():
+                each.join(max(0.0, deadline - monotonic()))
 
     def drain(self) -> list[str]:
         """Resume all runs that are ready, until none is left, and return their ids."""
@@ -167,15 +178,39 @@ class Supervisor:
     ) -> None:
         import asyncio
 
-        # In a thread, because it waits for nodes, and those run on this event loop.
-        await asyncio.get_running_loop().run_in_executor(self._executor, self.stop)
+        # In a thread, because it waits for nodes, and those run on this event loop. Not in one of the executor,
+        # because those may all wait for a store that doesn't answer.
+        stopped = asyncio.Event()
+        arguments = (self, asyncio.get_running_loop(), stopped)
+        threading.Thread(target=_stop_in_thread, args=arguments, name="limpet-stop", daemon=True).start()
+        await stopped.wait()
         self.watch_loop.cancel_tasks()
         task = self._task
         self._task = None
         if task is not None:
-            await task
+            finished, _ = await asyncio.wait([task], timeout=STORE_GRACE)
+            if finished:
+                await task
+            else:  # it waits for a thread that waits for the store
+                task.cancel()
+                await asyncio.wait([task])
         executor = self._executor
         self._executor = None
         if executor is not None:
             # A thread may still wait for a store that is unavailable. Nothing depends on it any more.
             executor.shutdown(wait=False)
+
+
+def _release(sessions: Iterable[Session]) -> None:
+    """Release the leases of runs whose nodes are still running."""
+    for session in sessions:
+        log().warning("run %s: its node is still running, so the run is released unfinished", session.id)
+        session.close()
+
+
+def _stop_in_thread(supervisor: Supervisor, loop: AbstractEventLoop, stopped: Event) -> None:
+    """Stop a supervisor of an event loop, and let the loop know."""
+    try:
+        supervisor.stop()
+    finally:
+        loop.call_soon_threadsafe(stopped.set)

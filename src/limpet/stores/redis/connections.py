@@ -5,6 +5,9 @@ connection, or opens a new one, so threads never wait for each other. A call who
 again, until `timeout` has passed: all that the store sends can be repeated without harm, because each script
 recognizes its own token.
 
+A connection that goes silent is a broken one: networks fail without telling either side. A call gives up on it well
+before its own time is over, so that there is time left to find out on another connection what has happened.
+
 A forked child starts without connections: two processes that read answers from one socket would get each
 other's.
 """
@@ -12,9 +15,11 @@ other's.
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
@@ -27,9 +32,17 @@ MAX_IDLE_CONNECTIONS = 16
 
 MAX_CONNECT_SECONDS = 5.0
 
+ATTEMPTS = 3
+"""On how many connections in turn a call may wait for an answer, each for its share of the time."""
+
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 20_000}
+"""How the system notices within 20 seconds that an idle connection is dead, by names of the module `socket`."""
+
 FIRST_RETRY_DELAY = 0.005
 MAX_RETRY_DELAY = 0.25
 """Seconds between two attempts to reach an unavailable server."""
+
+_CLOSE_WITH_RESET = struct.pack("ii", 1, 0)
 
 
 class Connections:
@@ -54,47 +67,34 @@ class Connections:
         self._idle: list[Any] = []
 
     def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The answers to these commands, each possibly the server's error. One attempt."""
-        try:
-            return self._exchange(commands)
-        except self._broken as error:
-            raise self.explained(error) from error
+        """The answers to these commands, each possibly the server's error.
+
+        Does not wait for a server that can't be reached, but for one that doesn't answer.
+        """
+        deadline = time.monotonic() + self._timeout
+        return self._until(deadline, commands, repeat_after=self._driver.TimeoutError)
 
     def load_scripts(self) -> None:
         """Make the scripts known to the server."""
-        commands = [(b"SCRIPT", b"LOAD", script.text) for script in ALL_SCRIPTS]
-        for reply in self.ask(*commands):
-            if isinstance(reply, Exception):
-                raise self.explained(reply) from reply
+        self._load_scripts(time.monotonic() + self._timeout, self._driver.TimeoutError)
 
-    def call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def call(
+        self, commands: Sequence[tuple[Any, ...]], on_repeat: Callable[[], object] | None = None
+    ) -> list[Any]:
         """The answers to these `EVALSHA` commands, each possibly the server's error.
 
-        What stops all of them (no connection, a server that is still loading) is tried again until `timeout` has
-        passed, then raised.
+        What stops all of them (no connection, no answer, a server that is still loading) is tried again until
+        `timeout` has passed, then raised. `on_repeat` is called before commands are sent again that may have been
+        carried out already.
         """
         deadline = time.monotonic() + self._timeout
-        delay = FIRST_RETRY_DELAY
-        while True:
-            problem: Exception | None
-            try:
-                replies = self._exchange(commands)
-                problem = next((reply for reply in replies if isinstance(reply, self._still_loading)), None)
-            except self._broken as error:
-                problem = error
-            if problem is None:
-                return self._with_scripts(commands, replies)
-            if time.monotonic() + delay >= deadline:
-                raise self.explained(problem) from problem
-            time.sleep(delay)
-            delay = min(delay * 2, MAX_RETRY_DELAY)
+        replies = self._until(deadline, commands, self._broken, on_repeat)
+        return self._with_scripts(deadline, commands, replies, on_repeat)
 
     def close(self) -> None:
         """Close the idle connections now, and those in use as soon as their calls end."""
         self.closed = True
-        with suppress(IndexError):  # a call of another thread may take the last one
-            while self._idle:
-                self._idle.pop().disconnect()
+        self._disconnect_idle()
 
     def explained(self, error: Exception) -> StoreUnavailable:
         """The `LimpetError` for one of the driver or the server. Its message says what to do."""
@@ -105,18 +105,59 @@ class Connections:
                 return StoreUnavailable(f"{self.name} {meaning.format(timeout=self._timeout)}")
         return StoreUnavailable(f"{self.name} failed: {text}")
 
-    def _with_scripts(self, commands: Sequence[tuple[Any, ...]], replies: list[Any]) -> list[Any]:
+    def _until(
+        self,
+        deadline: float,
+        commands: Sequence[tuple[Any, ...]],
+        repeat_after: Any,
+        on_repeat: Callable[[], object] | None = None,
+    ) -> list[Any]:
+        """The answers to these commands. Those errors of the driver are tried again until `deadline`, then raised."""
+        delay = FIRST_RETRY_DELAY
+        while True:
+            problem: Exception | None
+            try:
+                replies = self._exchange(commands)
+                problem = next((reply for reply in replies if isinstance(reply, self._still_loading)), None)
+            except self._broken as error:
+                problem = error
+                # The network forgets all connections of a machine, or none; and a stopped server closes them all.
+                self._disconnect_idle()
+            if problem is None:
+                return replies
+            may_repeat = isinstance(problem, (repeat_after, self._still_loading))
+            if not may_repeat or time.monotonic() + delay >= deadline:
+                raise self.explained(problem) from problem
+            if on_repeat is not None:
+                on_repeat()
+            time.sleep(delay)
+            delay = min(delay * 2, MAX_RETRY_DELAY)
+
+    def _with_scripts(
+        self,
+        deadline: float,
+        commands: Sequence[tuple[Any, ...]],
+        replies: list[Any],
+        on_repeat: Callable[[], object] | None,
+    ) -> list[Any]:
         """The same answers, after the commands whose script the server doesn't know were repeated with it.
 
         A server that was restarted, or whose scripts were flushed, has none.
         """
-        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, self._driver.NoScriptError)]
-        if unknown:
-            self.load_scripts()
-            repeated = self.call([commands[i] for i in unknown])
+        while True:
+            unknown = [i for i, reply in enumerate(replies) if isinstance(reply, self._driver.NoScriptError)]
+            if not unknown or time.monotonic() >= deadline:
+                return replies
+            self._load_scripts(deadline, self._broken)
+            repeated = self._until(deadline, [commands[i] for i in unknown], self._broken, on_repeat)
             for i, reply in zip(unknown, repeated, strict=True):
                 replies[i] = reply
-        return replies
+
+    def _load_scripts(self, deadline: float, repeat_after: Any) -> None:
+        commands = [(b"SCRIPT", b"LOAD", script.text) for script in ALL_SCRIPTS]
+        for reply in self._until(deadline, commands, repeat_after):
+            if isinstance(reply, Exception):
+                raise self.explained(reply) from reply
 
     def _exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         if self.closed:
@@ -130,7 +171,7 @@ class Connections:
             replies = [self._reply(connection) for _ in commands]
         except BaseException:
             # Answers may still be under way: the next call on this connection would read them as its own.
-            connection.disconnect()
+            _abandon(connection)
             raise
         if self.closed or len(self._idle) >= MAX_IDLE_CONNECTIONS or _is_read_only(replies):
             connection.disconnect()
@@ -155,19 +196,27 @@ class Connections:
             raise
         return connection
 
+    def _disconnect_idle(self) -> None:
+        idle = self._idle
+        with suppress(IndexError):  # other threads take connections meanwhile
+            while True:
+                idle.pop().disconnect()
+
     def _make_pool(self, url: str, options: dict[str, Any]) -> Any:
         """A pool of the driver. It only makes connections: keeping them, and trying again, is done here."""
         from redis.backoff import NoBackoff
         from redis.connection import ConnectionPool
         from redis.retry import Retry
 
+        limit = self._timeout / ATTEMPTS
         options = {
             "protocol": 2,
-            "socket_timeout": self._timeout,
-            "socket_connect_timeout": min(self._timeout, MAX_CONNECT_SECONDS),
+            "socket_timeout": limit,
+            "socket_connect_timeout": min(limit, MAX_CONNECT_SECONDS),
             "retry": Retry(NoBackoff(), 0),
             # It would count connections that were closed long ago, and refuse to make more after 100 of them.
             "max_connections": sys.maxsize,
+            **({} if url.startswith("unix") else _keepalive()),
             **options,
         }
         try:
@@ -188,6 +237,21 @@ def _driver() -> Any:
             "a Redis store needs the package redis: pip install 'limpet[redis]'"
         ) from error
     return redis.exceptions
+
+
+def _keepalive() -> dict[str, Any]:
+    """The options of the driver for `KEEPALIVE`, as far as this system knows them."""
+    known = {getattr(socket, name): value for name, value in KEEPALIVE.items() if hasattr(socket, name)}
+    return {"socket_keepalive": True, "socket_keepalive_options": known}
+
+
+def _abandon(connection: Any) -> None:
+    """Close a connection by a reset: otherwise the system may deliver a call long after it was given up."""
+    line = getattr(connection, "_sock", None)
+    if line is not None:
+        with suppress(OSError):
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CLOSE_WITH_RESET)
+    connection.disconnect()
 
 
 def _check_database(url: str) -> None:

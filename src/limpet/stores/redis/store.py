@@ -46,9 +46,9 @@ class RedisStore:
     What an acknowledged save survives depends on the server's settings (`abilities.level`). `level` is the least
     that will do; where the server doesn't report its settings, `level` is assumed. `prefix` begins all keys, so
     that stores can share a database. `ttl` is how many seconds ended runs are kept; by default they are kept
-    until they are deleted. `timeout` is how many seconds to keep trying while the server is unavailable. Threads may
-    share a store, and a fork may happen at any time. Needs Redis 7 or newer, or Valkey; a Redis Cluster is
-    refused.
+    until they are deleted. `timeout` is how many seconds to keep trying while the server is unavailable or doesn't
+    answer. Threads may share a store, and a fork may happen at any time. Needs Redis 7 or newer, or Valkey; a Redis
+    Cluster is refused.
 
     Raises `StoreUnavailable` if the server can't be reached, can't be written to, or is less durable than `level`.
     """
@@ -168,7 +168,14 @@ class RedisStore:
         return int(reply[1])
 
     def delete(self, run_id: str) -> None:
-        reply = self._existing(run_id, self._run(scripts.DELETE, run_id, self._clock()))
+        repeats: list[bool] = []
+        command = self._command(scripts.DELETE, run_id, self._clock())
+        (reply,) = self._connections.call([command], lambda: repeats.append(True))
+        if isinstance(reply, Exception):
+            raise self._explained(run_id, reply) from reply
+        if reply == 0 and repeats:
+            return  # most likely by the first attempt, whose answer did not arrive
+        reply = self._existing(run_id, reply)
         if reply != 1:
             raise held_conflict(head_of(run_id, reply[3], reply[2]), float(reply[1]))
 

@@ -150,6 +150,12 @@ class FaultyNetwork:
             self._faults.append(fault)
         return fault
 
+    @property
+    def connections(self) -> int:
+        """How many connections were accepted so far."""
+        with self._lock:
+            return len(self._links)
+
     def go_down(self) -> None:
         """Deliver nothing from now on, on any connection, until `heal`."""
         self._up.clear()
@@ -296,7 +302,11 @@ class _Link:
 def _connected(target: tuple[str, int] | str) -> socket.socket:
     if isinstance(target, str):
         server = socket.socket(socket.AF_UNIX)
-        server.connect(target)
+        try:
+            server.connect(target)
+        except OSError:
+            server.close()
+            raise
         return server
     server = socket.create_connection(target)
     server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
