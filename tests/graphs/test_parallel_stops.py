@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import permutations
@@ -20,9 +21,11 @@ from limpet import (
     MemoryStore,
     NodeContext,
     Retry,
+    RunCancelled,
     RunPaused,
     State,
     StateGraph,
+    StoreUnavailable,
     UsageError,
     append,
     merge,
@@ -740,6 +743,55 @@ def test_an_invoke_has_no_events_of_branches_but_where_they_stop(store: Any, via
 @pytest.fixture
 def seen() -> list[Event]:
     return []
+
+
+def test_what_a_branch_finished_is_saved_at_once_although_the_run_is_asked_to_stop(via: Via) -> None:
+    """F12, H3: not only when the others have stopped, which may take long; a resume doesn't call it again."""
+    store = MemoryStore()
+    calls: list[str] = []
+
+    def asks_to_stop(node: str) -> dict[str, Any]:
+        calls.append(node)
+        store.signal("r", "cancel")
+        return {node: True}
+
+    def waits_for_the_other(node: str) -> dict[str, Any]:
+        calls.append(node)
+        deadline = time.monotonic() + 60
+        while store.head("r").sequence <= begun[0]:
+            assert time.monotonic() < deadline, "what the other branch finished isn't saved"
+            time.sleep(0.002)
+        return {node: True}
+
+    begun: list[int] = []
+    graph = fan(
+        {"a": asks_to_stop, "b": waits_for_the_other},
+        source=lambda: begun.append(store.head("r").sequence + 1),
+    ).compile(store=store)
+    with pytest.raises(RunCancelled):
+        via.execute(graph, {}, run_id="r")
+    assert via.resume(graph, "r")["results"] == [{"a": True}, {"b": True}]
+    assert sorted(calls) == ["a", "b"]
+
+
+def test_a_step_of_a_branch_that_was_not_saved_is_not_reported(
+    via: Via, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F12, H3: the caller that follows the run must not see what isn't so."""
+    store = MemoryStore()
+
+    def away(commits: Any) -> Any:
+        raise StoreUnavailable("the store is away")
+
+    def works(node: str) -> dict[str, Any]:
+        monkeypatch.setattr(store, "append", away)
+        return {node: True}
+
+    graph = fan({"a": [None, works], "b": None}).compile(store=store)
+    seen = via.events(graph, {}, run_id="r")
+    assert seen[-1]["type"] == "error"
+    assert "the store is away" in seen[-1]["error"]
+    assert [event["node"] for event in seen[:-1] if event.get("branch") == "a"] == ["a"]
 
 
 def test_a_branch_lasts_from_its_first_node_to_the_end_of_its_last(seen: list[Event], via: Via) -> None:

@@ -145,6 +145,23 @@ def test_of_a_list_that_both_append_to_only_what_is_new_passes_out(place: dict[s
     assert final == {"log": ["s", "x", "y"], "more": ["s", "x", "y"], "by": {"s": 0, "x": 1, "y": 1}}
 
 
+def test_what_follows_a_graph_is_reduced_as_ever(place: dict[str, Any], via: Via) -> None:
+    """F12: a graph passes the whole list out once; nodes after it append again."""
+    schema = {"log": Annotated[list, append], "by": Annotated[dict, merge]}
+
+    def work(state: State, node: str) -> dict[str, Any]:
+        return {"log": node, "by": {node: 1}}
+
+    graph = StateGraph(schema, name="outer").add_node("review", line(work, schema=schema))
+    graph.add_node("after", run=work).add_node("last", run=work)
+    graph.add_edge("review", "after").add_edge("after", "last")
+    graph.set_entry_point("review").set_finish_point("last").compile(**place)
+    assert via.execute(graph, {"log": ["s"], "by": {"s": 0}}) == {
+        "log": ["s", "x", "after", "last"],
+        "by": {"s": 0, "x": 1, "after": 1, "last": 1},
+    }
+
+
 def test_what_is_reduced_inside_from_its_own_beginning_is_added_outside(
     place: dict[str, Any], via: Via
 ) -> None:
@@ -405,6 +422,40 @@ def test_a_resume_gives_a_graph_all_its_attempts_again(store: Any, via: Via) -> 
     with pytest.raises(ExecutionError):
         via.resume(graph, "r")
     assert len(calls.take()) == 3
+
+
+def test_an_answer_gives_a_graph_no_attempt_back(store: Any, via: Via) -> None:
+    """F12, H8: it counts as many attempts as the policy allows, whether it asks in between or not."""
+    calls: list[bool] = []
+
+    def work(state: State, ctx: NodeContext) -> None:
+        calls.append(True)
+        if len(calls) > 1:
+            ctx.pause("go on?")
+        raise ValueError("never")
+
+    graph = around(line(work), retry=AT_ONCE).compile(store=store)
+    via.paused(graph, {})
+    with pytest.raises(ExecutionError, match="never"):
+        via.resume(graph, "r", True)
+    assert len(calls) == 4, "the second attempt was called twice: before the answer and with it"
+
+
+@pytest.mark.parametrize("what", ["inputs", "outputs"])
+def test_what_passes_in_and_out_of_a_graph_is_not_tried_again(
+    what: str, place: dict[str, Any], via: Via
+) -> None:
+    """F12, H8: a function that fails on a state fails on the same state again."""
+    calls: list[str] = []
+
+    def fails(state: State) -> dict[str, Any]:
+        calls.append(what)
+        raise ValueError("no such key")
+
+    graph = around(line(None), retry=AT_ONCE, **{what: fails}).compile(**place)
+    with pytest.raises(ExecutionError, match="no such key"):
+        via.execute(graph, {})
+    assert calls == [what]
 
 
 def test_an_interrupted_process_leaves_a_graph_where_it_was(store: Any, via: Via) -> None:

@@ -280,6 +280,46 @@ def test_over_many_steps_the_live_state_is_what_plain_dicts_would_be(history: An
         }  # where a key that was made again stands is open
 
 
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_key_that_was_read_and_then_reduced_is_read_as_it_is_now(isolated: bool) -> None:
+    """H2: also where each node works on copies, as it does next to others."""
+    watched = Watched({"log": [1], "book": {"k": 1}, "total": 1}, **REDUCERS)
+    watched.changes.isolated = isolated
+    seen: list[Any] = []
+    for _ in range(3):
+        watched.step(lambda state: seen.append((list(state["log"]), dict(state["book"]), state["total"])))
+        watched.step(lambda state: {"log": 2, "book": {"l": 2}, "total": 1})
+    assert seen == [
+        ([1], {"k": 1}, 1),
+        ([1, 2], {"k": 1, "l": 2}, 2),
+        ([1, 2, 2], {"k": 1, "l": 2}, 3),
+    ]
+
+
+@pytest.mark.parametrize("replace", ["returned", "assigned", "deleted and assigned"])
+def test_a_change_in_place_back_to_what_a_value_once_was_is_stored(replace: str) -> None:
+    """H2, H4: a change is one from the value that the state has, not from one that was replaced since."""
+
+    def put(state: NodeState) -> Any:
+        if replace == "returned":
+            return {"xs": [1, 2], "d": {"k": 1, "l": 2}}
+        if replace != "assigned":
+            del state["xs"]
+        state["xs"] = [1, 2]
+        state["d"] = {"k": 1, "l": 2}
+        return None
+
+    def take_back(state: NodeState) -> None:
+        state["xs"].pop()
+        del state["d"]["l"]
+
+    watched = Watched({"xs": [1], "d": {"k": 1}})
+    watched.step(lambda state: none(state["xs"], state["d"]))
+    watched.step(put)
+    watched.step(take_back)
+    assert watched.live == watched.rebuilt == {"xs": [1], "d": {"k": 1}}
+
+
 def _outcome(deed: tuple[Any, ...], state: Any) -> Any:
     """Do it, and return the outcome, whether for a State or a dict."""
     try:

@@ -875,6 +875,27 @@ def test_a_record_says_when_how_long_and_how_often(place: dict[str, Any]) -> Non
     }
 
 
+@pytest.mark.parametrize("reports", [False, True])
+def test_what_a_task_alters_after_it_returned_is_not_in_its_result(
+    via: Via, store: Any, reports: bool
+) -> None:
+    """D2: the run has what was saved, also where the task has put more into the state than its result."""
+    kept: list[int] = [1]
+
+    def first(ctx: Any) -> list[int]:
+        if reports:
+            ctx.add_message("done")
+        return kept
+
+    flow = Workflow("f", store=store, preserve=True).add_task("first", first)
+    flow.add_task("alters", lambda first: kept.append(2), ["first"])
+    flow.add_task("reads", lambda first: first, ["first"], optional=["alters"])
+    state = via.execute(flow, run_id="r")
+    assert kept == [1, 2]
+    assert (state.tasks["first"].result, state.tasks["reads"].result) == ([1], [1])
+    assert flow.state_at("r") == state
+
+
 def test_the_duration_of_a_task_is_that_of_its_last_attempt(via: Via, place: dict[str, Any]) -> None:
     """D2: of one that completed, that failed for good, and that is a graph."""
     done = TimedCalls(failures=1)

@@ -237,6 +237,20 @@ def test_a_resume_begins_a_layer_with_what_is_left_of_it(via: Via, store: Any) -
     assert layers == [(0, ["a", "b"]), (0, ["b"]), (1, ["c"])]
 
 
+def test_observers_get_the_beginning_and_the_end_of_each_layer(via: Via, place: dict[str, Any]) -> None:
+    """D6, G11: with its number, and its tasks when it begins."""
+    seen: list[Any] = []
+    flow = Workflow("f", observer=seen.append, **place).add_task("a", one).add_task("b", one)
+    via.execute(flow.add_task("c", one, ["a", "b"]))
+    layers = [event for event in seen if event.type.startswith("layer.")]
+    assert [(event.type, event.data["layer"], event.data.get("tasks")) for event in layers] == [
+        ("layer.start", 0, ["a", "b"]),
+        ("layer.complete", 0, None),
+        ("layer.start", 1, ["c"]),
+        ("layer.complete", 1, None),
+    ]
+
+
 def test_what_is_done_to_an_event_is_done_to_nothing_else(via: Via, place: dict[str, Any]) -> None:
     """D6: events are the reader's own."""
     flow = Workflow("f", **place).add_task("a", lambda: [1]).add_task("b", lambda a: a, ["a"])
