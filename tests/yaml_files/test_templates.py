@@ -10,7 +10,8 @@ import pytest
 from limpet import State, TemplateError
 from limpet.yaml_files.document import Value
 from limpet.yaml_files.grammar.mistakes import Mistakes
-from limpet.yaml_files.templates import MAX_RANGE, TemplateCompiler, render_all
+from limpet.yaml_files.template_limits import MAX_RANGE
+from limpet.yaml_files.templates import TemplateCompiler, render_all
 
 NAMES = ("state", "config")
 

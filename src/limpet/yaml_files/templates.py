@@ -4,7 +4,7 @@
 is an expression without the braces. A missing value is an error that names it, never an empty text.
 
 A template can't reach code: no attributes that begin with an underscore, no methods except those of plain values, no
-changes, no includes. Numbers and repetitions are bounded, so that a template can't use up memory or time.
+changes, no includes. What it makes and does is bounded, so that it can't use up memory or time: `template_limits.py`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from typing import Any, Final
 
 from limpet.engine.node_context.branch_result import BranchResult
 from limpet.errors import TemplateError, did_you_mean
+from limpet.yaml_files import template_limits as limits
 from limpet.yaml_files.document import Value, missing_extra
 from limpet.yaml_files.grammar.mistakes import Mistakes
 from limpet.yaml_files.grammar.value_types import is_template
-
-MAX_RANGE: Final = 10_000
-MAX_PRODUCT: Final = 1_000_000
-"""How long a text or list may become by `*`, and how many bits a number may get by `**`."""
+from limpet.yaml_files.template_rewriting import OWN_FILTERS, bounded
 
 MAX_LISTED_KEYS: Final = 10
 """How many keys of a mapping a message lists."""
@@ -35,8 +33,6 @@ BRANCH_ATTRIBUTES: Final = ("branch", "index", "error", "changes", "started", "e
 """What a template can read of a branch's result, besides the keys of its state."""
 
 _PLAIN_TYPES: Final = (str, bytes, int, float, list, tuple, set, frozenset, Mapping, date, time, timedelta)
-_PADDING_METHODS: Final = ("center", "expandtabs", "ljust", "rjust", "zfill")
-_UNBOUNDED_FILTERS: Final = ("center", "format", "indent", "wordwrap", "xmlattr")
 
 Render = Callable[[Mapping[str, Any]], Any]
 Parsed = tuple[Render, set[str]]
@@ -61,11 +57,12 @@ class Template:
     def render(self, variables: Mapping[str, Any]) -> Any:
         """The result with these variables. Raises `TemplateError` that says what is wrong."""
         try:
-            return self._render(variables)
+            with limits.budget():
+                return self._render(variables)
         except Exception as problem:  # an expression may raise whatever plain values can raise
             reason = str(problem) or type(problem).__name__
             key = getattr(problem, "key", None)
-            if not type(problem).__module__.startswith(("jinja2", __name__)):
+            if not type(problem).__module__.startswith(("jinja2", __name__, limits.__name__)):
                 reason = f"{type(problem).__name__}: {reason}"
             raise TemplateError(self.owner, self.text, reason, self.place, key) from problem
 
@@ -142,8 +139,10 @@ def _parse_template(text: str) -> Parsed:
     tree = sandbox().parse(text)
     match tree.body:
         case [nodes.Output(nodes=[lone])] if not isinstance(lone, nodes.TemplateData):
-            return _value_renderer(lone), _used_variables(tree)
-    return partial(_render_text, sandbox().from_string(text)), _used_variables(tree)
+            used = _used_variables(tree)
+            return _value_renderer(lone), used
+    used = _used_variables(tree)
+    return partial(_render_text, sandbox().from_string(bounded(tree))), used
 
 
 def _parse_expression(text: str) -> Parsed:
@@ -155,7 +154,8 @@ def _parse_expression(text: str) -> Parsed:
     if not parser.stream.eos:
         raise ValueError(f"the expression ends before {parser.stream.current.value!r}")
     tree = nodes.Template([nodes.Output([expression])], lineno=1)
-    return _value_renderer(expression), _used_variables(tree.set_environment(sandbox()))
+    used = _used_variables(tree.set_environment(sandbox()))
+    return _value_renderer(expression), used
 
 
 def _value_renderer(expression: Any) -> Render:
@@ -168,7 +168,7 @@ def _value_renderer(expression: Any) -> Render:
         True for _ in expression.find_all(makes_new_data)
     )
     body: list[nodes.Node] = [nodes.Assign(nodes.Name("result", "store"), expression, lineno=1)]
-    template = sandbox().from_string(nodes.Template(body, lineno=1))
+    template = sandbox().from_string(bounded(nodes.Template(body, lineno=1)))
 
     def render(variables: Mapping[str, Any]) -> Any:
         context = template.new_context(dict(variables))
@@ -177,7 +177,7 @@ def _value_renderer(expression: Any) -> Render:
         result = context.vars["result"]
         # What is read straight from a variable is given as it is; only new data may hide lazy or missing parts.
         if gives_new_data:
-            return _complete_data(result)
+            return _bounded_data(_defined(result))
         return _defined(result)
 
     return render
@@ -190,6 +190,14 @@ def _defined(result: Any) -> Any:
     if isinstance(result, Undefined):
         result._fail_with_undefined_error()
     return result
+
+
+def _bounded_data(result: Any) -> Any:
+    """New data, complete and of a size that can be stored."""
+    if isinstance(result, GeneratorType):
+        result = limits.listed(result)
+    limits.checked_text(limits.text_size(result))
+    return _complete_data(result)
 
 
 def _complete_data(result: Any) -> Any:
@@ -230,7 +238,7 @@ def sandbox() -> Any:
     """The Jinja2 environment of all templates. Raises `UsageError` where Jinja2 isn't installed."""
     try:
         from jinja2 import StrictUndefined
-        from jinja2.exceptions import SecurityError, UndefinedError
+        from jinja2.exceptions import UndefinedError
         from jinja2.runtime import LoopContext, Macro
         from jinja2.sandbox import ImmutableSandboxedEnvironment
         from jinja2.utils import Namespace
@@ -254,7 +262,7 @@ def sandbox() -> Any:
     class Sandbox(ImmutableSandboxedEnvironment):
         """Reads mappings by their keys first, and calls only the methods of plain values."""
 
-        intercepted_binops = frozenset(("*", "**", "%"))
+        intercepted_binops = frozenset(("+", "*", "**", "%"))
 
         def getattr(self, obj: Any, attribute: str) -> Any:
             if not isinstance(obj, Mapping):
@@ -284,39 +292,30 @@ def sandbox() -> Any:
                 return True
             owner = getattr(obj, "__self__", None)
             name = getattr(obj, "__name__", "")
-            # Padding would make a text of any length from a small number.
-            return isinstance(owner, (*_PLAIN_TYPES, LoopContext)) and name not in _PADDING_METHODS
+            # Padding, and the like, would make a text of any length from a small number.
+            return isinstance(owner, (*_PLAIN_TYPES, LoopContext)) and name not in limits.REFUSED_METHODS
+
+        def call(self, context: Any, function: Any, *args: Any, **more: Any) -> Any:
+            args = limits.prepared_call(function, args)
+            return limits.checked_result(super().call(context, function, *args, **more))
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            if _is_too_large(operator, left, right):
-                raise SecurityError(f"{operator} would give more than a template may make")
+            limits.check_operator(operator, left, right)
             return super().call_binop(context, operator, left, right)
 
     environment = Sandbox(undefined=Missing, autoescape=False, optimized=False, keep_trailing_newline=True)
-    environment.globals = {"range": bounded_range, "dict": dict, "namespace": Namespace}
-    for name in _UNBOUNDED_FILTERS:
-        environment.filters.pop(name)
+    environment.globals = {"range": limits.bounded_range, "dict": dict, "namespace": Namespace}
+    environment.filters = {
+        **{
+            name: limits.bounded_filter(name, function)
+            for name, function in environment.filters.items()
+            if name not in limits.REFUSED_FILTERS
+        },
+        **OWN_FILTERS,
+    }
+    tests: dict[str, Any] = environment.tests
+    environment.tests = {name: limits.bounded_test(function) for name, function in tests.items()}
     return environment
-
-
-def bounded_range(*numbers: int) -> range:
-    """`range()` with a bounded length."""
-    made = range(*numbers)
-    if len(made) > MAX_RANGE:
-        raise ValueError(f"a range has at most {MAX_RANGE} numbers here, not {len(made)}")
-    return made
-
-
-def _is_too_large(operator: str, left: Any, right: Any) -> bool:
-    if operator == "%":
-        return isinstance(left, (str, bytes))  # formatting can pad to any length
-    if operator == "**":
-        are_integers = isinstance(left, int) and isinstance(right, int)
-        return are_integers and right > 0 and left.bit_length() * right > MAX_PRODUCT
-    for sequence, times in ((left, right), (right, left)):
-        if isinstance(times, int) and isinstance(sequence, (str, bytes, list, tuple)):
-            return len(sequence) * times > MAX_PRODUCT
-    return False
 
 
 def _error_with_key(error_type: Any, key: Any, text: str) -> Exception:
