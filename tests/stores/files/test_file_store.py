@@ -7,16 +7,19 @@ import gc
 import os
 import random
 import shutil
+import signal
 import weakref
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from limpet import StateGraph
-from limpet.errors import DamagedRecord, StoreUnavailable, UsageError
+from limpet.errors import DamagedRecord, RunNotFound, StoreUnavailable, UsageError
 from limpet.journal.store import (
     COMPLETED,
     PAUSED,
@@ -32,6 +35,7 @@ from limpet.journal.store import (
 from limpet.stores import open_store
 from limpet.stores.files import frames, locks, run_cache, run_files, run_names
 from limpet.stores.files.store import FileStore
+from limpet.stores.files.unlocked_reads import read_unlocked
 from limpet.testing.conformance import ManualClock, StoreConformance
 
 
@@ -474,8 +478,120 @@ def test_a_lock_that_is_never_given_back_is_named(path: Path) -> None:
         with lock.path.open("r+b") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             with pytest.raises(StoreUnavailable, match=r"locked by another process for 0\.05 s"):
-                store.head("r")
+                store.signal("r", "stop")
         assert store.head("r").run_id == "r"
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system can't stop a process")
+def test_a_process_stopped_inside_a_lock_keeps_no_other_from_reading(path: Path) -> None:
+    """H1, H6: lists have all runs, each can be read, and the runs of other locks are claimed and advanced."""
+    with closing(FileStore(path, timeout=3)) as store:
+        for number in range(40):
+            store.create(NewRun(f"r{number}", "g", [b"1"], due=0.0))
+        run_ids = {f"r{number}" for number in range(40)}
+        stopped_lock = store._locks.lock_of(run_names.file_name_of("r0"))
+        blocked = {
+            run_id
+            for run_id in run_ids
+            if store._locks.lock_of(run_names.file_name_of(run_id)) is stopped_lock
+        }
+        child = os.fork()
+        if child == 0:
+            try:
+                with closing(FileStore(path)) as own:
+                    stop_at_flush()
+                    own.append([Commit("r0", 1, 1, [b"2"])])
+            finally:
+                os._exit(0)
+        try:
+            _, status = os.waitpid(child, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            free = run_ids - blocked
+            for fresh in (False, True):
+                with closing(FileStore(path, timeout=3) if fresh else store) as reader:
+                    assert {head.run_id for head in reader.list(RunFilter())} == run_ids
+                    assert {head.run_id for head in reader.ready(["g"], 100)} == free
+                    assert reader.read("r0", first=1).records[0] == b"1"
+                    for run_id in blocked - {"r0"}:
+                        assert reader.read(run_id).records == [b"1"]
+                        assert reader.head(run_id).sequence == 1
+                    with pytest.raises(RunNotFound):
+                        reader.head("none")
+                    assert reader.expire(1e9) == 0
+                    other = free.pop()
+                    lease = reader.claim(other, "me", 60.0, instead_of=reader.head(other).fence)
+                    landed(reader, Commit(other, lease.fence, reader.head(other).sequence, [b"x"]))
+                    with pytest.raises(StoreUnavailable, match="locked by another process for 3 s"):
+                        reader.claim("r0", "me", 60.0)
+            os.kill(child, signal.SIGCONT)
+            assert os.waitpid(child, 0) == (child, 0)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+    with closing(FileStore(path)) as store:
+        assert store.read("r0", first=1).records == [b"1", b"2"]
+        assert len(store.ready(["g"], 100)) == 38, "two were claimed"
+
+
+def stop_at_flush() -> None:
+    """Have this process stop when it next flushes a file."""
+    fsync = os.fsync
+
+    def stop(descriptor: int) -> None:
+        os.fsync = fsync
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    os.fsync = stop
+
+
+def test_a_thread_that_waits_for_a_lock_keeps_no_other_from_reading(path: Path) -> None:
+    """H1: of the same process, while another process holds the lock."""
+    fcntl = pytest.importorskip("fcntl")
+    with closing(FileStore(path, timeout=30)) as store:
+        store.create(NewRun("r", "g", [b"1"]))
+        lock = store._locks.lock_of(run_names.file_name_of("r"))
+        with ThreadPoolExecutor() as pool, lock.path.open("r+b") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            writing = pool.submit(store.signal, "r", "stop")
+            assert store.read("r").records == [b"1"]
+            assert [head.signal for head in store.list(RunFilter())] == [None]
+            assert not writing.done()
+            fcntl.flock(other, fcntl.LOCK_UN)
+            writing.result(timeout=60)
+        assert store.head("r").signal == "stop"
+
+
+def test_what_is_read_without_a_lock_is_of_one_moment(path: Path) -> None:
+    """Invariant 1: while journals are replaced, heads change and frames are written, with no lock at all."""
+    with closing(FileStore(path, level="process")) as store:
+        store.create(NewRun("r", "g", [b"1 " * 200]))
+        end = Event()
+
+        def write() -> None:
+            fence = 1
+            for number in range(2, 600):
+                landed(store, Commit("r", fence, number - 1, [b"%d " % number * 200], snapshot=number))
+                if number % 3 == 0:
+                    store.prune("r", number - 2)
+                if number % 5 == 0:
+                    fence = store.claim("r", f"at {number}", 60.0, instead_of=fence).fence
+            end.set()
+
+        def look(run: run_files.RunFiles) -> tuple[RunHead, list[bytes]]:
+            head = run_cache.intact_head(run)
+            return head, run.records(max(head.snapshot, 1), head.sequence)
+
+        with ThreadPoolExecutor() as pool:
+            writing = pool.submit(write)
+            seen = []
+            while not end.is_set() and not writing.done():
+                with suppress(StoreUnavailable):  # it changes too fast
+                    head, records = read_unlocked(path / "runs", "r", look)
+                    assert records == [b"%d " % head.sequence * 200]
+                    seen.append((head.sequence, head.fence))
+            writing.result()
+        assert seen == sorted(seen)
+        assert len(set(seen)) > 5
 
 
 @pytest.mark.parametrize("options", [{"level": "memory"}, {"level": "best"}, {"timeout": -1}])

@@ -34,8 +34,16 @@ HAS_FILE_LOCKS = fcntl is not None
 
 FIRST_RETRY_DELAY = 0.0002
 LONGEST_RETRY_DELAY = 0.005
+READING_TIMEOUT = 0.5
+"""Seconds that a call that only reads waits for a lock. Then it reads without."""
+BUSY_MEMORY = 5.0
+"""Seconds for which such calls don't wait again for a lock that wasn't released."""
 
 _NUMBER = Struct(">Q")
+
+
+class LockBusy(StoreUnavailable):
+    """Another process holds a lock and doesn't release it: it is slow, or was stopped."""
 
 
 class LockFile:
@@ -45,6 +53,7 @@ class LockFile:
     runs by their ids, and `open_runs` those whose journal may be open, the one used last at the end. `knows_all_runs`
     says that `runs` has every run under this lock, so that listing them reads no directory. `in_doubt` is true while
     a call works with all this: if the next call finds it true, the last one was interrupted, and nothing is trusted.
+    Until `busy_until`, by the monotonic clock, another process is taken to hold the lock and not to release it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,6 +67,7 @@ class LockFile:
         """Start without memory and without an open file: at first, and in a forked child."""
         self.forget_runs()
         self.in_doubt = False
+        self.busy_until = 0.0
         self.thread_lock = threading.Lock()
         self.descriptor = None
         self.change_number: int | None = None
@@ -121,37 +131,64 @@ class Locks:
         """The lock of the run whose files have this name."""
         return self.files[crc32(name.encode()) % LOCK_FILES]
 
-    def holding(self, locks: Iterable[LockFile], work: Callable[[], Outcome]) -> Outcome:
+    def holding(
+        self, locks: Iterable[LockFile], work: Callable[[], Outcome], timeout: float | None = None
+    ) -> Outcome:
         """Do `work` while these locks are held, against the other threads and the other processes.
 
-        All callers lock in one order, so that no two wait for each other.
+        All callers lock in one order, so that no two wait for each other. Raises `StoreUnavailable` if another
+        process holds one of them for too long; with a `timeout`, after as many seconds and as `LockBusy`.
         """
         unique = {id(lock): lock for lock in locks}.values()
-        return self._holding_all(sorted(unique, key=lambda each: each.path), work)
+        ordered = sorted(unique, key=lambda each: each.path)
+        if timeout is not None:
+            return self._holding_all(ordered, work, time.monotonic() + timeout)
+        try:
+            return self._holding_all(ordered, work, time.monotonic() + self.timeout)
+        except LockBusy as busy:
+            raise StoreUnavailable(str(busy)) from None
 
-    def _holding_all(self, locks: list[LockFile], work: Callable[[], Outcome]) -> Outcome:
+    def reading_timeout(self, lock: LockFile) -> float:
+        """How many seconds a call that only reads waits for a lock, since it can do without."""
+        return 0.0 if time.monotonic() < lock.busy_until else min(READING_TIMEOUT, self.timeout)
+
+    def _holding_all(self, locks: list[LockFile], work: Callable[[], Outcome], deadline: float) -> Outcome:
         # Not a context manager: an interrupt could keep that from being left, and the lock from being released, for
         # other processes too. See `limpet/threads`.
         if not locks:
             return work()
         lock = locks[0]
-        with lock.thread_lock:
-            descriptor = lock.open()
-            try:
-                self._lock(descriptor)
-                if lock.in_doubt:
-                    lock.forget_runs()
-                lock.in_doubt = True
-                outcome = self._holding_all(locks[1:], work)
-                lock.in_doubt = False
-                return outcome
-            except (LimpetError, OSError, ValueError):
-                lock.in_doubt = False
-                raise
-            finally:
-                # To release what isn't locked does no harm. A forked child has closed the file.
-                if HAS_FILE_LOCKS and lock.descriptor is not None:
-                    fcntl.flock(lock.descriptor, fcntl.LOCK_UN)
+        delay = FIRST_RETRY_DELAY
+        # By polling, since a blocking flock has no timeout. Between two attempts, other threads get their turn: one
+        # that only reads must not wait for as long as this one does.
+        while True:
+            with lock.thread_lock:
+                descriptor = lock.open()
+                try:
+                    if _is_locked_now(descriptor):
+                        if lock.in_doubt:
+                            lock.forget_runs()
+                        lock.in_doubt = True
+                        outcome = self._holding_all(locks[1:], work, deadline)
+                        lock.in_doubt = False
+                        lock.busy_until = 0.0
+                        return outcome
+                except (LimpetError, OSError, ValueError):
+                    lock.in_doubt = False
+                    raise
+                finally:
+                    # To release what isn't locked does no harm. A forked child has closed the file.
+                    if HAS_FILE_LOCKS and lock.descriptor is not None:
+                        fcntl.flock(lock.descriptor, fcntl.LOCK_UN)
+            now = time.monotonic()
+            if now >= deadline:
+                lock.busy_until = now + BUSY_MEMORY
+                raise LockBusy(
+                    f"{self.directory.parent} was locked by another process for {self.timeout:g} s: end the process "
+                    "that holds it, or allow a longer timeout"
+                )
+            time.sleep(delay)
+            delay = min(delay * 1.5, LONGEST_RETRY_DELAY)
 
     def close(self) -> None:
         """Close all files."""
@@ -160,25 +197,16 @@ class Locks:
                 lock.forget_runs()
                 lock.close()
 
-    def _lock(self, descriptor: int) -> None:
-        if not HAS_FILE_LOCKS:
-            return
-        deadline = time.monotonic() + self.timeout
-        delay = FIRST_RETRY_DELAY
-        # By polling, since a blocking flock has no timeout.
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise StoreUnavailable(
-                        f"{self.directory.parent} was locked by another process for {self.timeout:g} s: end "
-                        "the process that holds it, or allow a longer timeout"
-                    ) from None
-            else:
-                return
-            time.sleep(delay)
-            delay = min(delay * 1.5, LONGEST_RETRY_DELAY)
+
+def _is_locked_now(descriptor: int) -> bool:
+    """Lock a file if no other process has; whether this one has it now."""
+    if not HAS_FILE_LOCKS:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _decode_number(content: bytes) -> int:

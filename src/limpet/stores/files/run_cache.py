@@ -18,6 +18,7 @@ from limpet.stores.atomic_files import flush_directory
 from limpet.stores.files.locks import LockFile, Locks
 from limpet.stores.files.run_files import RunFiles, open_run
 from limpet.stores.files.run_names import HEAD_SUFFIX, file_name_of, parse_head_file, remove_journals
+from limpet.stores.files.unlocked_reads import read_unlocked
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -108,19 +109,31 @@ class RunCache:
             # If files changed without the lock, as when a user deletes some, the directory is read again.
             with suppress(RunNotFound, DamagedRecord):
                 return [self.find(lock, run_id).head for run_id in remembered]
-        found = []
-        known = {file_name_of(run_id): run_id for run_id in lock.runs}
-        for entry in os.scandir(self.directory):
-            name = entry.name.removesuffix(HEAD_SUFFIX)
-            if name == entry.name or self._locks.lock_of(name) is not lock:
-                continue
-            head = self._read_head(lock, Path(entry.path), known.get(name))
-            if head is not None:
-                found.append(head)
+        found = self._listed(lock, lambda run_id: self._closed_head(lock, run_id))
         lock.knows_all_runs = len(found) == len(lock.runs)
         return [head for head in found if wanted(head)]
 
-    def _read_head(self, lock: LockFile, path: Path, run_id: str | None) -> RunHead | None:
+    def unlocked_heads_under(self, lock: LockFile) -> list[RunHead]:
+        """The heads of all runs under a lock that another process doesn't release."""
+        return self._listed(lock, lambda run_id: read_unlocked(self.directory, run_id, intact_head))
+
+    def _closed_head(self, lock: LockFile, run_id: str) -> RunHead:
+        run = self.find(lock, run_id)
+        run.close()
+        return run.head
+
+    def _listed(self, lock: LockFile, read: Callable[[str], RunHead]) -> list[RunHead]:
+        """The heads of the runs under a lock that have a head file, each as `read` gives it."""
+        found = []
+        for entry in os.scandir(self.directory):
+            name = entry.name.removesuffix(HEAD_SUFFIX)
+            if name != entry.name and self._locks.lock_of(name) is lock:
+                head = self._read_head(Path(entry.path), read)
+                if head is not None:
+                    found.append(head)
+        return found
+
+    def _read_head(self, path: Path, read: Callable[[str], RunHead]) -> RunHead | None:
         """The head of the run with this head file.
 
         For a run whose newest commits are damaged, a head that says so: what they made of it isn't known. A run whose
@@ -128,10 +141,11 @@ class RunCache:
         """
         stored = None
         try:
-            stored = parse_head_file(None, path.read_bytes())[0]
-            run = self.find(lock, run_id or stored.run_id)
-            run.close()
-            return run.head
+            found = parse_head_file(None, path.read_bytes())[0]
+            if file_name_of(found.run_id) != path.name.removesuffix(HEAD_SUFFIX):
+                raise DamagedRecord("?", 0, f"its head file is that of run {found.run_id!r}")
+            stored = found
+            return read(stored.run_id)
         except (RunNotFound, FileNotFoundError):
             return None
         except DamagedRecord as damage:
@@ -143,6 +157,13 @@ class RunCache:
         run.close()
         lock.runs.pop(run.head.run_id, None)
         lock.open_runs.pop(run.head.run_id, None)
+
+
+def intact_head(run: RunFiles) -> RunHead:
+    """The head of a run. Raises `DamagedRecord` if its newest commits are damaged."""
+    if run.damage is not None:
+        raise run.damage
+    return run.head
 
 
 def _log() -> Logger:

@@ -127,8 +127,11 @@ class RunFiles:
         self._read_new_frames()
         self.is_current = True
 
-    def _read_new_frames(self) -> None:
-        """Read the frames after the known end, and cut off one that a killed writer left unfinished."""
+    def _read_new_frames(self, cut: bool = True) -> None:
+        """Read the frames after the known end, and cut off one that a killed writer left unfinished.
+
+        Without `cut`, it is only left out: its writer may be alive.
+        """
         size = self._size()
         self.damage = None
         if size == self.end:
@@ -146,7 +149,8 @@ class RunFiles:
                     head = head_in(frame.body(data, base), self.head.run_id)
                 self._advance(frame.offset, frame.record_count, head, frame.end)
         except UnfinishedFrame as unfinished:
-            self._cut_off(data[unfinished.offset - base :], unfinished.offset)
+            if cut:
+                self._cut_off(data[unfinished.offset - base :], unfinished.offset)
         except ValueError as problem:
             self.damage = self._damaged(self.head.sequence + 1, str(problem))
 
@@ -407,14 +411,17 @@ class RunFiles:
         return DamagedRecord(self.head.run_id, sequence, reason)
 
 
-def open_run(directory: Path, flush: bool, run_id: str) -> RunFiles:
-    """A run, as it is now. Raises `RunNotFound`, and `DamagedRecord` for a damaged head file."""
+def open_run(directory: Path, flush: bool, run_id: str, cut: bool = True) -> RunFiles:
+    """A run, as it is now. Raises `RunNotFound`, and `DamagedRecord` for a damaged head file.
+
+    Without `cut`, the files aren't changed.
+    """
     content = read_head_file(directory, run_id)
     head, place = parse_head_file(run_id, content)
     run = RunFiles(directory, flush, head, place)
     run.head_bytes = content
     try:
-        run._read_new_frames()
+        run._read_new_frames(cut)
     except BaseException:
         run.close()
         raise

@@ -39,10 +39,11 @@ from limpet.journal.store import (
 from limpet.stores import heads
 from limpet.stores.atomic_files import TEMPORARY_SUFFIX, create_file, explain, flush_directory, make_directory
 from limpet.stores.files.batch import CommitBatch
-from limpet.stores.files.locks import HAS_FILE_LOCKS, LockFile, Locks
-from limpet.stores.files.run_cache import RunCache
-from limpet.stores.files.run_files import create_run
+from limpet.stores.files.locks import HAS_FILE_LOCKS, LockBusy, LockFile, Locks
+from limpet.stores.files.run_cache import RunCache, intact_head
+from limpet.stores.files.run_files import RunFiles, create_run
 from limpet.stores.files.run_names import HEAD_SUFFIX, JOURNAL_SUFFIX, file_name_of, parse_head_file
+from limpet.stores.files.unlocked_reads import read_unlocked
 from limpet.stores.lease_clock import SINCE_BOOT, Clock, ahead_in_directory, own_lease_clock
 
 Outcome = TypeVar("Outcome")
@@ -126,11 +127,10 @@ class FileStore:
         return outcomes
 
     def head(self, run_id: str) -> RunHead:
-        return self._holding(lambda lock: self._cache.find(lock, run_id).head, run_id)
+        return self._reading(run_id, intact_head)
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
-        def read(lock: LockFile) -> Tail:
-            run = self._cache.find_readable(lock, run_id)
+        def read(run: RunFiles) -> Tail:
             if run.damage is not None and (last is None or last >= run.damage.sequence):
                 raise run.damage
             head = run.head
@@ -138,7 +138,7 @@ class FileStore:
             records = run.records(start, stop)
             return heads.tail(head, start, records)
 
-        return self._holding(read, run_id)
+        return self._reading(run_id, read)
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         def claim(lock: LockFile) -> Lease:
@@ -178,7 +178,7 @@ class FileStore:
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         now = self.clock()
         lease_now = self._lease_clock()
-        found = self._heads(lambda head: heads.is_ready(head, graphs, now, lease_now))
+        found = self._heads(lambda head: heads.is_ready(head, graphs, now, lease_now), only_changeable=True)
         ready: Heads = []
         for listed in heads.most_urgent_first(found):
             if len(ready) >= limit:
@@ -207,7 +207,7 @@ class FileStore:
 
         count = 0
         self._remove_stray_journals()
-        for found in self._heads():
+        for found in self._heads(only_changeable=True):
             if found.status not in statuses:
                 continue
             with suppress(RunNotFound, DamagedRecord):
@@ -236,7 +236,23 @@ class FileStore:
         locks = [self._locks.lock_of(file_name_of(run_id)) for run_id in run_ids]
         return self._holding_locks(locks, lambda: work(*locks))
 
-    def _holding_locks(self, locks: Sequence[LockFile], work: Callable[[], Outcome]) -> Outcome:
+    def _reading(self, run_id: str, use: Callable[[RunFiles], Outcome]) -> Outcome:
+        """What `use` gives for a run: under its lock, or without if another process doesn't release that."""
+        self._refuse_closed()
+        lock = self._locks.lock_of(file_name_of(run_id))
+        try:
+            return self._holding_locks(
+                [lock],
+                lambda: use(self._cache.find_readable(lock, run_id)),
+                self._locks.reading_timeout(lock),
+            )
+        except LockBusy:
+            with _explaining(self.path):
+                return read_unlocked(self._runs, run_id, use)
+
+    def _holding_locks(
+        self, locks: Sequence[LockFile], work: Callable[[], Outcome], timeout: float | None = None
+    ) -> Outcome:
         def checked() -> Outcome:
             self._refuse_closed()  # again: another thread may have closed the store while this one waited
             for lock in locks:
@@ -244,7 +260,7 @@ class FileStore:
             return work()
 
         with _explaining(self.path):
-            return self._locks.holding(locks, checked)
+            return self._locks.holding(locks, checked, timeout)
 
     def _shared_lease_clock(self) -> Clock:
         """The lease time of all processes of this computer that use the directory."""
@@ -295,12 +311,24 @@ class FileStore:
             return StoreUnavailable(f"run {commit.run_id!r}: {problem}")
         return None
 
-    def _heads(self, wanted: Callable[[RunHead], bool] = lambda head: True) -> Heads:
-        """The heads of all runs, or of the wanted ones. One lock after the other is held, never all at once."""
+    def _heads(
+        self, wanted: Callable[[RunHead], bool] = lambda head: True, *, only_changeable: bool = False
+    ) -> Heads:
+        """The heads of all runs, or of the wanted ones. One lock after the other is held, never all at once.
+
+        Runs whose lock another process doesn't release are read without it; with `only_changeable` they are left
+        out, as a call that changes one would wait for that process.
+        """
         self._refuse_closed()
         found: Heads = []
         for lock in self._locks.files:
-            found += self._holding_locks([lock], partial(self._cache.heads_under, lock, wanted))
+            timeout = self._locks.reading_timeout(lock)
+            try:
+                found += self._holding_locks([lock], partial(self._cache.heads_under, lock, wanted), timeout)
+            except LockBusy:
+                if not only_changeable:
+                    with _explaining(self.path):
+                        found += filter(wanted, self._cache.unlocked_heads_under(lock))
         return found
 
     def _remove_stray_journals(self) -> None:
@@ -310,20 +338,22 @@ class FileStore:
             for path in self._runs.glob(f"*{JOURNAL_SUFFIX}"):
                 name, _, token = path.name.removesuffix(JOURNAL_SUFFIX).rpartition(".")
                 head_path = self._runs / f"{name}{HEAD_SUFFIX}"
-                with suppress(FileNotFoundError, DamagedRecord):
-                    self._locks.holding(
-                        [self._locks.lock_of(name)], partial(_remove_if_stray, path, head_path, token)
-                    )
+                lock = self._locks.lock_of(name)
+                work = partial(_remove_if_stray, path, head_path, token, self._flush)
+                with suppress(FileNotFoundError, DamagedRecord, LockBusy):
+                    self._locks.holding([lock], work, self._locks.reading_timeout(lock))
 
 
-def _remove_if_stray(path: Path, head_path: Path, token: str) -> None:
+def _remove_if_stray(path: Path, head_path: Path, token: str, flush: bool) -> None:
     """Remove a journal file unless this head names its token."""
-    if not head_path.exists():
-        path.unlink()
-        return
-    _, place = parse_head_file(None, head_path.read_bytes())
-    if place.token != token:
-        path.unlink()
+    if head_path.exists():
+        _, place = parse_head_file(None, head_path.read_bytes())
+        if place.token == token:
+            return
+    # First, so that no power loss brings back a head that names it: it may have been removed and not flushed.
+    if flush:
+        flush_directory(path.parent)
+    path.unlink()
 
 
 def _prepare_directory(path: Path, flush: bool) -> None:
