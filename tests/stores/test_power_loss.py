@@ -37,11 +37,18 @@ Acknowledge = Callable[[Any], None]
 
 
 def files(directory: Path, hours: int = 0) -> Store:
-    return FileStore(directory / "runs", clock=lambda: time.time() + hours * 3600)
+    return FileStore(directory / "runs", clock=clock_in(hours))
 
 
 def sqlite(directory: Path, hours: int = 0) -> Store:
-    return SQLiteStore(directory / "runs.db", clock=lambda: time.time() + hours * 3600)
+    return SQLiteStore(directory / "runs.db", clock=clock_in(hours))
+
+
+def clock_in(hours: int) -> Callable[[], float]:
+    """The time this many hours from now, when the leases of a process that was killed have expired."""
+    if hours == 0:
+        return time.time
+    return lambda: time.time() + hours * 3600
 
 
 stores = pytest.mark.parametrize(
