@@ -113,6 +113,23 @@ def encode_frame(seed: int, first: int, records: list[bytes], head: RunHead | No
     return b"".join((fields, _CHECKSUM.pack(crc32(fields, seed)), body))
 
 
+def encode_journal(seed: int, first: int, records: list[bytes], snapshot: int) -> tuple[bytes, int]:
+    """A journal with a frame for each record, the first of which has number `first`.
+
+    Also gives where the frame with record `snapshot` begins.
+    """
+    frames = []
+    snapshot_frame = 0
+    end = 0
+    for number, record in enumerate(records, first):
+        if number == snapshot:
+            snapshot_frame = end
+        frame = encode_frame(seed, number, [record], None)
+        frames.append(frame)
+        end += len(frame)
+    return b"".join(frames), snapshot_frame
+
+
 def records_in(kind: int, body: bytes) -> list[bytes]:
     """The records in a frame's body."""
     if kind == PLAIN:

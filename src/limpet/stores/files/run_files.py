@@ -38,6 +38,7 @@ from limpet.stores.files.frames import (
     checksum_seed,
     encode_frame,
     encode_head_file,
+    encode_journal,
     first_record_in,
     head_in,
     records_in,
@@ -330,18 +331,10 @@ class RunFiles:
         records = self.records(dropped + 1, self.head.sequence)
         place = JournalPlace(_new_token(), dropped=dropped)
         seed = checksum_seed(self.head.run_id, place.token)
-        frames = []
-        snapshot_frame = 0
-        end = 0
-        for number, record in enumerate(records, dropped + 1):
-            if number == self.head.snapshot:
-                snapshot_frame = end
-            frame = encode_frame(seed, number, [record], None)
-            frames.append(frame)
-            end += len(frame)
+        journal, snapshot_frame = encode_journal(seed, dropped + 1, records, self.head.snapshot)
         path = self.directory / f"{self.name}.{place.token}{JOURNAL_SUFFIX}"
-        replace_file(path, b"".join(frames), flush=self.flush)
-        self._switch_journal(self.head, place._replace(end=end, snapshot_frame=snapshot_frame))
+        replace_file(path, journal, flush=self.flush)
+        self._switch_journal(self.head, place._replace(end=len(journal), snapshot_frame=snapshot_frame))
 
     def _switch_journal(self, head: RunHead, place: JournalPlace) -> None:
         """Make another journal file the run's own: the head file decides which one counts."""
