@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from limpet.compile_options import CompileOptions, read_encryption, resolve_observers
 from limpet.defaults import LEASE, MAX_ITERATIONS
 from limpet.engine.node_context.questions import ResumeInput
-from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError
+from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError, warn_of_change_in_run
 from limpet.engine.sessions.session import Session
 from limpet.errors import UsageError
 from limpet.graph_methods import GraphMethods
@@ -269,6 +269,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
 
     def _changed(self) -> Self:
         self._compiled = None
+        warn_of_change_in_run(self)
         return self
 
 

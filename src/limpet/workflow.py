@@ -14,7 +14,7 @@ from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.operations.workflow_checkpoints import WorkflowCheckpoint
 from limpet.engine.sessions.checkpoint_refs import located, run_of
 from limpet.engine.sessions.compatibility import check_point, check_same_graph, workflows_in
-from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.compiled_graph import CompiledGraph, warn_of_change_in_run
 from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import Session
 from limpet.errors import DefinitionError, did_you_mean
@@ -213,6 +213,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
 
     def _changed(self) -> Self:
         self._compiled = None
+        warn_of_change_in_run(self)
         return self
 
     def __repr__(self) -> str:

@@ -25,6 +25,7 @@ from limpet import (
     StateGraph,
     UnknownName,
     UsageError,
+    always,
     key_equals,
     key_exists,
     open_store,
@@ -784,3 +785,44 @@ def test_checkpointing_is_off_by_default() -> None:
     """G5: interval 0 is off."""
     assert CheckpointConfig() == CheckpointConfig(store="memory", interval=0, preserve=False)
     assert GraphConfig() == GraphConfig("graph", None, 1000, CheckpointConfig())
+
+
+@pytest.mark.parametrize("place", ["node", "predicate", "branch"])
+def test_a_change_of_a_graph_inside_its_run_is_for_later_runs_and_is_logged(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F2: the run continues with the plan that it began with, and the log says so."""
+    graph = StateGraph(name="growing").add_node("first").set_entry_point("first")
+
+    def grow(state: Any) -> bool:
+        if "last" not in graph.freeze().nodes:
+            graph.add_node("last", run=lambda state: {"last": True}).add_edge("end", "last", always)
+            graph.set_finish_point("last")
+        return True
+
+    def change(state: Any) -> None:
+        grow(state)
+
+    graph.add_node("change", run=change if place != "predicate" else None).add_node("end")
+    if place == "branch":
+        graph.add_parallel_edge("first", "change", "end")
+    else:
+        graph.add_edge("first", "change").add_edge("change", "end", grow if place == "predicate" else None)
+    graph.set_finish_point("end").compile()
+    assert "last" not in graph.execute({}, run_id="r")
+    assert "graph 'growing' was changed inside its node 'change': that doesn't change run r" in caplog.text
+    caplog.clear()
+    assert graph.execute({})["last"]
+    assert "was changed inside" not in caplog.text
+
+
+def test_a_node_may_define_another_graph(caplog: pytest.LogCaptureFixture) -> None:
+    """F2: only a change of the graph that runs is worth a warning."""
+
+    def build(state: Any) -> Any:
+        inner = StateGraph(name="inner").add_node("a", run=lambda state: {"built": True})
+        return dict(inner.set_entry_point("a").set_finish_point("a").execute({}))
+
+    graph = StateGraph(name="outer").add_node("build", run=build)
+    assert graph.set_entry_point("build").set_finish_point("build").execute({})["built"]
+    assert caplog.text == ""

@@ -25,7 +25,7 @@ class GraphBuilder:
     """The nodes and edges of a state graph, while it is being defined.
 
     An edge may name a node that is added later, so the order of the calls is free. `validate()` reports all
-    mistakes at once.
+    mistakes at once. A change counts for runs that begin after it, not for those under way.
     """
 
     def __init__(

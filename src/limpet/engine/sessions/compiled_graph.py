@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
 from limpet.engine.leases.lease_client import LeaseClient, client_for
+from limpet.engine.node_context.node_context import CURRENT
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DamagedRecord, UsageError, WrongGraph
 from limpet.graphs.plan import Plan
@@ -144,6 +145,25 @@ class CompiledGraph(NamedTuple):
 def kind_of(plan: Plan) -> str:
     """'graph' or 'workflow', for messages."""
     return "graph" if plan.layers is None else "workflow"
+
+
+def warn_of_change_in_run(graph: Any) -> None:
+    """Log that a graph was changed inside one of its own runs, which continues with the plan that it began with."""
+    ctx = CURRENT.get()
+    if ctx is None or ctx.scope.plan.graph is not graph:
+        return
+    from logging import getLogger
+
+    kind = kind_of(ctx.scope.plan)
+    advice = "; to add a task to a run, call ctx.add_task()" if kind == "workflow" else ""
+    getLogger("limpet.graph").warning(
+        "%s %r was changed inside its node %r: that doesn't change run %s, only runs that begin later%s",
+        kind,
+        graph.name,
+        ctx.node,
+        ctx.run_id,
+        advice,
+    )
 
 
 def check_own(plan: Plan, run_id: str, graph: str) -> None:
