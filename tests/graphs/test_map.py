@@ -936,3 +936,22 @@ def test_an_altered_reduced_value_isnt_an_error_in_a_process_either(
     graph = mapping([in_place], schema=schema).compile(executor=processes)
     final = via.execute(graph, {"items": [1, 2], "log": [0], "k": 1})
     assert [each["log"] for each in final["results"]] == [[0], [0]]
+
+
+@pytest.mark.parametrize(
+    ("node", "state", "message"),
+    [
+        (lambda state: {}, {}, "its function <lambda> can't be pickled; define it with def at the top"),
+        (double, {"lock": threading.Lock()}, "'lock', of type lock, can't be pickled"),
+        (returns_lock, {}, "what it returned or raised can't be pickled"),
+    ],
+)
+def test_what_cannot_go_to_another_process_is_named_with_its_node(
+    node: Any, state: dict[str, Any], message: str, via: Via, processes: ProcessPoolExecutor
+) -> None:
+    """F12, F16: instead of an error of pickle; the node isn't tried again."""
+    graph = mapping([node], policy={"retry": 3}).compile(executor=processes)
+    with pytest.raises(ExecutionError, match=r"node 'each' can't be called by ProcessPoolExecutor") as caught:
+        via.execute(graph, {"items": [1], **state})
+    assert message in str(caught.value)
+    assert caught.value.__cause__ is not None

@@ -133,11 +133,48 @@ def call_in_executor(executor: Executor, task: NodeContext, stop: StopRequest) -
         future.cancel()
         return timed_out(task)
     except Exception as error:
+        unsendable = _why_unsendable(task, executor, error, {**state, **arguments})
+        if unsendable is not None:
+            unsendable.__cause__ = error
+            return Failed(unsendable, again=False)
         return Failed(error)
     except BaseException as error:
         if not _is_failure(error):
             raise
         return Failed(error)
+
+
+def _why_unsendable(
+    task: NodeContext, executor: Executor, error: Exception, values: dict[str, Any]
+) -> UsageError | None:
+    """What an executor couldn't send to another process or back, if its error is about that."""
+    from pickle import PicklingError
+
+    if not isinstance(error, PicklingError) and "pickle" not in str(error):
+        return None
+    where = f"node {task.node!r} can't be called by {type(executor).__name__}, in another process"
+    function = task.plan_node.function
+    assert function is not None
+    if not _can_be_pickled(function.call):
+        name = getattr(function.call, "__qualname__", repr(function.call))
+        problem = UsageError(f"{where}: its function {name} can't be pickled")
+        return problem.with_advice("define it with def at the top of a module, or use threads")
+    for key, value in values.items():
+        if not _can_be_pickled(value):
+            problem = UsageError(f"{where}: {key!r}, of type {type(value).__name__}, can't be pickled")
+            return problem.with_advice("keep it out of the state, or use threads")
+    problem = UsageError(f"{where}: what it returned or raised can't be pickled: {error}")
+    return problem.with_advice("return plain data, or use threads")
+
+
+def _can_be_pickled(value: Any) -> bool:
+    from pickle import dumps
+
+    try:
+        dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 def _sendable_arguments(task: NodeContext, function: Function) -> tuple[str | None, dict[str, Any]]:
