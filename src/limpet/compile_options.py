@@ -88,19 +88,21 @@ class CompileOptions(NamedTuple):
             plain_text_place = self._plain_text_place(store)
         if plain_text_place and plan.holds_secrets:
             raise DefinitionError(_plain_text_secrets_message(plan, plain_text_place), plan.name)
+        checkpointer = self._open_checkpointer()
+        files = None if self.checkpoint_dir is None else checkpointer
         return CompiledGraph(
             plan=plan,
             client=client,
             interval=interval,
             preserve=preserve,
             emit=gather(observers, time),
-            checkpointer=self._open_checkpointer(),
+            checkpointer=checkpointer,
             scratch_store=self.store is None and self._uses_checkpointer,
             executor=self.executor,
             max_concurrency=self.max_concurrency or MAX_NODES_AT_ONCE,
             on_save_error=self.on_save_error or "fail",
             keep=self.keep,
-            cleanup=None if self.retention is None else BackgroundCleanup(self.retention, plan.name),
+            cleanup=None if self.retention is None else BackgroundCleanup(self.retention, plan.name, files),
             has_secrets=plan.holds_secrets,
             stores_plain_text=bool(plain_text_place),
             given=frozenset(self._given_run_settings()),
@@ -138,7 +140,7 @@ class CompileOptions(NamedTuple):
             return self.checkpointer
         from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 
-        return CheckpointFiles(self.checkpoint_dir)
+        return CheckpointFiles(self.checkpoint_dir, self.keep)
 
     def _refuse_what_needs_a_store(self, plan: Plan) -> None:
         if plan.interrupts:
@@ -181,8 +183,9 @@ class CompileOptions(NamedTuple):
             yield "a checkpointer keeps a run when it stops; an interval needs a store"
         if self.encryption not in (None, False) and self._uses_checkpointer:
             yield "encryption is for a store; what a checkpointer or checkpoint_dir keeps isn't encrypted"
-        if self.retention is not None and self._uses_checkpointer and self.store is None:
-            yield "retention is for a store; clean_checkpoints() is for the files of a checkpoint_dir"
+        for name, given in (("retention", self.retention), ("keep", self.keep)):
+            if given is not None and self.checkpointer is not None:
+                yield f"{name} is for a store or a checkpoint_dir; a checkpointer has no delete()"
 
     def _wrong_values(self) -> Iterator[str]:
         folder = self.checkpoint_dir

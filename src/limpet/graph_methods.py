@@ -388,10 +388,18 @@ class GraphMethods(ABC, Generic[S]):
     def cleanup(self, retention: Retention | None = None, *, dry_run: bool = False) -> list[Expired]:
         """Delete the runs of this graph that have expired by a policy: that of `compile(retention=…)`, or another.
 
-        Returns the deleted runs and why each has expired; with `dry_run`, those that would be deleted. Raises
+        The checkpoint files of a `checkpoint_dir` expire by the same policy, each as the run that it has. Returns the
+        deleted runs and files, and why each has expired; with `dry_run`, those that would be deleted. Raises
         `UsageError` without a policy.
         """
-        from limpet.stores.retention import Retention, delete_expired, find_expired
+        from limpet.stores.retention import (
+            Retention,
+            delete_expired,
+            delete_files,
+            expired_files,
+            find_expired,
+        )
+        from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 
         compiled = self.compiled()
         policy = retention
@@ -402,10 +410,15 @@ class GraphMethods(ABC, Generic[S]):
                 "cleanup() needs a policy: cleanup(Retention(completed='7d')), or compile(retention=…)"
             )
         store = compiled.need_client("cleanup").store
-        found = find_expired(store, policy, compiled.plan.name)
+        found = []
+        if not compiled.scratch_store:
+            found = find_expired(store, policy, compiled.plan.name)
+        files = []
+        if isinstance(compiled.checkpointer, CheckpointFiles):
+            files = expired_files(compiled.checkpointer, policy, compiled.plan.name)
         if dry_run:
-            return found
-        return delete_expired(store, found)
+            return [*found, *files]
+        return [*delete_expired(store, found), *delete_files(files)]
 
     acleanup = async_version(cleanup)
 

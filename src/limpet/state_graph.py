@@ -103,7 +103,8 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         a run stops, before you get the event, which has the file's path as `checkpoint_path`.
 
         `lease` is how many seconds another process waits before it takes over a run whose process doesn't answer.
-        `keep` is how many of a run's newest steps can be read and rolled back to, at least; None keeps all.
+        `keep` is how many of a run's newest steps can be read and rolled back to, at least, and in a `checkpoint_dir`
+        how many of its newest files are kept; None keeps all.
 
         A save that fails stops the run, so that no work is done that might be lost. With `on_save_error="continue"`
         the run continues: its status is `degraded` until a save succeeds, which then saves everything.

@@ -16,6 +16,7 @@ from limpet import (
     Cleaner,
     DefinitionError,
     Expired,
+    MemoryCheckpointer,
     MemoryStore,
     Retention,
     RunNotFound,
@@ -213,7 +214,7 @@ def test_a_policy_needs_a_store_and_is_one() -> None:
     with pytest.raises(DefinitionError, match="retention needs a store"):
         graph.compile(retention=Retention(newest=1))
     with pytest.raises(DefinitionError, match="retention is for a store"):
-        graph.compile(checkpoint_dir="files", retention=Retention(paused=1))
+        graph.compile(checkpointer=MemoryCheckpointer(), retention=Retention(paused=1))
     with pytest.raises(DefinitionError, match="retention must be a Retention"):
         graph.compile(store="memory://", retention=7)  # type: ignore[arg-type]
     graph.compile(store="memory://", retention=Retention(newest=1)).execute({})

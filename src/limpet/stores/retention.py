@@ -78,13 +78,17 @@ class Retention:
 
 
 class Expired(NamedTuple):
-    """A run that has expired by a policy, and why. `updated` is when it last changed, in seconds since the epoch."""
+    """A run that has expired by a policy, and why. `updated` is when it last changed, in seconds since the epoch.
+
+    `file` is the path, if it is a checkpoint file that has expired, and not a run in a store.
+    """
 
     run_id: str
     graph: str
     status: str
     updated: float
     reason: str
+    file: str = ""
 
 
 def find_expired(
@@ -120,6 +124,44 @@ def delete_expired(store: Store, which: Iterable[Expired]) -> list[Expired]:
                 deleted.append(each)
         except (RunNotFound, Conflict):
             pass  # another process has deleted the run, or resumes it
+    return deleted
+
+
+def expired_files(files: Any, policy: Retention, graph: str) -> list[Expired]:
+    """The checkpoint files of a graph that have expired by a policy; `files` is a `CheckpointFiles` with a directory.
+
+    A file counts as a run that last changed when the file was written. Nothing is changed.
+    """
+    found: list[Expired] = []
+    ended = 0
+    now = time()
+    for each in files.written.newest_first():
+        if each.graph != graph or each.status not in policy.statuses:
+            continue
+        ended += each.status in ENDED
+        written = each.written[0] / 1000
+        reason = _reason_by(each.status, graph, policy, now - written, ended)
+        if reason:
+            found.append(Expired(each.run_id, graph, each.status, written, reason, str(each.path)))
+    return found
+
+
+def delete_files(which: Iterable[Expired]) -> list[Expired]:
+    """Delete these files; returns those that were deleted. Raises `StoreUnavailable`."""
+    from pathlib import Path
+
+    from limpet.stores.atomic_files import explain
+
+    deleted = []
+    for each in which:
+        path = Path(each.file)
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            continue  # another process has deleted it
+        except OSError as error:
+            raise explain(error, path) from error
+        deleted.append(each)
     return deleted
 
 
@@ -315,12 +357,15 @@ def _expired(head: RunHead, reason: str) -> Expired:
 
 def _reason(head: RunHead, policy: Retention, now: float, number: int) -> str:
     """Why a run has expired; empty if it hasn't. `number` counts the ended runs of its graph, from the newest."""
-    kept = policy.age(head.status)
-    age = now - head.updated
+    return _reason_by(head.status, head.graph, policy, now - head.updated, number)
+
+
+def _reason_by(status: str, graph: str, policy: Retention, age: float, number: int) -> str:
+    kept = policy.age(status)
     if kept is not None and age >= kept:
-        return f"{head.status}, and unchanged for {_in_units(age)}; kept for {_in_units(kept)}"
-    if policy.newest is not None and head.status in ENDED and number > policy.newest:
-        return f"not among the {policy.newest} newest ended runs of {head.graph!r}"
+        return f"{status}, and unchanged for {_in_units(age)}; kept for {_in_units(kept)}"
+    if policy.newest is not None and status in ENDED and number > policy.newest:
+        return f"not among the {policy.newest} newest ended runs of {graph!r}"
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from limpet.defaults import CLEANUP_INTERVAL
 from limpet.journal.store import Commit
@@ -19,13 +19,17 @@ SHORTEST_CLEANUP_INTERVAL = 60.0
 
 
 class BackgroundCleanup:
-    """Deletes expired runs of one graph by its policy, in the background: now and then, when a run stops."""
+    """Deletes expired runs of one graph by its policy, in the background: now and then, when a run stops.
 
-    __slots__ = ("_interval", "_lock", "_next", "graph", "policy")
+    `files` are the checkpoint files of the graph, if it writes any: they expire by the same policy.
+    """
 
-    def __init__(self, policy: Retention, graph: str) -> None:
+    __slots__ = ("_interval", "_lock", "_next", "files", "graph", "policy")
+
+    def __init__(self, policy: Retention, graph: str, files: Any = None) -> None:
         self.policy = policy
         self.graph = graph
+        self.files = files
         ages = [age for status in policy.statuses if (age := policy.age(status)) is not None]
         # A tenth of the shortest age, so that no run is kept much longer than the policy says.
         wanted = min(ages, default=0.0) / 10
@@ -45,13 +49,17 @@ class BackgroundCleanup:
     def _delete_expired(self, client: LeaseClient) -> None:
         import logging
 
-        from limpet.stores.retention import delete_expired, find_expired
+        from limpet.stores.retention import delete_expired, delete_files, expired_files, find_expired
 
         log = logging.getLogger("limpet.upkeep")
         try:
             deleted = delete_expired(client.store, find_expired(client.store, self.policy, self.graph))
             if deleted:
                 log.info("graph %s: deleted %d expired runs", self.graph, len(deleted))
+            if self.files is not None:
+                deleted = delete_files(expired_files(self.files, self.policy, self.graph))
+                if deleted:
+                    log.info("graph %s: deleted %d expired checkpoint files", self.graph, len(deleted))
         except Exception:
             log.warning("graph %s: couldn't delete expired runs; will try again", self.graph, exc_info=True)
 

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limpet.errors import (
     CheckpointError,
@@ -28,6 +28,9 @@ from limpet.journal.encoding.codec import decode, encode
 from limpet.stores.atomic_files import create_file, explain, make_directory, replace_file
 from limpet.stores.user_stores.checkpointer import KEY
 
+if TYPE_CHECKING:
+    from limpet.stores.user_stores.checkpoint_cleanup import WrittenFiles
+
 VERSION = "1.0"
 REQUIRED_KEYS = ("state", "node", "config", "version")
 MAX_NAME_SIZE = 150
@@ -37,16 +40,19 @@ MAX_NAME_SIZE = 150
 class CheckpointFiles:
     """A checkpointer whose references are the paths of files: `{node}_{milliseconds}.pkl` in a directory.
 
-    The directory is made when it is needed. Without one it can only load.
+    The directory is made when it is needed. Without one it can only load. Of each run the newest `keep` files are
+    kept, or all.
     """
 
     takes_results = True
     """That `save` takes the results of branches as well, which other checkpointers don't."""
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, directory: str | os.PathLike[str] | None = None, keep: int | None = None) -> None:
         self.directory: Path | None = None
         if directory is not None:
             self.directory = checkpoint_directory(directory)
+        self.keep = keep
+        self._written: WrittenFiles | None = None
 
     def __repr__(self) -> str:
         if self.directory is None:
@@ -83,7 +89,20 @@ class CheckpointFiles:
             except OSError as error:
                 raise explain(error, path) from error
             else:
-                return str(path)
+                break
+        if self.keep is not None:
+            self.written.keep_newest(str(path), self.keep)
+        return str(path)
+
+    @property
+    def written(self) -> WrittenFiles:
+        """The files in the directory that runs have written."""
+        from limpet.stores.user_stores.checkpoint_cleanup import WrittenFiles
+
+        if self._written is None:
+            assert self.directory is not None
+            self._written = WrittenFiles(self.directory)
+        return self._written
 
     def load(self, ref: str) -> dict[str, Any]:
         """The checkpoint in the file at this path. What a run needs to resume is under one key of its config."""
