@@ -114,7 +114,11 @@ class UnknownName(DefinitionError):
             adding = f"register_{kind}_scheme({name.removesuffix('://')!r}, …)"
         else:
             adding = f"register_{kind}({name!r}, …)"
-        super().__init__(f"unknown {kind} {name!r}; registered: {', '.join(self.known) or 'none'}")
+        ending = "://" if name.endswith("://") else ""
+        alike = [each.removesuffix(ending) for each in self.known if each.endswith(ending)]
+        near = did_you_mean(name.removesuffix(ending), alike, ending)
+        listed = f"{'; registered' if not near else ' Registered'}: {', '.join(self.known) or 'none'}"
+        super().__init__(f"unknown {kind} {name!r}{near}{listed}")
         self.advice = f"pass an object, or add yours with {adding}"
 
 
@@ -462,9 +466,12 @@ def _restored(kind: type[Error], args: tuple[Any, ...], attributes: dict[str, An
     return error
 
 
-def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the known name that is most like it, if one is."""
+def did_you_mean(given: object, known: Iterable[str], ending: str = "") -> str:
+    """The end of a message about an unknown name: the known name that is most like it, if one is.
+
+    `ending` is added to that name. It isn't compared, because it is the same for all.
+    """
     from difflib import get_close_matches
 
     near = get_close_matches(str(given), list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f"; did you mean {near[0] + ending!r}?" if near else ""

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from limpet.durations import patience_of
 from limpet.engine.leases.lease_client import ChangeWaiter, LeaseClient
+from limpet.engine.loop.run_lifecycle import advise_retry
 from limpet.engine.operations.run_info import RunInfo, run_info
 from limpet.errors import ExecutionError, LimpetError, RunCancelled, RunPaused, UsageError
 from limpet.graphs.state import State
@@ -68,5 +69,5 @@ def _why_no_result(info: RunInfo) -> LimpetError:
         return cancelled.with_advice(f"resume it with resume({run_id!r})", "resume")
     if info.status == FAILED:
         failed = ExecutionError(info.reason or "it failed", run_id=run_id, node=info.node)
-        return failed.with_advice(f"retry it with resume({run_id!r})", "retry")
+        return advise_retry(failed, info.reason or "")
     return UsageError(f"run {run_id!r} is {info.status}")

@@ -60,7 +60,10 @@ def test_the_built_in_names_resolve() -> None:
 
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
     """G10: an unknown name is a clear error."""
-    with pytest.raises(UnknownName, match=r"unknown observer 'lgo'; registered: log, noop, progress, slog"):
+    with pytest.raises(
+        UnknownName,
+        match=r"unknown observer 'lgo'; did you mean 'log'\? Registered: log, noop, progress, slog",
+    ):
         resolve_observer("lgo")
 
 

@@ -16,6 +16,7 @@ from limpet.errors import (
     RunPaused,
     StoreError,
     UsageError,
+    WrongGraph,
 )
 
 OK, FAILED, USAGE, PAUSED, NOT_FOUND, CONFLICT, UNAVAILABLE = range(7)
@@ -82,6 +83,8 @@ def next_command(problem: LimpetError, args: Namespace) -> NextCommand | None:
 
     if isinstance(problem, RunNotFound):
         return NextCommand("List the runs with:", command_line("runs list", args))
+    if isinstance(problem, WrongGraph):
+        return NextCommand("Look at it with:", command_line("runs show", args, problem.run_id))
     remedy = _REMEDIES.get(problem.next_operation)
     if remedy is None or (problem.next_operation == "wait" and not hasattr(args, "wait")):
         return None  # only some commands can wait

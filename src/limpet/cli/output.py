@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from limpet.cli.exit_codes import NextCommand
-from limpet.journal.encoding.json_values import to_json_value
 
 if TYPE_CHECKING:
     from logging import Formatter, LogRecord
@@ -44,7 +43,7 @@ class Output:
 
     def result(self, data: Any) -> None:
         """One result for a program: a line of JSON. Characters that a terminal may act upon are escaped in it."""
-        text = json.dumps(to_json_value(data), ensure_ascii=False)
+        text = _as_json(data)
         print("".join(map(_json_character, text)), flush=True)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "") -> None:
@@ -78,7 +77,7 @@ class Output:
         ]
         width = max((_width(name) for name, _ in known), default=0)
         for name, value in known:
-            text = value if isinstance(value, str) else json.dumps(to_json_value(value), ensure_ascii=False)
+            text = value if isinstance(value, str) else _as_json(value)
             first, *more = _wrapped(printable(text), width + 2)
             style = first if name == "status" else ""
             self._write(sys.stdout, (_fitted(name, width), "dim"), ("  ", ""), (first, style))
@@ -141,10 +140,17 @@ class Output:
         return f"\x1b[{COLOURS[style]}m{text}\x1b[0m"
 
 
+def _as_json(value: Any) -> str:
+    # Late: `--help` needs nothing of it.
+    from limpet.journal.encoding.json_values import to_json_value
+
+    return json.dumps(to_json_value(value), ensure_ascii=False)
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    text = value if isinstance(value, str) else json.dumps(to_json_value(value), ensure_ascii=False)
+    text = value if isinstance(value, str) else _as_json(value)
     return " ".join(printable(text).split())
 
 

@@ -7,6 +7,7 @@ function doesn't make a different graph, removing a node does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
@@ -198,3 +199,17 @@ def digest(shape: Any) -> str:
 def reducer_name(reducer: Callable[..., Any]) -> str:
     """The name of a reducer, for fingerprints and pictures."""
     return getattr(reducer, "__name__", type(reducer).__name__)
+
+
+def budget_reason(setting: str, limit: int, kind: str) -> str:
+    """Why a run stops that has used up its budget of steps or layers."""
+    return f"{setting} ({limit}) exceeded; a resume needs a {kind} that allows more"
+
+
+def budget_setting(reason: str) -> str | None:
+    """The setting whose budget a run has used up, if that is the reason."""
+    found = _BUDGET.search(reason)
+    return None if found is None else found[1]
+
+
+_BUDGET = re.compile(r"\b(max_\w+) \(\d+\) exceeded; a resume needs a \w+ that allows more")

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
-from limpet.errors import LimpetError, StoreUnavailable, UnknownName, UsageError
+from limpet.errors import LimpetError, StoreUnavailable, UnknownName, UsageError, did_you_mean
 from limpet.journal.store import Store, provides
 from limpet.stores.memory import MemoryStore
 from limpet.stores.urls import (
@@ -52,6 +52,9 @@ BACKEND_SCHEMES = {
     "redis": ("redis", "rediss", "redis+unix"),
 }
 """The values of `WORKFLOW_CHECKPOINT_BACKEND`, and the schemes that each allows in the DSN."""
+
+BACKEND_SYNONYMS = {"postgresql": "postgres", "files": "file"}
+"""Other values of `WORKFLOW_CHECKPOINT_BACKEND` that are understood."""
 
 StoreFactory = Callable[[], "Store | CheckpointStore"]
 StoreScheme = Callable[[StoreURL], "Store | CheckpointStore"]
@@ -142,9 +145,19 @@ def _resolve(text: str) -> Store:
         factory = _names.get(text)
     if factory is not None:
         return factory()
+    _refuse_half_a_url(text)
     if text.lower().endswith(SQLITE_SUFFIXES):
         return open_sqlite_file(text)
     return _open_plugin(text)
+
+
+def _refuse_half_a_url(text: str) -> None:
+    """Refuse `sqlite:/runs.db` and the like, which would be a strange path. The rest of it may hold a password."""
+    scheme, colon, _ = text.partition(":")
+    with opening_lock:
+        known = scheme.lower() in _schemes
+    if colon and known:
+        raise UsageError(f"a URL has two slashes after its scheme: write {scheme}://…")
 
 
 def _open_url(url: StoreURL) -> Store:
@@ -295,7 +308,10 @@ def environment_choice() -> Choice:
 def _backend_target(backend: str, dsn: str) -> str:
     """A backend and its DSN as a name or URL for `open_store`. No message repeats the DSN."""
     scheme = dsn.partition("://")[0].lower() if "://" in dsn else ""
+    backend = BACKEND_SYNONYMS.get(backend, backend)
     allowed = BACKEND_SCHEMES.get(backend)
+    if backend and allowed is None and not _is_store_name(backend):
+        raise _unknown_backend(backend)
     if scheme and allowed and scheme not in allowed:
         raise UsageError(
             f"{DSN_VARIABLE} begins with {scheme}://, but {BACKEND_VARIABLE} is {backend!r}: make them agree"
@@ -317,6 +333,20 @@ def _backend_target(backend: str, dsn: str) -> str:
     examples = {"file": "/var/lib/app/runs", "redis": "redis://localhost"}
     example = examples.get(backend, "postgresql://localhost/app")
     raise UsageError(f"set {DSN_VARIABLE} to where the {backend or 'store'} is, such as {example}")
+
+
+def _is_store_name(name: str) -> bool:
+    """Whether a store or scheme was registered under this name, or an installed package brings one."""
+    with opening_lock:
+        known = name in _names or name in _schemes
+    return known or _plugin(name) is not None
+
+
+def _unknown_backend(backend: str) -> UsageError:
+    # Text that isn't a word may be a password, so it isn't quoted.
+    given = f" {backend!r}" if backend.isidentifier() else " something else"
+    near = did_you_mean(backend, [*BACKEND_SCHEMES, *BACKEND_SYNONYMS])
+    return UsageError(f"{BACKEND_VARIABLE} must be one of {', '.join(BACKEND_SCHEMES)}, and is{given}{near}")
 
 
 def _quoted(path: str) -> str:

@@ -61,7 +61,7 @@ from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import UnstorableValue
 from limpet.graphs.edges import END
 from limpet.graphs.parallel import COLLECT
-from limpet.graphs.plan import Plan, PlanNode
+from limpet.graphs.plan import Plan, PlanNode, budget_reason
 from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import NodeState, State
 from limpet.journal.open_parallel_section import Key, OpenSection
@@ -344,9 +344,7 @@ class NodeLoop:
         if name in plan.interrupt_before and not p.cleared:
             return LoopStop(PAUSED, self, f"interrupted before {self.scope.place(name)!r}")
         if p.iterations >= plan.max_iterations:
-            reason = (
-                f"max_iterations ({plan.max_iterations}) exceeded; a resume needs a graph that allows more"
-            )
+            reason = budget_reason("max_iterations", plan.max_iterations, "graph")
             return LoopStop(FAILED, self, reason, None, FAILED_PHASE)
         return None
 

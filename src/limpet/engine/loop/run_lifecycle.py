@@ -16,7 +16,7 @@ from limpet.engine.loop.run_context import LoopStop, RunContext, changes_at_stop
 from limpet.engine.loop.state_changes import detached
 from limpet.engine.node_context.call_scope import Scope
 from limpet.errors import Conflict, ExecutionError, LimpetError, RunCancelled, RunNotFound
-from limpet.graphs.plan import PLANNER, Plan
+from limpet.graphs.plan import PLANNER, Plan, budget_setting
 from limpet.graphs.state import State
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, OnSignal, Signalled
@@ -312,7 +312,7 @@ class RunLifecycle:
             cause=failure.cause,
         )
         if self.context.saving.writer is not None:
-            error.with_advice(f"retry it with resume({run_id!r})", "retry")
+            advise_retry(error, failure.reason)
         reporter = self.loop.reporter
         reporter.notify(events.RUN_FAIL, node=failure.node, error=failure.reason)
         event = {
@@ -326,6 +326,14 @@ class RunLifecycle:
             event["checkpoint_path"] = saved
         yield from _reports(reporter.stream_events.run_fails(event))
         return Verdict(FAILED, error)
+
+
+def advise_retry(error: ExecutionError, reason: str) -> ExecutionError:
+    """Give the error of a stored run the advice that helps: to retry it, unless a retry would fail again."""
+    setting = budget_setting(reason)
+    if setting is None:
+        return error.with_advice(f"retry it with resume({error.run_id!r})", "retry")
+    return error.with_advice(f"give it a larger {setting}, then resume({error.run_id!r}) continues it")
 
 
 class Failure(NamedTuple):

@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from limpet.graphs.workflow.layers import Layers
 
 
-def check_fits(plan: Plan, progress: Progress) -> bool:
+def check_fits(plan: Plan, progress: Progress, checkpoint: str | None = None) -> bool:
     """Raise unless this plan can resume from this progress: it is the same graph, and has the nodes that it needs.
 
+    `checkpoint` is the file or reference that it was loaded from, if it isn't that of a stored run.
     Returns whether the progress was changed for that: it is if the tasks of a workflow have changed. Raises
     `DamagedRecord`, `UsageError`, `DefinitionError` or `WorkflowChanged`.
     """
     check_same_graph(plan, progress)
     check_stored_workflows(progress)
     if progress.fingerprint == plan.fingerprint:
-        _refuse_missing(plan, progress)
+        _refuse_missing(plan, progress, checkpoint)
         return False
     # First fit the workflows, which may drop tasks that no longer exist. Only then look for what is missing.
     refitted = _refit_workflows(plan, progress)
-    _refuse_missing(plan, progress)
+    _refuse_missing(plan, progress, checkpoint)
     if plan.layers is None:
         log().warning("graph %s has changed since run %s was saved with it", plan.name, progress.run_id)
     elif refitted:
@@ -104,11 +105,15 @@ def _refit_workflows(plan: Plan, progress: Progress) -> bool:
     return any(changed)
 
 
-def _refuse_missing(plan: Plan, progress: Progress) -> None:
+def _refuse_missing(plan: Plan, progress: Progress, checkpoint: str | None) -> None:
     missing = _missing(plan, progress, "")
-    if missing:
-        changed = DefinitionError(f"run {progress.run_id!r} is {missing}", plan.name)
-        raise changed.with_advice("put it back, or rollback() to an earlier step", "rollback")
+    if not missing:
+        return
+    if checkpoint is not None:
+        changed = DefinitionError(f"checkpoint {checkpoint!r} is {missing}", plan.name)
+        raise changed.with_advice("put it back, or resume from another checkpoint")
+    changed = DefinitionError(f"run {progress.run_id!r} is {missing}", plan.name)
+    raise changed.with_advice("put it back, or rollback() to an earlier step", "rollback")
 
 
 def _missing(plan: Plan, progress: Progress, path: str) -> str:

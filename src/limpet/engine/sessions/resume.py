@@ -130,7 +130,7 @@ def resume_checkpoint(
         run_id, point = located(compiled, reference)
         return resume(compiled, run_id, given, None, stream, point)
     progress = _load(compiled, reference, is_file)
-    check_fits(compiled.plan, progress)
+    check_fits(compiled.plan, progress, os.fspath(reference))
     if compiled.client is None:
         from limpet.stores.memory import MemoryStore
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from limpet.errors import UsageError, did_you_mean
 from limpet.graphs.parameters import Function
+from limpet.graphs.plan import budget_reason
 from limpet.graphs.workflow.layers import Dag, Layers, layers_of
 from limpet.graphs.workflow.state import TASK_COMPLETED, TASK_SKIPPED, TaskResult
 from limpet.graphs.workflow.task_report import ADD_TASK, REFUSED, SKIP_LAYERS, SKIP_TASKS
@@ -140,9 +141,7 @@ class PlannerVisit:
             self.ready = tuple(name for name in names if name not in self.skips and self._runs(name, seen))
         max_layers = self.layers.max_layers
         if self.ready and self.layer >= max_layers:
-            raise UsageError(
-                f"max_layers ({max_layers}) exceeded; a resume needs a workflow that allows more"
-            )
+            raise UsageError(budget_reason("max_layers", max_layers, "workflow"))
         self.ctx.scope.layers_ahead = PlannedLayers(self.ctx.visit, self.ready, self.rest, tuple(self.skips))
 
     def update(self) -> dict[str, Any]:
