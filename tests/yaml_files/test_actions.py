@@ -120,7 +120,7 @@ def test_files_are_written_whole_and_read_back(tmp_path: Path) -> None:
     assert run("file.write", {"path": str(target), "content": "{{ state.s }}\n"}, {"s": "käse"}) == str(
         target
     )
-    assert run("file.read", {"path": "{{ state.p }}"}, {"p": str(target)}) == "käse\n"
+    assert run("file.read", {"path": "{{ state.p }}", "root": str(tmp_path)}, {"p": str(target)}) == "käse\n"
     assert run("file.read", {"path": str(target), "format": "bytes"}) == "käse\n".encode()
     data = {"a": [1, {"b": None}], "c": 1.5}
     run("file.write", {"path": str(target), "content": "{{ state.d }}", "format": "json"}, {"d": data})

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from limpet.errors import ActionFailed, UsageError, did_you_mean
 from limpet.graphs.edges import END
 from limpet.graphs.parameters import is_async
+from limpet.yaml_files.actions.data_paths import ROOT_KEY, check_paths
 from limpet.yaml_files.actions.registry import Action
 from limpet.yaml_files.build.references import import_reference
 from limpet.yaml_files.document import Value
@@ -50,6 +51,8 @@ class BoundAction(NamedTuple):
         arguments = render_all(self.arguments, variables)
         if self.action.parameters is not None:
             self._check(self.action.parameters, arguments)
+            check_paths(self.action.name, self.arguments, arguments)
+            arguments.pop(ROOT_KEY, None)
         if self.action.name == "python":
             return self.function(**arguments.get("arguments", {}))
         for name in self.provided:
@@ -78,7 +81,10 @@ def bind_action(
     function = action.call
     if isinstance(action.call, str):
         function = import_reference(action.call)
-    provided = _provided_parameters(function, arguments, (*variables, "ctx"), f"action {action.name!r}")
+    taken = arguments
+    if action.parameters is not None:
+        taken = {name: value for name, value in arguments.items() if name != ROOT_KEY}
+    provided = _provided_parameters(function, taken, (*variables, "ctx"), f"action {action.name!r}")
     return BoundAction(action, function, arguments, provided, owner)
 
 

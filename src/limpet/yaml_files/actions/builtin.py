@@ -27,6 +27,11 @@ HTTP_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS
 ANSWER_TYPES: Final = ("str", "int", "float", "bool", "list", "dict")
 
 _PATH = Templated(Text("a path"))
+_ROOT = Key(
+    Templated(Text("a directory")),
+    "The directory that a path made from data must stay in; by default what the path begins with, or the working "
+    "directory.",
+)
 _DURATION = Templated(Number("a number of seconds above 0", above=0))
 _PROGRAM = NotTemplated(Text("the name of a program"), "the file says which program runs, not the state")
 _SCRIPT = NotTemplated(Text("a text for the shell"), 'pass data by env, and write "$NAME" in the script')
@@ -40,6 +45,7 @@ _CHECKPOINT_SAVE = KeyedMapping(
     "Write the state to a checkpoint file; a resume from it runs this node, or the one that `node` names.",
     {
         "path": Key(_PATH, "The file; its directories are created.", required=True),
+        "root": _ROOT,
         "node": Key(
             Text("the name of a node"), "The node that a resume from the file runs; this one by default."
         ),
@@ -48,7 +54,7 @@ _CHECKPOINT_SAVE = KeyedMapping(
 _CHECKPOINT_LOAD = KeyedMapping(
     "checkpoint.load",
     "Read a checkpoint file: its state, node, config, timestamp and version.",
-    {"path": Key(_PATH, "The file.", required=True)},
+    {"path": Key(_PATH, "The file.", required=True), "root": _ROOT},
 )
 _PROMPT = KeyedMapping(
     "prompt",
@@ -83,6 +89,7 @@ _SHELL = KeyedMapping(
             _SCRIPT, "A text for the shell, /bin/sh. It can't be a template: data is passed by env."
         ),
         "cwd": Key(_PATH, "The directory to run it in."),
+        "root": _ROOT,
         "env": Key(
             MapOf(Templated(_TEXT_OR_NUMBER), "a mapping of names to texts"),
             "Environment variables, in addition to those of this process.",
@@ -154,6 +161,7 @@ _FILE_READ = KeyedMapping(
     "Read a file.",
     {
         "path": Key(_PATH, "The file.", required=True),
+        "root": _ROOT,
         "format": Key(
             OneWordOf("text", "json", "bytes"), "The format of the result; text by default, as UTF-8."
         ),
@@ -164,6 +172,7 @@ _FILE_WRITE = KeyedMapping(
     "Write a file, completely or not at all; an existing file is replaced. The result is its path.",
     {
         "path": Key(_PATH, "The file; its directories are created.", required=True),
+        "root": _ROOT,
         "content": Key(
             AnyValue(), "What to write: a text, bytes, or with format json any data.", required=True
         ),
