@@ -84,6 +84,24 @@ class State(dict[str, Any]):
         """The same as `clone`."""
         return self.clone()
 
+    def set_checkpoint_node(self, node: str | None) -> State:
+        """A new State with the same values that says it was produced by this node, now."""
+        moved = self._copy()
+        moved.checkpoint_node = node
+        moved._at = time()
+        return moved
+
+    def checkpoint(self, store: Any) -> None:
+        """Save this state by hand, as the newest checkpoint of its run; `store` is whatever `compile(store=…)` takes.
+
+        `graph.resume(run_id)` then continues after the `checkpoint_node`, or at the entry if there is none. Raises
+        `UnstorableValue`, `UsageError`, `StoreUnavailable`, and `Conflict` while another process advances the run.
+        """
+        from importlib import import_module
+
+        # By its name, as the stores belong to a layer above this one.
+        import_module("limpet.engine.operations.hand_checkpoint").save_state(store, self)
+
     def __repr__(self) -> str:
         return f"State({self._shown()!r})"
 

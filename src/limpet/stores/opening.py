@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from limpet.stores.composite.encrypted import Keys
     from limpet.stores.user_stores.checkpoint_store import CheckpointStore
+    from limpet.stores.user_stores.state_store import StateStore
 
 STORE_VARIABLE = "LIMPET_STORE"
 BACKEND_VARIABLE = "WORKFLOW_CHECKPOINT_BACKEND"
@@ -63,7 +64,8 @@ StoreScheme = Callable[[StoreURL], "Store | CheckpointStore"]
 def open_store(target: Store | CheckpointStore | str | os.PathLike[str], encryption: Any = None) -> Store:
     """The store that `target` means: a store itself, a registered name, a URL, or a SQLite file's path.
 
-    An object with the five methods of a `CheckpointStore` works too; you get the same store for the same object.
+    An object with the five methods of a `CheckpointStore` works too, or with the four that keep States by run id; you
+    get the same store for the same object.
 
     `"memory"` is one store for the whole process and `"memory://"` a new one each time. `"sqlite"` is the
     file limpet.db in the working directory, `"sqlite:///runs.db"` a file next to it and
@@ -110,7 +112,7 @@ def register_store(name: str, store: Store | CheckpointStore | StoreFactory) -> 
     """
     if not name or "://" in name:
         raise UsageError(f"{name!r} can't name a store: use a word")
-    if provides(store, Store) or _is_checkpoint_store(store):
+    if provides(store, Store) or _is_checkpoint_store(store) or _is_state_store(store):
         factory = _always(_as_store(store))
     elif callable(store):
         factory = _once(store)
@@ -221,6 +223,13 @@ def _as_store(target: object) -> Store:
 
         # One store for each object, so that its lock keeps all threads that use the object apart.
         return shared_store(("checkpoint store", id(target)), lambda: AdaptedStore(target))
+    if _is_state_store(target):
+        from limpet.stores.user_stores.checkpoint_store import AdaptedStore
+        from limpet.stores.user_stores.state_store import StatesAsCheckpoints
+
+        return shared_store(
+            ("state store", id(target)), lambda: AdaptedStore(StatesAsCheckpoints(target), by_run=True)
+        )
     if provides(target, Checkpointer):
         raise UsageError(
             f"{_kind(target)} has save() and load(), which makes it a checkpointer: give it as "
@@ -233,6 +242,12 @@ def _is_checkpoint_store(target: object) -> TypeGuard[CheckpointStore]:
     from limpet.stores.user_stores.checkpoint_store import CheckpointStore
 
     return provides(target, CheckpointStore)
+
+
+def _is_state_store(target: object) -> TypeGuard[StateStore]:
+    from limpet.stores.user_stores.state_store import is_state_store
+
+    return is_state_store(target)
 
 
 def _kind(target: object) -> str:

@@ -43,6 +43,7 @@ def check_fits(plan: Plan, progress: Progress, checkpoint: str | None = None) ->
 def check_same_graph(plan: Plan, progress: Progress) -> None:
     """Raise `WrongGraph` for a run of another graph, and `UsageError` for one of another kind of graph."""
     check_own(plan, progress.run_id, progress.graph)
+    _adopt(plan, progress)
     if (plan.layers is not None) != ("dag" in progress.state and is_workflow(progress)):
         raise UsageError(f"run {progress.run_id!r} is of another kind of graph than {plan.name!r}")
 
@@ -51,6 +52,16 @@ def check_stored_workflows(progress: Progress) -> None:
     """Raise `DamagedRecord` if a run, or a graph inside of it, is a workflow and its state can't be that of one."""
     if "dag" in progress.state or progress.section is not None:
         check_workflows(progress)
+
+
+def _adopt(plan: Plan, progress: Progress) -> None:
+    """Let a run that was saved by hand, and belongs to no graph, be one of this graph."""
+    if progress.graph:
+        return
+    progress.graph = plan.name
+    progress.fingerprint = plan.fingerprint
+    if not progress.node:
+        progress.node = plan.entry
 
 
 def check_point(progress: Progress, point: Point | None) -> None:

@@ -171,5 +171,6 @@ def check_own(plan: Plan, run_id: str, graph: str) -> None:
 
     Every method of a graph that takes a run's id comes here. `Runs(store)` doesn't: it reaches the runs of all.
     """
-    if graph != plan.name:
+    # A run that was saved by hand belongs to no graph, until one resumes it.
+    if graph and graph != plan.name:
         raise WrongGraph(run_id, graph, plan.name)

@@ -406,4 +406,4 @@ def _level_of(user_store: CheckpointStore) -> Any:
 
 
 def _kind(user_store: object) -> str:
-    return type(user_store).__qualname__
+    return str(getattr(user_store, "kind", type(user_store).__qualname__))
