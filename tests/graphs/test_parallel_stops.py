@@ -794,6 +794,21 @@ def test_a_step_of_a_branch_that_was_not_saved_is_not_reported(
     assert [event["node"] for event in seen[:-1] if event.get("branch") == "a"] == ["a"]
 
 
+def test_the_state_of_an_event_stays_as_it_was_then(via: Via, place: dict[str, Any]) -> None:
+    """F12: although the branch then alters the same list, and the caller looks only at the end."""
+
+    def grow(state: State, node: str) -> None:
+        state["own"] = state.get("own", [])
+        state["own"].append(node)
+        state["given"].append(node)
+
+    graph = fan({"a": [grow, grow, grow], "b": grow}).compile(**place)
+    events = via.events(graph, {"given": []})
+    shown = [event["state"] for event in events if event["type"] == "state" and event.get("branch") == "a"]
+    assert [state["own"] for state in shown] == [["a"], ["a", "a2"], ["a", "a2", "a3"]]
+    assert [state["given"] for state in shown] == [["a"], ["a", "a2"], ["a", "a2", "a3"]]
+
+
 def test_a_branch_lasts_from_its_first_node_to_the_end_of_its_last(seen: list[Event], via: Via) -> None:
     """F12, G11: its event and its result say so."""
     calls = TimedCalls()

@@ -23,14 +23,14 @@ from limpet import (
     once,
     pause,
 )
+from limpet.journal.reader import read_progress
 from limpet.journal.store import Lease
-from support.graphs import Crash
+from support.graphs import AT_ONCE, Crash
 
 SOON = 10.0
 """Seconds within which what is waited for has happened, on any machine."""
 SHORT = 0.05
 """A timeout that is meant to run out."""
-AT_ONCE = Retry(attempts=3, backoff=0)
 
 
 def one(run: Callable[..., Any], *, store: Any = None, observer: Any = None, **policy: Any) -> StateGraph:
@@ -269,6 +269,21 @@ def test_the_wait_between_attempts_passes(how: str) -> None:
     attempts, node = failing(1)
     assert run_both_ways(one(node, retry=Retry(backoff=0.001)), {}, how) == {"done": True}
     assert attempts == [1, 2]
+
+
+def test_between_two_attempts_the_journal_has_the_error_of_the_last() -> None:
+    """H8: and the node that failed, for those who look at a run that waits."""
+    store = MemoryStore()
+    shown: list[Any] = []
+
+    def fails_once(ctx: NodeContext) -> None:
+        if ctx.attempt == 1:
+            raise ValueError("not yet")
+        shown.append(read_progress(store.read("r")).error)
+
+    one(fails_once, store=store, retry=AT_ONCE).execute({}, run_id="r")
+    (error,) = shown
+    assert (error["type"], error["message"], error["node"]) == ("ValueError", "not yet", "only")
 
 
 @pytest.mark.parametrize("store", [None, "memory://"])

@@ -362,6 +362,23 @@ def lambda_each(state: State) -> dict[str, Any]:
     return {"size": len(state["item"])}
 
 
+def test_a_secret_that_only_a_graph_inside_has_is_covered_in_what_the_run_says(shown: Shown) -> None:
+    """F12, G9: what passes out of it fails, and the outer state has no such value."""
+    inner = StateGraph({"token": Annotated[str, secret]}, name="inner")
+    inner.add_node("find", run=lambda: {"token": TOKEN}).add_edge(START, "find").add_edge("find", END)
+
+    def fail(state: State) -> dict[str, Any]:
+        raise ValueError(f"{TOKEN} was refused")
+
+    graph = StateGraph({"n": int}, name="g", observers=shown.observers)
+    graph.add_node("sub", inner, outputs=fail).add_edge(START, "sub").add_edge("sub", END)
+    graph.compile(store=MemoryStore(), preserve=True)
+    shown.drive(graph.stream({}, run_id="r"))
+    shown.of(graph, "r")
+    assert shown.leaks() == []
+    assert graph.runs()[0].error["message"] == f"{MASK} was refused"  # type: ignore[index]
+
+
 def test_errors_of_branches_are_covered(shown: Shown) -> None:
     """F12: where they are collected, too."""
 

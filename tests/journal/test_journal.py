@@ -29,10 +29,17 @@ from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.encoding.user_types import register_type
 from limpet.journal.progress import PATH_KEPT, Progress
-from limpet.journal.reader import history, progress_at, read_progress, read_progress_and_weight, read_records
+from limpet.journal.reader import (
+    check_complete,
+    history,
+    progress_at,
+    read_progress,
+    read_progress_and_weight,
+    read_records,
+)
 from limpet.journal.records import SNAPSHOT, STEP, snapshot_record
 from limpet.journal.snapshots import RECORD_WEIGHT
-from limpet.journal.store import PAUSED, RUNNING, Commit, Tail
+from limpet.journal.store import PAUSED, RUNNING, Commit, RunHead, Tail
 from limpet.journal.waits import AFTER, BEFORE, Question
 from limpet.journal.writer import JournalWriter
 from limpet.stores.memory import MemoryStore
@@ -492,6 +499,31 @@ def damaged_book() -> Book:
 
 def with_records(book: Book, records: list[bytes]) -> Tail:
     return book.tail._replace(records=records)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "newest", "first", "count", "missing"),
+    [
+        (1, 3, 1, 3, None),
+        (1, 3, 1, 2, 3),
+        (3, 5, 3, 1, 4),
+        (3, 5, 6, 0, 3),
+        (5, 5, 6, 0, 5),
+        (0, 0, 1, 0, None),
+    ],
+)
+def test_records_that_are_missing_at_the_end_are_damage(
+    snapshot: int, newest: int, first: int, count: int, missing: int | None
+) -> None:
+    """H4: the first that is missing is named, also where none is left."""
+    head = RunHead("r", "g", RUNNING, newest, snapshot, 1, 0.0, 0.0)
+    tail = Tail(head, first, [b""] * count)
+    if missing is None:
+        check_complete(tail)
+        return
+    with pytest.raises(DamagedRecord, match="it is missing") as caught:
+        check_complete(tail)
+    assert (caught.value.run_id, caught.value.sequence) == ("r", missing)
 
 
 @settings(max_examples=150, deadline=None)

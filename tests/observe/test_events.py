@@ -24,10 +24,12 @@ from limpet import (
     Workflow,
     key_exists,
     pause,
+    sleep,
 )
 from limpet.engine.sessions import session
 from limpet.journal.reader import read_progress
 from limpet.observe import EVENT_TYPES
+from limpet.testing import FakeClock
 from support.graphs import AT_ONCE, Crash, Via, asking, chain, count, fan, gather
 from support.timed_calls import TimedCalls, run_timed
 
@@ -179,6 +181,21 @@ def test_node_complete_says_how_long_the_call_took(via: Via) -> None:
     ends = [calls.spans[1].began, calls.spans[2].began, run.ended]
     for event, own, start, end in zip((first, second, third), calls.spans, starts, ends, strict=True):
         assert own.seconds <= event["duration"] <= end - start
+
+
+def test_node_sleep_says_which_node_sleeps_until_when() -> None:
+    """G11, H9: each of its sleeps."""
+    recorder = Recorder()
+    clock = FakeClock(now=1000.0, auto=True)
+
+    def nap() -> None:
+        sleep(60)
+        sleep(600)
+
+    graph = StateGraph(observer=recorder).add_node("nap", run=nap).set_entry_point("nap")
+    graph.set_finish_point("nap").compile(store=MemoryStore(clock)).execute({})
+    events = recorder.of("node.sleep")
+    assert [(event["node"], event["until"]) for event in events] == [("nap", 1060.0), ("nap", 1660.0)]
 
 
 def test_no_call_takes_less_than_no_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -875,6 +875,17 @@ def test_a_record_says_when_how_long_and_how_often(place: dict[str, Any]) -> Non
     }
 
 
+def test_a_graph_that_used_up_its_iterations_is_not_tried_again(via: Via, place: dict[str, Any]) -> None:
+    """D2, H8: another attempt would end the same. The task is safe to fail, so its failure is its result."""
+    calls: list[bool] = []
+    graph = StateGraph(name="inner", max_iterations=3).add_node("n", run=lambda: calls.append(True))
+    graph.add_edge("n", "n", lambda state: len(calls) < 100).set_entry_point("n").set_finish_point("n")
+    flow = Workflow("f", **place).add_task("a", graph, safe_to_fail=True, retry=AT_ONCE).add_task("b", one)
+    state = via.execute(flow)
+    assert (state.tasks["a"].status, state.tasks["a"].attempts, len(calls)) == ("failed", 1, 3)
+    assert state.tasks["b"].result == 1
+
+
 @pytest.mark.parametrize("reports", [False, True])
 def test_what_a_task_alters_after_it_returned_is_not_in_its_result(
     via: Via, store: Any, reports: bool
