@@ -109,7 +109,7 @@ def test_a_statement_looks_up_the_runs_it_needs_and_no_others(open_store: OpenSt
         ("RENEW", (["r"] * 9, [1] * 9, 10.0)),
         ("READ", ("r", None, None)),
         ("CLAIM", ("ann", 1.0, 1, "r", None)),
-        ("READY", (["g"], 10)),
+        ("READY", {"graphs": ["g"], "limit": 10}),
     ):
         statement = sql[name]
         for number in range(1, 5):
@@ -117,7 +117,7 @@ def test_a_statement_looks_up_the_runs_it_needs_and_no_others(open_store: OpenSt
         plan = "\n".join(row[0] for row in query(store, "EXPLAIN " + statement, values))
         assert "Seq Scan" not in plan
         assert "runs_pkey on runs\n" not in plan.replace("runs_1", "")
-        assert ("runs_by_due" in plan) == (name == "READY")
+        assert ("runs_by_urgency" in plan) == (name == "READY")
 
 
 def test_large_and_small_commits_of_one_call(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from limpet.journal.store import COMPLETED, Commit, Level, NewRun, RunFilter, St
 from limpet.stores.sqlite import connections as sqlite_connections
 from limpet.stores.sqlite import store as sqlite_store
 from limpet.stores.sqlite.connections import _is_busy
+from limpet.stores.sqlite.rows import ready_rows
 from limpet.stores.sqlite.schema import APPLICATION_ID, VERSION
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing.conformance import ManualClock, StoreConformance
@@ -359,3 +360,32 @@ def test_only_the_owner_can_read_the_files_of_a_store(tmp_path: Path, umask: int
                 assert store.head("r").run_id == "r"
     finally:
         os.umask(before)
+
+
+def test_runs_that_are_ready_are_found_without_reading_the_backlog(path: Path) -> None:
+    """H2: the steps that SQLite takes for the 16 most urgent runs don't grow with the runs that wait."""
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    def steps_for(graphs: list[str]) -> int:
+        nonlocal steps
+        steps = 0
+        with closing(sqlite3.connect(path)) as connection:
+            connection.set_progress_handler(count, 1)
+            assert len(ready_rows(connection.cursor(), graphs, (1e9, 1e9), 16)) == 16 * len(graphs)
+        return steps
+
+    with closing(SQLiteStore(path, level="process")) as store:
+        created = 0
+        taken = []
+        for size in (200, 4000):
+            while created < size:
+                later = 1e12 if created % 4 == 0 else float(created)
+                graph = "g" if created % 2 else "h"
+                store.create(NewRun(f"r{created}", graph, [b"1"], due=later, priority=created % 3))
+                created += 1
+            taken.append(steps_for(["g", "h"]))
+    assert taken[1] < taken[0] * 1.5

@@ -16,9 +16,40 @@ SELECT clock(), {COLUMNS} FROM heads WHERE run_id = %s
 -- name: UNHELD
 (lease_until IS NULL OR lease_until <= (SELECT clock()))
 
+-- name: DUE
+-- Runs of one graph that are ready, as of one moment.
+graph = level.graph AND due <= now.server_time AND (lease_until IS NULL OR lease_until <= now.server_time)
+
 -- name: READY
-{HEAD} WHERE due <= (SELECT clock()) AND {UNHELD} AND graph = ANY (%s)
-ORDER BY priority DESC, due, created, run_id LIMIT %s
+-- From priority to priority of each graph, because the index has the runs of one priority in the order of "due": so no
+-- more of them are read than are wanted. Most graphs have few priorities; after 32 of them the rest is searched at once.
+WITH RECURSIVE now AS MATERIALIZED (SELECT clock() AS server_time), asked AS (
+    SELECT %(graphs)s::text[] AS graphs, %(limit)s::bigint AS wanted
+), level AS (
+    SELECT graph, 1 AS number, priority
+    FROM (SELECT DISTINCT graph COLLATE "C" AS graph FROM asked, unnest(graphs) AS graph) AS each, LATERAL (
+        SELECT priority FROM runs
+        WHERE runs.graph = each.graph AND due IS NOT NULL ORDER BY priority DESC LIMIT 1
+    ) AS highest
+    UNION ALL
+    SELECT graph, number + 1, next.priority FROM level, LATERAL (
+        SELECT priority FROM runs
+        WHERE runs.graph = level.graph AND due IS NOT NULL AND priority < level.priority ORDER BY priority DESC LIMIT 1
+    ) AS next WHERE number < 32
+)
+SELECT {COLUMNS} FROM (
+    SELECT run.* FROM now, asked, level, LATERAL (
+        SELECT id, priority, due, created, run_id FROM runs
+        WHERE {DUE} AND runs.priority = level.priority ORDER BY due, created, run_id LIMIT wanted
+    ) AS run
+    UNION ALL
+    SELECT run.* FROM now, asked, level, LATERAL (
+        SELECT id, priority, due, created, run_id FROM runs
+        WHERE {DUE} AND runs.priority < level.priority ORDER BY priority DESC, due, created, run_id LIMIT wanted
+    ) AS run WHERE level.number = 32
+    ORDER BY priority DESC, due, created, run_id LIMIT (SELECT wanted FROM asked)
+) AS found JOIN heads USING (id, priority, due, created, run_id)
+ORDER BY priority DESC, due, created, run_id
 
 -- name: READ
 -- The head and the records as of one moment. The row of the head has no sequence number of a record.

@@ -217,7 +217,7 @@ class PostgresStore:
         return [head_of(row) for row in rows]
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        values = ([*graphs], limit)
+        values = {"graphs": [*graphs], "limit": limit}
         rows = self._connections.use(lambda cursor, _: cursor.execute(SQL["READY"], values).fetchall())
         return [head_of(row) for row in rows]
 

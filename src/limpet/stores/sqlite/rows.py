@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import compress
 from operator import is_not
@@ -21,6 +21,12 @@ MAX_RECORDS = 0xFFFFFFFF
 
 MAX_LEASE_AFTER_BOOT = 60.0
 """For how many seconds a lease from before the computer was started can keep a run from being claimed."""
+
+MAX_PRIORITIES = 32
+"""How many priorities of a graph are searched one by one for runs that are ready."""
+
+ABOVE_ALL_PRIORITIES = 1e19
+"""More than a column holds."""
 
 SEQUENCE = 4
 """Where a row of `HEAD` has the number of the newest record."""
@@ -169,6 +175,32 @@ def condition_of(which: RunFilter, now: float) -> tuple[str, list[Any]]:
     if not conditions:
         return "", values
     return "WHERE " + " AND ".join(conditions), values
+
+
+def ready_rows(
+    cursor: sqlite3.Cursor, graphs: Iterable[str], now: tuple[float, float], limit: int
+) -> list[tuple[Any, ...]]:
+    """The rows of runs that are ready, of each graph the most urgent and at most `limit`.
+
+    `now` is the time by which runs are due, and that by which leases expire. It goes from priority to priority, as
+    only the runs of one priority are in the order of `due`. Most graphs have few priorities; where there are many,
+    the rest is searched at once.
+    """
+    found: list[tuple[Any, ...]] = []
+    for graph in graphs:
+        wanted = limit
+        above = ABOVE_ALL_PRIORITIES
+        for _ in range(MAX_PRIORITIES):
+            next_priority = cursor.execute(SQL["NEXT_PRIORITY"], (graph, above)).fetchone()
+            if next_priority is None or wanted <= 0:
+                break
+            (above,) = next_priority
+            rows = cursor.execute(SQL["READY"], (graph, above, *now, wanted)).fetchall()
+            found += rows
+            wanted -= len(rows)
+        else:
+            found += cursor.execute(SQL["READY_BELOW"], (graph, above, *now, max(wanted, 0))).fetchall()
+    return found
 
 
 def placeholders(values: Sequence[Any]) -> str:

@@ -23,7 +23,7 @@ APPLICATION_ID = 0x4C4D4A31
 CHECKSUMS_FOR_ALL = 4
 """The schema from which on every head has a checksum."""
 
-VERSION = 5
+VERSION = 6
 """The number of the newest migration. Stated here too, so that a file that has it is opened without reading them."""
 
 

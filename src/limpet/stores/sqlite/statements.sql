@@ -23,8 +23,17 @@ FROM runs
 -- name: UNHELD
 (lease_until IS NULL OR lease_until <= ?)
 
+-- name: NEXT_PRIORITY
+-- The highest priority below this one that any run of the graph has which is due at some time.
+SELECT priority FROM runs WHERE graph = ? AND due IS NOT NULL AND priority < ? ORDER BY priority DESC LIMIT 1
+
 -- name: READY
-{HEAD} WHERE due <= ? AND {UNHELD} AND graph IN (SELECT value FROM json_each(?))
+-- Within one graph and one priority the index has the runs in order, so no more of them are read than are wanted.
+{HEAD} WHERE graph = ? AND priority = ? AND due <= ? AND {UNHELD} ORDER BY due, created, run_id LIMIT ?
+
+-- name: READY_BELOW
+-- The same for all priorities below this one. Reads all runs of the graph that are due at some time.
+{HEAD} WHERE graph = ? AND priority < ? AND due <= ? AND {UNHELD}
 ORDER BY priority DESC, due, created, run_id LIMIT ?
 
 -- name: CLOCK

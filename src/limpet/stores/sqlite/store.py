@@ -17,7 +17,6 @@ SQLite allows one writer at a time. The write-ahead log (WAL) lets readers conti
 from __future__ import annotations
 
 import builtins
-import json
 import os
 import sqlite3
 import time
@@ -66,6 +65,7 @@ from limpet.stores.sqlite.rows import (
     head_of,
     insert_records,
     placeholders,
+    ready_rows,
     record_id,
     set_checksum,
     update_of,
@@ -208,9 +208,11 @@ class SQLiteStore:
         self._connections.write(work)
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        values = (self.clock(), self._lease_clock(), json.dumps(list(graphs)), limit)
-        rows = self._connections.read(lambda cursor: cursor.execute(SQL["READY"], values).fetchall())
-        return self._undamaged(rows)
+        now = self.clock()
+        rows = self._connections.read(
+            lambda cursor: ready_rows(cursor, dict.fromkeys(graphs), (now, self._lease_clock()), limit)
+        )
+        return heads.most_urgent_first(self._undamaged(rows))[:limit]
 
     def list(self, which: RunFilter) -> list[RunHead]:
         condition, values = condition_of(which, self._lease_clock())

@@ -89,6 +89,39 @@ class ReadyRunTests:
         assert _ready(store) == ["urgent", "b", "a", "young", "idle"]
         assert [head.run_id for head in store.ready(["g"], 2)] == ["urgent", "b"]
 
+    def test_the_order_holds_for_many_priorities_and_graphs(self, store: Store, clock: ManualClock) -> None:
+        """H1: also between runs that are due later, that are held, that have changed, and that are gone."""
+        needs_leases(store)
+        expected = []
+        for number in range(80):
+            run_id = f"{number:02}"
+            graph = "g" if number % 3 else "h"
+            later = number % 7 == 0
+            lease = create(
+                store,
+                run_id,
+                graph=graph,
+                holder="ann" if number % 5 == 0 else None,
+                due=1e12 if later else 80.0 - number,
+                priority=number // 2 - 20,
+            )
+            if number % 10 == 0:
+                store.release(lease)
+            if not later and number % 10 != 5:
+                expected.append((20 - number // 2, 80.0 - number, run_id))
+        names = [run_id for _, _, run_id in sorted(expected)]
+        for _ in range(2):
+            assert [head.run_id for head in store.ready(["g", "h", "g", "none"], 200)] == names
+            assert [head.run_id for head in store.ready(["h", "g"], 5)] == names[:5]
+        store.claim(names[0], "bob", 10)
+        store.delete(names[1])
+        lease = store.claim(names[2], "bob", 10)
+        expect_accepted(store, commit(lease, 1, b"2", snapshot=2, status=RUNNING, due=1e12))
+        store.release(lease)
+        assert [head.run_id for head in store.ready(["g", "h"], 5)] == names[3:8]
+        clock.advance(11)
+        assert [head.run_id for head in store.ready(["g", "h"], 1)] == [names[0]]
+
 
 def _ready(store: Store, *graphs: str) -> list[str]:
     return [head.run_id for head in store.ready(graphs or ("g",), 10)]
