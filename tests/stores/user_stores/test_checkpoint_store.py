@@ -440,3 +440,23 @@ def test_a_run_that_an_older_version_saved_under_its_own_id_is_found() -> None:
     assert again.resume("r", "yes").results == {"a": "yes"}
     assert [each.checkpoint_id.partition("@")[0] for each in old.list()] == ["r"]
     assert old.load("r") is None
+
+
+def test_a_run_that_another_object_saved_is_not_created_again() -> None:
+    """P11, H10: by whatever id, also one that looks as if it was generated."""
+    for run_id in ("r", "r@1", "0" * 32):
+        kept = Remembering()
+        flow = Workflow("ask", store=kept)
+        flow.add_task("a", lambda: 1)
+        flow.add_task("b", lambda a: pause("b?"), ["a"])
+        with pytest.raises(RunPaused):
+            flow.execute({}, run_id=run_id)
+        later = Remembering()
+        later._checkpoints = dict(kept._checkpoints)
+        again = Workflow("ask", store=later)
+        again.add_task("a", lambda: 1)
+        again.add_task("b", lambda a: pause("b?"), ["a"])
+        with pytest.raises(RunExists):
+            again.execute({}, run_id=run_id)
+        assert later._checkpoints == kept._checkpoints
+        assert again.resume(run_id, "yes").results["b"] == "yes"

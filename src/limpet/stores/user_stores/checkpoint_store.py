@@ -128,7 +128,7 @@ class AdaptedStore:
 
     def create(self, run: NewRun) -> Lease | None:
         with self._locked() as user_store:
-            if user_store.load(run.run_id) is not None or self._exists(run.run_id):
+            if user_store.load(run.run_id) is not None or self._find(run.run_id) is not None:
                 raise RunExists(run.run_id)
             head, lease = heads.create(run, self._clock())
             self._save(PackedRun(head, list(run.records)))
@@ -276,10 +276,6 @@ class AdaptedStore:
             if is_ours(state) and state.checkpoint_id.rpartition("@")[0] == run_id
         ]
         return max(found, key=lambda state: run_of(run_id, state).head.sequence, default=None)
-
-    def _exists(self, run_id: str) -> bool:
-        """Whether there is a run with this id. An id that was generated for a new run needs no search."""
-        return not re.fullmatch("[0-9a-f]{32}", run_id) and self._find(run_id) is not None
 
     def _delete(self, user_store: CheckpointStore, run_id: str) -> None:
         user_store.delete(self._ids.get(run_id, run_id))
