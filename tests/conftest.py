@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,18 @@ def database(postgres: Server) -> Iterator[str]:
     name = postgres.new_database()
     yield postgres.of(name)
     postgres.drop(name)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT raises `KeyboardInterrupt` here, and reaches processes that are started here.
+
+    The process that started the tests may ignore it, as shells have it for what they run in the background; then all
+    processes below do.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

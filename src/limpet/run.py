@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from threading import Lock
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from limpet.engine.loop.driver_commands import Verdict
@@ -248,6 +249,14 @@ class SessionSlot:
                 self.session.close()
             return self.began
 
+    def release(self, since: float) -> None:
+        """Release the run if its lease is still held: the thread was interrupted while it opened or closed it."""
+        from limpet.engine.leases.lease_client import release_unused
+
+        if self.session is not None:
+            self.session.close()
+        release_unused(since)
+
     def cancel(self) -> None:
         """Stop the run before its next node, or before its first if it isn't open yet."""
         self.cancelled = True
@@ -264,7 +273,12 @@ class SessionSlot:
 def _drive_sync(slot: SessionSlot) -> Generator[dict[str, Any], None, None]:
     from limpet.engine.drivers.sync_driver import drive
 
-    slot.finish((yield from drive(slot.begin())))
+    began = monotonic()
+    try:
+        slot.finish((yield from drive(slot.begin())))
+    except BaseException:
+        slot.release(began)
+        raise
 
 
 async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None]:

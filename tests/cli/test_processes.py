@@ -44,7 +44,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, ctrl_c: None) -> Iterator[Start]:
     """Start a command in a project of its own whose second node waits while there is a file `hold`."""
     (tmp_path / "slow.py").write_text(SLOW)
     (tmp_path / "hold").touch()
@@ -116,6 +116,31 @@ def test_a_worker_that_gets_sigterm_finishes_its_node_and_leaves_the_rest(
     out, _ = worker.communicate(timeout=60)
     assert worker.returncode == 0
     assert json.loads(out.splitlines()[0])["run_id"] == "r"
+    state, _ = start("runs", "state", "r", "--json").communicate(timeout=60)
+    assert json.loads(state) == {"seen": 2}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
+@pytest.mark.parametrize("command", ["run", "worker"])
+def test_a_command_in_the_background_is_not_stopped_by_ctrl_c(
+    start: Start, tmp_path: Path, command: str
+) -> None:
+    """H6: a shell has what it runs in the background ignore SIGINT, which is for what runs in the foreground."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited; the fixture restores it
+    if command == "run":
+        running = start("run", "slow:graph", "--id", "r")
+    else:
+        running = start("worker", "slow:graph", "--poll", "0.05")
+        assert start("run", "slow:graph", "--id", "r", "--detach").wait(60) == 0
+    wait_for((tmp_path / "at-second").exists)
+    running.send_signal(signal.SIGINT)
+    (tmp_path / "hold").unlink()
+    if command == "worker":
+        start("runs", "watch", "r", "--every", "0.05").wait(60)  # until the run has ended
+        assert running.poll() is None
+        running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=60)
+    assert running.returncode == 0
     state, _ = start("runs", "state", "r", "--json").communicate(timeout=60)
     assert json.loads(state) == {"seen": 2}
 

@@ -382,9 +382,7 @@ def long_run(flow: Any, folder: Path, layers: int, keep: int | None) -> list[tup
     with closing(sqlite3.connect(folder / "runs.db")) as db:
         for event in flow.stream(run_id="long"):
             if event["type"] == "checkpoint_saved":
-                flow.compiled().need_client("test").cleanup_thread.submit(
-                    int
-                ).result()  # what was to be dropped is
+                flow.compiled().need_client("test").upkeep.finish()  # what was to be dropped is
                 sizes += db.execute("SELECT count(*), sum(length(data)) FROM records").fetchall()
                 kept = flow.checkpoints("long") if keep is not None and event["layer"] % 20 == 10 else []
                 assert len(kept) in (0, keep)

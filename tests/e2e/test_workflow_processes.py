@@ -645,5 +645,5 @@ def test_records_that_can_not_be_dropped_stay_and_do_no_harm(
     flow = long_flow(NoPruning(tmp_path / "runs.db"))
     state = flow.execute() if driver == "sync" else asyncio.run(flow.aexecute())
     assert len(state.tasks) == 60
-    flow.compiled().need_client("test").cleanup_thread.submit(int).result()
+    flow.compiled().need_client("test").upkeep.finish()
     assert "couldn't delete old checkpoints" in caplog.text

@@ -1261,6 +1261,7 @@ def test_what_ends_a_process_ends_the_run_and_not_what_was_saved(
     assert set(calls.take()) <= {"a/a", "b/b3"}
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_from_the_keyboard_comes_out_of_a_section(store: Any) -> None:
     """F12, H3: while the run waits for nodes in threads; a resume continues."""
     if threading.current_thread() is not threading.main_thread():

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from limpet.engine.drivers.node_call import call_node
-from limpet.engine.leases.lease_client import StopRequest
+from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Cancelled, Report, Verdict, Wait
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle

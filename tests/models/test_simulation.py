@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from limpet.engine.leases.lease_client import StopRequest
+from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.node_context import questions as given
 from limpet.engine.sessions.session import Session
 from limpet.engine.supervisor.crash_count import CrashCount

@@ -55,7 +55,7 @@ class Show:
         self.observer = ProgressObserver(stream, clock=self.clock)
 
     def emit(self, type: str, run_id: str = "r1", source: str = "essay", **data: Any) -> None:
-        with self.observer._changed:  # so that the spinner doesn't paint between the two
+        with self.observer._changed.lock:  # so that the spinner doesn't paint between the two
             self.clock.now += 1.0
             self.observer.on_event(Event(type, self.clock.now, source, {"run_id": run_id, **data}))
 

@@ -154,7 +154,7 @@ def flow_of(store: Any, name: str = "w", **options: Any) -> Workflow:
 
 
 def tidied(graph: Any) -> None:
-    graph.compiled().client.cleanup_thread.submit(lambda: None).result(30)
+    graph.compiled().client.upkeep.finish()
 
 
 def test_a_graph_deletes_its_own_expired_runs_in_the_background(caplog: pytest.LogCaptureFixture) -> None:

@@ -38,7 +38,7 @@ PATIENCE = 30.0
 """Seconds within which everything that is waited for has happened."""
 LEASE = 2.0
 STEPS = 4
-OTHER_PROCESS_EVERY = 25
+OTHER_PROCESS_EVERY = 10
 """Every how many interrupts the run is left to another process."""
 PACKAGES = ("limpet/", "/threading.py", "/queue.py", "/concurrent/futures/", "/psycopg/", "/redis/")
 """Whose code is interrupted at every point."""

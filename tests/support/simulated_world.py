@@ -120,13 +120,6 @@ class Store(MemoryStore):
         return super().list(which)
 
 
-class Awake:
-    """Stands for the thread that renews leases: the simulation does that."""
-
-    def is_alive(self) -> bool:
-        return True
-
-
 class World:
     """A store, a clock, workers, and what is known of the runs. The same seed is the same world."""
 
@@ -172,7 +165,7 @@ class World:
     def link_here(self) -> None:
         """Have a lease client whose leases only the simulation renews."""
         made = client_for(self.store, LEASE)
-        made._renewer = Awake()  # type: ignore[assignment]  # all that is asked of it
+        made.renews_by_itself = False
 
     def outside_link(self) -> LeaseClient:
         """The link of those who are no workers."""

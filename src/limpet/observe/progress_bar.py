@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 from limpet.observe import events
 from limpet.observe.events import Event
+from limpet.threads.workers import Monitor, start_thread
 
 
 class ProgressObserver:
@@ -40,22 +41,22 @@ class ProgressObserver:
         self._runs: dict[str, _Run] = {}
         self._painted_at = float("-inf")
         self._frame = 0
-        self._changed = threading.Condition()
-        self._ticker: threading.Thread | None = None
+        self._changed = Monitor()
+        self._is_ticking = False
 
     def on_event(self, event: Event) -> None:
         """Follow the event, and show the new progress of its run."""
         run_id = event.data.get("run_id")
         if run_id is None:
             return
-        with self._changed:
+        with self._changed.lock:
             run = self._run(run_id, event)
             if run is None:
                 return
             line = run.follow(event, self._clock(), self._marks)
             if run.outcome:
                 del self._runs[run_id]
-                self._changed.notify_all()
+                self._changed.notify()
             if self._screen.live:
                 self._show(run)
             elif line:
@@ -74,10 +75,10 @@ class ProgressObserver:
             self._paint(now, keep=run.lines(now, self._marks, ""))
         elif now - self._painted_at >= _REPAINT_INTERVAL:
             self._paint(now)
-        if run.running and self._ticker is None:
+        if run.running and not self._is_ticking:
             # Not a daemon: a daemon that writes while the interpreter shuts down can abort the process.
-            self._ticker = threading.Thread(target=self._tick, name="limpet-progress", daemon=False)
-            self._ticker.start()
+            start_thread(self._tick, "limpet-progress", daemon=False)
+            self._is_ticking = True
 
     def _paint(self, now: float, keep: Iterable[str] = ()) -> None:
         self._painted_at = now
@@ -86,14 +87,17 @@ class ProgressObserver:
         self._screen.repaint(keep, block)
 
     def _tick(self) -> None:
-        with self._changed:
-            while self._screen.live and threading.main_thread().is_alive():
-                if not any(run.running for run in self._runs.values()):
-                    break
+        while True:
+            with self._changed.lock:
+                if not self._screen.live or not threading.main_thread().is_alive() or self._is_idle():
+                    self._is_ticking = False
+                    return
                 self._frame += 1
                 self._paint(self._clock())
-                self._changed.wait(_REPAINT_INTERVAL)
-            self._ticker = None
+            self._changed.wait_for(self._is_idle, _REPAINT_INTERVAL)
+
+    def _is_idle(self) -> bool:
+        return not any(run.running for run in self._runs.values())
 
 
 _REPAINT_INTERVAL = 0.1

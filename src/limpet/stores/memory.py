@@ -19,8 +19,8 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores import heads
-from limpet.stores.change_signal import ChangeSignal
 from limpet.stores.lease_clock import own_lease_clock
+from limpet.threads.workers import ChangeSignal
 
 
 class MemoryStore:

@@ -25,6 +25,7 @@ from limpet.errors import Conflict, RunNotFound, UsageError
 from limpet.journal.store import ENDED, PAUSED, STATUSES, RunFilter, RunHead, Store
 from limpet.stores.heads import is_held
 from limpet.stores.opening import open_store
+from limpet.threads.workers import Monitor, start_thread
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -255,14 +256,16 @@ class Cleaner:
         if mistakes:
             raise UsageError(f"a Cleaner can't work like this: {'; '.join(mistakes)}")
         self.store = open_store(store)
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._changed = Monitor()
+        self._newest = 0
+        """How many threads were started. Only the newest one works."""
+        self._is_started = False
+        self._worked_by: int | None = None
 
     @property
     def running(self) -> bool:
         """Whether it works in the background now."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._is_started
 
     def clean(self) -> int:
         """Delete expired runs now, in this thread; returns how many. Raises what the store raises."""
@@ -277,23 +280,20 @@ class Cleaner:
 
     def start(self) -> Self:
         """Start to work in the background. If it is already working, nothing changes."""
-        with self._lock:
-            if not self.running:
-                self._stopped = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._work, args=(self._stopped,), name="limpet-cleaner", daemon=True
-                )
-                self._thread.start()
+        with self._changed.lock:
+            if not self._is_started:
+                self._newest += 1
+                start_thread(self._work, "limpet-cleaner", self._newest)
+                self._is_started = True
         return self
 
     def stop(self, timeout: float | None = 10.0) -> None:
         """Stop the work in the background. Waits up to `timeout` seconds for a call to the store to end."""
-        with self._lock:
-            self._stopped.set()
-            thread = self._thread
-            self._thread = None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout)
+        self._is_started = False
+        self._newest += 1
+        self._changed.notify()
+        if self._worked_by != threading.get_ident():
+            self._changed.wait_for(lambda: self._worked_by is None, timeout)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -303,18 +303,27 @@ class Cleaner:
     ) -> None:
         self.stop()
 
-    def _work(self, stopped: threading.Event) -> None:
+    def _work(self, number: int) -> None:
+        self._worked_by = threading.get_ident()
+        try:
+            self._clean_until_stopped(number)
+        finally:
+            if self._worked_by == threading.get_ident():
+                self._worked_by = None
+            self._changed.notify()
+
+    def _clean_until_stopped(self, number: int) -> None:
         import logging
 
         log = logging.getLogger("limpet.upkeep")
-        while not stopped.is_set():
+        while number == self._newest:
             try:
                 count = self.clean()
                 if count:
                     log.info("deleted %d expired runs of %r", count, self.store)
             except Exception:
                 log.warning("couldn't clean up %r; will try again", self.store, exc_info=True)
-            stopped.wait(self.every)
+            self._changed.wait_for(lambda: number != self._newest, self.every)
 
     def _beyond(self, newest: int) -> list[Expired]:
         """The runs without a holder that aren't among the newest ones, of all graphs together."""

@@ -264,6 +264,8 @@ class _Tracer:
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
+        # A function looks for signals when it begins or resumes: that instruction has been carried out.
+        self._last[frame] = frame.f_lasti
         return self._step
 
     def _can_contain(self, frame: FrameType) -> bool:

@@ -1,4 +1,7 @@
-"""Starting threads, and threads that do jobs in the background."""
+"""Waiting for what other threads do, starting threads, and threads that do jobs in the background.
+
+The package's docstring has the rules that all of it follows.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, RLock, Thread
 from time import monotonic, sleep
 from typing import Any
+
+RECHECK_INTERVAL = 0.5
+"""Seconds after which a waiting thread looks by itself whether it still has to wait."""
 
 WORKER_IDLE_LIMIT = 10.0
 """Seconds after which a worker that has nothing to do ends."""
@@ -26,13 +32,87 @@ MAX_EXIT_DELAY = 10.0
 EXIT_CHECK_INTERVAL = 0.001
 
 
-def start_thread(target: Callable[..., object], name: str, *args: Any) -> None:
-    """Start a daemon thread.
+class Monitor:
+    """A lock, and threads that wait until something under it has changed. It replaces `Condition` and `Event`."""
+
+    __slots__ = ("_waiting", "lock")
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._waiting: deque[Any] = deque()
+
+    def notify(self) -> None:
+        """Have all threads that wait look again. With or without the lock."""
+        waiting = self._waiting
+        while waiting:
+            try:
+                waiting.popleft().release()
+            except IndexError:  # another thread notifies, too
+                return
+
+    def wait_for(self, is_over: Callable[[], object], seconds: float | None = None) -> bool:
+        """Wait until `is_over()`, which is called under the lock; for this many seconds, or without a limit.
+
+        Returns whether it is over. The caller doesn't hold the lock.
+        """
+        deadline = None if seconds is None else monotonic() + seconds
+        # A lock of this thread alone: the thread waits for it, and `notify` releases it.
+        wake_up = Lock()
+        wake_up.acquire()
+        # In the list before the first look, so that no change between the two is missed.
+        self._waiting.append(wake_up)
+        try:
+            while True:
+                with self.lock:
+                    if is_over():
+                        return True
+                remaining = RECHECK_INTERVAL
+                if deadline is not None:
+                    remaining = min(deadline - monotonic(), RECHECK_INTERVAL)
+                    if remaining <= 0:
+                        return False
+                if wake_up.acquire(True, remaining):
+                    self._waiting.append(wake_up)  # `notify` took it out
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(wake_up)
+
+
+class ChangeSignal:
+    """Counts changes; each thread remembers the count that it saw last, so no thread misses a change.
+
+    A thread that asks for the first time starts with the count as it is then.
+    """
+
+    def __init__(self) -> None:
+        self.monitor = Monitor()
+        self._changes = 0
+        self._seen = threading.local()
+
+    def notify(self) -> None:
+        """Count a change, and wake all threads that wait."""
+        with self.monitor.lock:
+            self._changes += 1
+        self.monitor.notify()
+
+    def has_changed(self) -> bool:
+        """Whether there was a change since this thread asked last. The caller holds the lock of the monitor."""
+        seen = getattr(self._seen, "changes", None)
+        self._seen.changes = self._changes
+        return seen is not None and seen != self._changes
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for a change. True at once if there was one since this thread asked last."""
+        return self.monitor.wait_for(self.has_changed, timeout)
+
+
+def start_thread(target: Callable[..., object], name: str, *args: Any, daemon: bool = True) -> None:
+    """Start a thread, by default a daemon.
 
     `Thread.start` waits for an `Event`: the new thread hangs for ever if the one that starts it is interrupted there.
     So the main thread has another thread start it.
     """
-    thread = Thread(target=target, args=args, name=name, daemon=True)
+    thread = Thread(target=target, args=args, name=name, daemon=daemon)
     if threading.current_thread() is threading.main_thread():
         _thread.start_new_thread(thread.start, ())
     else:
@@ -104,6 +184,30 @@ class Workers:
 
 
 workers = Workers()
+
+
+class JobQueue:
+    """Jobs that a worker does one after the other."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[Callable[[], object]] = deque()
+        self._working = Lock()
+
+    def do(self, job: Callable[[], object]) -> None:
+        """Have a worker do this job after those that were added before. The job handles its own errors."""
+        self._jobs.append(job)
+        workers.do(self._work)
+
+    def finish(self) -> None:
+        """Do here what is left to do, after the job that is being done."""
+        with self._working:
+            while self._jobs:
+                self._jobs.popleft()()
+
+    def _work(self) -> None:
+        # If another worker is at work, it looks once more when it has released the lock.
+        while self._jobs and not self._working.locked():
+            self.finish()
 
 
 def _at_exit() -> None:

@@ -264,20 +264,6 @@ def test_a_renewal_brings_a_request_to_cancel_and_the_run_stays_held() -> None:
     assert set(client.held) == {"asked", "other"}
 
 
-def test_one_thread_renews_all_leases_of_a_client() -> None:
-    """P8: a thousand runs don't need a thousand threads."""
-
-    def renewers() -> set[threading.Thread]:
-        return {thread for thread in threading.enumerate() if thread.name == "limpet-leases"}
-
-    before = renewers()
-    client = client_for(MemoryStore(), 60.0)
-    held = [client.create(new_run(str(n))) for n in range(5)]
-    assert len(renewers() - before) == 1
-    for each in held:
-        client.release(each)
-
-
 def test_a_conflict_names_the_run_its_holder_and_when_its_lease_ends() -> None:
     """P8: in words for people, and as attributes for programs."""
     clock = ManualClock()

@@ -39,7 +39,7 @@ def _replace(ctx: Any, size: int) -> int:
 
 def tidied(graph: Any) -> None:
     """Wait until what was to be dropped is."""
-    graph.compiled().client.cleanup_thread.submit(lambda: None).result(30)
+    graph.compiled().client.upkeep.finish()
 
 
 def stored(store: MemoryStore, run_id: str) -> int:

@@ -321,8 +321,8 @@ def test_a_run_whose_node_raises_a_bare_base_exception_ends_in_quarantine(
     assert (head.crashes, head.status, head.holder) == (1, "running", None)
     while bad.status == "running" and len(calls) < 9:
         graph.recover()
-    # One more if the other branch was only saved at the second call, which is progress.
-    assert (bad.status, len(calls)) in (("failed", 3), ("failed", 4))
+    # One or two more if the other branch was only saved at the second or third call, which is progress.
+    assert (bad.status, len(calls)) in (("failed", 3), ("failed", 4), ("failed", 5))
     assert "its process crashed 3 times in a row at node" in (bad.wait(0).reason or "")
     assert "so the run was quarantined" in caplog.text
 
@@ -499,13 +499,14 @@ def test_starting_and_stopping_twice_is_once(store: Any) -> None:
     supervisor = supervise(store, [graph], poll=0.02)
     supervisor.stop()
     assert supervisor.start() is supervisor
-    thread = supervisor._thread
-    assert supervisor.start()._thread is thread
+    assert supervisor.start() is supervisor
     graph.start().wait(SOON)
+    assert [thread.name for thread in threading.enumerate()].count("limpet-supervisor") == 1
     supervisor.stop()
     supervisor.stop()
-    assert thread is not None
-    assert not thread.is_alive()
+    ends = monotonic() + SOON
+    while "limpet-supervisor" in [thread.name for thread in threading.enumerate()]:
+        assert monotonic() < ends
     late = graph.start()
     with supervisor:
         assert late.wait(SOON).status == "completed"

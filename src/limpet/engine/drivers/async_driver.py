@@ -16,7 +16,8 @@ from weakref import WeakKeyDictionary, ref
 
 from limpet.engine.drivers.node_tasks import NodeTasks, call_on_loop
 from limpet.engine.leases.group_commit import PendingCommit
-from limpet.engine.leases.lease_client import LeaseClient, StopRequest
+from limpet.engine.leases.held_lease import StopRequest
+from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.driver_commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
@@ -32,49 +33,50 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
     outer_task = CURRENT.get()
     node_tasks = NodeTasks(session)
     outcomes = CommitOutcomes.of_running_loop()
-    try:
-        command: Command = next(loop)
-        while True:
-            answer: Any = None
-            if type(command) is NodeContext:
-                answer = await call_on_loop(session.stop, command)
-            elif type(command) is Commit:
-                if session.stop.asked:
-                    answer = session.refuse_if_stopping(command)
-                if answer is None:
-                    answer = session.finish_commit(
-                        command, await commit(session, command, node_tasks, outcomes)
-                    )
-            elif type(command) is Report:
-                # The caller that iterates the run isn't inside its node.
-                CURRENT.set(outer_task)
-                node_tasks.release_journal_lock()
-                yield command.event
-                await node_tasks.retake_journal_lock()
-            elif type(command) is Begin:
-                await node_tasks.start(command.tasks)
-            elif type(command) is Gather:
-                answer = await node_tasks.gather(session.limit_wait(command.seconds))
-                if command.seconds is not None and session.may_have_lost_lease:
-                    await asyncio.to_thread(session.renew_if_late)
-            else:
-                assert type(command) is Wait
-                answer = await sleep(session, command.until)
-            command = loop.send(answer)
-    except StopIteration as end:
-        CURRENT.set(outer_task)
-        yield end.value
-    except BaseException as error:
-        # The cancellation of this task stops the run in order.
-        if not isinstance(error, asyncio.CancelledError):
-            session.note_interrupt(error)
-        raise
-    finally:
-        CURRENT.set(outer_task)
-        await node_tasks.close()
-        if session.held is not None:
-            # Shielded: the lease is released even if the task of this run is being cancelled.
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, session.close))
+    with session.driven():
+        try:
+            command: Command = next(loop)
+            while True:
+                answer: Any = None
+                if type(command) is NodeContext:
+                    answer = await call_on_loop(session.stop, command)
+                elif type(command) is Commit:
+                    if session.stop.asked:
+                        answer = session.refuse_if_stopping(command)
+                    if answer is None:
+                        answer = session.finish_commit(
+                            command, await commit(session, command, node_tasks, outcomes)
+                        )
+                elif type(command) is Report:
+                    # The caller that iterates the run isn't inside its node.
+                    CURRENT.set(outer_task)
+                    node_tasks.release_journal_lock()
+                    yield command.event
+                    await node_tasks.retake_journal_lock()
+                elif type(command) is Begin:
+                    await node_tasks.start(command.tasks)
+                elif type(command) is Gather:
+                    answer = await node_tasks.gather(session.limit_wait(command.seconds))
+                    if command.seconds is not None and session.may_have_lost_lease:
+                        await asyncio.to_thread(session.renew_if_late)
+                else:
+                    assert type(command) is Wait
+                    answer = await sleep(session, command.until)
+                command = loop.send(answer)
+        except StopIteration as end:
+            CURRENT.set(outer_task)
+            yield end.value
+        except BaseException as error:
+            # The cancellation of this task stops the run in order.
+            if not isinstance(error, asyncio.CancelledError):
+                session.note_interrupt(error)
+            raise
+        finally:
+            CURRENT.set(outer_task)
+            await node_tasks.close()
+            if session.held is not None:
+                # Shielded: the lease is released even if the task of this run is being cancelled.
+                await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, session.close))
 
 
 async def commit(

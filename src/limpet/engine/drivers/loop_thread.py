@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 from limpet.engine.drivers.node_call import Interrupted, await_node, timed_out
 from limpet.engine.loop.driver_commands import Failed
 from limpet.engine.node_context.node_context import NodeContext
+from limpet.threads.workers import start_thread
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task
+
+START_CHECK_INTERVAL = 0.1
+"""Seconds after which a thread that waits for the event loop to start looks again."""
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that nodes have to end after they were cancelled. The thread is a daemon: it can be abandoned."""
@@ -18,33 +26,36 @@ class LoopThread:
     """A thread that runs an event loop. It starts with the first async node of a run and ends with the run."""
 
     def __init__(self) -> None:
-        import asyncio
-
+        self._is_started = False
         self._closing = False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="limpet-async", daemon=True)
-        self._thread.start()
+        self._is_ended = False
+        self._loop: AbstractEventLoop | None = None
+        self._tasks: set[Task[None]] = set()
+        # Locks of one thread that waits, which the thread of the event loop releases.
+        self._ready = _taken_lock()
+        self._ended = _taken_lock()
 
     def run(self, task: NodeContext, result: Awaitable[Any]) -> Any:
         """Await a node's result on the event loop, within its timeout, and return its outcome."""
-        import asyncio
+        outcomes: list[Any] = []
+        done = _taken_lock()
 
-        async def work() -> Any:
+        async def work() -> None:
             try:
-                return await await_node(task, result)
-            except (KeyboardInterrupt, SystemExit) as error:
+                outcomes.append(await await_node(task, result))
+            except BaseException as error:
                 # It must not end the thread of the event loop. The thread of the run raises it again below.
-                return Interrupted(error)
+                outcomes.append(Interrupted(error))
+            done.release()
 
-        future = asyncio.run_coroutine_threadsafe(work(), self._loop)
-        try:
-            outcome = future.result(task.plan_node.timeout)
-        except TimeoutError:
-            future.cancel()
+        begun: list[Task[None]] = []
+        self._begin(work, begun)
+        timeout = task.plan_node.timeout
+        # An interrupt here ends the run, and so the thread, which cancels what runs there.
+        if not done.acquire(True, -1 if timeout is None else timeout):
+            self._call_soon(lambda: begun[0].cancel())
             return timed_out(task)
-        except BaseException:
-            future.cancel()
-            raise
+        outcome = outcomes[0]
         if isinstance(outcome, Interrupted):
             raise outcome.error
         return outcome
@@ -69,27 +80,79 @@ class LoopThread:
                 outcome = Interrupted(error)
             on_done((task, outcome))
 
-        asyncio.run_coroutine_threadsafe(work(), self._loop)
+        self._begin(work, [])
 
     def close(self) -> None:
-        """Cancel what still runs and end the thread."""
-        import asyncio
-
-        async def cancel_all() -> None:
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for each in others:
-                each.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-            await self._loop.shutdown_asyncgens()
-
+        """Cancel what still runs and end the thread. It may be called again."""
         self._closing = True
-        try:
-            asyncio.run_coroutine_threadsafe(cancel_all(), self._loop).result(CLOSE_TIMEOUT)
-        except TimeoutError:
+        # If this thread was interrupted while it started the other one, that ends by itself, if it exists.
+        if not self._is_started and self._loop is None:
+            return
+        self._call_soon(self._stop_when_cancelled)
+        # The mark is for a second call: the first one may have been interrupted right after it took the lock.
+        if self._is_ended or self._ended.acquire(True, CLOSE_TIMEOUT):
+            return
+        if not self._is_ended:
             from logging import getLogger
 
             getLogger("limpet.run").warning("an async node blocks its event loop; its thread is abandoned")
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_TIMEOUT)
-        self._loop.close()
+
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, None]], begun: list[Task[None]]) -> None:
+        """Have the event loop run a coroutine as a task, which is then added to `begun`."""
+        if not self._is_started:
+            start_thread(self._serve, "limpet-async")
+            self._is_started = True
+
+        def create_task() -> None:
+            assert self._loop is not None
+            task = self._loop.create_task(work())
+            begun.append(task)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        self._call_soon(create_task)
+
+    def _call_soon(self, call: Callable[[], object]) -> None:
+        """Have the event loop call a function."""
+        # In a loop: an interrupt may have come right after another call here took the lock.
+        while self._loop is None:
+            self._ready.acquire(True, START_CHECK_INTERVAL)
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(call)
+
+    def _serve(self) -> None:
+        import asyncio
+
+        loop = asyncio.new_event_loop()
+        self._loop = loop
+        self._ready.release()
+        try:
+            if not self._closing:
+                loop.run_forever()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+            self._is_ended = True
+            self._ended.release()
+
+    def _stop_when_cancelled(self) -> None:
+        """Cancel all tasks, those that nodes have created too, and end the thread as soon as they have ended."""
+        import asyncio
+
+        assert self._loop is not None
+        loop = self._loop
+        running = asyncio.all_tasks(loop)
+        for task in running:
+            task.cancel()
+
+        async def stop() -> None:
+            await asyncio.gather(*running, return_exceptions=True)
+            loop.stop()
+
+        self._tasks.add(loop.create_task(stop()))
+
+
+def _taken_lock() -> Lock:
+    lock = Lock()
+    lock.acquire()
+    return lock

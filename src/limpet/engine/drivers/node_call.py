@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, copy_context
-from threading import Thread
+from threading import Lock
 from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.engine.leases.lease_client import StopRequest
+from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.node_context.questions import CallAbandoned, Pause, Sleep
 from limpet.errors import NodeTimeout, UnstorableValue, UsageError
 from limpet.graphs.state import AccessLog, State, TrackedState
 from limpet.journal.encoding.codec import encode
+from limpet.threads.workers import start_thread
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -77,17 +78,19 @@ def call_with_timeout(timeout: float, task: NodeContext) -> Any:
     outcomes: list[Any] = []
     interrupts: list[BaseException] = []
     context = copy_context()
+    done = Lock()
+    done.acquire()
 
     def work() -> None:
         try:
             outcomes.append(context.run(call_node, task))
         except BaseException as interrupt:
             interrupts.append(interrupt)
+        done.release()
 
     # A daemon: nothing can end a Python thread, and one that never returns must not keep the process alive.
-    thread = Thread(target=work, name=f"limpet-{task.node}", daemon=True)
-    thread.start()
-    thread.join(timeout)
+    start_thread(work, f"limpet-{task.node}")
+    done.acquire(True, timeout)
     if interrupts:
         raise interrupts[0]
     if outcomes:

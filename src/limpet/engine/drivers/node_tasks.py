@@ -19,7 +19,7 @@ from limpet.engine.drivers.node_call import (
     timed_out,
     uses_threads,
 )
-from limpet.engine.leases.lease_client import StopRequest
+from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Cancelled, Failed
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session

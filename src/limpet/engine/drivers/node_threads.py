@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from limpet.engine.drivers.loop_thread import LoopThread
@@ -24,10 +23,11 @@ from limpet.engine.drivers.node_call import (
     is_awaitable,
     uses_threads,
 )
-from limpet.engine.leases.lease_client import StopRequest
+from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Cancelled, Failed
 from limpet.engine.node_context.call_scope import JournalLock
 from limpet.engine.node_context.node_context import NodeContext
+from limpet.threads.workers import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +159,7 @@ class NodeThreads:
             self._idle_threads.pop()
         except IndexError:
             self._threads += 1
-            Thread(target=self._serve, name=f"limpet-{self._threads}", daemon=True).start()
+            start_thread(self._serve, f"limpet-{self._threads}")
 
     def _serve(self) -> None:
         while (job := self._todo.get()) is not None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from limpet.engine.drivers.node_call import call_node, call_with_timeout, is_awaitable
+from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 
 def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
     """Run a session to its next stop, yielding events; returns the verdict. The lease is released at the end."""
+    with session.driven():
+        return (yield from _drive(session))
+
+
+def _drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
     loop = session.loop()
     stop = session.stop
     outer_task = CURRENT.get()
@@ -78,8 +85,12 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
         CURRENT.set(outer_task)
         try:
             threads.close()
-        finally:
             session.close()
+        except BaseException:
+            # Interrupted, most likely. All of it can be done again, and has to be done in any case.
+            threads.close()
+            session.close()
+            raise
 
 
 class DriverThreads:
@@ -137,17 +148,34 @@ class DriverThreads:
 def sleep(session: Session, until: float) -> Cancelled | None:
     """Let time pass, unless the run is asked to stop. Then make sure that the run is still this process's."""
     stop = session.stop
-    woken = threading.Event()
-    stop.wake = woken.set
-    # `wake` is set first: a request that is made between the two lines is seen by one of them.
-    if not stop.asked:
-        seconds = session.seconds_until(until)
+    seconds = session.seconds_until(until)
+    try:
         if session.clock_wait is None:
-            woken.wait(seconds)
+            _sleep_until_woken(stop, seconds)
         else:
-            session.clock_wait(seconds, woken)
-    stop.wake = None
+            woken = threading.Event()
+            stop.wake = woken.set
+            if not stop.asked:
+                session.clock_wait(seconds, woken)
+    finally:
+        stop.wake = None
     session.renew_if_late()
     if stop.asked:
         return Cancelled()
     return None
+
+
+def _sleep_until_woken(stop: StopRequest, seconds: float) -> None:
+    # A plain lock: the one in an `Event` could be left held by an interrupt, and `wake` is called by the thread
+    # that renews leases.
+    woken = threading.Lock()
+    woken.acquire()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # it was called before
+            woken.release()
+
+    # `wake` is set first: a request that is made between the two lines is seen by one of them.
+    stop.wake = wake
+    if not stop.asked:
+        woken.acquire(True, seconds)

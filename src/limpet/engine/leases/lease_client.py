@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from limpet.defaults import LEASE
 from limpet.engine.leases.group_commit import GroupCommit
+from limpet.engine.leases.held_lease import HeldLease, renewals
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
-from limpet.errors import Conflict, RunNotFound
+from limpet.errors import Conflict, RunNotFound, StoreError
 from limpet.journal.store import RUNNING, Commit, Lease, NewRun, Notifying, RunHead, Store, Tail, provides
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
+from limpet.threads.workers import JobQueue
 
 FIRST_RECHECK = 0.02
 """Seconds until a store is read again the first time, while waiting for a change in it."""
@@ -31,57 +30,6 @@ CHANGE_RECHECK = 0.1
 
 LONGEST_RECHECK = 0.5
 """Seconds, at most, between two reads of a store while waiting for a change in it."""
-
-RENEWER_IDLE_LIMIT = 30.0
-"""Seconds after which the renewing thread ends when there is nothing to renew."""
-
-
-class StopRequest:
-    """A request to stop a run before its next node. `wake` is called when it is made, from any thread.
-
-    `leaving` means that the run is not cancelled, but released for another process to resume.
-    """
-
-    __slots__ = ("asked", "leaving", "wake")
-
-    def __init__(self) -> None:
-        self.asked = False
-        self.leaving = False
-        self.wake: Callable[[], object] | None = None
-
-    def ask(self) -> None:
-        """Ask the run to stop and be cancelled."""
-        self.leaving = False
-        self._request()
-
-    def leave(self) -> None:
-        """Ask the run to stop so that another process can resume it, unless it was already asked to stop."""
-        if not self.asked:
-            self.leaving = True
-            self._request()
-
-    def _request(self) -> None:
-        self.asked = True
-        if self.wake is not None:
-            self.wake()
-
-
-class HeldLease:
-    """A lease that this process holds, and what the store has reported about it."""
-
-    __slots__ = ("__weakref__", "graph", "lease", "lost", "now", "process", "renewed", "stop")
-
-    def __init__(self, lease: Lease, now: Callable[[], float]) -> None:
-        self.lease = lease
-        self.process = os.getpid()
-        self.lost = False
-        self.graph: str | None = None
-        """The graph whose run a session executes under this lease; None while there is no session."""
-        self.stop = StopRequest()
-        self.now = now
-        """The time by the store's clock, as far as it is known without asking the store again."""
-        self.renewed = now()
-        """When the lease was claimed or last renewed, by that clock."""
 
 
 class HeldRun:
@@ -174,6 +122,8 @@ class LeaseClient:
         )
         """How to let time pass, if the store's clock is one that tests turn: see `journal.store`."""
         self.leases_of_parent: set[tuple[str, int]] = set()  # of a forked child: see `forked_child.py`
+        self.renews_by_itself = True
+        """Not in a simulation, which renews leases by itself."""
         self.reset()
 
     def reset(self) -> None:
@@ -183,23 +133,14 @@ class LeaseClient:
         self.group_commit = GroupCommit(self.store)
         self.commit = self.group_commit.commit
         self.commit_later = self.group_commit.commit_later
-        self._renewer_lock = threading.Lock()
-        self._renewer: threading.Thread | None = None
-        self._being_claimed: list[str] = []
-        self._cleanup_thread: Executor | None = None
-
-    @property
-    def cleanup_thread(self) -> Executor:
-        """A thread that deletes what is no longer needed. No run waits for it."""
-        if self._cleanup_thread is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._cleanup_thread = ThreadPoolExecutor(1, "limpet-cleanup")
-        return self._cleanup_thread
+        self.upkeep = JobQueue()
+        """Jobs that delete what is no longer needed. No run waits for them."""
+        self._renewal_lock = threading.Lock()
+        self._claims: list[_Claim] = []
 
     def create(self, run: NewRun) -> HeldLease:
         """Create a run and hold it. Raises `RunExists`."""
-        with self._claiming(run.run_id):
+        with self._claim_of(run.run_id).lock:
             lease = self.store.create(run)
             assert lease is not None
             return self._hold(lease)
@@ -213,7 +154,7 @@ class LeaseClient:
         waiter = ChangeWaiter(self.store, wait or 0.0)
         while True:
             try:
-                with self._claiming(run_id):
+                with self._claim_of(run_id).lock:
                     return self._hold(self._claim_once(run_id, known))
             except Conflict:
                 if not waiter.wait():
@@ -289,11 +230,11 @@ class LeaseClient:
                     exc_info=True,
                 )
 
-        self.cleanup_thread.submit(prune)
+        self.upkeep.do(prune)
 
     def renew(self, leases: Sequence[HeldLease] = ()) -> None:
-        """Renew these leases, or all that are held here. Runs that are lost or to be cancelled are asked to stop."""
-        mine = leases or [held for ref in self.held.valuerefs() if (held := ref()) is not None]
+        """Renew these leases, or all that are in use. Runs that are lost or to be cancelled are asked to stop."""
+        mine = leases or self._leases_in_use()
         if not mine:
             return
         began = [held.now() for held in mine]
@@ -308,13 +249,23 @@ class LeaseClient:
             elif answer == "cancel":
                 held.stop.ask()
 
-    def renewer_may_end(self) -> bool:
-        """Whether there is nothing to renew. If so, the thread that asks is no longer the renewer and has to end."""
-        with self._renewer_lock:
-            if self.held:
-                return False
-            self._renewer = None
-            return True
+    def has_leases(self) -> bool:
+        """Whether there is anything to renew."""
+        return bool(self._leases_in_use())
+
+    def try_to_renew(self) -> None:
+        """`renew`, unless the last renewal still waits for the store. If it fails, the next one will do."""
+        if self._renewal_lock.locked():
+            return
+        with self._renewal_lock:
+            try:
+                self.renew()
+            except Exception:
+                import logging
+
+                logging.getLogger("limpet.leases").warning(
+                    "couldn't renew leases; will try again", exc_info=True
+                )
 
     def _claim_once(self, run_id: str, known: RunHead | None) -> Lease:
         try:
@@ -327,14 +278,16 @@ class LeaseClient:
                 waiting = f"run.close() releases it; {waiting}"
             raise with_holder_described(conflict).with_advice(waiting, "wait") from None
 
-    @contextmanager
-    def _claiming(self, run_id: str) -> Iterator[None]:
-        """Note that the store may know of a lease of ours that isn't in `held` yet."""
-        self._being_claimed.append(run_id)
-        try:
-            yield
-        finally:
-            self._being_claimed.remove(run_id)
+    def _leases_in_use(self) -> list[HeldLease]:
+        found = [held for ref in self.held.valuerefs() if (held := ref()) is not None]
+        return [held for held in found if held.is_in_use]
+
+    def _claim_of(self, run_id: str) -> _Claim:
+        """Note that, while its lock is held, the store may know of a lease of ours that isn't in `held` yet."""
+        claim = _Claim(run_id)
+        # Another list, because other threads read it.
+        self._claims = [*(each for each in self._claims if each.lock.locked()), claim]
+        return claim
 
     def _is_forgotten(self, head: RunHead) -> bool:
         """Whether this process holds the lease without knowing: it failed to release it, so it may claim it again.
@@ -344,21 +297,31 @@ class LeaseClient:
         if head.holder != this_process():
             return False
         clients = list(_clients.values())
-        if sum(client._being_claimed.count(head.run_id) for client in clients) > 1:
+        claims = [claim for client in clients for claim in client._claims if claim.run_id == head.run_id]
+        if sum(claim.lock.locked() for claim in claims) > 1:
             return False
-        known = [client.held.get(head.run_id) for client in clients]
-        return not any(held is not None and held.lease.fence == head.fence for held in known)
+        for client in clients:
+            held = client.held.get(head.run_id)
+            if held is not None and held.is_in_use and held.lease.fence == head.fence:
+                return False
+        return True
 
     def _hold(self, lease: Lease) -> HeldLease:
         held = HeldLease(lease, self._clock or _clock_since(lease.until - self.ttl))
         self.held[lease.run_id] = held
-        with self._renewer_lock:
-            if self._renewer is None or not self._renewer.is_alive():
-                self._renewer = threading.Thread(
-                    target=_renew_leases, args=(self,), name="limpet-leases", daemon=True
-                )
-                self._renewer.start()
+        if self.renews_by_itself:
+            renewals.watch(self)
         return held
+
+
+class _Claim:
+    """A claim of a run, which is under way while its lock is held."""
+
+    __slots__ = ("lock", "run_id")
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.lock = threading.Lock()
 
 
 _clients: WeakValueDictionary[tuple[int, float], LeaseClient] = WeakValueDictionary()
@@ -372,6 +335,15 @@ def client_for(store: Store, ttl: float = LEASE) -> LeaseClient:
         if client is None:
             client = _clients[id(store), ttl] = LeaseClient(store, ttl)
         return client
+
+
+def release_unused(since: float) -> None:
+    """Release what this thread has claimed since then and no driver has run, because the thread was interrupted."""
+    for client in list(_clients.values()):
+        for held in list(client.held.values()):
+            if held.is_unused_since(since):
+                with suppress(StoreError):
+                    client.release(held)
 
 
 _supervisors: WeakKeyDictionary[Store, WeakSet[Nudgeable]] = WeakKeyDictionary()
@@ -407,24 +379,6 @@ def with_holder_described(conflict: Conflict) -> Conflict:
         return conflict
     reason = conflict.reason.replace(conflict.holder, describe_holder(conflict.holder))
     return Conflict(conflict.run_id, reason, conflict.holder, conflict.until)
-
-
-def _renew_leases(client: LeaseClient) -> None:
-    """Renew leases until there have been none for a while. If the store is unavailable, try again the next time."""
-    idle = 0.0
-    while idle < RENEWER_IDLE_LIMIT or not client.renewer_may_end():
-        # Three times per lease, so that one renewal may fail and one be late before the lease expires.
-        interval = client.ttl / 3
-        sleep(interval)
-        idle += interval
-        if client.held:
-            idle = 0.0
-        try:
-            client.renew()
-        except Exception:
-            import logging
-
-            logging.getLogger("limpet.leases").warning("couldn't renew leases; will try again", exc_info=True)
 
 
 def _clock_since(granted: float) -> Callable[[], float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from limpet.engine.node_context.branch_result import BranchResult
@@ -12,6 +13,7 @@ from limpet.graphs.state import copy_containers
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
+from limpet.threads.workers import Monitor
 
 if TYPE_CHECKING:
     from limpet.engine.node_context.node_context import NodeContext
@@ -26,29 +28,34 @@ class JournalLock:
     """Guards a run's journal, and the end of a call: only its holder writes there.
 
     While nodes run in parallel, the loop holds it all the time, except when it waits. A `once()` in another thread
-    writes while the loop waits.
+    writes while the loop waits. That the loop holds it is a mark, `held_by_loop`, because it does so from one command
+    to the next: an interrupt can't leave it held, since the driver takes the mark away at the end in any case.
     """
 
-    __slots__ = ("_lock", "held_by_loop")
+    __slots__ = ("_lock", "_released", "held_by_loop")
 
-    def __init__(self, lock: Any = None) -> None:
-        self._lock = lock
+    def __init__(self, released: Monitor | None = None) -> None:
+        self._released = released
+        self._lock = Lock()
         self.held_by_loop = False
 
     def acquire(self) -> None:
-        """Acquire it for the loop."""
-        self._lock.acquire()
-        self.held_by_loop = True
+        """Acquire it for the loop, once no node writes."""
+        with self._lock:
+            self.held_by_loop = True
 
     def try_acquire(self) -> bool:
-        """Acquire it for the loop if it is free, and say whether it was."""
-        self.held_by_loop = bool(self._lock.acquire(False))
-        return self.held_by_loop
+        """Acquire it for the loop if no node writes, and say whether that is so."""
+        if self._lock.locked():
+            return False
+        self.acquire()
+        return True
 
     def release(self) -> None:
         """The loop releases it."""
         self.held_by_loop = False
-        self._lock.release()
+        if self._released is not None:
+            self._released.notify()
 
     def call_unlocked(self, call: Callable[..., T], *args: Any) -> T:
         """Call a user's function from the loop, without the lock.
@@ -63,13 +70,21 @@ class JournalLock:
         finally:
             self.acquire()
 
-    def __enter__(self) -> None:
-        if self._lock is not None:
-            self._lock.acquire()
+    def call_as_either(self, call: Callable[..., T], *args: Any) -> T:
+        """Call a function for the loop, if that has the lock; else for a node."""
+        if self.held_by_loop:
+            return call(*args)
+        return self.call_locked(call, *args)
 
-    def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            self._lock.release()
+    def call_locked(self, call: Callable[..., T], *args: Any) -> T:
+        """Call a function for a node, with the lock, once the loop has released it."""
+        if self._released is None:
+            return call(*args)
+        while True:
+            with self._lock:
+                if not self.held_by_loop:
+                    return call(*args)
+            self._released.wait_for(lambda: not self.held_by_loop)
 
 
 class RunServices(NamedTuple):

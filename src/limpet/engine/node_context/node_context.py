@@ -265,7 +265,8 @@ class NodeContext:
 
     def _keep(self, key: str, value: Any, *, awaited: bool) -> Any:
         services = self.scope.services
-        with services.journal_lock:
+
+        def keep() -> None:
             # Checked again under the lock: the call may have ended, or the key been used, while the function ran.
             self._check_open("once")
             used_keys = self._used_keys_without(key)
@@ -276,6 +277,8 @@ class NodeContext:
                 encode(value, f"once({key!r})")
                 services.keep_result(self.scope, key, memo)
             used_keys.add(key)
+
+        services.journal_lock.call_locked(keep)
         return value
 
     def _used_keys_without(self, key: str) -> set[str]:
@@ -288,12 +291,7 @@ class NodeContext:
 
     def close(self) -> None:
         """End the call: what still runs of it, in a thread that was left behind, can keep nothing more."""
-        journal_lock = self.scope.services.journal_lock
-        if journal_lock.held_by_loop:
-            self.scope.current_call = None
-            return
-        with journal_lock:
-            self.scope.current_call = None
+        self.scope.services.journal_lock.call_as_either(setattr, self.scope, "current_call", None)
 
     def _check_open(self, what: str) -> None:
         if self.scope.current_call is not self:

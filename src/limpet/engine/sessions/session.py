@@ -12,7 +12,8 @@ from threading import Event, Lock
 from time import sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.engine.leases.lease_client import HeldLease, StopRequest, with_holder_described
+from limpet.engine.leases.held_lease import HeldLease, StopRequest
+from limpet.engine.leases.lease_client import with_holder_described
 from limpet.engine.loop.driver_commands import Command, Verdict
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
@@ -27,6 +28,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Commit, OnSignal, Signalled
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe.hub import Emit, both
+from limpet.threads.workers import Monitor
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -83,7 +85,7 @@ class Session:
         if held is not None:
             self.stop = held.stop
             held.graph = compiled.plan.name
-        self.journal_lock = JournalLock(Lock())
+        self.journal_lock = JournalLock(Monitor())
         self._options = options
         self._crashed = False
         self._opened_at = 0 if writer is None else writer.sequence
@@ -234,6 +236,12 @@ class Session:
         There it doesn't end the process, and the run would be resumed, and the node called, again and again.
         """
         self._crashed = self._options.supervised and not isinstance(error, (Exception, GeneratorExit))
+
+    def driven(self) -> Lock:
+        """The lock that a driver holds while it runs the session: only then the lease is renewed."""
+        if self.held is None:
+            return Lock()
+        return self.held.driven()
 
     def close(self) -> None:
         """Release the lease if it is still held, so that any process can resume the run from what was saved."""

@@ -44,7 +44,7 @@ class BackgroundCleanup:
             if now < self._next:
                 return
             self._next = now + self._interval
-        client.cleanup_thread.submit(self._delete_expired, client)
+        client.upkeep.do(lambda: self._delete_expired(client))
 
     def _delete_expired(self, client: LeaseClient) -> None:
         import logging

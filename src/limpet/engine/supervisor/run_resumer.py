@@ -30,6 +30,7 @@ from limpet.errors import (
 )
 from limpet.journal.store import RunHead, Store
 from limpet.observe.hub import Emit, both
+from limpet.threads.workers import Monitor
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -52,7 +53,7 @@ class RunResumer:
         self.orphans = OrphanFinder(store, options.lease)
         self.picker = RunPicker(options.concurrency, options.per_graph)
         self.skipped = SkippedRuns()
-        self.changed = threading.Condition()
+        self.changed = Monitor()
         self.stopping = False
         self.resumed_run_ids: dict[str, None] = {}
         """The runs that were resumed, in order; a dict for its order."""
@@ -148,30 +149,30 @@ class RunResumer:
         if verdict is not None and verdict.error is not None:
             log().info("run %s of %s: %s", head.run_id, head.graph, verdict.error)
         # In one step: a loop that finds room for the next run must not find the session of this one.
-        with self.changed:
+        with self.changed.lock:
             self._sessions.pop(head.run_id, None)
             self.picker.ended(head.run_id)
-            self.changed.notify_all()
+            self.changed.notify()
 
     def request_stop(self) -> None:
         """Resume no more runs, and ask those in progress to stop before their next node."""
-        with self.changed:
+        with self.changed.lock:
             self.stopping = True
             sessions = list(self._sessions.values())
-            self.changed.notify_all()
+            self.changed.notify()
         # Outside of the lock: `leave` calls into drivers, and a run that ends needs the lock.
         for session in sessions:
             session.stop.leave()
 
     def wait_until_idle(self, seconds: float) -> list[Session]:
         """Wait until no run is in progress, for this many seconds at most; returns the sessions still in progress."""
-        with self.changed:
-            self.changed.wait_for(lambda: not self.picker.run_ids, max(0.0, seconds))
+        self.changed.wait_for(lambda: not self.picker.run_ids, max(0.0, seconds))
+        with self.changed.lock:
             return list(self._sessions.values())
 
     def _admit(self, session: Session) -> bool:
         """Count a session as in progress; False if it has to wait for another suspect (see `crash_count`)."""
-        with self.changed:
+        with self.changed.lock:
             other = self._crash_count.other_suspect(session, self._sessions.values())
             if other is None:
                 self.skipped.forget(session.id)

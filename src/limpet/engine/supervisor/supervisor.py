@@ -23,6 +23,7 @@ from limpet.errors import UsageError
 from limpet.journal.store import Store
 from limpet.observe.events import ObserverLike
 from limpet.observe.hub import gather
+from limpet.threads.workers import start_thread
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Event, Task
@@ -62,7 +63,7 @@ class Supervisor:
         self.options = options
         self.resumer = RunResumer(store, catalog, options, gather(observers, time))
         self.watch_loop = WatchLoop(store, catalog, options, self.resumer)
-        self._thread: threading.Thread | None = None
+        self._is_started = False
         self._task: Task[None] | None = None
         self._executor: Executor | None = None
         register_supervisor(store, self)
@@ -70,7 +71,7 @@ class Supervisor:
     @property
     def running(self) -> list[str]:
         """The ids of the runs in progress."""
-        with self.resumer.changed:
+        with self.resumer.changed.lock:
             return self.resumer.picker.run_ids
 
     @property
@@ -81,14 +82,12 @@ class Supervisor:
     def start(self) -> Self:
         """Start to work, in a thread. A supervisor that has been started continues."""
         # Under the lock, since two threads may call this and only one loop may watch the store.
-        with self.resumer.changed:
-            if self._thread is None:
+        with self.resumer.changed.lock:
+            if not self._is_started:
                 self.resumer.stopping = False
-                self._thread = threading.Thread(
-                    target=self.watch_loop.run, name="limpet-supervisor", daemon=True
-                )
-                self._thread.start()
+                self.watch_loop.start()
                 self.watch_loop.start_listener()
+                self._is_started = True
         return self
 
     def stop(self, grace: float | None = None) -> None:
@@ -103,48 +102,52 @@ class Supervisor:
         self.resumer.request_stop()
         sessions = self.resumer.wait_until_idle(seconds)
         deadline = monotonic() + STORE_GRACE
-        releasing = None
-        if sessions:
-            releasing = threading.Thread(
-                target=_release, args=(sessions,), name="limpet-release", daemon=True
-            )
-            releasing.start()
-        thread = self._thread
-        self._thread = None
         # A node or an observer may call this in a thread of the supervisor. And both threads may wait for a store
         # that doesn't answer: they are daemon threads that resume nothing any more, so the wait for them is bounded.
-        for each in (releasing, thread):
-            if each is not None and each is not threading.current_thread():
-                each.join(max(0.0, deadline - monotonic()))
+        released = threading.Lock()
+        released.acquire()
+        if sessions:
+            start_thread(_release, "limpet-release", sessions, released)
+            released.acquire(True, max(0.0, deadline - monotonic()))
+        self._is_started = False
+        self.watch_loop.wait_until_ended(max(0.0, deadline - monotonic()))
 
     def drain(self) -> list[str]:
         """Resume all runs that are ready, until none is left, and return their ids."""
         self.resumer.resumed_run_ids.clear()
         self.watch_loop.drain()
-        with self.resumer.changed:
+        with self.resumer.changed.lock:
             return list(self.resumer.resumed_run_ids)
 
     def run(self) -> None:
         """Work until the process is asked to end (SIGTERM, or Ctrl-C), then stop as `stop` does.
 
-        For the main thread. A second signal ends the process without waiting for nodes.
+        For the main thread. A second signal ends the process without waiting for nodes. If the process was started
+        with SIGINT ignored, as shells do in the background, Ctrl-C stays ignored.
         """
         import signal
 
-        stop_requested = threading.Event()
+        # A handler interrupts the main thread anywhere, maybe where it holds a lock that `stop` needs, or that of an
+        # `Event`. So it only makes a mark, and releases a lock for which nothing waits but the loop below.
+        requests: list[object] = []
+        wake_up = threading.Lock()
+        wake_up.acquire()
 
-        # A handler interrupts the main thread anywhere, maybe where it holds a lock that `stop` needs. So it only
-        # sets the event.
         def request_stop(*_: object) -> None:
-            if stop_requested.is_set():
+            if requests:
                 raise SystemExit(1)
-            stop_requested.set()
+            requests.append(None)
+            wake_up.release()
 
-        handlers = {each: signal.signal(each, request_stop) for each in (signal.SIGTERM, signal.SIGINT)}
+        signals = [signal.SIGTERM]
+        # A shell has processes in the background ignore it: Ctrl-C is for the one in the foreground.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signals.append(signal.SIGINT)
+        handlers = {each: signal.signal(each, request_stop) for each in signals}
         try:
             self.start()
-            while not stop_requested.wait(SIGNAL_CHECK_INTERVAL):
-                pass
+            while not requests:
+                wake_up.acquire(True, SIGNAL_CHECK_INTERVAL)
             self.stop()
         finally:
             for each, handler in handlers.items():
@@ -201,11 +204,12 @@ class Supervisor:
             executor.shutdown(wait=False)
 
 
-def _release(sessions: Iterable[Session]) -> None:
-    """Release the leases of runs whose nodes are still running."""
+def _release(sessions: Iterable[Session], released: threading.Lock) -> None:
+    """Release the leases of runs whose nodes are still running, and then this lock."""
     for session in sessions:
         log().warning("run %s: its node is still running, so the run is released unfinished", session.id)
         session.close()
+    released.release()
 
 
 def _stop_in_thread(supervisor: Supervisor, loop: AbstractEventLoop, stopped: Event) -> None:

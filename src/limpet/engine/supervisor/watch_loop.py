@@ -6,7 +6,7 @@ Between two looks the loop works off its backlog: what the last look found and h
 
 from __future__ import annotations
 
-import threading
+from threading import get_ident
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from limpet.engine.supervisor.orphans import MAX_LISTED
 from limpet.engine.supervisor.run_picker import merge_ready
 from limpet.engine.supervisor.run_resumer import STORE_RETRY_LIMIT, RunResumer
 from limpet.journal.store import FAILED, RUNNING, Notifying, RunFilter, RunHead, Store, provides
+from limpet.threads.workers import start_thread
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -48,11 +49,33 @@ class WatchLoop:
         self._reported: set[str] = set()
         """The quarantined runs that were reported."""
         self._tasks: set[Task[None]] = set()
+        self._newest = 0
+        """How many threads were started to watch. An interrupt may cause one too many: only the newest stays."""
+        self._watched_by: int | None = None
 
-    def run(self) -> None:
-        """Watch until the resumer is stopped. Each run is resumed in a thread."""
+    def start(self) -> None:
+        """Watch in a thread, until the resumer is stopped."""
+        self._newest += 1
+        start_thread(self._run, "limpet-supervisor", self._newest)
+
+    def wait_until_ended(self, seconds: float) -> None:
+        """Wait until the thread has ended, for this many seconds at most. At once, if this is the thread."""
+        if self._watched_by != get_ident():
+            self._changed.wait_for(lambda: self._watched_by is None, seconds)
+
+    def _run(self, number: int) -> None:
+        """Watch until the resumer is stopped, or another thread was started. Each run is resumed in a thread."""
+        self._watched_by = get_ident()
+        try:
+            self._watch(number)
+        finally:
+            if self._watched_by == get_ident():
+                self._watched_by = None
+            self._changed.notify()
+
+    def _watch(self, number: int) -> None:
         pause = self._options.poll
-        while not self._resumer.stopping:
+        while not self._resumer.stopping and number == self._newest:
             ready = self.look()
             # Each failure doubles the pause, so that many workers don't keep a server busy that is just starting.
             if ready is None:
@@ -89,24 +112,24 @@ class WatchLoop:
         """Resume all runs that are ready, in threads, until none is left."""
         while True:
             resumed = self.resume_in_threads(self.ready())
-            with self._changed:
+            with self._changed.lock:
                 # A run in progress may queue others, or become ready again, so the last one has to end first.
                 if not resumed and not self._picker.run_ids:
                     return
-                self._changed.wait_for(lambda: not self._picker.run_ids or self._has_next(), 1.0)
+            self._changed.wait_for(lambda: not self._picker.run_ids or self._has_next(), 1.0)
 
     def look_now(self) -> None:
         """Look at the store now. A loop without room for more works off its backlog first."""
-        with self._changed:
+        with self._changed.lock:
             if self._picker.room > 0 or not self._backlog:
                 self._next_look = 0.0
-                self._changed.notify_all()
+                self._changed.notify()
 
     def start_listener(self) -> None:
         """Look at once after each change that the store notifies of, in a thread that ends when the loop does."""
         store = self._store
         if store.abilities.notifies and provides(store, Notifying):
-            threading.Thread(target=self._listen, args=(store,), name="limpet-listener", daemon=True).start()
+            start_thread(self._listen, "limpet-listener", store)
 
     def _listen(self, store: Notifying) -> None:
         while not self._resumer.stopping:
@@ -118,8 +141,7 @@ class WatchLoop:
                     sleep(NOTICE_PAUSE)
             except Exception as problem:
                 log().warning("couldn't listen for changes: %s; will try again", problem)
-                with self._changed:
-                    self._changed.wait_for(lambda: self._resumer.stopping, self._options.poll)
+                self._changed.wait_for(lambda: self._resumer.stopping, self._options.poll)
 
     def look(self) -> list[RunHead] | None:
         """`ready()`, or None if the store is unavailable, which is logged."""
@@ -132,7 +154,7 @@ class WatchLoop:
     def ready(self) -> list[RunHead]:
         """Runs that are ready, more than there is room for: the backlog, or another look at the store."""
         graphs = self._catalog.names
-        with self._changed:
+        with self._changed.lock:
             room = self._picker.room
             now = monotonic()
             if self._backlog and now < self._next_look:
@@ -159,7 +181,7 @@ class WatchLoop:
 
     def pick(self, ready: list[RunHead]) -> list[RunHead]:
         """The runs to resume now, which count as in progress at once; the others are the new backlog."""
-        with self._changed:
+        with self._changed.lock:
             if self._resumer.stopping:
                 return []
             picked = self._picker.pick(ready)
@@ -174,7 +196,7 @@ class WatchLoop:
         picked = self.pick(ready)
         for head in picked:
             name = f"limpet-run-{head.run_id}"
-            threading.Thread(target=self._resumer.resume, args=(head,), name=name, daemon=True).start()
+            start_thread(self._resumer.resume, name, head)
         return picked
 
     def _resume_in_tasks(self, ready: list[RunHead], executor: Executor) -> None:
@@ -191,13 +213,14 @@ class WatchLoop:
 
         With a `pause` the store is unavailable: wait that long, even if there is room.
         """
-        with self._changed:
+        with self._changed.lock:
             if pause is not None:
                 self._next_look = monotonic() + pause
-            self._changed.wait_for(
-                lambda: self._resumer.stopping or not self._next_look or (pause is None and self._has_next()),
-                max(0.0, self._next_look - monotonic()),
-            )
+            seconds = max(0.0, self._next_look - monotonic())
+        self._changed.wait_for(
+            lambda: self._resumer.stopping or not self._next_look or (pause is None and self._has_next()),
+            seconds,
+        )
 
     def _has_next(self) -> bool:
         """Whether there is room for a run of the backlog, or for one that may be in the store."""

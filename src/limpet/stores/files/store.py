@@ -117,12 +117,8 @@ class FileStore:
         batch = CommitBatch()
 
         def write(*_: LockFile) -> None:
-            try:
-                for number, commit in enumerate(commits):
-                    outcomes[number] = self._prepare_commit(commit, batch, number)
-            except BaseException:
-                batch.undo()
-                raise
+            for number, commit in enumerate(commits):
+                outcomes[number] = self._prepare_commit(commit, batch, number)
             batch.complete()
 
         self._holding(write, *(commit.run_id for commit in commits))

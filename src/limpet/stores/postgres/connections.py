@@ -33,7 +33,7 @@ from limpet.errors import LimpetError, StoreUnavailable
 from limpet.stores.postgres.address import Address
 from limpet.stores.postgres.errors import DRIVER_ERRORS, TEMPORARY, explained, unanswered, unreachable
 from limpet.stores.postgres.patience import PatientConnection, Silence
-from limpet.threads.monitor import Monitor
+from limpet.threads.workers import Monitor
 
 Outcome = TypeVar("Outcome")
 

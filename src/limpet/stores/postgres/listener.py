@@ -22,9 +22,9 @@ from weakref import WeakSet
 import psycopg
 
 from limpet.errors import StoreUnavailable
-from limpet.stores.change_signal import ChangeSignal
 from limpet.stores.postgres.connections import Cursor
 from limpet.stores.postgres.errors import DRIVER_ERRORS
+from limpet.threads.workers import ChangeSignal
 
 CLOSE_CHECK_INTERVAL = 0.2
 """Seconds after which the listening thread checks whether the store was closed."""

@@ -1,0 +1,212 @@
+"""The leases that this process holds, and when they are renewed: one thread watches the time for all stores.
+
+It calls no store itself. Workers do, so that a store that doesn't answer delays no other; and one worker is enough
+for any number of stores that do answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from threading import Lock, get_ident
+from time import monotonic, sleep
+from typing import Protocol
+
+from limpet.journal.store import Lease
+from limpet.threads.workers import Monitor, start_thread, workers
+
+MAX_OPENING_TIME = 60.0
+"""Seconds for which a lease is renewed before a driver runs the run: reading a long journal takes time."""
+
+RENEWALS_PER_LEASE = 3
+"""So that one renewal may fail and one be late before the lease expires."""
+
+IDLE_LIMIT = 30.0
+"""Seconds after which the thread ends when there is nothing to renew."""
+
+BACKLOG_CHECK_INTERVAL = 0.01
+"""Seconds in which a worker has to get on with the renewals; else another one joins it."""
+
+
+class StopRequest:
+    """A request to stop a run before its next node. `wake` is called when it is made, from any thread.
+
+    `leaving` means that the run is not cancelled, but released for another process to resume.
+    """
+
+    __slots__ = ("asked", "leaving", "wake")
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.leaving = False
+        self.wake: Callable[[], object] | None = None
+
+    def ask(self) -> None:
+        """Ask the run to stop and be cancelled."""
+        self.leaving = False
+        self._request()
+
+    def leave(self) -> None:
+        """Ask the run to stop so that another process can resume it, unless it was already asked to stop."""
+        if not self.asked:
+            self.leaving = True
+            self._request()
+
+    def _request(self) -> None:
+        self.asked = True
+        wake = self.wake
+        if wake is not None:
+            wake()
+
+
+class HeldLease:
+    """A lease that this process holds, and what the store has reported about it."""
+
+    __slots__ = (
+        "__weakref__",
+        "_claimed_at",
+        "_claimed_by",
+        "_driven",
+        "_was_driven",
+        "graph",
+        "lease",
+        "lost",
+        "now",
+        "process",
+        "renewed",
+        "stop",
+    )
+
+    def __init__(self, lease: Lease, now: Callable[[], float]) -> None:
+        self._claimed_at = monotonic()
+        self._claimed_by = get_ident()
+        self._driven = Lock()
+        self._was_driven = False
+        self.lease = lease
+        self.process = os.getpid()
+        self.lost = False
+        self.graph: str | None = None
+        """The graph whose run a session executes under this lease; None while there is no session."""
+        self.stop = StopRequest()
+        self.now = now
+        """The time by the store's clock, as far as it is known without asking the store again."""
+        self.renewed = now()
+        """When the lease was claimed or last renewed, by that clock."""
+
+    def driven(self) -> Lock:
+        """The lock that a driver holds while it runs the run, by `with`: so an interrupt always releases it."""
+        self._was_driven = True
+        return self._driven
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the run is being run, or opened.
+
+        A run whose caller was interrupted isn't, even if a traceback still refers to all that it was opened with.
+        """
+        if self._was_driven:
+            return self._driven.locked()
+        return monotonic() - self._claimed_at < MAX_OPENING_TIME
+
+    def is_unused_since(self, time: float) -> bool:
+        """Whether this thread has claimed it since then, and no driver has run the run."""
+        if self._was_driven or self._claimed_by != get_ident():
+            return False
+        return self._claimed_at >= time
+
+
+class Renewable(Protocol):
+    """What has leases to be renewed."""
+
+    ttl: float
+
+    def has_leases(self) -> bool:
+        """Whether there is anything to renew."""
+        ...
+
+    def try_to_renew(self) -> None:
+        """Renew all its leases; a failure is logged."""
+        ...
+
+
+class Renewals:
+    """The times at which leases are to be renewed."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start with nothing to renew: at first, and in a forked child."""
+        self._changed = Monitor()
+        self._due: dict[Renewable, float] = {}
+        self._backlog: deque[Renewable] = deque()
+        self._is_watching = False
+
+    def watch(self, client: Renewable) -> None:
+        """Renew the leases of a client from now on, for as long as it has any."""
+        with self._changed.lock:
+            if client not in self._due:
+                self._due[client] = monotonic() + client.ttl / RENEWALS_PER_LEASE
+                self._changed.notify()
+            # The thread sets this itself, so it is never true without one. Of two that are started, one ends at once.
+            if not self._is_watching:
+                start_thread(self._watch, "limpet-leases")
+
+    def _watch(self) -> None:
+        with self._changed.lock:
+            if self._is_watching:
+                return
+            self._is_watching = True
+        idle_since = monotonic()
+        while True:
+            with self._changed.lock:
+                now = monotonic()
+                self._backlog.extend(self._due_now(now))
+                if self._due or self._backlog:
+                    idle_since = now
+                elif now >= idle_since + IDLE_LIMIT:
+                    self._is_watching = False
+                    return
+            self._renew_backlog()
+            self._wait_until(min(self._next_time(), idle_since + IDLE_LIMIT))
+
+    def _wait_until(self, time: float) -> None:
+        """Wait until this time, or until something is due earlier."""
+        self._changed.wait_for(lambda: self._next_time() < time, time - monotonic())
+
+    def _due_now(self, now: float) -> list[Renewable]:
+        """The clients whose leases are to be renewed now. Their next time is set."""
+        found = [client for client, time in list(self._due.items()) if time <= now]
+        for client in found:
+            if client.has_leases():
+                self._due[client] = now + client.ttl / RENEWALS_PER_LEASE
+            else:
+                del self._due[client]
+        return [client for client in found if client in self._due]
+
+    def _next_time(self) -> float:
+        return min(list(self._due.values()), default=float("inf"))
+
+    def _renew_backlog(self) -> None:
+        """Have workers renew what is due. If one waits for its store, another one takes the rest."""
+        left = 0
+        while self._backlog:
+            if len(self._backlog) >= left:
+                workers.do(self._renew_next)
+            left = len(self._backlog)
+            sleep(BACKLOG_CHECK_INTERVAL)
+
+    def _renew_next(self) -> None:
+        while self._backlog:
+            try:
+                client = self._backlog.popleft()
+            except IndexError:  # another worker has taken the last one
+                return
+            client.try_to_renew()
+
+
+renewals = Renewals()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=renewals.forget)

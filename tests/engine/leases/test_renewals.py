@@ -1,0 +1,115 @@
+"""Renewing leases: few threads for many stores, and only for runs that are being run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from limpet import MemoryStore
+from limpet.engine.leases import held_lease
+from limpet.engine.leases.lease_client import client_for, release_unused
+from limpet.journal.store import Lease, NewRun
+from support.graphs import SOON, loop
+
+
+class NotingStore(MemoryStore):
+    """Notes when its leases are renewed, and lets a test block that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.renewals = 0
+        self.proceed = threading.Event()
+        self.proceed.set()
+
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+        self.renewals += 1
+        assert self.proceed.wait(SOON)
+        return super().renew(leases, ttl)
+
+
+@pytest.fixture
+def stores() -> Iterator[list[NotingStore]]:
+    made = [NotingStore() for _ in range(200)]
+    yield made
+    for store in made:
+        store.proceed.set()
+        store.close()
+
+
+def new_run(run_id: str = "r") -> NewRun:
+    return NewRun(run_id, "g", [b"1"], holder="me", ttl=60.0)
+
+
+def library_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("limpet-")]
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_many_stores_need_few_threads(stores: list[NotingStore]) -> None:
+    """P8: one thread watches the time for all stores of the process."""
+    for store in stores:
+        assert loop(2).compile(store=store).execute({})["n"] == 2
+    assert len(library_threads()) < 10
+
+
+def test_the_leases_of_many_stores_are_renewed_by_few_threads(stores: list[NotingStore]) -> None:
+    held = [client_for(store, 0.3).create(new_run()) for store in stores]
+    wait_for(lambda: all(store.renewals > 1 for store in stores))
+    assert len(library_threads()) < 20
+    assert len(held) == len(stores)
+
+
+def test_a_store_that_does_not_answer_delays_the_renewals_of_no_other(stores: list[NotingStore]) -> None:
+    """P8: each renewal is in time, whatever other stores do."""
+    silent = stores[:5]
+    for store in silent:
+        store.proceed.clear()
+    held = [client_for(store, 0.3).create(new_run()) for store in stores]
+    wait_for(lambda: all(store.renewals > 3 for store in stores[5:]))
+    # It isn't asked again while it hasn't answered.
+    assert [store.renewals for store in silent] == [1] * 5
+    assert len(held) == len(stores)
+
+
+def test_a_lease_that_no_driver_took_over_is_renewed_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G12: a traceback of an interrupted call may refer to it, and so keep it for as long as it is shown."""
+    client = client_for(NotingStore(), 60.0)
+    held = client.create(new_run())
+    assert client.has_leases()
+    monkeypatch.setattr(held_lease, "MAX_OPENING_TIME", 0.0)
+    assert not client.has_leases()
+    with held.driven():
+        assert client.has_leases()
+    assert not client.has_leases()
+
+
+def test_what_an_interrupted_thread_has_claimed_is_released() -> None:
+    """G12: by the thread itself, which leaves alone what others have claimed, and what it had before."""
+    store: Any = MemoryStore()
+    client = client_for(store, 60.0)
+    before = client.create(new_run("before"))
+    time_between = time.monotonic()
+    others: list[Any] = []
+    other = threading.Thread(target=lambda: others.append(client.create(new_run("other"))))
+    other.start()
+    other.join()
+    mine = client.create(new_run("mine"))
+    release_unused(time_between)
+    assert [store.head(run_id).holder is None for run_id in ("before", "other", "mine")] == [
+        False,
+        False,
+        True,
+    ]
+    assert [before, *others, mine]
