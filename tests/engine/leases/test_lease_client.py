@@ -24,7 +24,8 @@ from limpet import (
 )
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
-from limpet.journal.store import Commit, NewRun
+from limpet.journal.store import Commit, Lease, NewRun
+from limpet.stores.opening import open_store
 from limpet.testing.conformance import ManualClock
 from support.graphs import chain
 from support.wrapped_stores import PassesOn
@@ -212,7 +213,7 @@ def test_commits_of_many_threads_are_put_together_and_all_are_stored() -> None:
 def test_a_holder_is_dead_only_when_that_is_certain() -> None:
     """P8: another host, another boot, or a holder's name of another format may be alive."""
     me = this_process()
-    host, boot, space, pid, began = me.split("|")
+    host, boot, space, pid, began, _ = me.split("|")
     assert not is_dead(me)
     assert not is_dead("|".join(["elsewhere", boot, space, "999999999", began]))
     assert not is_dead("|".join([host, "another boot", space, "999999999", began]))
@@ -351,7 +352,7 @@ def test_a_run_whose_lease_another_process_claimed_stops_before_its_next_node() 
 
 def test_a_waiting_claim_reads_the_head_again() -> None:
     """P8: the head that the caller knows is from before the wait; the holder of now may be dead."""
-    host, boot, space, _, began = this_process().split("|")
+    host, boot, space, _, began, _ = this_process().split("|")
     dead = "|".join([host, boot, space, "999999999", began])
     if not is_dead(dead):
         pytest.skip("this system doesn't tell whether a process is alive")
@@ -428,7 +429,7 @@ def test_a_store_around_one_without_notifications_says_so(tmp_path: Any) -> None
 def test_a_holder_that_can_not_be_inspected_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """P8: a process without file handles left, or one that hides others, declares no process dead."""
     monkeypatch.setattr("limpet.engine.leases.process_identity._first_line", lambda path: "")
-    host, boot, space, _, began = this_process().split("|")
+    host, boot, space, _, began, _ = this_process().split("|")
     me = "|".join([host, boot, space, str(os.getpid()), began or "1"])
     monkeypatch.setattr("limpet.engine.leases.process_identity._place", lambda: (host, boot or "b", space))
     assert not is_dead(me.replace(f"|{boot}|", f"|{boot or 'b'}|", 1))
@@ -454,3 +455,84 @@ def test_a_child_that_was_forked_off_neither_hangs_nor_releases_its_parents_runs
         os._exit(0 if ok and store.head("r").holder is not None else 1)
     client.group_commit._write_lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+COPIES = """
+import importlib, sys, threading
+
+def library():
+    for name in [name for name in sys.modules if name.partition(".")[0] == "limpet"]:
+        del sys.modules[name]
+    return importlib.import_module("limpet")
+
+def graph_of(limpet, run):
+    graph = limpet.StateGraph(name="g").add_node("a", run=run).set_entry_point("a").set_finish_point("a")
+    return graph.compile(store=sys.argv[1], preserve=True)
+
+running = threading.Event()
+go = threading.Event()
+calls = []
+
+def node(state):
+    calls.append(1)
+    running.set()
+    assert go.wait(60)
+
+first = library()
+thread = threading.Thread(target=graph_of(first, node).execute, args=({},), kwargs={"run_id": "r"})
+thread.start()
+assert running.wait(60)
+second = library()
+assert second is not first
+other = graph_of(second, node)
+try:
+    other.resume("r")
+except second.Conflict as conflict:
+    assert "by another copy of the library" in str(conflict), conflict
+else:
+    raise SystemExit("the second copy took the run of the first")
+assert other.recover() == []
+go.set()
+thread.join()
+assert calls == [1]
+assert other.runs()[0].status == "completed"
+"""
+
+
+@pytest.mark.parametrize("scheme", ["sqlite:///{}/runs.db", "file://{}/runs"])
+def test_a_second_copy_of_the_library_does_not_take_a_live_run(scheme: str, tmp_path: Path) -> None:
+    """H2: neither copy knows the leases of the other, although they are the same process."""
+    command = [sys.executable, "-c", COPIES, scheme.format(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_of_another_store_does_not_hide_a_lease_that_was_forgotten() -> None:
+    """H1: it has the same id and the same fence, but isn't the same run."""
+
+    class Stubborn(MemoryStore):
+        def release(self, lease: Lease) -> None:
+            raise StoreUnavailable("not now")
+
+    store = Stubborn()
+    other = MemoryStore()
+    forgotten = client_for(store, 60.0).create(new_run())
+    held = client_for(other, 60.0).create(new_run())
+    with pytest.raises(StoreUnavailable):
+        client_for(store, 60.0).release(forgotten)
+    assert client_for(store, 60.0).claim("r").lease.fence == 2
+    with pytest.raises(Conflict, match="this process"):
+        client_for(other, 60.0).claim("r")
+    assert held.lease.fence == 1
+
+
+def test_two_objects_for_one_store_do_not_take_a_run_from_each_other(tmp_path: Path) -> None:
+    """H2: whatever they are called by."""
+    one = open_store(f"sqlite:///{tmp_path}/runs.db")
+    (tmp_path / "link").symlink_to(tmp_path)
+    two = open_store(f"sqlite:///{tmp_path}/link/runs.db")
+    held = client_for(one, 60.0).create(new_run())
+    with pytest.raises(Conflict, match="this process"):
+        client_for(two, 60.0).claim("r")
+    client_for(one, 60.0).release(held)
+    assert client_for(two, 60.0).claim("r").lease.fence == 2

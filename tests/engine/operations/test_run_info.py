@@ -10,7 +10,7 @@ from limpet import Retry, RunInfo, StateGraph, sleep
 from limpet.engine.leases.process_identity import this_process
 from limpet.engine.operations.run_info import SHOWN_STATUSES
 
-DEAD = this_process().rpartition("|")[0] + "|1"
+DEAD = "|".join([*this_process().split("|")[:4], "1"])
 """A process of this host that no longer runs: its id now belongs to a process that started at another time."""
 
 

@@ -300,10 +300,16 @@ class LeaseClient:
         claims = [claim for client in clients for claim in client._claims if claim.run_id == head.run_id]
         if sum(claim.lock.locked() for claim in claims) > 1:
             return False
-        for client in clients:
-            held = client.held.get(head.run_id)
-            if held is not None and held.is_in_use and held.lease.fence == head.fence:
-                return False
+        return not any(client._knows(head, self.store) for client in clients)
+
+    def _knows(self, head: RunHead, store: Store) -> bool:
+        """Whether this client uses the lease that a head of `store`, maybe another object for its own, is about."""
+        held = self.held.get(head.run_id)
+        if held is None or not held.is_in_use or held.lease.fence != head.fence:
+            return False
+        # Another store may have a run of the same id. If that can't be found out, it is taken for the same run.
+        with suppress(Exception):
+            return self.store is store or self.store.head(head.run_id).created == head.created
         return True
 
     def _hold(self, lease: Lease) -> HeldLease:

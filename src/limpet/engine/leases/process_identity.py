@@ -3,6 +3,9 @@
 It holds the host, its boot, the process id and the start time of the process. So a process of the same host knows for
 sure when the holder has ended: a process id that the system has reused isn't mistaken for it. Where the system
 doesn't report these, no process is declared dead, and its leases have to expire.
+
+A process may have this library twice: reloaded, or in two interpreters. Neither copy knows the leases of the other,
+so the name also says which copy it is.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import os
 from functools import lru_cache
 
 _SEPARATOR = "|"
+_COPY = os.urandom(4).hex()
+"""Which copy of the library this is: each import, and each reload, is another."""
 
 
 def this_process() -> str:
@@ -38,13 +43,15 @@ def describe_holder(holder: str | None) -> str:
         return holder
     if holder == this_process():
         return f"process {pid} on {host} (this process)"
+    if _parts(holder) == _parts(this_process()):
+        return f"process {pid} on {host} (this process, by another copy of the library)"
     return f"process {pid} on {host}"
 
 
 @lru_cache(maxsize=1)
 def _name(pid: int) -> str:
     """Cached by process id, so that a forked child gets a name of its own."""
-    return _SEPARATOR.join([*_place(), str(pid), _start_time(pid) or ""])
+    return _SEPARATOR.join([*_place(), str(pid), _start_time(pid) or "", _COPY])
 
 
 def _place() -> tuple[str, str, str]:
@@ -56,8 +63,9 @@ def _place() -> tuple[str, str, str]:
 
 
 def _parts(holder: str) -> tuple[str, str, str, str, str]:
+    """Host, boot, namespace, process id and start time. The names that earlier versions made end there."""
     parts = holder.split(_SEPARATOR)
-    if len(parts) != 5:
+    if len(parts) not in (5, 6):
         return holder, "", "", "", ""
     return parts[0], parts[1], parts[2], parts[3], parts[4]
 
