@@ -414,8 +414,9 @@ class TestDamage:
         client.set("limpet:run:replaced", "something else")
         client.set("limpet:journal:odd", "something else")
         assert [head.run_id for head in store.ready(["g"], 1)] == ["sound"]
-        assert client.zscore("limpet:runs:due:g", "gone") is None
-        assert client.zcard("limpet:runs:due:g") == 5
+        assert client.zrange("limpet:runs:due:g", 0, -1) == [b"replaced"]
+        assert client.zcard("limpet:runs:urgent:g") == 4
+        assert [head.run_id for head in store.ready(["g"], 9)] == ["sound"]
 
     @pytest.mark.parametrize("change", ["delete", "pop", "push", "type", "rename"])
     def test_a_journal_of_another_length_is_noticed(
@@ -534,7 +535,43 @@ class TestPlaces:
         assert [head.run_id for head in store.ready(["g"], 10)] == ["r"]
         client.config_resetstat()
         assert [head.run_id for head in store.ready(["g"], 10)] == ["r"]
-        assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 2
+        assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 1
+
+    def test_runs_that_are_ready_are_found_without_reading_the_backlog(
+        self, store: RedisStore, client: Any
+    ) -> None:
+        """H2: the server reads the heads that it answers with, however many runs wait."""
+        for number in range(600):
+            store.create(
+                NewRun(f"r{number}", "gh"[number % 2], [b"1"], due=float(number), priority=number % 3)
+            )
+        for _ in range(2):
+            client.config_resetstat()
+            found = store.ready(["g", "h"], 4)
+            assert [head.run_id for head in found] == ["r2", "r5", "r8", "r11"]
+        assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 8
+
+    def test_a_run_leaves_no_trace_among_the_urgent_ones(self, store: RedisStore, client: Any) -> None:
+        """P7: when it is deleted, expires, ends or is claimed."""
+        for run_id in ("claimed", "deleted", "ended", "expired"):
+            store.create(NewRun(run_id, "g", [b"1"], due=0.0))
+        assert len(store.ready(["g"], 9)) == 4
+        store.claim("claimed", "ann", 10)
+        store.delete("deleted")
+        assert store.append([Commit("ended", 1, 1, [], status=COMPLETED)]) == [None]
+        assert store.expire(-1, (RUNNING,)) == 1
+        assert client.exists("limpet:runs:urgent:g") == 0
+
+    def test_runs_of_an_earlier_version_are_found(self, store: RedisStore, client: Any) -> None:
+        """P10: and so is a run that a process of that version has claimed, released or changed since."""
+        store.create(NewRun("r", "g", [b"1"], due=0.0))
+        assert [head.run_id for head in store.ready(["g"], 9)] == ["r"]
+        # As an earlier version does: it knows the sets of due runs only.
+        client.delete("limpet:runs:urgent:g")
+        client.zadd("limpet:runs:due:g", {"r": 0.0})
+        assert [head.run_id for head in store.ready(["g"], 9)] == ["r"]
+        client.zadd("limpet:runs:due:g", {"r": 0.0})
+        assert [head.run_id for head in store.ready(["g"], 9)] == ["r"]
 
     def test_a_unix_socket(self, tmp_path: Path) -> None:
         path = tmp_path / "s"

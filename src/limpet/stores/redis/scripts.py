@@ -7,8 +7,8 @@ file. This module says what each script takes; all of them get three keys:
 - `KEYS[2]`: a list, its journal.
 - `KEYS[3]`: the index, sorted sets of run ids. `KEYS[3]` itself has all runs and `KEYS[3]:<status>` those of a
   status, by creation. `KEYS[3]:due:<graph>` has the runs of a graph that are due, by the time from which a worker
-  may claim them (the later of `due` and the end of the lease), so that they are found without looking at any
-  other run.
+  may claim them (the later of `due` and the end of the lease). From that time on, as soon as a worker looks, they are
+  in `KEYS[3]:urgent:<graph>` instead, the most urgent first. So runs are found without looking at any other run.
 
 In the head, a value that may be missing is "" if it is missing, else "=…". `sum` is a checksum of all
 fields but `sequence` and `last`, so that a commit that only adds records need not compute it; `sequence` is checked

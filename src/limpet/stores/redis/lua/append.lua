@@ -72,6 +72,7 @@ if on_signal == 'clear' then
   head.signal = ''
 end
 if status ~= '' then
+  drop_urgent(head)
   local new_status = string.sub(status, 2)
   head.updated = exact(now)
   head.due = due

@@ -30,6 +30,7 @@ if head.last ~= token then
   head.updated = exact(now)
   head.last = token
   set_due(head)
+  drop_urgent(head)
   save(KEYS[1], head)
   set_expiry(head, '')
 end

@@ -14,6 +14,7 @@ if not head or is_held(head, now) then
 end
 check_index(head.status)
 redis.call('ZREM', due_set(head.graph), head.run)
+drop_urgent(head)
 redis.call('UNLINK', KEYS[1], KEYS[2])
 redis.call('ZREM', KEYS[3], head.run)
 redis.call('ZREM', status_set(head.status), head.run)

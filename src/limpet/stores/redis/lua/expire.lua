@@ -25,6 +25,7 @@ for i = FIRST_STATUS, #ARGV do
       redis.call('ZREM', KEYS[3], run)
       redis.call('ZREM', status_set(status), run)
       redis.pcall('ZREM', due_set(head.graph), run)
+      drop_urgent(head)
       count = count + 1
     end
   end

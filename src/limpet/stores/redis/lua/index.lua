@@ -10,6 +10,32 @@ local function due_set(graph)
   return KEYS[3] .. ':due:' .. graph
 end
 
+-- The runs of a graph that may be claimed, the most urgent first. All scores are 0, so the members sort by their bytes.
+local function urgent_set(graph)
+  return KEYS[3] .. ':urgent:' .. graph
+end
+
+-- Eight bytes that sort as the number does.
+local function sortable(number)
+  local bytes = struct.pack('>d', number + 0)
+  if number >= 0 then
+    return string.char(string.byte(bytes) + 128) .. string.sub(bytes, 2)
+  end
+  return (string.gsub(bytes, '.', function(byte) return string.char(255 - string.byte(byte)) end))
+end
+
+-- A member of `urgent_set`: by priority, descending, then by due time, creation and run id. What can't be read is 0.
+local URGENCY_LENGTH = 24
+local function urgency(run, priority, due, created)
+  return sortable(-(tonumber(priority or '') or 0)) .. sortable(tonumber(string.sub(due or '', 2)) or 0)
+      .. sortable(tonumber(created or '') or 0) .. run
+end
+
+-- Take the run, as its head is before a change, from those that may be claimed.
+local function drop_urgent(head)
+  redis.pcall('ZREM', urgent_set(head.graph), urgency(head.run, head.priority, head.due, head.created))
+end
+
 -- Fail here if another program uses the index's keys. A script that fails keeps the changes it has made so far, so
 -- what can fail has to come before the first change.
 local function check_index(...)
@@ -27,17 +53,22 @@ local function set_status(head, status)
   redis.call('ZADD', status_set(status), head.created, head.run)
 end
 
+-- The time from which a worker may claim a run that is due at some time.
+local function claimable_from(head)
+  local at = tonumber(string.sub(head.due, 2))
+  if head['until'] ~= '' then
+    at = math.max(at, tonumber(string.sub(head['until'], 2)))
+  end
+  return at
+end
+
 -- List the run, if it is due at some time, under the time from which a worker may claim it: the later of `due` and the
 -- end of the lease. Comes before the head is saved, as it may fail.
 local function set_due(head)
   if head.due == '' then
     return
   end
-  local at = tonumber(string.sub(head.due, 2))
-  if head['until'] ~= '' then
-    at = math.max(at, tonumber(string.sub(head['until'], 2)))
-  end
-  redis.call('ZADD', due_set(head.graph), exact(at), head.run)
+  redis.call('ZADD', due_set(head.graph), exact(claimable_from(head)), head.run)
 end
 
 -- Have the server delete an ended run that no process holds after `keep_for` seconds ("": never); keep any other run.
