@@ -29,6 +29,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
 # A crafted record of a `once()` may say that its function was awaited: what a sync node then gets is never awaited.
 @pytest.mark.filterwarnings("ignore:coroutine .*_as_awaitable:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.timeout(max(120, CASES))
 def test_what_an_import_accepts_can_be_read_resumed_and_deleted(
     exported: list[Example], tmp_path: Path
 ) -> None:
