@@ -187,7 +187,8 @@ class MemoryStore:
             return refused
         if heads.changes_more_than_sequence(head, commit):
             head = heads.apply(head, commit, now)
-        sequence += len(commit.records)
+        if commit.purge:
+            sequence += len(commit.records)
         # From here to the last line of the change there is no call of a Python function, so no interrupt can come
         # between and leave, say, a status without its record.
         run.head = head

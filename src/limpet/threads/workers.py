@@ -10,7 +10,7 @@ import atexit
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock, RLock, Thread
@@ -112,11 +112,20 @@ def start_thread(target: Callable[..., object], name: str, *args: Any, daemon: b
     `Thread.start` waits for an `Event`: the new thread hangs for ever if the one that starts it is interrupted there.
     So the main thread has another thread start it.
     """
-    thread = Thread(target=target, args=args, name=name, daemon=daemon)
-    if threading.current_thread() is threading.main_thread():
-        _thread.start_new_thread(thread.start, ())
+    start_threads([Thread(target=target, args=args, name=name, daemon=daemon)])
+
+
+def start_threads(threads: Sequence[Thread]) -> None:
+    """Start these threads. One other thread starts all of them, where that is needed."""
+
+    def start_all() -> None:
+        for thread in threads:
+            thread.start()
+
+    if threading.get_ident() == threading.main_thread().ident:
+        _thread.start_new_thread(start_all, ())
     else:
-        thread.start()
+        start_all()
 
 
 class Workers:

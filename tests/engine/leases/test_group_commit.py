@@ -82,6 +82,17 @@ def test_commits_queued_during_a_write_are_written_together() -> None:
     assert group_commit.commit(commit(0, 2)) is None
 
 
+def test_each_thread_is_woken_as_soon_as_its_commit_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H2: rechecking is for threads that a wake-up didn't reach; no other ever waits for it."""
+    monkeypatch.setattr(group_commit_module, "RECHECK_INTERVAL", 1000.0)
+    store = BlockingStore(6)
+    group_commit = GroupCommit(store)
+    for _ in range(5):
+        with first_write_blocked(group_commit, store, 5) as outcomes:
+            pass
+        assert len(outcomes) == 6
+
+
 def test_a_batch_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit_module, "MAX_BATCH_SIZE", 8)
     store = BlockingStore(21)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from limpet.engine.drivers.loop_thread import LoopThread
@@ -27,7 +28,7 @@ from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Cancelled, Failed
 from limpet.engine.node_context.call_scope import JournalLock
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.threads.workers import start_thread
+from limpet.threads.workers import start_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +76,7 @@ class NodeThreads:
             self._journal_lock.acquire()
             self._stop.wake = self._wake
         self._running.update(tasks)
+        new_threads: list[Thread] = []
         for task in tasks:
             function = task.plan_node.function
             if self._stop.asked:
@@ -90,7 +92,9 @@ class NodeThreads:
                 self._submit(self._thread_pool, task)
             else:
                 self._todo.put((copy_context(), task))
-                self._ensure_thread()
+                self._ensure_thread(new_threads)
+        if new_threads:
+            start_threads(new_threads)
 
     def gather(self, seconds: float | None) -> Outcomes:
         """Wait until a node is done, or for this many seconds; returns the outcomes of all nodes that are done."""
@@ -153,13 +157,13 @@ class NodeThreads:
         except Exception as error:  # the user has shut it down
             self._done.put((task, Failed(error)))
 
-    def _ensure_thread(self) -> None:
-        """Make sure that a thread takes the call that was queued: an idle one, or a new one."""
+    def _ensure_thread(self, new_threads: list[Thread]) -> None:
+        """Make sure that a thread takes the call that was queued: an idle one, or a new one, still to be started."""
         try:
             self._idle_threads.pop()
         except IndexError:
             self._threads += 1
-            start_thread(self._serve, f"limpet-{self._threads}")
+            new_threads.append(Thread(target=self._serve, name=f"limpet-{self._threads}", daemon=True))
 
     def _serve(self) -> None:
         while (job := self._todo.get()) is not None:

@@ -97,11 +97,9 @@ class GroupCommit:
         # The writer may have looked at the queue just before our commit was in it, and have released the lock since.
         if not self._write_lock.locked():
             self._wake_leader()
-        while True:
+        while not pending.done:
             is_woken = pending.wake_up.acquire(True, RECHECK_INTERVAL)
-            if pending.done:
-                break
-            if is_woken or not self._write_lock.locked():
+            if not pending.done and (is_woken or not self._write_lock.locked()):
                 self._lead(pending)
         # A thread whose commit was written in a batch passes the wake-up on to the next one of the batch.
         if pending.next_to_wake is not None:
