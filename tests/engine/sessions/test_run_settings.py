@@ -13,9 +13,10 @@ from limpet.journal.store import COMPLETED
 
 
 class Together:
-    """Counts how many calls of it are under way at once."""
+    """Counts how many calls of it are under way at once. A call waits this many seconds for another to begin."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = 0.05) -> None:
+        self.patience = patience
         self.now = 0
         self.most = 0
         self.lock = threading.Lock()
@@ -27,8 +28,7 @@ class Together:
             self.most = max(self.most, self.now)
             if self.now > 1:
                 self.both.set()
-        # Long enough for another call to begin, if it may; at once where one has.
-        self.both.wait(0.05)
+        self.both.wait(self.patience)
         with self.lock:
             self.now -= 1
 
@@ -77,7 +77,7 @@ def test_a_resumed_run_keeps_its_limit_of_nodes_at_once(kind: Any, tmp_path: Pat
 
 def test_a_limit_that_the_resuming_process_gives_wins_and_is_stored(kind: Any) -> None:
     """D3: and so does one that is as large as the default."""
-    together = Together()
+    together = Together(patience=30)
     store = MemoryStore()
     paused(asking(kind, together, store=store, max_concurrency=1))
     graph = asking(kind, together, store=store, max_concurrency=32, preserve=True)
