@@ -45,7 +45,7 @@ class CommitBatch:
             del self._written[run_id]
             raise
         except BaseException:
-            self._undo()
+            self.undo()
             raise
         self._written[run_id] = _WrittenFrame(run, frame, len(records), head)
 
@@ -55,7 +55,7 @@ class CommitBatch:
             for written in self._written.values():
                 written.run.flush_journal()
         except BaseException:
-            self._undo()
+            self.undo()
             raise
         for written in self._written.values():
             written.run.accept_frame(written.frame, written.record_count, written.head)
@@ -68,7 +68,8 @@ class CommitBatch:
                 self.failed[purge.number] = explain(error, purge.run.head_path)
         self._purges.clear()
 
-    def _undo(self) -> None:
+    def undo(self) -> None:
+        """Remove what was written and not completed."""
         for written in self._written.values():
             written.run.undo()
         self._written.clear()

@@ -117,8 +117,12 @@ class FileStore:
         batch = CommitBatch()
 
         def write(*_: LockFile) -> None:
-            for number, commit in enumerate(commits):
-                outcomes[number] = self._prepare_commit(commit, batch, number)
+            try:
+                for number, commit in enumerate(commits):
+                    outcomes[number] = self._prepare_commit(commit, batch, number)
+            except BaseException:
+                batch.undo()
+                raise
             batch.complete()
 
         self._holding(write, *(commit.run_id for commit in commits))
