@@ -28,6 +28,8 @@ def approving(**options: Any) -> StateGraph:
 def lines(caplog: pytest.LogCaptureFixture) -> Any:
     """The lines that were written to the logger since the last call."""
     caplog.set_level(logging.INFO, LOGGER)
+    # Examples of the documentation run in the same process, and one of them asks for values.
+    caplog.set_level(logging.NOTSET, VALUES)
 
     def taken() -> list[str]:
         found = [record.getMessage() for record in caplog.records if record.name.startswith(LOGGER)]
