@@ -204,7 +204,10 @@ class LeaseClient:
     def stop_renewing(self, held: HeldLease) -> None:
         """Stop renewing a lease that is released or lost."""
         if self.held.get(held.lease.run_id) is held:
-            del self.held[held.lease.run_id]
+            with suppress(
+                KeyError
+            ):  # another thread does the same: a renewal was refused, since the run has ended
+                del self.held[held.lease.run_id]
 
     def head(self, run_id: str) -> RunHead:
         """What the store knows of a run. Raises `RunNotFound` that names the store."""
