@@ -479,7 +479,8 @@ def node(state):
     assert go.wait(60)
 
 first = library()
-thread = threading.Thread(target=graph_of(first, node).execute, args=({},), kwargs={"run_id": "r"})
+execute = graph_of(first, node).execute
+thread = threading.Thread(target=execute, args=({},), kwargs={"run_id": "r"}, daemon=True)
 thread.start()
 assert running.wait(60)
 second = library()
