@@ -102,8 +102,16 @@ class RunCache:
             flush_directory(self.directory)
         remove_journals(self.directory, name)
 
-    def heads_under(self, lock: LockFile, wanted: Callable[[RunHead], bool]) -> list[RunHead]:
-        """The heads of the wanted runs under a lock. A run that can't be read at all is left out, with a warning."""
+    def heads_under(
+        self, lock: LockFile, wanted: Callable[[RunHead], bool], *, as_remembered: bool = False
+    ) -> list[RunHead]:
+        """The heads of the wanted runs under a lock. A run that can't be read at all is left out, with a warning.
+
+        With `as_remembered`, files that changed without the lock go unnoticed: for a caller that looks at the runs
+        that it chooses once more. It saves a look at the files of all others.
+        """
+        if lock.knows_all_runs and as_remembered:
+            return [run.head for run in lock.runs.values() if wanted(run.head)]
         if lock.knows_all_runs:
             remembered = [run_id for run_id, run in lock.runs.items() if wanted(run.head)]
             # If files changed without the lock, as when a user deletes some, the directory is read again.

@@ -182,7 +182,11 @@ class FileStore:
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         now = self.clock()
         lease_now = self._lease_clock()
-        found = self._heads(lambda head: heads.is_ready(head, graphs, now, lease_now), only_changeable=True)
+        found = self._heads(
+            lambda head: heads.is_ready(head, graphs, now, lease_now),
+            only_changeable=True,
+            as_remembered=True,
+        )
         ready: Heads = []
         for listed in heads.most_urgent_first(found):
             if len(ready) >= limit:
@@ -316,19 +320,24 @@ class FileStore:
         return None
 
     def _heads(
-        self, wanted: Callable[[RunHead], bool] = lambda head: True, *, only_changeable: bool = False
+        self,
+        wanted: Callable[[RunHead], bool] = lambda head: True,
+        *,
+        only_changeable: bool = False,
+        as_remembered: bool = False,
     ) -> Heads:
         """The heads of all runs, or of the wanted ones. One lock after the other is held, never all at once.
 
         Runs whose lock another process doesn't release are read without it; with `only_changeable` they are left
-        out, as a call that changes one would wait for that process.
+        out, as a call that changes one would wait for that process. `as_remembered` is that of `heads_under`.
         """
         self._refuse_closed()
         found: Heads = []
         for lock in self._locks.files:
             timeout = self._locks.reading_timeout(lock)
             try:
-                found += self._holding_locks([lock], partial(self._cache.heads_under, lock, wanted), timeout)
+                read = partial(self._cache.heads_under, lock, wanted, as_remembered=as_remembered)
+                found += self._holding_locks([lock], read, timeout)
             except LockBusy:
                 if not only_changeable:
                     with _explaining(self.path):
