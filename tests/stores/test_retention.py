@@ -234,6 +234,8 @@ def test_a_cleaner_goes_by_a_policy() -> None:
     store = Moody()
     fill(store, ("a", "a", "completed"), ("b", "b", "completed"), ("c", "a", "failed"), ("d", "a", "paused"))
     with Cleaner(store, retention=Retention(completed=0), graph="a", every=0.01):
+        # The first to list the runs must be the cleaner.
+        assert failed.wait(30)
         deadline = monotonic() + 30
         while "a" in left(store) and monotonic() < deadline:
             sleep(0.005)
