@@ -38,6 +38,7 @@ PATIENCE = 30.0
 """Seconds within which everything that is waited for has happened."""
 LEASE = 2.0
 STEPS = 4
+BACKGROUND_PAUSE = 0.005
 OTHER_PROCESS_EVERY = 10
 """Every how many interrupts the run is left to another process."""
 PACKAGES = ("limpet/", "/threading.py", "/queue.py", "/concurrent/futures/", "/psycopg/", "/redis/")
@@ -279,6 +280,8 @@ class BackgroundRuns:
             except Exception as problem:
                 self.problem = f"{type(problem).__name__}: {problem}"
             self.ended[number] += 1
+            # Without a pause, the thread that is interrupted would hardly get the interpreter.
+            time.sleep(BACKGROUND_PAUSE)
 
     def stop(self) -> None:
         self._stopped = True

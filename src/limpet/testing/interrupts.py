@@ -251,6 +251,8 @@ class _Tracer:
         self._last: dict[FrameType, int] = {}
 
     def __enter__(self) -> None:
+        # Python 3.12 traces instructions only if a frame asked for it before the trace function was set.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self._enter_frame)
 
     def __exit__(self, *_: object) -> None:
