@@ -151,9 +151,7 @@ def _why_unsendable(
     task: NodeContext, executor: Executor, error: Exception, values: dict[str, Any]
 ) -> UsageError | None:
     """What an executor couldn't send to another process or back, if its error is about that."""
-    from pickle import PicklingError
-
-    if not isinstance(error, PicklingError) and "pickle" not in str(error):
+    if type(error).__name__ != "PicklingError" and "pickle" not in str(error):
         return None
     where = f"node {task.node!r} can't be called by {type(executor).__name__}, in another process"
     function = task.plan_node.function
@@ -171,10 +169,11 @@ def _why_unsendable(
 
 
 def _can_be_pickled(value: Any) -> bool:
-    from pickle import dumps
+    """Whether a process pool can send a value: this is what it does with it."""
+    from multiprocessing.reduction import ForkingPickler
 
     try:
-        dumps(value)
+        ForkingPickler.dumps(value)
     except Exception:
         return False
     return True
