@@ -92,7 +92,7 @@ def test_wherever_the_network_fails_each_call_ends_and_no_step_is_lost(
             for point in points
             if PLACES.index(point.where) == (point.nth + MODES.index(point.mode)) % len(PLACES)
         ]
-    report = hunt.run(points)
+    report = hunt.run(points, at_once=32)
     assert report.ok, report
     assert report.struck >= len(points) * 0.8
     # The others failed while the store was opened, which is tried once.
