@@ -61,12 +61,12 @@ def _checkpoint_logger(level: int) -> logging.Logger | None:
     loaded = sys.modules.get("logging")
     if loaded is None:
         return None
-    logger: logging.Logger = loaded.getLogger(CHECKPOINT_LOGGER)
+    logger = _logger(CHECKPOINT_LOGGER)
     return logger if logger.isEnabledFor(level) else None
 
 
 def _log_values(type: str, values: ReadValues | None) -> None:
-    logger: logging.Logger = sys.modules["logging"].getLogger(VALUES_LOGGER)
+    logger = _logger(VALUES_LOGGER)
     # Its own level: a program that turns on DEBUG for everything hasn't asked for values.
     if values is not None and logger.level and logger.isEnabledFor(DEBUG):
         text = repr(dict(values()))
@@ -169,3 +169,14 @@ def _text(text: str) -> str:
     if plain and text:
         return text
     return repr(text)
+
+
+def _logger(name: str) -> logging.Logger:
+    """A log, asked for once: `getLogger` takes a lock which an interrupt can leave held, and every run comes here."""
+    found = _loggers.get(name)
+    if found is None:
+        found = _loggers[name] = sys.modules["logging"].getLogger(name)
+    return found
+
+
+_loggers: dict[str, logging.Logger] = {}
