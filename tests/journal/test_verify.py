@@ -9,8 +9,18 @@ from typing import Any
 
 import pytest
 
-from limpet import MemoryStore, RunNotFound, State, StateGraph, StoreError, UsageError, open_store, pause
-from limpet.journal.store import Store
+from limpet import (
+    MemoryStore,
+    RunNotFound,
+    Runs,
+    State,
+    StateGraph,
+    StoreError,
+    UsageError,
+    open_store,
+    pause,
+)
+from limpet.journal.store import Store, Tail
 from support.graphs import chain, count
 from support.redis_servers import redis_server
 
@@ -182,7 +192,7 @@ def test_a_stop_that_the_journal_knows_nothing_of_is_damage(tmp_path: Path) -> N
     """H5: the newest record is lost, or the head was edited."""
     from contextlib import closing
 
-    from limpet import Runs, pause
+    from limpet import pause
     from limpet.journal.store import Commit
     from limpet.stores.memory import MemoryStore
 
@@ -200,3 +210,22 @@ def test_a_stop_that_the_journal_knows_nothing_of_is_damage(tmp_path: Path) -> N
     assert store.append([Commit("r", lease.fence, store.head("r").sequence, [], status="failed")]) == [None]
     (damage,) = runs.verify("r").damaged
     assert (damage.sequence, "it is 'failed'" in damage.reason) == (0, True)
+
+
+class TwiceStore(MemoryStore):
+    """Has one record twice, as a database whose tree is damaged may."""
+
+    def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
+        tail = super().read(run_id, first, last)
+        if not tail.first <= 3 < tail.first + len(tail.records):
+            return tail
+        at = 4 - tail.first
+        return tail._replace(records=[*tail.records[:at], *tail.records[at - 1 :]])
+
+
+def test_a_record_that_a_store_has_twice_is_named() -> None:
+    """H5: the search for it ends."""
+    store = TwiceStore()
+    line(4, store, preserve=True).execute({}, run_id="r")
+    (damage,) = Runs(store).verify("r").damaged
+    assert (damage.sequence, damage.reason) == (3, "the store has it more than once")

@@ -157,6 +157,9 @@ def _read_piecewise(
         if len(tail.records) in (0, last - first + 1):
             yield from enumerate(tail.records, first)
             return
+        if first == last:
+            yield first, DamagedRecord(run_id, first, "the store has it more than once")
+            return
     middle = (first + last) // 2
     yield from _read_piecewise(store, run_id, first, middle)
     yield from _read_piecewise(store, run_id, middle + 1, last)
