@@ -31,6 +31,7 @@ from limpet import (
     merge,
     once,
     pause,
+    sleep,
 )
 from support.graphs import AT_ONCE, SOON, Calls, Crash, Run, Via, fan, gather
 from support.timed_calls import TimedCalls, run_timed
@@ -807,6 +808,14 @@ def test_the_state_of_an_event_stays_as_it_was_then(via: Via, place: dict[str, A
     shown = [event["state"] for event in events if event["type"] == "state" and event.get("branch") == "a"]
     assert [state["own"] for state in shown] == [["a"], ["a", "a2"], ["a", "a2", "a3"]]
     assert [state["given"] for state in shown] == [["a"], ["a", "a2"], ["a", "a2", "a3"]]
+
+
+def test_a_branch_that_slept_continues_while_the_node_of_another_runs(via: Via) -> None:
+    """F12, H9: it doesn't wait until that node is done."""
+    awake = threading.Event()
+    branches: dict[str, Any] = {"a": [lambda: sleep(0.02), awake.set], "b": lambda: {"met": awake.wait(60)}}
+    graph = fan(branches).compile(store=MemoryStore())
+    assert via.execute(graph, {})["results"] == [{}, {"met": True}]
 
 
 def test_a_branch_lasts_from_its_first_node_to_the_end_of_its_last(seen: list[Event], via: Via) -> None:

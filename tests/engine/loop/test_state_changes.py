@@ -593,6 +593,19 @@ def test_a_key_with_a_reducer_is_changed_by_returning_it_only() -> None:
     assert dict(watched.live) == state
 
 
+@pytest.mark.parametrize("options", [{}, {"store": "memory://"}], ids=["no store", "memory"])
+def test_in_a_run_a_key_with_a_reducer_is_changed_by_returning_it_only(options: dict[str, Any]) -> None:
+    """H2: with a store and without one."""
+
+    def alters(state: Any) -> dict[str, Any]:
+        state["log"].append("altered")
+        return {"log": "returned"}
+
+    graph = StateGraph({"log": Annotated[list, append]}, name="g").add_node("a", run=alters)
+    graph.set_entry_point("a").set_finish_point("a").compile(**options)
+    assert graph.execute({"log": ["given"]}) == {"log": ["given", "returned"]}
+
+
 def test_what_a_node_does_inside_an_item_of_a_reduced_key_is_never_stored() -> None:
     """H2: such keys aren't compared, however long they are; they change only by what is returned."""
     watched = Watched({"log": [{"x": 0}]}, **REDUCERS)

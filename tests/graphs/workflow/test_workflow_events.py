@@ -237,6 +237,15 @@ def test_a_resume_begins_a_layer_with_what_is_left_of_it(via: Via, store: Any) -
     assert layers == [(0, ["a", "b"]), (0, ["b"]), (1, ["c"])]
 
 
+def test_observers_get_the_calls_of_tasks_and_of_nothing_else(via: Via, place: dict[str, Any]) -> None:
+    """D6, G11: what plans the layers is no task."""
+    seen: list[Any] = []
+    flow = Workflow("f", observer=seen.append, **place).add_task("a", one)
+    via.execute(flow.add_task("b", one, ["a"]))
+    calls = [(event.type, event.data["node"]) for event in seen if event.type.startswith("node.")]
+    assert calls == [(kind, task) for task in "ab" for kind in ("node.start", "node.complete")]
+
+
 def test_observers_get_the_beginning_and_the_end_of_each_layer(via: Via, place: dict[str, Any]) -> None:
     """D6, G11: with its number, and its tasks when it begins."""
     seen: list[Any] = []
