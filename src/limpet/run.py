@@ -292,20 +292,25 @@ async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None
     # then, so that no run is created after it. If the thread hasn't begun, it never does.
     opening = asyncio.ensure_future(asyncio.to_thread(slot.begin))
     try:
-        session = await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        if not slot.abandon():
-            opening.cancel()
-        await asyncio.wait([opening])
-        if not opening.cancelled():
-            opening.exception()  # nothing is raised to a caller that has gone, and asyncio isn't to log it
+        try:
+            session = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if not slot.abandon():
+                opening.cancel()
+            await asyncio.wait([opening])
+            if not opening.cancelled():
+                opening.exception()  # nothing is raised to a caller that has gone, and asyncio isn't to log it
+            raise
+        async with aclosing(async_driver.drive(session)) as events:
+            async for event in events:
+                if isinstance(event, Verdict):
+                    slot.finish(event)
+                else:
+                    yield event
+    except BaseException:
+        # An interrupt, or the caller has closed the run. A driver that had begun has released it by now.
+        slot.abandon()
         raise
-    async with aclosing(async_driver.drive(session)) as events:
-        async for event in events:
-            if isinstance(event, Verdict):
-                slot.finish(event)
-            else:
-                yield event
 
 
 def _raising(events: Generator[dict[str, Any], None, None]) -> Generator[dict[str, Any], None, None]:

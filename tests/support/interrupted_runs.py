@@ -170,14 +170,21 @@ class Bench:
 
     async def _awork(self) -> None:
         run_id = self.next_id()
-        others = [asyncio.create_task(self.graph.aexecute({}, run_id=f"{run_id}-{n}")) for n in range(3)]
-        async for event in self.graph.astream({}, run_id=run_id):
-            note_saved(run_id, event)
-        await asyncio.gather(*others)
+        # Nothing runs on when this task has ended: then asyncio lets SIGINT raise, in its own code too.
+        async with asyncio.TaskGroup() as others:
+            for number in range(3):
+                others.create_task(self.graph.aexecute({}, run_id=f"{run_id}-{number}"))
+            async for event in self.graph.astream({}, run_id=run_id):
+                note_saved(run_id, event)
 
     def work_async(self) -> None:
         """The same on an event loop, with other runs on it."""
-        asyncio.run(self._awork())
+        # The last round may have been interrupted while asyncio put this handler back.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            asyncio.run(self._awork())
+        except asyncio.CancelledError:  # what asyncio makes of SIGINT before the task has begun
+            raise KeyboardInterrupt from None
 
     def finish(self, run_id: str) -> Any:
         """Resume a run to its end, or start it if it was never created; its result."""
