@@ -327,6 +327,15 @@ def test_a_file_that_vanished_is_not_quietly_replaced(path: Path) -> None:
             path.unlink()
         except PermissionError:
             pytest.skip("this platform keeps open files")
+        fork_and_wait()
         with pytest.raises(StoreUnavailable, match="check that it exists"):
             store.head("r")
         assert not path.exists()
+
+
+def fork_and_wait() -> None:
+    """Have all connections closed: they are before a fork, and the next call opens the file again."""
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)

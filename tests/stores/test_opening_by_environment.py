@@ -29,7 +29,7 @@ from limpet.stores.files.store import FileStore
 from limpet.stores.opening import BACKEND_VARIABLE as BACKEND
 from limpet.stores.opening import DSN_VARIABLE as DSN
 from limpet.stores.opening import STORE_VARIABLE as STORE
-from limpet.stores.opening import Choice, environment_choice
+from limpet.stores.opening import Choice, environment_choice, register_store_scheme
 from limpet.stores.sqlite.store import SQLiteStore
 from support.graphs import asking_workflow
 
@@ -82,7 +82,9 @@ def test_env_is_the_store_that_the_environment_names(monkeypatch: pytest.MonkeyP
 def test_a_backend_and_its_dsn_name_a_store(
     monkeypatch: pytest.MonkeyPatch, backend: str, dsn: str, target: str
 ) -> None:
-    """P5."""
+    """P5: also the name of a store, or of a scheme, that was registered."""
+    register_store("archive", MemoryStore())
+    register_store_scheme("tide", lambda url: MemoryStore())
     monkeypatch.setenv(BACKEND, backend)
     monkeypatch.setenv(DSN, dsn)
     assert environment_choice().target == target

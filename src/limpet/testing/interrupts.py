@@ -42,6 +42,10 @@ GRACE = 20.0
 
 WATCH_INTERVAL = 0.05
 
+ROUNDS_TO_BE_TRACED = 2 if sys.version_info >= (3, 13) else 1
+"""From Python 3.13 on, the instructions of a function are traced from the call after the one that asks for it, and no
+longer when a trace function has raised: then the next round asks again."""
+
 MAX_PROBLEMS = 5
 """After this many problems a hunt ends: the rest would be the same."""
 
@@ -144,17 +148,21 @@ class _Hunt:
         self, work: Work, check: Check, packages: tuple[str, ...], chance: random.Random, limit: int | None
     ) -> HuntReport:
         """See `hunt_at_every_point`."""
-        survey = _Tracer(packages, None, 0, None)
         self._round(work, check, None, "without an interrupt")
-        self._round(work, check, survey, "without an interrupt")
+        for _ in range(ROUNDS_TO_BE_TRACED):
+            survey = _Tracer(packages, None, 0, None)
+            self._round(work, check, survey, "without an interrupt")
         targets = [(point, 1) for point in survey.visits]
         targets += [(point, chance.randint(2, n)) for point, n in survey.visits.items() if n > 1]
         chance.shuffle(targets)
         for point, visit in targets[:limit]:
             if len(self.problems) >= MAX_PROBLEMS:
                 break
-            tracer = _Tracer(packages, point, visit, self._exception())
-            self._round(work, check, tracer, f"at {point}, visit {visit}")
+            for _ in range(ROUNDS_TO_BE_TRACED):
+                tracer = _Tracer(packages, point, visit, self._exception())
+                self._round(work, check, tracer, f"at {point}, visit {visit}")
+                if tracer.struck:
+                    break
         return HuntReport(self.rounds, self.interrupts, len(survey.visits), self.problems)
 
     def _exception(self) -> BaseException:
