@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,62 @@ def test_a_twin_calls_what_a_subclass_made_of_the_method() -> None:
             return [run_id]
 
     assert asyncio.run(Mine().ahistory("r")) == ["r"]
+
+
+@pytest.mark.parametrize("name", ["start", "fork", "import_run"])
+def test_a_cancelled_call_creates_no_run_afterwards(name: str, tmp_path: Path) -> None:
+    """H7: the cancellation arrives when the call is over, so a caller that looks then sees what it has made."""
+    store = GatedStore()
+    graph = counting(store)
+    graph.execute({}, run_id="r")
+    graph.export_run("r", tmp_path / "r.run")
+    calls = {
+        "start": lambda: graph.astart({}, run_id="new"),
+        "fork": lambda: graph.afork("r", 1, new_run_id="new"),
+        "import_run": lambda: graph.aimport_run(tmp_path / "r.run", run_id="new"),
+    }
+    creating = threading.Event()
+    create = store.create
+
+    def slow_create(run: Any) -> Any:
+        creating.set()
+        return create(run)
+
+    store.create = slow_create  # type: ignore[method-assign]  # a store that is slow just then
+
+    async def main() -> set[str]:
+        task = asyncio.ensure_future(calls[name]())
+        await asyncio.to_thread(creating.wait, SOON)
+        task.cancel()
+        asyncio.get_running_loop().call_later(0.05, store.gate.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return {info.run_id for info in graph.runs()}
+
+    reading = store._wait
+    # Only the creation waits: a fork and an import read first.
+    store._wait = lambda: reading() if creating.is_set() else None  # type: ignore[method-assign]
+    store.gate.clear()
+    assert asyncio.run(main()) == {"r", "new"}
+
+
+def test_a_call_that_is_cancelled_before_it_begins_never_does() -> None:
+    """H7: its thread has had no turn yet."""
+    graph = counting(GatedStore())
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = threading.Event()
+        blocked = loop.run_in_executor(None, busy.wait, SOON)
+        task = asyncio.ensure_future(graph.astart({}, run_id="new"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        busy.set()
+        await blocked
+        await loop.shutdown_default_executor()
+
+    asyncio.run(main())
+    assert graph.runs() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from threading import Lock
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -11,11 +12,12 @@ Owner = TypeVar("Owner")
 
 
 def async_version(
-    method: Callable[Concatenate[Owner, P], R],
+    method: Callable[Concatenate[Owner, P], R], *, changes: bool = False
 ) -> Callable[Concatenate[Owner, P], Coroutine[Any, Any, R]]:
     """The async version of a method, to be defined next to it in its class. It takes, returns and raises the same.
 
-    A call that has begun is finished, even if the caller that awaits it is cancelled.
+    A call that has begun is finished, even if the caller that awaits it is cancelled. If the method `changes` what
+    is stored, the caller gets the cancellation only then: nothing changes after it.
     """
     name = method.__name__
 
@@ -24,6 +26,8 @@ def async_version(
 
         # Looked up by name, because a subclass may override the method.
         current: Callable[P, R] = getattr(self, name)
+        if changes:
+            return await change_in_thread(current, *args, **kwargs)
         return await to_thread(current, *args, **kwargs)
 
     call_in_thread.__name__ = f"a{name}"
@@ -31,3 +35,33 @@ def async_version(
     call_in_thread.__doc__ = f"`{name}` without blocking the event loop."
     call_in_thread.__wrapped__ = method  # type: ignore[attr-defined]  # help() and signature() read it
     return call_in_thread
+
+
+async def change_in_thread(change: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What `change` returns, in a thread. If the caller is cancelled, it is over then, or never begins."""
+    import asyncio
+
+    lock = Lock()
+    has_begun = False
+    is_cancelled = False
+
+    def begin() -> R:
+        nonlocal has_begun
+        with lock:
+            if is_cancelled:
+                raise asyncio.CancelledError
+            has_begun = True
+        return change(*args, **kwargs)
+
+    working = asyncio.ensure_future(asyncio.to_thread(begin))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        with lock:
+            is_cancelled = True
+        if not has_begun:
+            working.cancel()
+        await asyncio.wait([working])
+        if not working.cancelled():
+            working.exception()  # nothing is raised to a caller that has gone, and asyncio isn't to log it
+        raise

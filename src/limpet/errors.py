@@ -156,7 +156,7 @@ class WrongGraph(UsageError):
         self.graph = graph
         self.asked = asked
         super().__init__(f"run {run_id!r} belongs to graph {graph!r}, not to {asked!r}")
-        self.advice = f"resume it with graph {graph!r}; Runs(store) reaches the runs of all graphs"
+        self.advice = f"ask graph {graph!r} for it; Runs(store) reaches the runs of all graphs"
 
 
 class UnstorableValue(UsageError):
@@ -275,7 +275,9 @@ class DamagedRecord(StoreError):
         self.sequence = sequence
         self.reason = reason
         super().__init__(f"record {sequence} of run {run_id!r} is damaged: {reason}")
-        self.advice = "earlier steps can be read with state_at(), or forked"
+        # Number 0 is the head of the run: without it, none of the records can be read.
+        if sequence:
+            self.advice = "earlier steps can be read with state_at(), or forked"
         self.next_operation = "verify"
 
 

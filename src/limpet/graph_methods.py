@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from limpet.async_methods import async_version
+from limpet.async_methods import async_version, change_in_thread
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
 from limpet.durations import Span, seconds_of
 from limpet.engine.leases.lease_client import nudge_supervisors
@@ -218,7 +218,7 @@ class GraphMethods(ABC, Generic[S]):
 
     enqueue = start
 
-    astart = async_version(start)
+    astart = async_version(start, changes=True)
 
     def recover(self, *, concurrency: int = MAX_RUNS_AT_ONCE, max_crashes: int = MAX_CRASHES) -> list[str]:
         """Resume all runs of this graph that no process is executing, each to its next stop; return their ids.
@@ -285,7 +285,7 @@ class GraphMethods(ABC, Generic[S]):
         named_run, _ = run_and_point(self.compiled().need_client("answer"), run_id)
         self._own_run("answer", named_run).answer(run_id, value, answers=answers, wait=wait)
 
-    aanswer = async_version(answer)
+    aanswer = async_version(answer, changes=True)
 
     def cancel(self, run_id: str) -> None:
         """Stop a run between two nodes, whichever process executes it. It can be resumed from what it saved.
@@ -297,7 +297,7 @@ class GraphMethods(ABC, Generic[S]):
         compiled = self.compiled()
         cancel(compiled.need_client("cancel"), run_id, compiled.plan)
 
-    acancel = async_version(cancel)
+    acancel = async_version(cancel, changes=True)
 
     def fork(
         self,
@@ -325,16 +325,14 @@ class GraphMethods(ABC, Generic[S]):
         tags: Iterable[str] = (),
     ) -> AsyncRun[S]:
         """`fork` without blocking the event loop; the new run is one for `async for`."""
-        from asyncio import to_thread
-
-        run = await to_thread(self.fork, run_id, step, update, new_run_id=new_run_id, tags=tags)
+        run = await change_in_thread(self.fork, run_id, step, update, new_run_id=new_run_id, tags=tags)
         return AsyncRun(run.id, self._resuming(run.id, ResumeInput(), None), self._raises_errors)
 
     def rollback(self, run_id: str, step: int) -> S:
         """Set a run back to where it was after `step`, and return the state there; `resume` runs it from there."""
         return cast(S, self._own_run("rollback", run_id).rollback(run_id, step))
 
-    arollback = async_version(rollback)
+    arollback = async_version(rollback, changes=True)
 
     def verify(self, run_id: str) -> Verification:
         """Which parts of a stored run are damaged, and which can still be read. Changes nothing.
@@ -372,7 +370,7 @@ class GraphMethods(ABC, Generic[S]):
         compiled = self.compiled()
         return import_run(compiled.need_client("import_run"), path, run_id, compiled.plan)
 
-    aimport_run = async_version(import_run)
+    aimport_run = async_version(import_run, changes=True)
 
     def prune_checkpoints(self, run_id: str, keep: int = KEPT_CHECKPOINTS) -> int:
         """Delete all but the newest `keep` checkpoints of a run, and return how many were deleted.
@@ -383,7 +381,7 @@ class GraphMethods(ABC, Generic[S]):
         """
         return self._own_run("prune_checkpoints", run_id).prune_checkpoints(run_id, keep)
 
-    aprune_checkpoints = async_version(prune_checkpoints)
+    aprune_checkpoints = async_version(prune_checkpoints, changes=True)
 
     def cleanup(self, retention: Retention | None = None, *, dry_run: bool = False) -> list[Expired]:
         """Delete the runs of this graph that have expired by a policy: that of `compile(retention=…)`, or another.

@@ -142,7 +142,7 @@ class Runs:
 
         return fork(self._need_graph("fork"), run_id, step, update, new_run_id, tag_names(tags))
 
-    afork = async_version(fork)
+    afork = async_version(fork, changes=True)
 
     def rollback(self, run_id: str, step: int) -> State:
         """Set a run back to where it was after `step`, paused, and return the state there.
@@ -154,7 +154,7 @@ class Runs:
 
         return rollback(self._need_graph("rollback"), run_id, step)
 
-    arollback = async_version(rollback)
+    arollback = async_version(rollback, changes=True)
 
     def cancel(self, run_id: str) -> None:
         """Stop a run between two nodes, whichever process executes it. It can be resumed from what it saved.
@@ -165,7 +165,7 @@ class Runs:
 
         cancel(self._client, run_id)
 
-    acancel = async_version(cancel)
+    acancel = async_version(cancel, changes=True)
 
     def answer(
         self,
@@ -186,7 +186,7 @@ class Runs:
 
         answer(self._client, run_id, ResumeInput(value, answers), wait)
 
-    aanswer = async_version(answer)
+    aanswer = async_version(answer, changes=True)
 
     def export(self, run_id: str, path: str | os.PathLike[str]) -> None:
         """Write a run with its whole journal to one file, replacing a file that exists; `import_` reads it.
@@ -209,7 +209,7 @@ class Runs:
 
         return import_run(self._client, path, run_id)
 
-    aimport_ = async_version(import_)
+    aimport_ = async_version(import_, changes=True)
 
     def verify(self, run_id: str) -> Verification:
         """Which parts of a stored run are damaged, and which can still be read. Changes nothing.
@@ -233,7 +233,7 @@ class Runs:
 
         return prune_checkpoints(self._client, run_id, keep)
 
-    aprune_checkpoints = async_version(prune_checkpoints)
+    aprune_checkpoints = async_version(prune_checkpoints, changes=True)
 
     def delete(self, run_id: str) -> None:
         """Delete a run and its journal. Raises `RunNotFound`, and `Conflict` while a process holds the run."""
@@ -242,7 +242,7 @@ class Runs:
         except Conflict as conflict:
             raise with_holder_described(conflict).with_advice("cancel() it first", "cancel") from None
 
-    adelete = async_version(delete)
+    adelete = async_version(delete, changes=True)
 
     def cleanup_expired(self, max_age_hours: float = RETENTION_HOURS, statuses: Iterable[str] = ENDED) -> int:
         """Delete the runs in the store that ended this long ago, of all graphs; return how many were deleted.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from limpet.errors import DamagedRecord, LimpetError
+from limpet.journal.encoding.envelope import key_id_of, no_key
 from limpet.journal.progress import Progress
 from limpet.journal.reader import apply_checked, read_progress, read_records_or_damage
 from limpet.journal.record_shapes import read_summary
@@ -75,11 +76,15 @@ class Verification(NamedTuple):
 
 
 def verify(store: Store, run_id: str) -> Verification:
-    """Check all that a store has of a run. Raises `RunNotFound`, and what keeps the store from being read."""
+    """Check all that a store has of a run.
+
+    Raises `RunNotFound`, `KeyMissing` for an encrypted run, and what keeps the store from being read.
+    """
     try:
         head, found = gather_records(store, run_id)
     except DamagedRecord as damage:
         return Verification(run_id, None, 0, 0, [Damage(damage.sequence, damage.reason)], [], False, [])
+    _refuse_encrypted(head, found)
     check = _JournalCheck(head, found)
     check.follow_records()
     restorable = check.restore()
@@ -100,6 +105,14 @@ def verify(store: Store, run_id: str) -> Verification:
         check.steps,
         purged=not head.snapshot and not found,
     )
+
+
+def _refuse_encrypted(head: RunHead, found: FoundRecords) -> None:
+    """Raise `KeyMissing` where the store gives what is encrypted: without the key it can't be checked."""
+    for data in (head.note, *found.values()):
+        key_id = key_id_of(data) if isinstance(data, bytes) else None
+        if key_id is not None:
+            raise no_key(f"run {head.run_id!r}", key_id)
 
 
 def salvaged_tail(store: Store, run_id: str) -> Tail:

@@ -6,13 +6,14 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 
 from limpet import (
+    ExecutionError,
     MemoryStore,
     RunPaused,
     Runs,
@@ -303,3 +304,26 @@ def test_a_purged_run_has_its_row(out: Path) -> None:
     Runs(store).flatten(out)
     (row,) = tables(out)["runs"]
     assert (row["status"], row["problem"]) == ("completed", None)
+
+
+@pytest.mark.parametrize("name", ["out.db", "out.jsonl"])
+def test_text_that_no_database_can_store_is_written_with_escapes(name: str, tmp_path: Path) -> None:
+    """D12: half a character, as in the name of a file with odd bytes, doesn't keep other runs out."""
+    store = MemoryStore()
+    graph = StateGraph(name="odd")
+    graph.add_node("a", run=lambda state: {"file": "a\udcffb"})
+    graph.add_node("b", run=lambda state: {})
+    graph.add_edge("a", "b").set_entry_point("a").set_finish_point("b").compile(store=store, preserve=True)
+    graph.execute({}, run_id="r")
+
+    def refuse(state: Any) -> None:
+        raise ValueError("x\udcff")
+
+    failing = StateGraph(name="fails").add_node("a", run=refuse).set_entry_point("a").set_finish_point("a")
+    with suppress(ExecutionError):
+        failing.compile(store=store).execute({}, run_id="f")
+    Runs(store).flatten(tmp_path / name)
+    tables = in_database(tmp_path / name) if name.endswith("db") else None
+    if tables is not None:
+        assert {row["run_id"] for row in tables["runs"]} == {"r", "f"}
+        assert '"a\\udcffb"' in {row["value"] for row in tables["states"]}

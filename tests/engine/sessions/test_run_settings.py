@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from limpet import CheckpointConfig, MemoryStore, RunPaused, StateGraph, Workflow, pause
 from limpet.journal.store import COMPLETED
+from support.graphs import Crash
 
 
 class Together:
@@ -183,3 +185,41 @@ def test_settings_that_make_no_sense_are_left_out() -> None:
     assert compiled.for_run(wrong) == compiled
     assert compiled.for_run({"max_concurrency": 10**30, "keep": 10**30, "interval": 10**30}) == compiled
     assert compiled.for_run(None) == compiled.for_run("text") == compiled
+
+
+def test_settings_that_are_given_for_a_run_whose_process_crashed_are_stored() -> None:
+    """D3: also where the resume brings nothing else."""
+    store = MemoryStore()
+    calls: list[str] = []
+
+    def chained(crash_at: str | None, **settings: Any) -> StateGraph:
+        def work(state: Any, node: str) -> dict[str, Any]:
+            if node == crash_at:
+                raise Crash
+            calls.append(node)
+            return {node: 1}
+
+        graph = StateGraph(name="made")
+        for name in ("a", "b", "c"):
+            graph.add_node(name, run=work)
+        graph.add_edge("a", "b").add_edge("b", "c").set_entry_point("a").set_finish_point("c")
+        return graph.compile(store=store, **settings)
+
+    with suppress(Crash):
+        chained("b").execute({}, run_id="r")
+    with suppress(Crash):
+        chained("c", preserve=True).resume("r")
+    chained(None).resume("r")
+    assert calls == ["a", "b", "c"]
+    assert [each.step for each in chained(None).history("r")] == [0, 1, 2, 3]
+
+
+def test_a_fork_has_the_settings_of_the_run_that_it_was_forked_from(kind: Any) -> None:
+    """D3: unless the graph that forks it gives others."""
+    store = MemoryStore()
+    paused(asking(kind, Together(), store=store, max_concurrency=1))
+    together = Together()
+    fork = asking(kind, together, store=store).fork("r")
+    fork.wait()
+    asking(kind, together, store=store).resume(fork.id, "yes")
+    assert together.most == 1

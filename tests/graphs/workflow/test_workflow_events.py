@@ -238,7 +238,7 @@ def test_a_resume_begins_a_layer_with_what_is_left_of_it(via: Via, store: Any) -
 
 
 def test_observers_get_the_calls_of_tasks_and_of_nothing_else(via: Via, place: dict[str, Any]) -> None:
-    """D6, G11: what plans the layers is no task."""
+    """D6, G11: what plans the layers isn't a task."""
     seen: list[Any] = []
     flow = Workflow("f", observer=seen.append, **place).add_task("a", one)
     via.execute(flow.add_task("b", one, ["a"]))

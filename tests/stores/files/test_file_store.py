@@ -253,7 +253,11 @@ def test_what_is_before_a_damaged_end_can_be_verified_read_and_forked(path: Path
         for call in (graph.resume, graph.state_at, store.head):
             with pytest.raises(DamagedRecord, match=r"state_at\(\), or forked"):
                 call("r")
-        assert {info.run_id: info.status for info in graph.runs()}["r"] == "damaged"
+        (listed,) = [info for info in graph.runs() if info.run_id == "r"]
+        assert (listed.status, listed.problem) == (
+            "damaged",
+            "its newest records are damaged; verify shows which",
+        )
         assert [info.run_id for info in graph.runs(status="completed")] != ["r"]
 
 

@@ -70,6 +70,7 @@ def verify(args: Namespace, output: Output) -> int:
         names = [info.run_id for info in runs.list()]
     damaged = 0
     found = []
+    verdicts = []
     for number, run_id in enumerate(names, 1):
         output.progress(f"{number} of {len(names)}")
         try:
@@ -77,9 +78,11 @@ def verify(args: Namespace, output: Output) -> int:
         except KeyMissing as problem:
             damaged += 1
             found.append({"run_id": run_id, "ok": False, "report": problem.message})
+            verdicts.append("key missing")
             continue
         damaged += not report.ok
         found.append({"run_id": run_id, "ok": report.ok, "report": str(report)})
+        verdicts.append("ok" if report.ok else "damaged")
     output.progress("")
     if output.json:
         output.result(found)
@@ -87,8 +90,8 @@ def verify(args: Namespace, output: Output) -> int:
         output.table(
             ("run", "status", "what"),
             [
-                (each["run_id"], "ok", "") if each["ok"] else (each["run_id"], "damaged", each["report"])
-                for each in found
+                (each["run_id"], verdict, "" if each["ok"] else each["report"])
+                for each, verdict in zip(found, verdicts, strict=True)
             ],
             "no runs",
         )

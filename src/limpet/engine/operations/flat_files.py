@@ -223,10 +223,17 @@ class JsonLines:
 def _plain(row: Row, name: str) -> Any:
     value = row[name]
     if name in AS_JSON and value is not None:
-        return json.dumps(value, ensure_ascii=False)
+        return _without_surrogates(json.dumps(value, ensure_ascii=False))
     if name == "value" and not row["removed"]:
         return "null"
+    if isinstance(value, str):
+        return _without_surrogates(value)
     return value
+
+
+def _without_surrogates(text: str) -> str:
+    """A text as SQLite can store it: half a character, as `os.fsdecode` makes of odd bytes, becomes `\\udcff`."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _json_object(line: bytes) -> Row | None:

@@ -34,7 +34,7 @@ def fork(
     check_fits(compiled.plan, progress)
     progress.run_id = choose_id(new_run_id)
     progress.parent = f"{run_id}@{progress.step}"
-    progress.meta = run_metadata(compiled, tags)
+    progress.meta = run_metadata(compiled.for_run(progress.meta.get("settings")), tags)
     progress.crashes = 0
     progress.status = next_status(NEW, FORK)
     progress.reason = f"forked from {progress.parent}"

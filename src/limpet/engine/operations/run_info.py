@@ -20,6 +20,7 @@ from limpet.errors import (
 from limpet.journal.encoding.envelope import key_id_of, no_key
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.store import (
+    DAMAGED,
     FAILED,
     RUNNING,
     STATUSES,
@@ -162,6 +163,8 @@ def list_all(store: Store, which: RunFilter) -> Sequence[tuple[RunHead, Exceptio
 
 def _readable_part(head: RunHead, problem: Exception | None) -> RunInfo:
     """What is known of a run. A run that can't be read is listed too: it must not hide the others."""
+    if head.status == DAMAGED and problem is None:
+        return run_info(head)._replace(problem="its newest records are damaged; verify shows which")
     if problem is None:
         try:
             return run_info(head)

@@ -305,7 +305,8 @@ def _store_input(
 ) -> None:
     """Make a resume durable: in one commit the run is running again, with its answers, update and config.
 
-    If the run is already `running` (its process crashed) and gets nothing new, nothing is written.
+    If the run is already `running` (its process crashed) and gets nothing new, no other settings either, nothing is
+    written.
     """
     progress, writer, _ = reopened
     now = held.now()
@@ -321,7 +322,9 @@ def _store_input(
     failed = any(branch.status == FAILED for _, branch in progress.stopped_branches())
     wanted = not given.timed and (head.signal is not None or failed)
     has_news = answers or update or given.config or wanted or overdue or writer.pending
-    if progress.status == RUNNING and not has_news:
+    settings = progress.meta.get("settings", {})
+    has_other_settings = compiled.settings_after(settings) != settings
+    if progress.status == RUNNING and not has_news and not has_other_settings:
         return
     at = time()
     writer.add_move(progress, _changes(compiled, progress, given, answers, overdue), at)
