@@ -12,6 +12,7 @@ import pytest
 
 from limpet import MemoryStore
 from limpet.engine.node_context.node_context import CURRENT
+from limpet.stores import opening
 from limpet.testing import pytest_plugin as plugin
 from support.graphs import Via
 from support.postgres import Server, serve
@@ -59,6 +60,17 @@ def ctrl_c() -> Iterator[None]:
 def no_node_is_running() -> None:
     """Tests that call nodes by themselves, without a driver, leave the last task behind in their thread."""
     CURRENT.set(None)
+
+
+@pytest.fixture(autouse=True)
+def names_of_stores_are_forgotten() -> Iterator[None]:
+    """Tests, and examples of the documentation, register stores; the next test doesn't know them."""
+    registries: list[dict[str, Any]] = [opening._names, opening._schemes]  # type: ignore[list-item]
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, known in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(known)
 
 
 @pytest.fixture(params=["sync", "async"])
