@@ -791,7 +791,9 @@ class Bench(ModelBench):
         """What a resume would do can be asked at any stop: it is what is left, and asking changes nothing."""
         before = STORE.read(self.run_id, first=1)
         plan = self.workflow.plan_resume(self.run_id)
-        assert STORE.read(self.run_id, first=1) == before
+        after = STORE.read(self.run_id, first=1)
+        # Old records may be deleted meanwhile, in the background.
+        assert (after.head, after.records) == (before.head, before.records[after.first - before.first :])
         assert not plan.differs, str(plan)
         state = stored.state_so_far()
         assert [*dict.fromkeys(plan.kept)] == [*state["tasks"]]

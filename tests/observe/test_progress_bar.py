@@ -85,6 +85,8 @@ def terminal_and_no_thread_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 def test_without_a_terminal_each_important_event_is_one_plain_line() -> None:
     """G11: finished nodes, retries, pauses and ends; no control characters."""
+    # Another test's spinner may not have stopped yet.
+    eventually(lambda: not ticking(), "the spinner stops")
     stream = io.StringIO()
     show = Show(stream)
     show.emit("graph.start", entry="draft")

@@ -120,7 +120,13 @@ def start_threads(threads: Sequence[Thread]) -> None:
 
     def start_all() -> None:
         for thread in threads:
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # From Python 3.12 on, a process that ends starts no threads. It would end those that it had.
+                if "interpreter shutdown" not in str(error):
+                    raise
+                return
 
     if threading.get_ident() == threading.main_thread().ident:
         _thread.start_new_thread(start_all, ())
