@@ -163,7 +163,23 @@ def test_a_run_can_sleep_until_any_date(years: int, kind: str, api: str) -> None
         graph.execute({})
     else:
         asyncio.run(graph.aexecute({}))
-    assert clock() >= wake_at.timestamp()
+    assert clock() >= wake_at.timestamp() - 0.001
+
+
+def test_a_sleep_that_is_over_but_for_a_rounding_error_is_over() -> None:
+    """F11: where the loop stops to wait, the node stops to ask; else it would be called for ever."""
+    clock = FakeClock(11255612948.106995)
+    wake_at = datetime.fromtimestamp(11255612948.106997, UTC)
+    calls = []
+
+    def node(state: State) -> None:
+        calls.append(clock())
+        assert len(calls) < 3
+        sleep(until=wake_at)
+
+    graph = StateGraph(name="g").add_node("a", run=node).set_entry_point("a").set_finish_point("a")
+    graph.compile(store=MemoryStore(clock=clock)).execute({})
+    assert len(calls) == 1
 
 
 def test_a_run_waits_for_a_far_date_in_pieces() -> None:

@@ -8,11 +8,11 @@ resumes the run waits only for the rest, and no process needs to hold the run un
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping, Wait, WaitTooLong
 from limpet.engine.loop.run_context import SAVE, SLEEPING, LoopStop, stop_for
-from limpet.engine.node_context.node_context import NodeContext
+from limpet.engine.node_context.node_context import SHORTEST_WAIT, NodeContext
 from limpet.graphs.edges import END
 from limpet.graphs.plan import PlanNode
 from limpet.journal.records import move_record
@@ -22,9 +22,6 @@ from limpet.observe import events
 
 if TYPE_CHECKING:
     from limpet.engine.loop.node_loop import NodeLoop
-
-SHORTEST_WAIT: Final = 0.001
-"""A wait of fewer seconds counts as over: clocks don't measure it reliably."""
 
 MayStop = Generator[Any, Any, LoopStop | None]
 """A part of a loop: it yields commands, and returns why the loop stops, or None if it continues."""

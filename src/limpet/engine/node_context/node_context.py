@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from limpet.durations import Moment, Span, moment_of
 from limpet.engine.node_context.call_scope import Scope
@@ -39,6 +39,9 @@ CURRENT: ContextVar[NodeContext | None] = ContextVar("limpet.task", default=None
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+SHORTEST_WAIT: Final = 0.001
+"""A wait of fewer seconds counts as over: clocks don't measure it reliably."""
 
 
 class NodeContext:
@@ -235,7 +238,7 @@ class NodeContext:
         wake_at = self.scope.progress.timers.get(timer)
         if wake_at is None:
             wake_at = moment_of(duration if until is None else until, now, "sleep()")
-        if wake_at > now:
+        if wake_at - now > SHORTEST_WAIT:
             raise Sleep(timer, wake_at)
 
     def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
