@@ -211,16 +211,15 @@ class _Timer:
         self._error = error
         self._signum = signum
         self._is_over = False
-        self._before: Any = None
 
     def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGALRM, self._strike)
+        signal.signal(signal.SIGALRM, self._strike)
         signal.setitimer(signal.ITIMER_REAL, self._delay)
 
     def __exit__(self, *_: object) -> None:
         self._is_over = True
+        # The handler stays until the hunt ends: a signal may be under way, and by default it ends the process.
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._before)
 
     def _strike(self, *_: object) -> None:
         if self._is_over:
@@ -371,8 +370,10 @@ class _Watchdog:
         self._main = threading.get_ident()
         self._stopped = False
         self._before: Any = None
+        self._alarm_before: Any = None
 
     def __enter__(self) -> _Watchdog:
+        self._alarm_before = signal.getsignal(signal.SIGALRM)
         self._before = signal.signal(signal.SIGUSR2, _raise_hang)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
         return self
@@ -380,7 +381,9 @@ class _Watchdog:
     def __exit__(self, *_: object) -> None:
         self._stopped = True
         faulthandler.cancel_dump_traceback_later()
+        time.sleep(WATCH_INTERVAL)  # for a signal that is under way
         signal.signal(signal.SIGUSR2, self._before)
+        signal.signal(signal.SIGALRM, self._alarm_before)
 
     def begin_round(self) -> None:
         """Count the time from here."""
