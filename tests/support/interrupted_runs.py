@@ -181,10 +181,16 @@ class Bench:
         """The same on an event loop, with other runs on it."""
         # The last round may have been interrupted while asyncio put this handler back.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        runner = asyncio.Runner()
         try:
-            asyncio.run(self._awork())
+            runner.run(self._awork())
         except asyncio.CancelledError:  # what asyncio makes of SIGINT before the task has begun
             raise KeyboardInterrupt from None
+        finally:
+            # An interrupt here leaves a coroutine of asyncio that joins threads when it is collected, wherever that
+            # is: in `Thread.start` it hangs for ever.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            runner.close()
 
     def finish(self, run_id: str) -> Any:
         """Resume a run to its end, or start it if it was never created; its result."""
