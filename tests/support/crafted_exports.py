@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import sha256
@@ -15,6 +16,7 @@ from limpet import (
     LimpetError,
     MemoryStore,
     NodeContext,
+    Retention,
     Retry,
     Runs,
     State,
@@ -130,7 +132,7 @@ def crafted(file: bytes, chance: Random) -> bytes:
 
     def change(opened: dict[str, Any]) -> None:
         for _ in range(chance.choice((1, 1, 1, 2, 3))):
-            _change(*chance.choice(list(_places(opened))), chance)
+            _change(*chance.choice(list(places(opened))), chance)
 
     return resealed(file, change)
 
@@ -157,13 +159,13 @@ def with_frames(file: bytes, frames: list[bytes]) -> bytes:
     return _with_contents(file, encode(opened))
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
     """All containers in a value, with each of their keys."""
     keys = list(value) if isinstance(value, dict) else range(len(value))
     for key in keys:
         yield value, key
         if isinstance(value[key], dict | list):
-            yield from _places(value[key])
+            yield from places(value[key])
 
 
 def _change(container: Any, key: Any, chance: Random) -> None:
@@ -175,7 +177,7 @@ def _change(container: Any, key: Any, chance: Random) -> None:
     elif way == "rename" and isinstance(container, dict):
         container[chance.choice(("section", "state", "node", "timers", "__class__", 5))] = container.pop(key)
     elif way == "take":
-        container[key] = chance.choice(list(_places(container)))[1]
+        container[key] = chance.choice(list(places(container)))[1]
     else:
         container[key] = chance.choice(_ODD)()
 
@@ -226,50 +228,98 @@ def _with_contents(file: bytes, body: bytes) -> bytes:
 def ask_everything(example: Example, file: Path) -> list[str]:
     """Import a file and ask all of its run. Returns the calls that raised anything but an error of ours.
 
-    What was imported must also be intact to `verify`.
+    What was imported must also be intact to `verify`, before and after its old checkpoints are deleted.
     """
-    problems: list[str] = []
+    store = MemoryStore(clock=FakeClock(auto=True))
+    graph = example.made(store)
+    asked = _Asked([])
+    run_id = asked.ask("import", lambda: graph.import_run(file))
+    if run_id is None:
+        return asked.problems
+    steps = _look(asked, graph, store, run_id)
+    _write_files(asked, graph, store, run_id, file)
+    _work_on_copies(asked, example, file, steps)
+    asked.ask("fork", lambda: graph.fork(run_id, steps[0], new_run_id="f").wait())
+    asked.ask("recover", lambda: graph.recover())
+    asked.ask("resume", lambda: graph.resume(run_id))
+    for answer in (2, "a", "b"):
+        asked.ask("answer", lambda answer=answer: graph.resume(run_id, answer))
+    asked.ask("flatten again", lambda: Runs(store).flatten(file.with_suffix(".jsonl")))
+    asked.ask("rollback", lambda: graph.rollback(run_id, steps[0]))
+    asked.ask("again", lambda: graph.resume(run_id, 3))
+    asked.ask("cancel", lambda: graph.cancel(run_id))
+    asked.ask("cleanup", lambda: graph.cleanup(Retention(completed="1d", failed="1d", paused="1d")))
+    asked.ask("cleanup_expired", lambda: graph.cleanup_expired(0.0))
+    asked.ask("delete", lambda: graph.runs() and Runs(store).delete(run_id))
+    return asked.problems
 
-    def ask(name: str, call: Callable[[], Any]) -> Any:
+
+class _Asked(NamedTuple):
+    problems: list[str]
+
+    def ask(self, name: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except LimpetError:
             return None
         except Exception as error:
-            problems.append(f"{name}: {type(error).__name__}: {error}")
+            self.problems.append(f"{name}: {type(error).__name__}: {error}")
             return None
 
-    store = MemoryStore(clock=FakeClock(auto=True))
-    graph = example.made(store)
-    run_id = ask("import", lambda: graph.import_run(file))
-    if run_id is None:
-        return problems
+    def verify(self, graph: Graph, run_id: str, when: str) -> None:
+        verified = self.ask(f"verify {when}", lambda: graph.verify(run_id))
+        if verified is None or not verified.ok:
+            self.problems.append(f"it is damaged {when}: {verified}")
+
+
+def _look(asked: _Asked, graph: Graph, store: MemoryStore, run_id: str) -> list[int]:
+    """All that only reads, with the graph's code and without. Returns the steps of the run."""
+    ask = asked.ask
     runs = Runs(store)
     ask("list", lambda: [(repr(info), info.shown_status, info.held_by) for info in runs.list()])
     ask("table", lambda: runs.list()._repr_html_())
     ask("get", lambda: runs.with_position(runs.get(run_id)))
-    verified = ask("verify", lambda: graph.verify(run_id))
-    if verified is None or not verified.ok:
-        problems.append(f"it was imported although it is damaged: {verified}")
-    ask("draw", lambda: graph.draw(run_id=run_id))
+    asked.verify(graph, run_id, "once it is imported")
+    for format in ("text", "svg", "mermaid"):
+        ask(f"draw {format}", lambda format=format: graph.draw(format, run_id=run_id))
     steps = ask("history", lambda: [each.step for each in graph.history(run_id)]) or [0]
     for step in (None, *steps[:2], steps[-1]):
         ask(f"state {step}", lambda step=step: repr(graph.state_at(run_id, step)))
-    ask("secrets", lambda: runs.secrets(run_id))
+        ask(f"state {step} without the graph", lambda step=step: repr(runs.state(run_id, step)))
+    ask("secrets", lambda: (runs.secrets(run_id), Runs(store, graph).secrets(run_id)))
     ask("diff", lambda: repr(graph.diff(run_id, steps[0], steps[-1])))
-    ask("fork", lambda: graph.fork(run_id, steps[0], new_run_id="f").wait())
-    ask("export", lambda: graph.export_run(run_id, file.with_suffix(".again")))
+    ask("diff without the graph", lambda: repr(runs.diff(run_id, steps[0], steps[-1])))
     if isinstance(graph, Workflow):
         ask("checkpoint", lambda: repr(graph.checkpoint(run_id)))
-        ask("checkpoints", lambda: graph.checkpoints(run_id))
+        ask("checkpoints", lambda: [graph.checkpoint(each.id) for each in graph.checkpoints(run_id)])
         ask("plan_resume", lambda: str(graph.plan_resume(run_id)))
-    ask("recover", lambda: graph.recover())
-    ask("resume", lambda: graph.resume(run_id))
-    for answer in (2, "a", "b"):
-        ask("answer", lambda answer=answer: graph.resume(run_id, answer))
-    ask("rollback", lambda: graph.rollback(run_id, steps[0]))
-    ask("again", lambda: graph.resume(run_id, 3))
-    ask("cancel", lambda: graph.cancel(run_id))
-    ask("cleanup", lambda: graph.cleanup_expired(0.0))
-    ask("delete", lambda: graph.runs() and runs.delete(run_id))
-    return problems
+    return steps
+
+
+def _write_files(asked: _Asked, graph: Graph, store: MemoryStore, run_id: str, file: Path) -> None:
+    """All that writes the run to a file. Flat files are written twice: the second time they are read first."""
+    asked.ask("export", lambda: graph.export_run(run_id, file.with_suffix(".again")))
+    for suffix in (".jsonl", ".db"):
+        target = file.with_suffix(suffix)
+        target.unlink(missing_ok=True)
+        for _ in range(2):
+            asked.ask(f"flatten {suffix}", lambda target=target: Runs(store).flatten(target))
+
+
+def _work_on_copies(asked: _Asked, example: Example, file: Path, steps: list[int]) -> None:
+    """All that changes the run in another way than `resume` does, each on a fresh copy of the run."""
+
+    def on_copy(name: str, call: Callable[[Graph], Any]) -> None:
+        graph = example.made(MemoryStore(clock=FakeClock(auto=True)))
+        asked.ask(f"import for {name}", lambda: graph.import_run(file))
+        asked.ask(name, lambda: call(graph))
+        if name != "cancel":
+            asked.verify(graph, "r", f"after {name}")
+
+    on_copy("prune_checkpoints", lambda graph: graph.prune_checkpoints("r", keep=1))
+    on_copy("answer", lambda graph: (graph.answer("r", 2), graph.recover()))
+    on_copy("cancel", lambda graph: graph.cancel("r"))
+    on_copy("rollback", lambda graph: (graph.rollback("r", steps[-1]), graph.resume("r")))
+    on_copy("stream", lambda graph: list(graph.stream({"n": 1}, {"m": 1}, checkpoint=f"r@{steps[-1]}")))
+    on_copy("aresume", lambda graph: asyncio.run(graph.aresume("r", update={"n": 2})))
+    on_copy("queued", lambda graph: repr((run := graph.start({}, run_id="r")).info) + repr(run.state))

@@ -137,7 +137,9 @@ class ExportedRun(NamedTuple):
         )
 
     def _check_types(self) -> None:
-        texts = [self.run_id, self.graph, self.limpet, *self.tags, self.parent or ""]
+        texts = [self.run_id, self.graph, self.limpet, *self.tags]
+        if self.parent is not None:
+            texts.append(self.parent)
         if type(self.tags) is not list or not all(type(text) is str for text in texts):
             raise ValueError("a field that is a str holds something else")
         if type(self.status) is not str or self.status not in STATUSES:

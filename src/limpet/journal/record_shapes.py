@@ -19,6 +19,9 @@ FIRST_TIME = -62_135_596_800
 LAST_TIME = 253_402_300_799
 """The first and the last second that a `datetime` can have."""
 
+COUNT_LIMIT = 2**63
+"""All counts are smaller. Databases store no larger numbers."""
+
 MAX_NESTING = 50
 """How deep sections may be nested in each other."""
 
@@ -35,7 +38,8 @@ def decode_records(body: bytes) -> list[list[Any]]:
         and len(record) == 7
         and record[0] == STEP
         and type(record[1]) is type(record[3]) is int
-        and record[1] >= 0 <= record[3]
+        and 0 <= record[1] < COUNT_LIMIT
+        and 0 <= record[3] < COUNT_LIMIT
         and type(record[2]) is float
         and FIRST_TIME <= record[2] <= LAST_TIME
         and type(record[4]) is str
@@ -215,7 +219,7 @@ def _is_bool(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
+    return type(value) is int and 0 <= value < COUNT_LIMIT
 
 
 def _is_key(value: Any) -> bool:
@@ -266,7 +270,7 @@ def _is_status(value: Any) -> bool:
 
 def _is_error(value: Any) -> bool:
     """Whether this is None, or texts by name as `writer.error_data` makes them."""
-    return value is None or _is_dict_of(_is_optional_str, value)
+    return value is None or _is_dict_of(_is_str, value)
 
 
 def _is_metadata(value: Any) -> bool:

@@ -12,10 +12,18 @@ from typing import Any
 
 import pytest
 
-from limpet import DamagedRecord, LimpetError, MemoryStore, Runs, StoreError
+from limpet import DamagedRecord, DefinitionError, LimpetError, MemoryStore, Runs, StoreError
 from limpet.journal.encoding.envelope import _zstd
 from limpet.journal.store import RunFilter
-from support.crafted_exports import Example, ask_everything, crafted, examples, resealed, with_frames
+from support.crafted_exports import (
+    Example,
+    ask_everything,
+    crafted,
+    examples,
+    places,
+    resealed,
+    with_frames,
+)
 
 CASES = int(os.environ.get("CRAFTED_EXPORTS", "400"))
 SEED = int(os.environ.get("CRAFTED_EXPORTS_SEED", "0"))
@@ -86,6 +94,9 @@ def _field(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (lambda opened: opened["note"].update(questions=5), "its summary"),
         (lambda opened: opened.update(status="completed"), "its journal ends where"),
         (lambda opened: opened.update(graph="other"), "another graph"),
+        (_record(1, 1, 2**80), "its step"),
+        (_record(1, 3, 2**80), "its number of crashes"),
+        (_field("error", {"type": None}), "its error"),
     ],
 )
 def test_a_crafted_file_is_refused_with_what_is_wrong(
@@ -101,6 +112,46 @@ def test_a_crafted_file_is_refused_with_what_is_wrong(
             Runs(store).import_(file, run_id)
         assert isinstance(refused.value, DamagedRecord)
         assert store.list(RunFilter()) == []
+
+
+def test_a_crafted_workflow_is_refused(exported: list[Example], tmp_path: Path) -> None:
+    """H5: one whose tasks are described by something else than words, or have returned what no workflow has, or whose
+    layer belongs to no node.
+    """
+
+    def number_in_a_task(opened: dict[str, Any]) -> None:
+        opened["records"][0][5]["dag"]["first"][5] = 1
+
+    def other_source(opened: dict[str, Any]) -> None:
+        for container, key in list(places(opened["records"])):
+            if key == "source":
+                container[key] = "tasks"
+
+    def other_result(opened: dict[str, Any]) -> None:
+        pause_of_ask = opened["records"][-2][5]
+        pause_of_ask.append({"status": "done"})  # the change of a state
+
+    tasks = exported[-1]
+    file = tmp_path / "crafted.run"
+    file.write_bytes(resealed(tasks.file, number_in_a_task))
+    with pytest.raises(DamagedRecord, match="isn't described as one"):
+        tasks.made(MemoryStore()).import_run(file)
+    file.write_bytes(resealed(tasks.file, other_result))
+    with pytest.raises(DamagedRecord, match="'status' that can't be added"):
+        tasks.made(MemoryStore()).import_run(file)
+    file.write_bytes(resealed(tasks.file, other_source))
+    graph = tasks.made(MemoryStore())
+    graph.import_run(file)
+    with pytest.raises(DefinitionError, match="branches that node 'tasks' no longer opens"):
+        graph.resume("r")
+
+
+def test_a_parent_that_is_no_text_is_refused(exported: list[Example], tmp_path: Path) -> None:
+    """H5, D12: also an empty one, which JSON couldn't express when runs are flattened."""
+    file = tmp_path / "crafted.run"
+    file.write_bytes(resealed(exported[0].file, lambda opened: opened.update(parent=b"")))
+    with pytest.raises(StoreError, match="a field that is a str holds something else"):
+        Runs(MemoryStore()).import_(file)
 
 
 def test_a_priority_that_no_store_can_hold_is_refused(tmp_path: Path) -> None:

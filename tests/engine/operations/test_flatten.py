@@ -23,6 +23,7 @@ from limpet import (
     Workflow,
     open_store,
     pause,
+    register_type,
     secret,
 )
 from limpet.testing import FaultyStore
@@ -327,3 +328,32 @@ def test_text_that_no_database_can_store_is_written_with_escapes(name: str, tmp_
     if tables is not None:
         assert {row["run_id"] for row in tables["runs"]} == {"r", "f"}
         assert '"a\\udcffb"' in {row["value"] for row in tables["states"]}
+
+
+def test_a_number_too_long_for_decimals_is_written_as_hexadecimal_text(out: Path) -> None:
+    """D12, H4: Python refuses to write more than some thousand digits, which must not keep the other runs out."""
+    store = MemoryStore()
+    graph = StateGraph(name="long").add_node("a", run=lambda state: {"n": 16**6000, "m": -(10**4200)})
+    graph.set_entry_point("a").set_finish_point("a").compile(store=store, preserve=True).execute({})
+    assert Runs(store).flatten(out).values == 2
+    values = {row["key"]: json.loads(row["value"]) for row in tables(out)["states"]}
+    assert values["n"] == "0x1" + "0" * 6000
+    assert int(values["m"], 16) == -(10**4200)
+
+
+class Unprintable:
+    """A value of a user's class, which can be stored and not shown."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_a_value_that_raises_when_it_is_shown_is_written_as_its_type(out: Path) -> None:
+    """D12."""
+    register_type(Unprintable, to=lambda value: 1, restore=lambda data: Unprintable())
+    store = MemoryStore()
+    graph = StateGraph(name="odd").add_node("a", run=lambda state: {"x": Unprintable()})
+    graph.set_entry_point("a").set_finish_point("a").compile(store=store, preserve=True).execute({})
+    Runs(store).flatten(out)
+    (row,) = tables(out)["states"]
+    assert row["value"] == '"<Unprintable>"'

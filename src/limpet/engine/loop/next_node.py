@@ -95,13 +95,13 @@ def plan_of_branches(plan: Plan, progress: Progress) -> tuple[Plan, str]:
     """The plan that the open branches follow, and the node that ends them. Raises `LookupError`."""
     section = progress.section
     assert section is not None
+    source = plan.nodes[section.source]
     if plan.layers is not None and section.layer is not None:
         nodes = plan.layers.open_nodes(progress)
         # Tasks may have been added to this run, or redefined: then it has nodes that the plan doesn't have.
         if nodes is not plan.layers.nodes:
             plan = plan._replace(nodes=nodes)
         return plan, END
-    source = plan.nodes[section.source]
     if section.inside and source.inner is not None:
         return source.inner.plan, END
     opener = source.section

@@ -23,7 +23,7 @@ def is_workflow(progress: Progress) -> bool:
 def check_workflows(progress: Progress) -> None:
     """Raise `DamagedRecord` if a run, or a graph inside of it, is a workflow and its state can't be that of one."""
     if is_workflow(progress):
-        wrong = next(_wrong_parts(progress.state), None)
+        wrong = next(_wrong_parts(progress.state), None) or next(_wrong_results(progress), None)
         if wrong is not None:
             raise DamagedRecord(progress.run_id, 0, f"the state of its workflow is invalid: {wrong}")
     if progress.section is not None:
@@ -55,9 +55,27 @@ def _wrong_parts(state: Mapping[str, Any]) -> Iterator[str]:
             yield "one of its decisions isn't one"
 
 
+def _wrong_results(progress: Progress) -> Iterator[str]:
+    """What the tasks of an open layer have returned and can't be folded into the state of the workflow."""
+    section = progress.section
+    if section is None or section.layer is None or section.folded:
+        return
+    for name, task in section.children.items():
+        for key, value in task.state.items():
+            if type(value) is not _KINDS.get(key):
+                yield f"its task {name!r} has a {key!r} that can't be added to it"
+        records = task.state.get("tasks", {})
+        if not all(_is_task_record(each, records[each]) for each in records):
+            yield f"the record of its task {name!r} isn't one"
+    for merges in section.later:
+        for key in merges:
+            if _KINDS.get(key) is not dict:
+                yield f"entries were merged into its {key!r}"
+
+
 def _is_spec(data: Any, dag: Mapping[str, Any]) -> bool:
     """Whether this is a task as `TaskSpec.to_data` has it, that depends on tasks which exist."""
-    if type(data) is not dict:
+    if type(data) is not dict or not all(type(key) is str for key in data):
         return False
     for key in ("depends_on", "optional"):
         names = data.get(key, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from base64 import b64encode
 from collections.abc import Mapping
 from math import isfinite
@@ -9,9 +10,14 @@ from typing import Any
 
 
 def to_json_value(value: Any) -> Any:
-    """A value as JSON can express it: bytes become base64, and types that JSON doesn't know become text."""
-    if value is None or isinstance(value, (bool, int, str)):
+    """A value as JSON can express it: bytes become base64, and types that JSON doesn't know become text.
+
+    So do numbers that are too long for Python to write in decimal: they become hexadecimal text.
+    """
+    if value is None or isinstance(value, (bool, str)):
         return value
+    if isinstance(value, int):
+        return hex(value) if _is_too_long(value) else value
     if isinstance(value, float):
         return value if isfinite(value) else repr(value)
     if isinstance(value, Mapping):
@@ -24,7 +30,16 @@ def to_json_value(value: Any) -> Any:
         return b64encode(value).decode()
     if hasattr(value, "isoformat"):
         return value.isoformat()
-    return str(value)
+    try:
+        return str(value)
+    except Exception:  # of a user's class
+        return f"<{type(value).__name__}>"
+
+
+def _is_too_long(value: int) -> bool:
+    """Whether Python refuses to write this number in decimal, which takes long for thousands of digits."""
+    most_digits = sys.get_int_max_str_digits()
+    return most_digits > 0 and value.bit_length() > 3 * most_digits
 
 
 def _json_key(key: Any) -> str:
