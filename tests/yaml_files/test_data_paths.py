@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from limpet import ActionFailed, ExecutionError, StateGraph, loads
+from limpet import ActionFailed, ExecutionError, LimpetError, StateGraph, loads
 from limpet.errors import DeclarationError
+from limpet.yaml_files.loading import check
 
 
 def graph_of(uses: str, given: dict[str, Any]) -> StateGraph:
@@ -105,6 +106,52 @@ def test_the_file_itself_may_name_any_path(work: Path, monkeypatch: pytest.Monke
         assert result("file.read", {"path": "{{ state.p }}", "root": root}, p=secret) == "secret"
     assert "leads out" in refusal("file.read", {"path": "{{ state.p }}", "root": "reports"}, p=secret)
     assert "leads out" in refusal("file.read", {"path": "{{ env.SECRET }}{{ state.p }}"}, p="")
+
+
+@pytest.mark.parametrize("root", ["{{ state.root }}", "/{{ config.root }}", "{{ env[run_id] }}"])
+@pytest.mark.parametrize(("uses", "given"), ACTIONS)
+def test_a_root_made_from_data_is_refused_when_the_file_is_loaded(
+    work: Path, uses: str, given: dict[str, Any], root: str
+) -> None:
+    """F13: the data would otherwise decide how far they may lead."""
+    with pytest.raises(DeclarationError, match="root can't be made from data"):
+        graph_of(uses, {**given, "root": root})
+
+
+def test_a_root_made_from_data_is_refused_in_a_workflow_and_by_a_check(work: Path) -> None:
+    """F13: a check imports no code, and finds it all the same."""
+    text = "tasks:\n  - name: a\n    uses: file.read\n    with: {path: '{{ inputs.p }}', root: '{{ inputs.r }}'}\n"
+    with pytest.raises(DeclarationError, match="root can't be made from data"):
+        loads(text)
+    file = work / "flow.yaml"
+    file.write_text(text)
+    with pytest.raises(DeclarationError, match="root can't be made from data"):
+        check(file)
+
+
+def test_a_root_may_come_from_the_environment(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F13: that is the process's own. An empty one allows nothing."""
+    secret = str(work.parent / "secret.txt")
+    given = {"path": "{{ state.p }}", "root": "{{ env.ROOT }}"}
+    monkeypatch.setenv("ROOT", str(work.parent))
+    assert result("file.read", given, p=secret) == "secret"
+    monkeypatch.setenv("ROOT", "")
+    with pytest.raises(ExecutionError):
+        graph_of("file.read", given).execute({"p": secret})
+
+
+@pytest.mark.parametrize(("uses", "given"), ACTIONS)
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "d/" * 3000, "half \ud800", ".", "..", "", "a\\..\\b\x1b"])
+def test_an_odd_path_is_refused_or_stays_inside(
+    work: Path, uses: str, given: dict[str, Any], name: str
+) -> None:
+    """F13: whatever data are taken for a path, the error is one of ours and nothing outside changes."""
+    before = sorted(path for path in work.parent.rglob("*") if work not in path.parents)
+    try:
+        graph_of(uses, given).execute({"name": name})
+    except ExecutionError as failed:
+        assert isinstance(failed.__cause__, LimpetError), failed
+    assert sorted(path for path in work.parent.rglob("*") if work not in path.parents) == before
 
 
 def test_what_can_not_be_a_path_is_refused(work: Path) -> None:

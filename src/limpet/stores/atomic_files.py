@@ -103,7 +103,7 @@ def explain(error: OSError, path: Path, doing: str = "written to") -> StoreUnava
 
 def _temporary(path: Path) -> Path:
     """In the same directory, since a rename can't cross file systems. Short, so that its name is always allowed."""
-    return path.with_name(f".{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
+    return path.parent / f".{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
 
 
 def _write(path: Path, data: bytes, flush: bool) -> None:

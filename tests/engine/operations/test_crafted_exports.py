@@ -146,7 +146,7 @@ def test_a_crafted_workflow_is_refused(exported: list[Example], tmp_path: Path) 
         graph.resume("r")
 
 
-def test_a_parent_that_is_no_text_is_refused(exported: list[Example], tmp_path: Path) -> None:
+def test_a_parent_of_another_type_is_refused(exported: list[Example], tmp_path: Path) -> None:
     """H5, D12: also an empty one, which JSON couldn't express when runs are flattened."""
     file = tmp_path / "crafted.run"
     file.write_bytes(resealed(exported[0].file, lambda opened: opened.update(parent=b"")))

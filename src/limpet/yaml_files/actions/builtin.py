@@ -30,7 +30,7 @@ _PATH = Templated(Text("a path"))
 _ROOT = Key(
     Templated(Text("a directory")),
     "The directory that a path made from data must stay in; by default what the path begins with, or the working "
-    "directory.",
+    "directory. A template may only use env.",
 )
 _DURATION = Templated(Number("a number of seconds above 0", above=0))
 _PROGRAM = NotTemplated(Text("the name of a program"), "the file says which program runs, not the state")

@@ -3,7 +3,7 @@
 A path is made from data if it is a template that uses the state, inputs, results or the like. What the file itself
 says is trusted: a path without templates, environment variables, and the directory that a template begins with. So
 `reports/{{ state.topic }}.txt` stays in `reports`, and `{{ state.topic }}.txt` in the working directory. `root`
-allows another directory.
+allows another directory, and is itself never made from data: a file that says so isn't loaded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check_paths(action: str, written: Mapping[str, Any], rendered: Mapping[str, 
     """
     for key in PATH_KEYS:
         argument = written.get(key)
-        if not _is_made_from_data(argument):
+        if not is_made_from_data(argument):
             continue
         path = rendered[key]
         root = rendered.get(ROOT_KEY) or _directory_before(argument.text)
@@ -47,7 +47,8 @@ def check_paths(action: str, written: Mapping[str, Any], rendered: Mapping[str, 
             raise failed.with_advice("to allow it, name a directory around it under with, such as root: /")
 
 
-def _is_made_from_data(argument: Any) -> TypeGuard[Template]:
+def is_made_from_data(argument: Any) -> TypeGuard[Template]:
+    """Whether an argument is a template that uses more than what the file and the process have."""
     return isinstance(argument, Template) and not argument.variables <= TRUSTED_VARIABLES
 
 

@@ -78,7 +78,7 @@ def _mode_for(target: Path) -> int:
     with suppress(OSError):
         return target.stat().st_mode & 0o7777
     # The umask can only be read by changing it, which would affect other threads: so a file is created to see.
-    probe = target.with_name(f".{os.urandom(8).hex()}{TEMPORARY_SUFFIX}")
+    probe = target.parent / f".{os.urandom(8).hex()}{TEMPORARY_SUFFIX}"
     descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         return os.fstat(descriptor).st_mode & 0o7777

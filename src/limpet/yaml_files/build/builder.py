@@ -17,6 +17,7 @@ from limpet.graphs.retry import Retry
 from limpet.graphs.schema import read_schema
 from limpet.journal.encoding.codec import detached_value
 from limpet.yaml_files.actions.builtin import BUILT_IN
+from limpet.yaml_files.actions.data_paths import ROOT_KEY, is_made_from_data
 from limpet.yaml_files.build.node_code import CodeSource, ImportedCode, stand_in
 from limpet.yaml_files.document import Value
 from limpet.yaml_files.grammar.mistakes import Mistakes
@@ -130,6 +131,12 @@ class DeclarationBuilder:
         if not isinstance(given.data, dict):
             return stand_in(name)
         arguments = {str(key): self.compiler.data(value, owner) for key, value in given.data.items()}
+        if name in BUILT_IN and is_made_from_data(arguments.get(ROOT_KEY)):
+            self.mistakes.note(
+                given.data[ROOT_KEY],
+                f"{owner}: {ROOT_KEY} can't be made from data, which it has to keep inside; "
+                "write a directory, or a template of env alone",
+            )
         bound: BoundAction | None = self.attempt(
             place, lambda: self.code.bound_action(name, arguments, self.variables, owner)
         )
