@@ -120,6 +120,35 @@ def test_a_worker_that_gets_sigterm_finishes_its_node_and_leaves_the_rest(
     assert json.loads(state) == {"seen": 2}
 
 
+IMPATIENT = """
+import os, signal, sys
+from limpet.cli.main import main
+from limpet.cli.output import Output
+
+say = Output.say
+
+def say_and_stop(self, text, style=""):
+    say(self, text, style)
+    if "SIGTERM stops it" in text:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+Output.say = say_and_stop
+sys.exit(main(["worker", "slow:graph"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to send")
+def test_a_worker_says_that_sigterm_stops_it_only_when_it_does(start: Start, tmp_path: Path) -> None:
+    """H1: a service manager that waits for the line and then stops the worker doesn't kill it."""
+    command = [sys.executable, "-c", IMPATIENT]
+    worker = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert worker.returncode == 0, worker.stderr
+    assert "SIGTERM stops it" in worker.stderr
+    assert "stopped; other workers" in worker.stderr
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
 @pytest.mark.parametrize("command", ["run", "worker"])
 def test_a_command_in_the_background_is_not_stopped_by_ctrl_c(

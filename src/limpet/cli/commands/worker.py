@@ -56,8 +56,8 @@ def work(args: Namespace, output: Output) -> int:
             output.say(f"resumed {len(resumed)} run{'s' if len(resumed) != 1 else ''}")
         return OK
     names = ", ".join(graph.name for graph in graphs)
-    output.say(f"working on {store}: {names}. Ctrl-C or SIGTERM stops it")
-    supervisor.run()
+    # Only once it is true: before that, SIGTERM would kill the process.
+    supervisor.run(lambda: output.say(f"working on {store}: {names}. Ctrl-C or SIGTERM stops it"))
     output.say("stopped; other workers can resume the runs that were in progress")
     return OK
 

@@ -8,7 +8,7 @@ run whose graph isn't known here, or that can't be resumed, stays as it is, and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic, time
 from typing import TYPE_CHECKING, Self
 
@@ -119,11 +119,12 @@ class Supervisor:
         with self.resumer.changed.lock:
             return list(self.resumer.resumed_run_ids)
 
-    def run(self) -> None:
+    def run(self, on_ready: Callable[[], None] | None = None) -> None:
         """Work until the process is asked to end (SIGTERM, or Ctrl-C), then stop as `stop` does.
 
-        For the main thread. A second signal ends the process without waiting for nodes. If the process was started
-        with SIGINT ignored, as shells do in the background, Ctrl-C stays ignored.
+        For the main thread. `on_ready` is called as soon as these signals no longer end the process at once. A second
+        signal ends the process without waiting for nodes. If the process was started with SIGINT ignored, as shells
+        do in the background, Ctrl-C stays ignored.
         """
         import signal
 
@@ -145,6 +146,8 @@ class Supervisor:
             signals.append(signal.SIGINT)
         handlers = {each: signal.signal(each, request_stop) for each in signals}
         try:
+            if on_ready is not None:
+                on_ready()
             self.start()
             while not requests:
                 wake_up.acquire(True, SIGNAL_CHECK_INTERVAL)
