@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ from limpet import (
     StoreUnavailable,
     UsageError,
 )
+from limpet.engine.leases import lease_client
+from limpet.engine.leases.held_lease import HeldLease
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.journal.store import Commit, Lease, NewRun
@@ -69,6 +73,32 @@ def test_a_commit_that_stops_the_run_releases_it() -> None:
     with pytest.raises(Conflict), client.holding("r") as held:
         held.commit(Commit("r", held.fence, 1, [b"2"]))
     assert client.store.head("r").holder is None
+
+
+def test_of_two_threads_that_claim_a_run_one_gets_it() -> None:
+    """H2: no claim that is under way is taken for a lease that this process has forgotten."""
+    client = client_for(MemoryStore(), 60.0)
+
+    def switch_threads(frame: FrameType, event: str, arg: Any) -> Any:
+        if random.random() < 0.1:
+            time.sleep(0.001)
+        return switch_threads if frame.f_code.co_filename == lease_client.__file__ else None
+
+    def claim(run_id: str) -> HeldLease | None:
+        sys.settrace(switch_threads)
+        try:
+            return client.claim(run_id)
+        except Conflict:
+            return None
+        finally:
+            sys.settrace(None)
+
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(300):
+            run_id = f"r{number}"
+            client.release(client.create(new_run(run_id)))
+            claimed = list(pool.map(claim, [run_id] * 2))
+            assert sum(lease is not None for lease in claimed) == 1
 
 
 def test_releasing_a_lease_leaves_a_newer_one_of_the_same_run_alone() -> None:

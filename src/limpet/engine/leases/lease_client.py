@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from time import monotonic, sleep
@@ -136,11 +137,13 @@ class LeaseClient:
         self.upkeep = JobQueue()
         """Jobs that delete what is no longer needed. No run waits for them."""
         self._renewal_lock = threading.Lock()
-        self._claims: list[_Claim] = []
+        self._claims: deque[_Claim] = deque()
 
     def create(self, run: NewRun) -> HeldLease:
         """Create a run and hold it. Raises `RunExists`."""
-        with self._claim_of(run.run_id).lock:
+        claim = _Claim(run.run_id)
+        with claim.lock:
+            self._note(claim)
             lease = self.store.create(run)
             assert lease is not None
             return self._hold(lease)
@@ -153,8 +156,10 @@ class LeaseClient:
         """
         waiter = ChangeWaiter(self.store, wait or 0.0)
         while True:
+            claim = _Claim(run_id)
             try:
-                with self._claim_of(run_id).lock:
+                with claim.lock:
+                    self._note(claim)
                     return self._hold(self._claim_once(run_id, known))
             except Conflict:
                 if not waiter.wait():
@@ -204,9 +209,8 @@ class LeaseClient:
     def stop_renewing(self, held: HeldLease) -> None:
         """Stop renewing a lease that is released or lost."""
         if self.held.get(held.lease.run_id) is held:
-            with suppress(
-                KeyError
-            ):  # another thread does the same: a renewal was refused, since the run has ended
+            # Another thread may do the same, because a renewal was refused when the run had ended.
+            with suppress(KeyError):
                 del self.held[held.lease.run_id]
 
     def head(self, run_id: str) -> RunHead:
@@ -285,12 +289,13 @@ class LeaseClient:
         found = [held for ref in self.held.valuerefs() if (held := ref()) is not None]
         return [held for held in found if held.is_in_use]
 
-    def _claim_of(self, run_id: str) -> _Claim:
+    def _note(self, claim: _Claim) -> None:
         """Note that, while its lock is held, the store may know of a lease of ours that isn't in `held` yet."""
-        claim = _Claim(run_id)
-        # Another list, because other threads read it.
-        self._claims = [*(each for each in self._claims if each.lock.locked()), claim]
-        return claim
+        for earlier in list(self._claims):
+            if not earlier.lock.locked():
+                with suppress(ValueError):  # another thread has removed it
+                    self._claims.remove(earlier)
+        self._claims.append(claim)
 
     def _is_forgotten(self, head: RunHead) -> bool:
         """Whether this process holds the lease without knowing: it failed to release it, so it may claim it again.
@@ -300,7 +305,7 @@ class LeaseClient:
         if head.holder != this_process():
             return False
         clients = list(_clients.values())
-        claims = [claim for client in clients for claim in client._claims if claim.run_id == head.run_id]
+        claims = [claim for client in clients for claim in list(client._claims) if claim.run_id == head.run_id]
         if sum(claim.lock.locked() for claim in claims) > 1:
             return False
         return not any(client._knows(head, self.store) for client in clients)
