@@ -197,14 +197,19 @@ class Bench:
         ends = time.monotonic() + PATIENCE
         while True:
             try:
-                return result_of(self.graph.resume(run_id, wait=PATIENCE))
-            except RunNotFound:
-                return result_of(self.graph.execute({}, run_id=run_id))
+                return self._resumed_or_started(run_id)
             except AlreadyCompleted:
                 return self.stored_result(run_id)
             except Exception:
                 if time.monotonic() > ends:
                     raise
+
+    def _resumed_or_started(self, run_id: str) -> Any:
+        try:
+            return result_of(self.graph.resume(run_id, wait=PATIENCE))
+        except RunNotFound:
+            # A server may create it even now: it got the request, and doesn't know that the one who asked is gone.
+            return result_of(self.graph.execute({}, run_id=run_id))
 
     def stored_result(self, run_id: str) -> Any:
         if self.shape == "workflow":

@@ -305,7 +305,9 @@ class LeaseClient:
         if head.holder != this_process():
             return False
         clients = list(_clients.values())
-        claims = [claim for client in clients for claim in list(client._claims) if claim.run_id == head.run_id]
+        claims = [
+            claim for client in clients for claim in list(client._claims) if claim.run_id == head.run_id
+        ]
         if sum(claim.lock.locked() for claim in claims) > 1:
             return False
         return not any(client._knows(head, self.store) for client in clients)
