@@ -274,10 +274,11 @@ class DamagedRecord(StoreError):
         self.run_id = run_id
         self.sequence = sequence
         self.reason = reason
-        super().__init__(f"record {sequence} of run {run_id!r} is damaged: {reason}")
-        # Number 0 is the head of the run: without it, none of the records can be read.
-        if sequence:
-            self.advice = "earlier steps can be read with state_at(), or forked"
+        # Number 0 is the head of the run. Without it, it isn't known which record is the newest.
+        what = f"record {sequence}" if sequence else "the head"
+        super().__init__(f"{what} of run {run_id!r} is damaged: {reason}")
+        steps = "earlier steps" if sequence else "steps whose records are intact"
+        self.advice = f"{steps} can be read with state_at(), or forked"
         self.next_operation = "verify"
 
 

@@ -10,7 +10,7 @@ from limpet.async_methods import async_version
 from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
 from limpet.engine.leases.lease_client import client_for, with_holder_described
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.run_info import RunInfo, RunList, list_runs, run_info, with_position
+from limpet.engine.operations.run_info import RunInfo, RunList, info_of, list_runs, with_position
 from limpet.engine.operations.stored_state import (
     Difference,
     as_state,
@@ -76,14 +76,18 @@ class Runs:
         tag: str | None = None,
         limit: int | None = None,
     ) -> RunList:
-        """The runs with this status, of the graph with this name, with this tag; newest first, at most `limit`."""
+        """The runs with this status, of the graph with this name, with this tag; newest first, at most `limit`.
+
+        A run whose head or newest records can't be read is in the list too, with the status `damaged` and the reason
+        as its `problem`. If its graph can't be known, it is among the runs of every graph.
+        """
         return list_runs(self._client, status, graph, tag, limit)
 
     alist = async_version(list)
 
     def get(self, run_id: str) -> RunInfo:
-        """What the store knows of a run. Raises `RunNotFound`."""
-        return run_info(self._client.head(run_id))
+        """What the store knows of a run. A damaged run has the status `damaged`. Raises `RunNotFound`."""
+        return info_of(self._client, run_id)
 
     aget = async_version(get)
 
@@ -119,7 +123,9 @@ class Runs:
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """How the state after step `b` differs from the state after step `a`."""
-        plan = self._plan_for(self._client.head(run_id).graph)
+        from limpet.journal.verify import readable_head
+
+        plan = self._plan_for(readable_head(self._client.store, run_id).graph)
         return difference(self._client, run_id, a, b, plan)
 
     adiff = async_version(diff)

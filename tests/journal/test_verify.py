@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from limpet import (
+    DamagedRecord,
     MemoryStore,
     RunNotFound,
     Runs,
@@ -115,9 +116,16 @@ def test_damage_that_the_store_itself_notices_is_named(tmp_path: Path) -> None:
         (head,) = tmp_path.glob("runs/runs/*.head")
         head.write_bytes(b"nothing of the kind")
     with closing(open_store(f"file://{tmp_path}/runs")) as store:
-        found = line(6, store).verify("r")
-        assert (found.ok, found.restorable, found.steps, found.status) == (False, False, [], None)
+        graph = line(6, store, preserve=True)
+        found = graph.verify("r")
+        assert (found.ok, found.restorable, found.status) == (False, False, None)
+        assert found.steps == readable(graph, "r", 6)
+        assert [damage.sequence for damage in found.damaged][:2] == [0, 3]
         assert "status unknown; DAMAGED" in str(found)
+        (journal,) = tmp_path.glob("runs/runs/*.log")
+        journal.unlink()
+        found = graph.verify("r")
+        assert (found.ok, found.restorable, found.steps, found.status) == (False, False, [], None)
 
 
 def test_damage_in_redis_is_named(tmp_path: Path) -> None:
@@ -229,3 +237,42 @@ def test_a_record_that_a_store_has_twice_is_named() -> None:
     line(4, store, preserve=True).execute({}, run_id="r")
     (damage,) = Runs(store).verify("r").damaged
     assert (damage.sequence, damage.reason) == (3, "the store has it more than once")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_steps_after_lost_oldest_records_can_be_verified_read_and_forked(kind: str, tmp_path: Path) -> None:
+    """H5, H6: from the next snapshot on. Only the history of the whole run is refused."""
+    path = tmp_path / "runs"
+    url = f"sqlite:///{path}" if kind == "sqlite" else f"file://{path}"
+    with closing(open_store(url)) as store:
+        graph = line(4, store, preserve=True)
+        graph.execute({}, run_id="r")
+        graph.rollback("r", 2)
+        graph.resume("r")
+        states = {each.step: graph.state_at("r", each.step) for each in graph.history("r")}
+        snapshot = store.head("r").snapshot
+        assert snapshot > 4
+        first = store.read("r", 1, 1).records[0]
+    if kind == "sqlite":
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f"DELETE FROM records WHERE id & 0xffffffff < {snapshot}")
+    else:
+        (journal,) = path.glob("runs/*.log")
+        data = journal.read_bytes()
+        journal.write_bytes(bytes(data.index(first) + len(first)) + data[data.index(first) + len(first) :])
+    with closing(open_store(url)) as store:
+        graph = line(4, store, preserve=True)
+        found = graph.verify("r")
+        lost = [*found.missing, *(damage.sequence for damage in found.damaged)]
+        assert sorted(lost) == list(range(1, snapshot))
+        assert found.restorable
+        assert found.steps == [step for step in states if step > 4] == readable(graph, "r", max(states))
+        assert len(found.steps) == 3
+        for step in found.steps:
+            assert graph.state_at("r", step) == states[step]
+            assert graph.fork("r", step).result() == states[max(states)]
+        assert graph.state_at("r") == states[max(states)]
+        with pytest.raises(DamagedRecord, match="record 1 of run 'r'"):
+            graph.history("r")
+        with pytest.raises(DamagedRecord, match="record 1 of run 'r'"):
+            graph.state_at("r", 1)

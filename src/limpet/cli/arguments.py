@@ -86,7 +86,7 @@ def _add_run_commands(commands: Verbs) -> None:
 
 def _add_runs_verbs(verbs: Verbs) -> None:
     listed = _add_verb(verbs, "list", "runs:list_runs", "the runs in the store, newest first")
-    listed.add_argument("--status", help="running, paused, completed, failed or cancelled")
+    listed.add_argument("--status", help="running, paused, completed, failed, cancelled or damaged")
     listed.add_argument("--of", metavar="NAME", help="only runs of the graph with this name")
     listed.add_argument("--tag", help="only runs with this tag")
     listed.add_argument("--limit", type=int, default=LISTED_RUNS, help=f"how many at most ({LISTED_RUNS})")

@@ -34,7 +34,14 @@ _CODES: list[tuple[type[LimpetError], int]] = [
 ]
 """The first class that matches decides."""
 
-BY_STATUS = {"completed": OK, "paused": PAUSED, "failed": FAILED, "cancelled": FAILED, "running": OK}
+BY_STATUS = {
+    "completed": OK,
+    "paused": PAUSED,
+    "failed": FAILED,
+    "cancelled": FAILED,
+    "running": OK,
+    "damaged": FAILED,
+}
 
 
 def code_for(problem: LimpetError) -> int:

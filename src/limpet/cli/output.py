@@ -21,7 +21,14 @@ from limpet.cli.exit_codes import NextCommand
 if TYPE_CHECKING:
     from logging import Formatter, LogRecord
 
-STATUSES = {"completed": "32", "running": "36", "paused": "33", "failed": "31", "cancelled": "35"}
+STATUSES = {
+    "completed": "32",
+    "running": "36",
+    "paused": "33",
+    "failed": "31",
+    "cancelled": "35",
+    "damaged": "31",
+}
 COLOURS = {**STATUSES, "damaged": "31", "dim": "2", "bold": "1"}
 NEVER_CUT = ("run", "status")
 """Columns that are never shortened: users type run ids again, and the status has a colour."""

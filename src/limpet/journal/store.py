@@ -29,11 +29,12 @@ never with a password.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from limpet.defaults import LEASE
+from limpet.errors import DamagedRecord
 
 Level = Literal["disk", "process", "memory"]
 T = TypeVar("T")
@@ -46,7 +47,7 @@ CANCELLED = "cancelled"
 STATUSES = (RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED)
 ENDED = (COMPLETED, FAILED, CANCELLED)
 DAMAGED = "damaged"
-"""What a list may say of a run whose newest commits can't be read. It is never stored."""
+"""What a list says of a run whose head, or whose newest commits, can't be read. It is never stored."""
 
 MISSING = "it is missing"
 """The reason of a `DamagedRecord` that the store doesn't have, although nothing deleted it."""
@@ -301,11 +302,17 @@ class Store(Protocol):
         """The runs of these graphs that need a holder: due by the store's clock, and without a valid lease.
 
         The most urgent come first: by priority, descending, then by `due`, creation and run id; at most `limit`.
+        A damaged run is left out, and keeps no other from being found.
         """
         ...
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        """The heads of the runs that match, newest first: by creation, then by run id, both descending."""
+        """The heads of the runs that match, newest first: by creation, then by run id, both descending.
+
+        Every run that exists is in the list. One whose head or newest commits can't be read is there with the status
+        `DAMAGED`, and matches the filters by what is still known of it; `head` then says what is wrong. No status
+        but `DAMAGED` selects it.
+        """
         ...
 
     def prune(self, run_id: str, before: int) -> int:
@@ -352,6 +359,18 @@ class Inspectable(Protocol):
 
     def faults(self) -> Sequence[str]:
         """Descriptions of what is wrong with the files or tables that hold the runs; empty if nothing is."""
+        ...
+
+
+@runtime_checkable
+class Salvaging(Protocol):
+    """A store that can give the records of a run whose head can't be read. `verify`, `state_at` and `fork` ask it."""
+
+    def salvage(self, run_id: str) -> Mapping[int, bytes | DamagedRecord]:
+        """All records that are left of a run, by their numbers; for a damaged one, the error. Raises `RunNotFound`.
+
+        The head isn't used, so records that were pruned may be among them, and newest ones may be missing.
+        """
         ...
 
 

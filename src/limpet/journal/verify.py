@@ -15,7 +15,18 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import apply_checked, read_progress, read_records_or_damage
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT
-from limpet.journal.store import DAMAGED, MISSING, RUNNING, Inspectable, RunHead, Store, Tail, provides
+from limpet.journal.store import (
+    DAMAGED,
+    MISSING,
+    RUNNING,
+    Inspectable,
+    RunHead,
+    Salvaging,
+    Store,
+    Tail,
+    provides,
+)
+from limpet.journal.writer import summary
 
 MAX_MISSING = 1_000_000
 """How many records of a run may be missing. If more seem to be, the head's number of records is damaged."""
@@ -37,7 +48,8 @@ class Verification(NamedTuple):
     `damaged` are the records that can't be read, `missing` the numbers of those that the store doesn't have.
     `restorable` means that the run's newest state can be restored: by a resume, if the run isn't complete. `steps`
     are those that `state_at` and `fork` can return to. `records` and `size`, in bytes, are of what is stored.
-    `purged` means that the journal was deleted when the run completed.
+    `purged` means that the journal was deleted when the run completed. Of a run whose head is damaged, `status` is
+    None and `restorable` is false; the records and `steps` are those that its journal still has.
     """
 
     run_id: str
@@ -81,29 +93,33 @@ def verify(store: Store, run_id: str) -> Verification:
     Raises `RunNotFound`, `KeyMissing` for an encrypted run, and what keeps the store from being read.
     """
     try:
-        head, found = gather_records(store, run_id)
+        head, found, problem = gather_records(store, run_id)
     except DamagedRecord as damage:
         return Verification(run_id, None, 0, 0, [Damage(damage.sequence, damage.reason)], [], False, [])
     _refuse_encrypted(head, found)
     check = _JournalCheck(head, found)
     check.follow_records()
-    restorable = check.restore()
+    restorable = check.restore() and problem is None
     faults = store.faults() if provides(store, Inspectable) else []
     stored = [data for data in found.values() if isinstance(data, bytes)]
+    if problem is None:
+        damaged_head = head_damage(head, check.newest)
+    else:
+        damaged_head = [Damage(problem.sequence, problem.reason)]
     return Verification(
         run_id,
-        None if head.status == DAMAGED else head.status,
+        None if problem is not None or head.status == DAMAGED else head.status,
         len(found) - len(found.keys() & check.missing),
         sum(map(len, stored)),
         [
             *(Damage(0, fault) for fault in faults),
-            *head_damage(head, check.newest),
+            *damaged_head,
             *(Damage(*each) for each in sorted(check.damaged.items())),
         ],
         check.missing,
         restorable,
         check.steps,
-        purged=not head.snapshot and not found,
+        purged=problem is None and not head.snapshot and not found,
     )
 
 
@@ -118,15 +134,80 @@ def _refuse_encrypted(head: RunHead, found: FoundRecords) -> None:
 def salvaged_tail(store: Store, run_id: str) -> Tail:
     """All records from the first that the store has. A record that can't be read is an empty one, which is damaged.
 
-    Raises `DamagedRecord` if the head can't be read.
+    Raises `DamagedRecord` if the head can't be read and no record is left.
     """
-    head, found = gather_records(store, run_id)
+    head, found, _ = gather_records(store, run_id)
     first = min(found, default=head.sequence + 1)
     return Tail(head, first, _as_bytes(found, range(first, head.sequence + 1)))
 
 
+def newest_tail(store: Store, run_id: str) -> Tail:
+    """The records from the newest snapshot on. If the head can't be read, they are those that the journal has."""
+    try:
+        return store.read(run_id)
+    except DamagedRecord as damage:
+        if damage.sequence:
+            raise
+    head, first, records = salvaged_tail(store, run_id)
+    start = max(head.snapshot, first)
+    return Tail(head, start, records[start - first :])
+
+
+def whole_tail(store: Store, run_id: str) -> Tail:
+    """All records. If the head can't be read, they are those that the journal has."""
+    try:
+        return store.read(run_id, first=1)
+    except DamagedRecord as damage:
+        if damage.sequence:
+            raise
+    return salvaged_tail(store, run_id)
+
+
 def readable_head(store: Store, run_id: str) -> RunHead:
-    """The head. If the newest commits are damaged, that of the commit before them, with the status `DAMAGED`."""
+    """The head. If it or the newest commits are damaged, what is known without them, with the status `DAMAGED`."""
+    try:
+        return store.head(run_id)
+    except DamagedRecord:
+        head = gather_records(store, run_id).head
+        return head._replace(status=DAMAGED)
+
+
+class GatheredRecords(NamedTuple):
+    """The head, and the records that a store has by their numbers.
+
+    If `problem` is why the head can't be read, the head is made of the records.
+    """
+
+    head: RunHead
+    found: FoundRecords
+    problem: DamagedRecord | None = None
+
+
+def gather_records(store: Store, run_id: str) -> GatheredRecords:
+    """All that a store has of a run, as of one moment unless some of it is damaged.
+
+    Raises `DamagedRecord` if the head, or its number of records, can't be trusted, and no record is left.
+    """
+    try:
+        tail = store.read(run_id, first=1)
+    except DamagedRecord:
+        try:
+            head = _head_before_damage(store, run_id)
+        except DamagedRecord as problem:
+            return _salvaged(store, run_id, problem)
+    else:
+        head = tail.head
+        if tail.first + len(tail.records) == head.sequence + 1:
+            return GatheredRecords(head, dict(enumerate(tail.records, tail.first)))
+    found = dict(_read_piecewise(store, run_id, 1, head.sequence))
+    if head.sequence - min(found, default=0) > len(found) + MAX_MISSING:
+        reason = f"its head counts {head.sequence} records, and only {len(found)} exist"
+        raise DamagedRecord(run_id, max(found, default=0), reason)
+    return GatheredRecords(head, found)
+
+
+def _head_before_damage(store: Store, run_id: str) -> RunHead:
+    """The head; if the newest commits are damaged, that of the commit before them. Raises `DamagedRecord`."""
     try:
         return store.head(run_id)
     except DamagedRecord as damage:
@@ -136,24 +217,51 @@ def readable_head(store: Store, run_id: str) -> RunHead:
         return head._replace(status=DAMAGED, sequence=max(head.sequence, damage.sequence), note=b"")
 
 
-def gather_records(store: Store, run_id: str) -> tuple[RunHead, FoundRecords]:
-    """The head, and the records that the store has by their numbers, as of one moment unless some are damaged.
+def _salvaged(store: Store, run_id: str, problem: DamagedRecord) -> GatheredRecords:
+    """What a store has of a run whose head can't be read. Raises the problem if that is nothing."""
+    found = dict(store.salvage(run_id)) if provides(store, Salvaging) else {}
+    if not found or max(found) - min(found) > len(found) + MAX_MISSING:
+        raise problem
+    return GatheredRecords(_head_of_journal(run_id, found), found, problem)
 
-    Raises `DamagedRecord` if the head, or its number of records, can't be trusted.
-    """
-    try:
-        tail = store.read(run_id, first=1)
-    except DamagedRecord:
-        head = readable_head(store, run_id)
-    else:
-        head = tail.head
-        if tail.first + len(tail.records) == head.sequence + 1:
-            return head, dict(enumerate(tail.records, tail.first))
-    found = dict(_read_piecewise(store, run_id, 1, head.sequence))
-    if head.sequence - min(found, default=0) > len(found) + MAX_MISSING:
-        reason = f"its head counts {head.sequence} records, and only {len(found)} exist"
-        raise DamagedRecord(run_id, max(found, default=0), reason)
-    return head, found
+
+def _head_of_journal(run_id: str, found: FoundRecords) -> RunHead:
+    """The head that the records of a run add up to. Its status is `DAMAGED` if the newest state can't be restored."""
+    first = min(found)
+    newest = max(found)
+    head = RunHead(run_id, "", DAMAGED, newest, snapshot=0, fence=0, created=0.0, updated=0.0)
+    progress: Progress | None = None
+    is_whole = False
+    snapshot = 0
+    times: list[float] = []
+    tail = Tail(head, first, _as_bytes(found, range(first, newest + 1)))
+    for number, record in read_records_or_damage(tail):
+        if isinstance(record, DamagedRecord):
+            is_whole = False
+            continue
+        times.append(record[2])
+        if record[0] == SNAPSHOT:
+            progress = Progress(run_id, "", "", "", {})
+            is_whole = True
+            snapshot = number
+        if progress is not None and is_whole:
+            try:
+                apply_checked(progress, number, record)
+            except DamagedRecord:
+                is_whole = False
+    if progress is None:
+        return head
+    tags = progress.meta.get("tags")
+    return head._replace(
+        graph=progress.graph,
+        status=progress.status if is_whole else DAMAGED,
+        snapshot=snapshot,
+        created=times[0],
+        updated=times[-1],
+        tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
+        parent=progress.parent,
+        note=summary(progress) if is_whole else b"",
+    )
 
 
 def _read_piecewise(

@@ -150,6 +150,11 @@ def damaged(head: RunHead) -> RunHead:
     return head._replace(status=DAMAGED, note=b"", due=None, holder=None, lease_until=None)
 
 
+def unreadable(run_id: str, created: float, graph: str = "") -> RunHead:
+    """The head of a run whose own can't be read, for a list: that the run exists, and what else is known of it."""
+    return RunHead(run_id, graph, DAMAGED, sequence=0, snapshot=0, fence=0, created=created, updated=created)
+
+
 def changes_more_than_sequence(head: RunHead, commit: Commit) -> bool:
     """Whether a commit changes anything in the head but its sequence number. Most don't, and so cost a store less."""
     if commit.status or commit.purge:
@@ -228,7 +233,9 @@ def describe_lease(head: RunHead, now: float) -> str:
 
 
 def matches(head: RunHead, which: RunFilter, now: float) -> bool:
-    """Whether a run is among those that `which` asks for."""
+    """Whether a run is among those that `which` asks for. One of which nothing is known may be, whatever they are."""
+    if head.status == DAMAGED and not head.graph:
+        return not which.statuses or DAMAGED in which.statuses
     return (
         (not which.statuses or head.status in which.statuses)
         and (which.graph is None or head.graph == which.graph)
@@ -236,6 +243,25 @@ def matches(head: RunHead, which: RunFilter, now: float) -> bool:
         and (which.parent is None or head.parent == which.parent)
         and not (which.unclaimed and is_held(head, now))
     )
+
+
+def before_reading(which: RunFilter) -> RunFilter:
+    """The filter for heads that aren't read yet, whose stored status is all that is known of them.
+
+    A head that turns out to be damaged may have any, so where those are wanted all are read. `after_reading` selects.
+    """
+    if DAMAGED not in which.statuses:
+        return which
+    return which._replace(statuses=(), limit=None, offset=0)
+
+
+def after_reading(heads: Heads, which: RunFilter) -> Heads:
+    """The heads that match, of those that `before_reading` found: damaged ones have that status by now."""
+    if which.statuses:
+        heads = [head for head in heads if head.status in which.statuses]
+    if DAMAGED in which.statuses:
+        heads = heads[which.offset :][: which.limit]
+    return heads
 
 
 def newest_first(heads: Iterable[RunHead], which: RunFilter) -> Heads:

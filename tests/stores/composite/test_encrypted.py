@@ -211,7 +211,7 @@ def test_nothing_can_be_put_in_anothers_place(store: EncryptedStore, inner: Memo
     inner._open()["r"].records = [one, two]
     for note in (inner.head("s").note, one):
         with_note(inner, "r", note)
-        with pytest.raises(DamagedRecord, match="record 0 of run 'r'"):
+        with pytest.raises(DamagedRecord, match="the head of run 'r'"):
             store.head("r")
 
 
@@ -228,7 +228,7 @@ def test_every_changed_byte_and_every_cut_is_noticed(store: EncryptedStore, inne
     assert store.read("r").records == [b"a record"]
 
 
-def test_a_run_whose_note_is_damaged_is_left_out_of_lists(
+def test_a_run_whose_note_is_damaged_is_listed_as_such_and_not_ready(
     store: EncryptedStore, inner: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """H5: with a warning; the others are listed."""
@@ -236,7 +236,9 @@ def test_a_run_whose_note_is_damaged_is_left_out_of_lists(
         store.create(NewRun(run_id, "g", [b"1"], note=b"SecretNote", due=0.0))
     with_note(inner, "r", inner.head("r").note[:-1])
     with caplog.at_level(logging.WARNING, "limpet.stores"):
-        assert [head.run_id for head in store.list(RunFilter())] == ["s"]
+        listed = {head.run_id: head.status for head in store.list(RunFilter())}
+        assert listed == {"r": "damaged", "s": "running"}
+        assert [head.run_id for head in store.list(RunFilter(statuses=("damaged",)))] == ["r"]
         assert [(head.run_id, head.note) for head in store.ready(["g"], 9)] == [("s", b"SecretNote")]
     assert "'r'" in caplog.text
     assert "SecretNote" not in caplog.text

@@ -361,7 +361,7 @@ class TestServerAway:
 
 
 class TestDamage:
-    """H5: damage is reported or skipped, and never read as data."""
+    """H5: damage is reported, and never read as data."""
 
     @pytest.mark.parametrize("field", [name for name in FIELDS if name != "last"])
     @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ class TestDamage:
                     change()
         assert store.read("other").records == [b"1"]
 
-    def test_a_damaged_run_is_skipped_in_lists(
+    def test_a_damaged_run_is_listed_as_such(
         self, store: RedisStore, client: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         for run_id in ("a", "b", "c", "d"):
@@ -400,7 +400,8 @@ class TestDamage:
         client.delete("limpet:run:b")
         client.set("limpet:run:b", "something else")
         client.delete("limpet:journal:c")
-        assert [head.run_id for head in store.list(RunFilter())] == ["d"]
+        listed = {head.run_id: head.status for head in store.list(RunFilter())}
+        assert listed == {"a": "damaged", "b": "damaged", "c": "damaged", "d": "running"}
         assert len(caplog.records) == 3
         assert store.expire(-1, (RUNNING,)) == 0
         store.release(Lease("d", 1, 0.0))

@@ -36,7 +36,7 @@ def test_a_head_whose_checksum_is_gone_is_damaged(tmp_path: Path) -> None:
     with closing(SQLiteStore(path)) as store:
         with pytest.raises(DamagedRecord, match="checksum"):
             store.head("r")
-        assert store.list(RunFilter()) == []
+        assert [(head.run_id, head.status) for head in store.list(RunFilter())] == [("r", "damaged")]
         assert not Runs(store).verify("r").ok
 
 

@@ -19,7 +19,7 @@ from limpet.journal.store import COMPLETED, Commit, Level, NewRun, RunFilter, St
 from limpet.stores.sqlite import connections as sqlite_connections
 from limpet.stores.sqlite import store as sqlite_store
 from limpet.stores.sqlite.connections import _is_busy
-from limpet.stores.sqlite.rows import ready_rows
+from limpet.stores.sqlite.rows import head_of, ready_heads
 from limpet.stores.sqlite.schema import APPLICATION_ID, VERSION
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing.conformance import ManualClock, StoreConformance
@@ -375,7 +375,10 @@ def test_runs_that_are_ready_are_found_without_reading_the_backlog(path: Path) -
         steps = 0
         with closing(sqlite3.connect(path)) as connection:
             connection.set_progress_handler(count, 1)
-            assert len(ready_rows(connection.cursor(), graphs, (1e9, 1e9), 16)) == 16 * len(graphs)
+            found = ready_heads(
+                connection.cursor(), graphs, (1e9, 1e9), 16, lambda rows: [*map(head_of, rows)]
+            )
+            assert len(found) == 16 * len(graphs)
         return steps
 
     with closing(SQLiteStore(path, level="process")) as store:

@@ -94,6 +94,8 @@ def suggest_next(info: RunInfo, args: Namespace, output: Output) -> None:
         output.hint(f"{why}. A worker resumes it, or resume it with:", resume_command)
     elif info.status == "cancelled":
         output.hint("To resume it anyway:", resume_command)
+    elif info.status == "damaged":
+        output.hint("What of it can be read:", command_line("store verify", args, info.run_id))
 
 
 _WHY_IT_WAITS = {

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import Counter
+from typing import NamedTuple
 
+from limpet import RunInfo, Runs
 from limpet.cli.exit_codes import FAILED, OK
 from limpet.cli.output import Output
 from limpet.cli.project import find_runs, find_store
 from limpet.cli.values import utc_time
 from limpet.defaults import RETENTION_HOURS
-from limpet.errors import KeyMissing, UsageError
-from limpet.journal.store import ENDED, STATUSES, RunFilter
+from limpet.engine.operations.run_info import LISTED_STATUSES
+from limpet.errors import KeyMissing, RunNotFound, UsageError
+from limpet.journal.store import DAMAGED, ENDED, STATUSES, RunFilter
 from limpet.stores.migrations import sql_of
 from limpet.stores.retention import Retention, delete_expired, find_expired
 
@@ -32,7 +35,7 @@ def info(args: Namespace, output: Output) -> int:
     output.facts({"store": str(store), **{name: str(value).lower() for name, value in abilities.items()}})
     output.table(
         ("status", "runs"),
-        [(status, str(by_status[status])) for status in STATUSES if by_status[status]],
+        [(status, str(by_status[status])) for status in LISTED_STATUSES if by_status[status]],
         "no runs",
     )
     if by_graph:
@@ -65,37 +68,48 @@ def verify(args: Namespace, output: Output) -> int:
     """Look for damage. The exit code is 1 if there is any."""
     runs = find_runs(args)
     if args.run:
-        names = [args.run]
+        reports = [_checked(runs, args.run, None)]
     else:
-        names = [info.run_id for info in runs.list()]
-    damaged = 0
-    found = []
-    verdicts = []
-    for number, run_id in enumerate(names, 1):
-        output.progress(f"{number} of {len(names)}")
-        try:
-            report = runs.verify(run_id)
-        except KeyMissing as problem:
-            damaged += 1
-            found.append({"run_id": run_id, "ok": False, "report": problem.message})
-            verdicts.append("key missing")
-            continue
-        damaged += not report.ok
-        found.append({"run_id": run_id, "ok": report.ok, "report": str(report)})
-        verdicts.append("ok" if report.ok else "damaged")
+        reports = []
+        listed = runs.list()
+        for number, info in enumerate(listed, 1):
+            output.progress(f"{number} of {len(listed)}")
+            reports.append(_checked(runs, info.run_id, info))
     output.progress("")
+    found = [each for each in reports if each is not None]
     if output.json:
-        output.result(found)
+        output.result(
+            [{"run_id": each.run_id, "ok": each.verdict == "ok", "report": each.report} for each in found]
+        )
     else:
         output.table(
             ("run", "status", "what"),
-            [
-                (each["run_id"], verdict, "" if each["ok"] else each["report"])
-                for each, verdict in zip(found, verdicts, strict=True)
-            ],
+            [(each.run_id, each.verdict, "" if each.verdict == "ok" else each.report) for each in found],
             "no runs",
         )
-    return FAILED if damaged else OK
+    return OK if all(each.verdict == "ok" for each in found) else FAILED
+
+
+class _Checked(NamedTuple):
+    """A run that was verified: "ok", "damaged" or "key missing", and the report."""
+
+    run_id: str
+    verdict: str
+    report: str
+
+
+def _checked(runs: Runs, run_id: str, listed: RunInfo | None) -> _Checked | None:
+    """The outcome for one run; None for a `listed` one that was deleted meanwhile."""
+    try:
+        report = runs.verify(run_id)
+    except KeyMissing as problem:
+        return _Checked(run_id, "key missing", problem.message)
+    except RunNotFound:
+        if listed is None:
+            raise
+        # The id of a run whose head file is damaged can be lost, too.
+        return _Checked(run_id, DAMAGED, listed.problem or "") if listed.status == DAMAGED else None
+    return _Checked(run_id, "ok" if report.ok else DAMAGED, str(report))
 
 
 def flatten(args: Namespace, output: Output) -> int:

@@ -8,10 +8,12 @@ from pathlib import Path
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.start import check_id
+from limpet.errors import DamagedRecord
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.stored_shape import check_workflows
 from limpet.journal.export import ExportedRun, read_new_run
 from limpet.journal.store import RUNNING, Tail
+from limpet.journal.verify import whole_tail
 from limpet.stores.atomic_files import explain, replace_file
 
 
@@ -52,8 +54,14 @@ def import_run(
 
 
 def _read_at_rest(client: LeaseClient, run_id: str) -> Tail:
-    """All records of a run, read while no process advances it."""
-    if client.head(run_id).status != RUNNING:
+    """All records of a run, read while no process advances it: none can, if its head is damaged."""
+    try:
+        status = client.head(run_id).status
+    except DamagedRecord as damage:
+        if damage.sequence:
+            raise
+        return whole_tail(client.store, run_id)
+    if status != RUNNING:
         tail = client.store.read(run_id, first=1)
         # It may have been resumed between the two reads. Then it is read again, under a lease.
         if tail.head.status != RUNNING:

@@ -13,6 +13,7 @@ from limpet.errors import (
     DamagedRecord,
     KeyMissing,
     LimpetError,
+    RunNotFound,
     RunQuarantined,
     UnsupportedFormat,
     UsageError,
@@ -30,7 +31,9 @@ from limpet.journal.store import (
     Store,
     provides,
 )
+from limpet.journal.verify import readable_head
 from limpet.journal.waits import Question
+from limpet.stores.heads import before_reading, unreadable
 
 QUEUED: Final = "queued"
 SLEEPING: Final = "sleeping"
@@ -46,6 +49,9 @@ class ShownStatus(NamedTuple):
     stored: str
     when: str
 
+
+LISTED_STATUSES: Final = (*STATUSES, DAMAGED)
+"""What a list of runs can be restricted to."""
 
 SHOWN_STATUSES: Final = (
     ShownStatus(QUEUED, RUNNING, "it is due and no process holds it: the next free worker claims it"),
@@ -79,7 +85,7 @@ class RunInfo(NamedTuple):
     holder: str | None
     due: float | None = None
     problem: str | None = None
-    """Why no more is known of the run: its key is missing, or it is damaged."""
+    """Why no more is known of the run: its key is missing, or it is damaged, as its status then says."""
 
     @property
     def shown_status(self) -> str:
@@ -143,15 +149,27 @@ def is_quarantined(head: RunHead) -> bool:
         return False
 
 
+def info_of(client: LeaseClient, run_id: str) -> RunInfo:
+    """What a store knows of a run, even if it is damaged. Raises `RunNotFound`, and `KeyMissing`."""
+    try:
+        return run_info(client.head(run_id))
+    except DamagedRecord as damage:
+        return _damaged_info(client.store, unreadable(run_id, 0.0), damage)
+
+
 def list_runs(
     client: LeaseClient, status: str | None, graph: str | None, tag: str | None, limit: int | None
 ) -> RunList:
     """The runs that match, newest first."""
-    if status is not None and status not in STATUSES:
-        raise UsageError(f"a run's status is one of {', '.join(STATUSES)}, not {status!r}")
+    if status is not None and status not in LISTED_STATUSES:
+        raise UsageError(f"a run's status is one of {', '.join(LISTED_STATUSES)}, not {status!r}")
     statuses = () if status is None else (status,)
     which = RunFilter(statuses, graph, tag, limit=limit)
-    return RunList(_readable_part(head, problem) for head, problem in list_all(client.store, which))
+    found = [
+        _listed_info(client.store, head, problem)
+        for head, problem in list_all(client.store, before_reading(which))
+    ]
+    return RunList([info for info in found if _is_wanted(info, which)][:limit])
 
 
 def list_all(store: Store, which: RunFilter) -> Sequence[tuple[RunHead, Exception | None]]:
@@ -161,16 +179,48 @@ def list_all(store: Store, which: RunFilter) -> Sequence[tuple[RunHead, Exceptio
     return [(head, None) for head in store.list(which)]
 
 
-def _readable_part(head: RunHead, problem: Exception | None) -> RunInfo:
+def _listed_info(store: Store, head: RunHead, problem: Exception | None) -> RunInfo:
     """What is known of a run. A run that can't be read is listed too: it must not hide the others."""
-    if head.status == DAMAGED and problem is None:
-        return run_info(head)._replace(problem="its newest records are damaged; verify shows which")
-    if problem is None:
-        try:
-            return run_info(head)
-        except (DamagedRecord, KeyMissing) as found:
-            problem = found
-    return run_info(head._replace(note=b""))._replace(problem=_message(problem))
+    try:
+        if head.status == DAMAGED and problem is None:
+            head = store.head(head.run_id)  # raises what is wrong with it
+        if problem is not None:
+            raise problem
+        return run_info(head)
+    except RunNotFound:
+        return run_info(head)._replace(
+            problem="its head can't be read, and its id isn't known from elsewhere"
+        )
+    except DamagedRecord as damage:
+        return _damaged_info(store, head, damage)
+    except KeyMissing as missing:
+        return run_info(head._replace(note=b""))._replace(problem=_message(missing))
+
+
+def _damaged_info(store: Store, listed: RunHead, damage: DamagedRecord) -> RunInfo:
+    """What is known of a damaged run: by its journal, as far as that can be read, and else by a list."""
+    try:
+        known = readable_head(store, listed.run_id)
+        info = run_info(known._replace(note=known.note if known.status == DAMAGED else b""))
+    except LimpetError:
+        info = run_info(listed._replace(note=b""))
+    return info._replace(
+        status=DAMAGED,
+        created=listed.created or info.created,
+        updated=listed.updated or info.updated,
+        holder=None,
+        due=None,
+        problem=_message(damage),
+    )
+
+
+def _is_wanted(info: RunInfo, which: RunFilter) -> bool:
+    """Whether a listed run matches by what is known of it now. A damaged one of an unknown graph may."""
+    if which.statuses and info.status not in which.statuses:
+        return False
+    if info.status != DAMAGED or not info.graph:
+        return True
+    return which.graph in (None, info.graph) and (which.tag is None or which.tag in info.tags)
 
 
 def _message(problem: Exception) -> str:

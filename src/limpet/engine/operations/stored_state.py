@@ -19,7 +19,7 @@ from limpet.journal.reader import (
     progress_at_pause,
     read_progress,
 )
-from limpet.journal.verify import salvaged_tail
+from limpet.journal.verify import newest_tail, salvaged_tail, whole_tail
 
 
 class Difference(NamedTuple):
@@ -34,8 +34,8 @@ class Difference(NamedTuple):
 
 
 def checkpoints(client: LeaseClient, run_id: str) -> list[Checkpoint]:
-    """All steps of a run that its journal still has, oldest first. Raises `DamagedRecord`."""
-    tail = client.store.read(run_id, first=1)
+    """All steps of a run that its journal still has, oldest first. Raises `DamagedRecord` for a damaged record."""
+    tail = whole_tail(client.store, run_id)
     found = history(tail)
     check_complete(tail)
     return found
@@ -44,7 +44,7 @@ def checkpoints(client: LeaseClient, run_id: str) -> list[Checkpoint]:
 def progress_of(client: LeaseClient, run_id: str, step: int | None, closed: int | None = None) -> Progress:
     """How far a run had come after a step, or has come by now. `closed` is as for `progress_at_pause`."""
     if step is None:
-        progress = read_progress(client.store.read(run_id))
+        progress = read_progress(newest_tail(client.store, run_id))
     else:
         # An earlier step can be read although later records are damaged: damage is an error only where it matters.
         tail = salvaged_tail(client.store, run_id)
@@ -76,7 +76,7 @@ def difference(client: LeaseClient, run_id: str, a: int, b: int, plan: Plan | No
 
     The plan knows which keys are secret; without it, they are those that were when the run was created.
     """
-    tail = client.store.read(run_id, first=1)
+    tail = salvaged_tail(client.store, run_id)
     old = progress_at(tail, a).state_so_far()
     newer = progress_at(tail, b)
     new = newer.state_so_far()

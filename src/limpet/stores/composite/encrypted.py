@@ -40,6 +40,7 @@ from limpet.journal.store import (
     Tail,
     provides,
 )
+from limpet.stores import heads
 from limpet.stores.composite.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
@@ -195,6 +196,18 @@ class EncryptedStore(StoreWrapper):
         ]
         return Tail(self._head(tail.head), tail.first, records)
 
+    def salvage(self, run_id: str) -> Mapping[int, bytes | DamagedRecord]:
+        """The records that the inner store has left, decrypted. Raises `KeyMissing`."""
+        found: dict[int, bytes | DamagedRecord] = {}
+        for number, data in super().salvage(run_id).items():
+            try:
+                if isinstance(data, bytes):
+                    data = self.keys.decrypted(Place(run_id, number), data)
+                found[number] = data
+            except DamagedRecord as damage:
+                found[number] = damage
+        return found
+
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         return self.inner.claim(run_id, holder, ttl, instead_of)
 
@@ -208,33 +221,46 @@ class EncryptedStore(StoreWrapper):
         self.inner.signal(run_id, signal)
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        """As in every store. A run with a damaged note or a missing key is left out, with a warning in the log.
+        """As in every store. A run whose key is missing is left out, with a warning in the log.
 
         Raises `KeyMissing` if that leaves none.
         """
-        heads, missing = self._readable(self.inner.list(which))
-        if missing and not heads:
-            raise missing[-1]
-        return heads
+        found: Heads = []
+        missing: KeyMissing | None = None
+        for head, problem in self.list_all(which):
+            if problem is not None:
+                self._log_once(head.run_id, problem)
+            if isinstance(problem, KeyMissing):
+                missing = problem
+            else:
+                found.append(head)
+        if missing and not found:
+            raise missing
+        return found
 
     def list_all(self, which: RunFilter) -> ReadHeads:
         """What `list` gives, and in their places the runs that it leaves out, each with the reason and no note."""
-        found: ReadHeads = []
-        for head in self.inner.list(which):
+        problems: dict[str, LimpetError] = {}
+        found: Heads = []
+        for head in self.inner.list(heads.before_reading(which)):
             try:
-                found.append((self._head(head), None))
-            except (DamagedRecord, KeyMissing) as problem:
-                found.append((head._replace(note=b""), problem))
-        return found
+                found.append(self._head(head))
+            except DamagedRecord as problem:
+                problems[head.run_id] = problem
+                found.append(heads.damaged(head))
+            except KeyMissing as problem:
+                problems[head.run_id] = problem
+                found.append(head._replace(note=b""))
+        return [(head, problems.get(head.run_id)) for head in heads.after_reading(found, which)]
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         """As in every store. A run with a damaged note or a missing key is left out, with a warning in the log."""
         requested = limit
         while True:
             found = self.inner.ready(graphs, requested)
-            heads, _ = self._readable(found)
-            if len(heads) >= limit or len(found) < requested:
-                return heads[:limit]
+            readable = self._readable(found)
+            if len(readable) >= limit or len(found) < requested:
+                return readable[:limit]
             # Unreadable runs at the front must not hide the readable ones behind them.
             requested *= 2
 
@@ -282,21 +308,18 @@ class EncryptedStore(StoreWrapper):
             return head
         return head._replace(note=self.keys.decrypted(Place(head.run_id, 0), head.note))
 
-    def _readable(self, found: Iterable[RunHead]) -> tuple[Heads, MissingKeys]:
-        """The heads that can be read, and the errors of those whose key is missing. Damaged ones are only logged."""
-        heads: Heads = []
-        missing: MissingKeys = []
+    def _readable(self, found: Iterable[RunHead]) -> Heads:
+        """The heads that can be read. The others are logged."""
+        readable: Heads = []
         for head in found:
             try:
-                heads.append(self._head(head))
+                readable.append(self._head(head))
             except (DamagedRecord, KeyMissing) as problem:
                 self._log_once(head.run_id, problem)
-                if isinstance(problem, KeyMissing):
-                    missing.append(problem)
-        return heads, missing
+        return readable
 
     def _log_once(self, run_id: str, problem: LimpetError) -> None:
-        """Log why a run is left out, unless that was logged: a worker lists runs all the time."""
+        """Log why a run can't be read, unless that was logged: a worker lists runs all the time."""
         reason = str(problem)
         if self._logged.get(run_id) == reason:
             return
@@ -305,12 +328,11 @@ class EncryptedStore(StoreWrapper):
         self._logged[run_id] = reason
         import logging
 
-        logging.getLogger("limpet.stores").warning("left out of a list of runs: %s", reason)
+        logging.getLogger("limpet.stores").warning("a run in a list can't be read: %s", reason)
 
 
 ReadHeads = list[tuple[RunHead, LimpetError | None]]
 Records = list[bytes]
-MissingKeys = list[KeyMissing]
 
 
 class Place(NamedTuple):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from limpet.errors import UsageError
-from limpet.journal.store import Abilities, Inspectable, Notifying, Store, provides
+from limpet.errors import DamagedRecord, UsageError
+from limpet.journal.store import Abilities, Inspectable, Notifying, Salvaging, Store, provides
 
 
 class StoreWrapper(ABC):
@@ -37,6 +37,12 @@ class StoreWrapper(ABC):
         if not provides(self._durable_store, Notifying):
             raise UsageError(f"{self._durable_store!r} can't be waited for: its abilities.notifies is False")
         return self._durable_store.wait_for_change(timeout)
+
+    def salvage(self, run_id: str) -> Mapping[int, bytes | DamagedRecord]:
+        """What the wrapped store has left of a run whose head can't be read; nothing if it doesn't say."""
+        if provides(self._durable_store, Salvaging):
+            return self._durable_store.salvage(run_id)
+        return {}
 
     def faults(self) -> Sequence[str]:
         """What the wrapped store finds wrong with itself."""

@@ -25,6 +25,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from limpet.errors import LimpetError
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.store import RUNNING, RunHead
 
@@ -202,6 +203,15 @@ def decode_head_file(content: bytes) -> tuple[RunHead, JournalPlace]:
         raise ValueError("the checksum of its head file doesn't match")
     run_id, fields, place = decode(data)
     return _head_from(run_id, fields), JournalPlace(*place)
+
+
+def claimed_run_id(content: bytes) -> str | None:
+    """The run id that a damaged head file seems to have, if it can be read at all."""
+    try:
+        run_id = decode(content[_HEAD_PREFIX.size :])[0]
+    except (LimpetError, ValueError, TypeError, LookupError, RecursionError):
+        return None
+    return run_id if isinstance(run_id, str) else None
 
 
 def _has_unwritten_block(data: bytes, start: int, stop: int, base: int) -> bool:

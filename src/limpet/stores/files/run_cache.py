@@ -15,6 +15,7 @@ from limpet.errors import DamagedRecord, LimpetError, RunNotFound
 from limpet.journal.store import RunHead
 from limpet.stores import heads
 from limpet.stores.atomic_files import flush_directory
+from limpet.stores.files.damaged_heads import listed_head
 from limpet.stores.files.locks import LockFile, Locks
 from limpet.stores.files.run_files import RunFiles, open_run
 from limpet.stores.files.run_names import HEAD_SUFFIX, file_name_of, parse_head_file, remove_journals
@@ -142,10 +143,9 @@ class RunCache:
         return found
 
     def _read_head(self, path: Path, read: Callable[[str], RunHead]) -> RunHead | None:
-        """The head of the run with this head file.
+        """The head of the run with this head file; None if that is gone.
 
-        For a run whose newest commits are damaged, a head that says so: what they made of it isn't known. A run whose
-        head file is damaged is left out. A warning names either.
+        For a run whose head file or newest commits are damaged, a head that says so. A warning names it.
         """
         stored = None
         try:
@@ -157,9 +157,12 @@ class RunCache:
         except (RunNotFound, FileNotFoundError):
             return None
         except DamagedRecord as damage:
-            outcome = "left out of the list" if stored is None else "listed as damaged"
-            _log().warning("%s is %s: %s", path, outcome, damage)
-            return None if stored is None else heads.damaged(stored)
+            _log().warning("%s is listed as damaged: %s", path, damage)
+            if stored is not None:
+                return heads.damaged(stored)
+        with suppress(FileNotFoundError):
+            return listed_head(path)
+        return None
 
     def _forget(self, lock: LockFile, run: RunFiles) -> None:
         run.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from limpet.journal.store import (
 from limpet.stores import heads
 from limpet.stores.atomic_files import TEMPORARY_SUFFIX, create_file, explain, flush_directory, make_directory
 from limpet.stores.files.batch import CommitBatch
+from limpet.stores.files.damaged_heads import salvaged_records
 from limpet.stores.files.locks import HAS_FILE_LOCKS, LockBusy, LockFile, Locks
 from limpet.stores.files.run_cache import RunCache, intact_head
 from limpet.stores.files.run_files import RunFiles, create_run
@@ -143,6 +144,12 @@ class FileStore:
             return heads.tail(head, start, records)
 
         return self._reading(run_id, read)
+
+    def salvage(self, run_id: str) -> Mapping[int, bytes | DamagedRecord]:
+        """The records in the run's journal file, read without its head file and without its lock."""
+        self._refuse_closed()
+        with _explaining(self.path):
+            return salvaged_records(self._runs, run_id)
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         def claim(lock: LockFile) -> Lease:

@@ -37,6 +37,9 @@ CHECKSUMMED_IN_FORMAT_1 = len(CHECKSUMMED_FIELDS) - 2
 
 FIELDS = (*CHECKSUMMED_FIELDS, "sum", "sequence", "last")
 
+MAX_DIGITS = 15
+"""Of a number of records that can be right."""
+
 FORMAT_1 = b"1"
 FORMAT = b"2"
 
@@ -72,6 +75,24 @@ def head_of(run_id: str, found: Sequence[bytes | None], length: int) -> RunHead:
             "or changed by another program?",
         )
     return head
+
+
+def likely_dropped(found: Sequence[bytes | None], length: int) -> int:
+    """How many of the oldest records were deleted, as far as a damaged head tells; `length` is how many are left.
+
+    If it tells it wrongly, the records get wrong numbers, and don't match their own checksums.
+    """
+    sequence = _count(found[FIELDS.index("sequence")])
+    values = [value or b"" for value in found[: len(CHECKSUMMED_FIELDS)]]
+    if checksum(values) != found[FIELDS.index("sum")] and sequence is not None and sequence >= length:
+        return sequence - length
+    return _count(found[FIELDS.index("dropped")]) or 0
+
+
+def _count(value: bytes | None) -> int | None:
+    if value is None or not value.isdigit() or len(value) > MAX_DIGITS:
+        return None
+    return int(value)
 
 
 def checksum(values: Sequence[bytes]) -> bytes:

@@ -96,7 +96,7 @@ PRUNE = _script("prune")
 """Takes the number of the first record to keep. Answers `{1, count}`."""
 
 DELETE = _script("delete")
-"""Takes clock. Answers 1."""
+"""Takes clock, run, all statuses. Answers 1."""
 
 EXPIRE = _script("expire")
 """Takes clock, older_than, statuses …; for an empty run id. Answers `{1, count}`."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from limpet.errors import DamagedRecord, RunExists, RunNotFound, StoreUnavailable, TooLarge, UsageError
 from limpet.journal.store import (
+    DAMAGED,
     ENDED,
+    STATUSES,
     Abilities,
     Commit,
     Heads,
@@ -26,10 +28,10 @@ from limpet.journal.store import (
     RunHead,
     Tail,
 )
-from limpet.stores.heads import held_conflict, matches, refusal
+from limpet.stores.heads import held_conflict, matches, refusal, unreadable
 from limpet.stores.redis import scripts
 from limpet.stores.redis.connections import Connections
-from limpet.stores.redis.head_fields import head_of
+from limpet.stores.redis.head_fields import FIELDS, head_of, likely_dropped
 from limpet.stores.redis.scripts import Script, number, seconds, text, texts
 from limpet.stores.redis.server_settings import inspect_server, level_of
 
@@ -150,7 +152,9 @@ class RedisStore:
         if which.limit == 0:
             return []
         stop = None if which.limit is None else which.offset + which.limit
-        heads = self._fitting(self._ids(which.statuses), which)
+        # No set has the damaged runs: all are read to find them.
+        statuses = () if DAMAGED in which.statuses else which.statuses
+        heads = self._fitting(self._ids(statuses), which)
         return [*itertools.islice(heads, which.offset, stop)]
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
@@ -167,9 +171,30 @@ class RedisStore:
         (reply,) = self._call_all([command])
         return int(reply[1])
 
+    def salvage(self, run_id: str) -> Mapping[int, bytes | DamagedRecord]:
+        """The records in the run's list. Which one is the first follows from its head, as far as that can be read."""
+        key = text(run_id)
+        run = self._prefix + b"run:" + key
+        commands = [
+            (b"EXISTS", run),
+            (b"HMGET", run, *map(str.encode, FIELDS)),
+            (b"LRANGE", self._prefix + b"journal:" + key, b"0", b"-1"),
+        ]
+        exists, found, records = self._connections.call(commands)
+        if exists == 0:
+            raise RunNotFound(run_id)
+        for reply in (exists, found, records):
+            if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
+                raise self._connections.explained(reply) from reply
+        if isinstance(records, Exception):
+            return {}
+        dropped = 0 if isinstance(found, Exception) else likely_dropped(found, len(records))
+        return dict(enumerate(records, dropped + 1))
+
     def delete(self, run_id: str) -> None:
         repeats: list[bool] = []
-        command = self._command(scripts.DELETE, run_id, self._clock())
+        arguments = (self._clock(), text(run_id), *texts(STATUSES))
+        command = self._command(scripts.DELETE, run_id, *arguments)
         (reply,) = self._connections.call([command], lambda: repeats.append(True))
         if isinstance(reply, Exception):
             raise self._explained(run_id, reply) from reply
@@ -252,29 +277,31 @@ class RedisStore:
             return DamagedRecord(run_id, 0, "its keys in Redis belong to another program")
         return self._connections.explained(error)
 
-    def _ids(self, statuses: Sequence[str]) -> Sequence[str]:
-        """The ids of runs in the index, newest first."""
+    def _ids(self, statuses: Sequence[str]) -> dict[str, float]:
+        """The ids of runs in the index, newest first, and when each was created."""
         sets = [self._index + b":" + status for status in texts(statuses)] or [self._index]
         commands = [(b"ZREVRANGE", each, b"0", b"-1", b"WITHSCORES") for each in sets]
         created: dict[str, float] = {}
         for reply in self._call_all(commands):
             created.update(zip(map(_decoded, reply[::2]), map(float, reply[1::2]), strict=True))
-        return sorted(created, key=lambda run_id: (created[run_id], run_id), reverse=True)
+        newest_first = sorted(created, key=lambda run_id: (created[run_id], run_id), reverse=True)
+        return {run_id: created[run_id] for run_id in newest_first}
 
-    def _fitting(self, run_ids: Sequence[str], which: RunFilter) -> Iterator[RunHead]:
+    def _fitting(self, created: dict[str, float], which: RunFilter) -> Iterator[RunHead]:
         now = 0.0
+        run_ids = list(created)
         if which.unclaimed and run_ids:
             now = self._now()
         for start in range(0, len(run_ids), HEADS_PER_CALL):
             part = run_ids[start : start + HEADS_PER_CALL]
             commands = [self._command(scripts.READ, run_id, b"", b"", b"0") for run_id in part]
             for run_id, reply in zip(part, self._connections.call(commands), strict=True):
-                head = self._listed(run_id, reply)
+                head = self._listed(run_id, reply, created[run_id])
                 if head is not None and matches(head, which, now):
                     yield head
 
-    def _listed(self, run_id: str, reply: Any) -> RunHead | None:
-        """The head of a run in a list; None for one that was deleted, or is damaged: `head` would say so."""
+    def _listed(self, run_id: str, reply: Any, created: float) -> RunHead | None:
+        """The head of a run in a list, which says so if it is damaged; None for a run that was deleted."""
         if reply == 0:
             # The server deleted the run when its ttl had passed, but can't know of the index.
             self._run(scripts.REMOVE_FROM_INDEX, run_id, text(run_id), *texts(ENDED))
@@ -288,8 +315,8 @@ class RedisStore:
         except DamagedRecord as damage:
             import logging
 
-            logging.getLogger("limpet.stores").warning("a list of runs skips a damaged one: %s", damage)
-            return None
+            logging.getLogger("limpet.stores").warning("a run is listed as damaged: %s", damage)
+            return unreadable(run_id, created)
 
     def _now(self) -> float:
         """The time, as `time_of` in `lua/head.lua` has it."""

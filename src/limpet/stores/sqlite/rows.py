@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from itertools import compress
+from itertools import chain, compress
 from operator import is_not
 from typing import Any
 from zlib import crc32
@@ -14,6 +14,7 @@ from zlib import crc32
 from limpet.errors import DamagedRecord
 from limpet.journal.encoding.codec import encode
 from limpet.journal.store import RunFilter, RunHead
+from limpet.stores import heads
 from limpet.stores.statements import statements_of
 
 MAX_RECORDS = 0xFFFFFFFF
@@ -21,6 +22,9 @@ MAX_RECORDS = 0xFFFFFFFF
 
 MAX_LEASE_AFTER_BOOT = 60.0
 """For how many seconds a lease from before the computer was started can keep a run from being claimed."""
+
+COMMITS_PER_STATEMENT = 64
+"""Commits in one statement, of five values each: SQLite takes 999 values at least, and up to 500 rows."""
 
 MAX_PRIORITIES = 32
 """How many priorities of a graph are searched one by one for runs that are ready."""
@@ -37,6 +41,8 @@ TAGS = 11
 DROPPED = -3
 """Where it has how many of the oldest records were deleted."""
 
+_GRAPH = 2
+_CREATED = 7
 _FIELD_OF_SEQUENCE = RunHead._fields.index("sequence")
 
 SQL = statements_of("sqlite")
@@ -54,6 +60,16 @@ def head_of(row: Sequence[Any]) -> RunHead:
         raise DamagedRecord(str(row[1]), 0, "its head isn't what was written: the checksum doesn't match")
     # The columns between are the fields of a `RunHead`, in the same order.
     return RunHead._make((*row[1:TAGS], _tags(row[1], row[TAGS]), *row[TAGS + 1 : DROPPED]))
+
+
+def listed_head_of(row: Sequence[Any]) -> RunHead:
+    """The same for a list, where a damaged head says that it is. Its graph and times are as the row has them."""
+    try:
+        return head_of(row)
+    except DamagedRecord as damage:
+        graph = row[_GRAPH] if type(row[_GRAPH]) is str else ""
+        created = row[_CREATED] if type(row[_CREATED]) is float else 0.0
+        return heads.unreadable(damage.run_id, created, graph)
 
 
 def checksum(row: Sequence[Any], sequence: int) -> int:
@@ -108,6 +124,28 @@ def _update_statement(columns: tuple[str, ...]) -> str:
 def insert_records(cursor: sqlite3.Cursor, row_id: int, first: int, records: Sequence[bytes]) -> None:
     """Add records to the run of this row id, numbered from `first`."""
     cursor.executemany(SQL["INSERT_RECORD"], enumerate(records, record_id(row_id, first)))
+
+
+def append_many(cursor: sqlite3.Cursor, plain: Sequence[tuple[Any, ...]]) -> bool:
+    """Carry out what would be an `APPEND` each, of different runs, if all of it can be; otherwise nothing.
+
+    The statements have a power of two of rows, so that there are few of them to prepare. The last commit, sent more
+    than once, fills the statement up; its number is taken by then, so that the repetitions are ignored.
+    """
+    for start in range(0, len(plain), COMMITS_PER_STATEMENT):
+        part = plain[start : start + COMMITS_PER_STATEMENT]
+        size = 1 << (len(part) - 1).bit_length()
+        values = [*chain.from_iterable(part), *part[-1] * (size - len(part))]
+        if cursor.execute(_append_statement(size), values).rowcount != len(part):
+            cursor.execute("ROLLBACK")
+            cursor.execute("BEGIN IMMEDIATE")
+            return False
+    return True
+
+
+@cache
+def _append_statement(size: int) -> str:
+    return SQL["APPEND_MANY"].replace("{rows}", ", ".join(["(?, ?, ?, ?, ?)"] * size))
 
 
 def change_head(cursor: sqlite3.Cursor, row_id: int, update: tuple[str, list[Any]] | None) -> None:
@@ -167,7 +205,9 @@ def condition_of(which: RunFilter, now: float) -> tuple[str, list[Any]]:
             conditions.append(f"{column} = ?")
             values.append(value)
     if which.tag is not None:
-        conditions.append("EXISTS (SELECT 1 FROM json_each(runs.tags) WHERE value = ?)")
+        # Tags that can't be read may be any: the head is damaged, and the list says so.
+        has_tag = "EXISTS (SELECT 1 FROM json_each(runs.tags) WHERE value = ?)"
+        conditions.append(f"CASE WHEN json_valid(runs.tags) THEN {has_tag} ELSE 1 END")
         values.append(which.tag)
     if which.unclaimed:
         conditions.append(SQL["UNHELD"])
@@ -177,16 +217,36 @@ def condition_of(which: RunFilter, now: float) -> tuple[str, list[Any]]:
     return "WHERE " + " AND ".join(conditions), values
 
 
-def ready_rows(
-    cursor: sqlite3.Cursor, graphs: Iterable[str], now: tuple[float, float], limit: int
-) -> list[tuple[Any, ...]]:
-    """The rows of runs that are ready, of each graph the most urgent and at most `limit`.
+def ready_heads(
+    cursor: sqlite3.Cursor,
+    graphs: Iterable[str],
+    now: tuple[float, float],
+    limit: int,
+    undamaged: Callable[[Sequence[Any]], list[RunHead]],
+) -> list[RunHead]:
+    """The heads of runs that are ready, of each graph the most urgent and at most `limit`.
 
     `now` is the time by which runs are due, and that by which leases expire. It goes from priority to priority, as
     only the runs of one priority are in the order of `due`. Most graphs have few priorities; where there are many,
-    the rest is searched at once.
+    the rest is searched at once. `undamaged` gives the heads of rows but for the damaged ones.
     """
-    found: list[tuple[Any, ...]] = []
+    found: list[RunHead] = []
+
+    def take(statement: str, graph: str, priority: float, wanted: int) -> int:
+        """Add what a statement finds, and return how many heads that were. Damaged rows are made up for by more."""
+        count = 0
+        offset = 0
+        while count < wanted:
+            asked = wanted - count
+            rows = cursor.execute(SQL[statement], (graph, priority, *now, asked, offset)).fetchall()
+            sound = undamaged(rows)
+            found.extend(sound)
+            count += len(sound)
+            offset += len(rows)
+            if len(rows) < asked:
+                break
+        return count
+
     for graph in graphs:
         wanted = limit
         above = ABOVE_ALL_PRIORITIES
@@ -195,11 +255,9 @@ def ready_rows(
             if next_priority is None or wanted <= 0:
                 break
             (above,) = next_priority
-            rows = cursor.execute(SQL["READY"], (graph, above, *now, wanted)).fetchall()
-            found += rows
-            wanted -= len(rows)
+            wanted -= take("READY", graph, above, wanted)
         else:
-            found += cursor.execute(SQL["READY_BELOW"], (graph, above, *now, max(wanted, 0))).fetchall()
+            take("READY_BELOW", graph, above, wanted)
     return found
 
 

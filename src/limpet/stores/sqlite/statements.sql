@@ -29,12 +29,12 @@ SELECT priority FROM runs WHERE graph = ? AND due IS NOT NULL AND priority < ? O
 
 -- name: READY
 -- Within one graph and one priority the index has the runs in order, so no more of them are read than are wanted.
-{HEAD} WHERE graph = ? AND priority = ? AND due <= ? AND {UNHELD} ORDER BY due, created, run_id LIMIT ?
+{HEAD} WHERE graph = ? AND priority = ? AND due <= ? AND {UNHELD} ORDER BY due, created, run_id LIMIT ? OFFSET ?
 
 -- name: READY_BELOW
 -- The same for all priorities below this one. Reads all runs of the graph that are due at some time.
 {HEAD} WHERE graph = ? AND priority < ? AND due <= ? AND {UNHELD}
-ORDER BY priority DESC, due, created, run_id LIMIT ?
+ORDER BY priority DESC, due, created, run_id LIMIT ? OFFSET ?
 
 -- name: CLOCK
 SELECT ahead FROM clocks WHERE boot = ?

@@ -20,10 +20,8 @@ import builtins
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +36,7 @@ from limpet.errors import (
     UsageError,
 )
 from limpet.journal.store import (
+    DAMAGED,
     ENDED,
     MISSING,
     Abilities,
@@ -58,14 +57,16 @@ from limpet.stores.sqlite.rows import (
     DROPPED,
     MAX_RECORDS,
     add_clock,
+    append_many,
     change_head,
     condition_of,
     delete_records,
     delete_run,
     head_of,
     insert_records,
+    listed_head_of,
     placeholders,
-    ready_rows,
+    ready_heads,
     record_id,
     set_checksum,
     update_of,
@@ -78,9 +79,6 @@ MAX_CACHED_ROW_IDS = 10_000
 
 LARGEST = 999_999_000
 """Bytes of the largest record: SQLite's limit for a row, less what the row's other columns may need."""
-
-COMMITS_PER_STATEMENT = 64
-"""Commits in one statement, of five values each: SQLite takes 999 values at least, and up to 500 rows."""
 
 SQL = statements_of("sqlite")
 
@@ -209,18 +207,21 @@ class SQLiteStore:
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         now = self.clock()
-        rows = self._connections.read(
-            lambda cursor: ready_rows(cursor, dict.fromkeys(graphs), (now, self._lease_clock()), limit)
+        found = self._connections.read(
+            lambda cursor: ready_heads(
+                cursor, dict.fromkeys(graphs), (now, self._lease_clock()), limit, self._undamaged
+            )
         )
-        return heads.most_urgent_first(self._undamaged(rows))[:limit]
+        return heads.most_urgent_first(found)[:limit]
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        condition, values = condition_of(which, self._lease_clock())
+        wanted = heads.before_reading(which)
+        condition, values = condition_of(wanted, self._lease_clock())
         query = f"{SQL['HEAD']} {condition} ORDER BY created DESC, run_id DESC LIMIT ? OFFSET ?"
-        values.append(-1 if which.limit is None else which.limit)
-        values.append(which.offset)
+        values.append(-1 if wanted.limit is None else wanted.limit)
+        values.append(wanted.offset)
         rows = self._connections.read(lambda cursor: cursor.execute(query, values).fetchall())
-        return self._undamaged(rows)
+        return heads.after_reading([self._listed(row) for row in rows], which)
 
     def prune(self, run_id: str, before: int) -> int:
         def work(cursor: sqlite3.Cursor) -> int:
@@ -261,6 +262,17 @@ class SQLiteStore:
 
         self._connections.write(work)
         self._row_ids.pop(run_id, None)
+
+    def salvage(self, run_id: str) -> Mapping[int, bytes | DamagedRecord]:
+        """The records of a run, whatever is the matter with its row."""
+
+        def work(cursor: sqlite3.Cursor) -> builtins.list[tuple[int, Any]]:
+            row_id = self._find_row(cursor, run_id)[0]
+            bounds = (record_id(row_id, 0), record_id(row_id, MAX_RECORDS))
+            return cursor.execute(SQL["READ"], bounds).fetchall()
+
+        found = self._connections.read(work)
+        return {number: data if type(data) is bytes else b"" for number, data in found}
 
     def faults(self) -> Sequence[str]:
         """What SQLite finds wrong with the file as a whole: it reads every page."""
@@ -326,7 +338,7 @@ class SQLiteStore:
         values = [self._plain_values(commit) for commit in commits]
         plain = [each for each in values if each is not None]
         has_repeated_run = len({commit.run_id for commit in commits}) < len(commits)
-        if has_repeated_run or len(plain) < 2 or not _append_many(cursor, plain):
+        if has_repeated_run or len(plain) < 2 or not append_many(cursor, plain):
             return [self._apply(cursor, commit) for commit in commits]
         outcomes: list[Exception | None] = [None] * len(commits)
         for index, plain_values in enumerate(values):
@@ -389,37 +401,16 @@ class SQLiteStore:
 
     def _undamaged(self, rows: Iterable[Sequence[Any]]) -> builtins.list[RunHead]:
         """The heads in these rows. Damaged ones are skipped, with a warning in the log."""
-        found = []
-        for row in rows:
-            try:
-                found.append(head_of(row))
-            except DamagedRecord as damage:
-                from logging import getLogger
+        return [head for head in map(self._listed, rows) if head.status != DAMAGED]
 
-                getLogger("limpet.stores").warning("%s: a damaged run is skipped: %s", self.path, damage)
-        return found
+    def _listed(self, row: Sequence[Any]) -> RunHead:
+        """The head in a row, for a list; with a warning in the log if it is damaged."""
+        head = listed_head_of(row)
+        if head.status == DAMAGED:
+            from logging import getLogger
 
-
-def _append_many(cursor: sqlite3.Cursor, plain: Sequence[tuple[Any, ...]]) -> bool:
-    """Carry out what would be an `APPEND` each, of different runs, if all of it can be; otherwise nothing.
-
-    The statements have a power of two of rows, so that there are few of them to prepare. The last commit, sent more
-    than once, fills the statement up; its number is taken by then, so that the repetitions are ignored.
-    """
-    for start in range(0, len(plain), COMMITS_PER_STATEMENT):
-        part = plain[start : start + COMMITS_PER_STATEMENT]
-        size = 1 << (len(part) - 1).bit_length()
-        values = [*chain.from_iterable(part), *part[-1] * (size - len(part))]
-        if cursor.execute(_append_statement(size), values).rowcount != len(part):
-            cursor.execute("ROLLBACK")
-            cursor.execute("BEGIN IMMEDIATE")
-            return False
-    return True
-
-
-@cache
-def _append_statement(size: int) -> str:
-    return SQL["APPEND_MANY"].replace("{rows}", ", ".join(["(?, ?, ?, ?, ?)"] * size))
+            getLogger("limpet.stores").warning("%s: the head of run %r is damaged", self.path, head.run_id)
+        return head
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
