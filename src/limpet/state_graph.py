@@ -17,7 +17,7 @@ from limpet.graph_methods import GraphMethods
 from limpet.graphs.builder import GraphBuilder, interrupt_names
 from limpet.graphs.graph_config import CheckpointConfig, GraphConfig
 from limpet.graphs.plan import Plan
-from limpet.graphs.secrets import masked
+from limpet.graphs.secrets import text_of_values
 from limpet.graphs.state import State
 from limpet.observe.events import CHECKPOINT_LOAD, CHECKPOINT_SAVE
 from limpet.run import AsyncRun, Run
@@ -177,7 +177,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         from limpet.stores.user_stores.checkpoint_files import write_checkpoint
 
         written = write_checkpoint(target, state, node, config)
-        values = partial(masked, dict(state), self.schema.secrets)
+        values = partial(text_of_values, state, self.schema.secrets)
         log_checkpoint(CHECKPOINT_SAVE, values, node=node, path=written)
         return written
 

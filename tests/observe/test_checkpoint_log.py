@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from limpet import MemoryCheckpointer, MemoryStore, StateGraph, secret
+from limpet import MemoryCheckpointer, MemoryStore, StateGraph, Workflow, secret
 from limpet.yaml_files.loading import loads
 
 LOGGER = "limpet.checkpoint"
@@ -99,6 +99,38 @@ def test_values_are_logged_on_request_only_and_secrets_never(
     shown = use("s")
     assert shown.count("'word': 'kelp'") == 4
     assert "xyzzy" not in shown
+
+
+def test_a_secret_is_masked_in_the_values_of_other_keys(lines: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """F16: as it is, and as `repr` shows it; also where it is the result of a secret task."""
+    caplog.set_level(logging.DEBUG, LOGGER)
+    caplog.set_level(logging.DEBUG, VALUES)
+    graph = StateGraph({"greeting": str, "key": Annotated[str, secret]}, name="g")
+    graph.add_node(
+        "greet", run=lambda state: {"greeting": f"Hello {state['key']}!", "all": [{"x": state["key"]}]}
+    )
+    graph.set_entry_point("greet").set_finish_point("greet").compile(store=MemoryStore(), preserve=True)
+    graph.execute({"key": "quo'te\\d"}, run_id="r")
+    flow = Workflow("w", store=MemoryStore(), preserve=True)
+    flow.add_task("login", lambda: {"token": "hunter2"}, secret=True)
+    flow.add_task("use", lambda login: f"with {login}", ["login"])
+    flow.execute({}, run_id="s")
+    shown = "\n".join(lines())
+    assert "Hello ‹secret›!" in shown
+    assert "hunter2" not in shown
+    assert "quo" not in shown
+
+
+def test_a_value_that_raises_when_it_is_shown_breaks_no_run(
+    lines: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F16: such as a number that Python refuses to write in decimal."""
+    caplog.set_level(logging.DEBUG, LOGGER)
+    caplog.set_level(logging.DEBUG, VALUES)
+    graph = StateGraph(name="g").add_node("a", run=lambda state: {"n": 10**5000})
+    graph.set_entry_point("a").set_finish_point("a").compile(store=MemoryStore(), preserve=True)
+    assert graph.execute({}, run_id="r")["n"] == 10**5000
+    assert lines()[-1] == "checkpoint.save state=<can't be shown: ValueError>"
 
 
 def test_the_actions_of_yaml_files_are_logged(tmp_path: Path, lines: Any) -> None:

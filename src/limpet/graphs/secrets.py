@@ -103,6 +103,16 @@ def masked(value: Any, names: Collection[str], depth: int = 0) -> Any:
     return value
 
 
+def text_of_values(state: Mapping[str, Any], names: Collection[str]) -> str:
+    """A state as a line of a log shows it: its `repr`, with a mask wherever a secret occurs in it. Never raises."""
+    values = dict(state)
+    try:
+        text = repr(masked(values, names))
+    except Exception as error:  # of a user's class, or for a number of thousands of digits
+        return f"<can't be shown: {type(error).__name__}>"
+    return mask_text(text, text_forms(secret_values(values, names)))
+
+
 def mask_text(text: str, forms: Iterable[str]) -> str:
     """The text with a mask for each of these forms in it. The longest are masked first, so that no rest is left."""
     found = [form for form in forms if form in text]

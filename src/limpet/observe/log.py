@@ -8,7 +8,7 @@ nothing here imports it for these lines.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from limpet.observe.events import CHECKPOINT_FAIL, CHECKPOINT_SAVE, NODE_RETRY, RUN_FAIL, Event
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from limpet.observe.hub import Emit
 
-    ReadValues = Callable[[], Mapping[str, Any]]
+    ReadValues = Callable[[], str]
 
 CHECKPOINT_LOGGER = "limpet.checkpoint"
 VALUES_LOGGER = "limpet.checkpoint.values"
@@ -33,7 +33,7 @@ MAX_VALUES_TEXT = 2000
 def log_checkpoint(type: str, values: ReadValues | None = None, **data: Any) -> None:
     """Write that a checkpoint was saved, loaded or resumed from, by names and places.
 
-    `values` gives the state, without its secrets, to a program that has asked for values.
+    `values` gives the state as text, without its secrets, to a program that has asked for values.
     """
     logger = _checkpoint_logger(INFO)
     if logger is None:
@@ -69,7 +69,7 @@ def _log_values(type: str, values: ReadValues | None) -> None:
     logger = _logger(VALUES_LOGGER)
     # Its own level: a program that turns on DEBUG for everything hasn't asked for values.
     if values is not None and logger.level and logger.isEnabledFor(DEBUG):
-        text = repr(dict(values()))
+        text = values()
         if len(text) > MAX_VALUES_TEXT:
             text = text[: MAX_VALUES_TEXT - 1] + "…"
         logger.debug("%s state=%s", type, text)

@@ -42,7 +42,7 @@ from limpet.errors import (
     UsageError,
 )
 from limpet.graphs.plan import Plan
-from limpet.graphs.secrets import hide_secret_path, masked
+from limpet.graphs.secrets import hide_secret_path, text_of_values
 from limpet.graphs.state import State, new_id
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
@@ -224,7 +224,7 @@ def _log_resume(plan: Plan, progress: Progress) -> None:
 
     log_checkpoint(
         events.CHECKPOINT_RESUME,
-        lambda: masked(dict(progress.state), plan.secrets),
+        lambda: text_of_values(progress.state, plan.secrets),
         node=progress.current_node(),
         step=progress.step,
         run_id=progress.run_id,

@@ -23,7 +23,7 @@ from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.step_retention import StepRetention
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import Conflict, StoreError, StoreUnavailable, TooLarge
-from limpet.graphs.secrets import SecretMasker, masked
+from limpet.graphs.secrets import SecretMasker, text_of_values
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Commit, OnSignal, Signalled
 from limpet.journal.writer import JournalWriter, summary
@@ -294,7 +294,7 @@ class Session:
         # Not `self` inside of the function: the context would then refer to the session that refers to it.
         progress = self.progress
         secrets = self.compiled.plan.secrets
-        return both(self.compiled.emit, checkpoint_steps(lambda: masked(dict(progress.state), secrets)))
+        return both(self.compiled.emit, checkpoint_steps(lambda: text_of_values(progress.state, secrets)))
 
     def _wait_for_store(self, commit: Commit, refusal: Exception | None) -> Exception | None:
         """Try a save again until the store can be reached, or the run is asked to stop."""

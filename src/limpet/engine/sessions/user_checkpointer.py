@@ -16,7 +16,7 @@ from limpet.engine.node_context.branch_result import PARALLEL_RESULTS
 from limpet.engine.sessions.hand_saved import progress_at_node
 from limpet.errors import LimpetError, UsageError
 from limpet.graphs.plan import Plan
-from limpet.graphs.secrets import masked
+from limpet.graphs.secrets import text_of_values
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
 from limpet.journal.records import apply_record, snapshot_record
@@ -59,7 +59,7 @@ def save_checkpoint(
     secrets = frozenset(map(str, progress.meta.get("secrets", ())))
     log_checkpoint(
         CHECKPOINT_SAVE,
-        lambda: masked(state, secrets),
+        lambda: text_of_values(state, secrets),
         node=progress.node,
         step=progress.step,
         reference=reference,
@@ -85,7 +85,7 @@ def load_checkpoint(checkpointer: Checkpointer, reference: str, plan: Plan) -> P
     from limpet.observe.log import log_checkpoint
 
     log_checkpoint(
-        CHECKPOINT_LOAD, lambda: masked(state, plan.secrets), node=progress.node, reference=reference
+        CHECKPOINT_LOAD, lambda: text_of_values(state, plan.secrets), node=progress.node, reference=reference
     )
     return progress
 
