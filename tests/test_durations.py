@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import inf, nan
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +23,14 @@ from limpet import (
     StateGraph,
     UsageError,
     Workflow,
+    open_store,
     pause,
     sleep,
     supervise,
 )
 from limpet.durations import LONGEST_SPAN, moment_of, patience_of, seconds_of
+from limpet.stores.files.store import FileStore
+from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing import FakeClock
 
 NEVER_A_SPAN = [nan, -1, -0.5, True, "x", "3", [1], Decimal(1), 10**400, 1e11, -inf]
@@ -108,6 +112,27 @@ def test_a_setting_that_cannot_be_a_length_of_time_gets_a_clear_error(setting: s
         (UsageError, DefinitionError), match=r"seconds .*not |must be at most 3153600000 seconds"
     ):
         SETTINGS[setting](given)
+
+
+@pytest.mark.parametrize("given", ["inf", "nan", "-1", "1e11", "-inf"])
+@pytest.mark.parametrize(
+    "place", ["sqlite:///{}/r.db", "file://{}/r", "postgresql://nowhere/db", "redis://nowhere"]
+)
+def test_a_timeout_in_the_url_of_a_store_follows_the_same_rule(
+    place: str, given: str, tmp_path: Path
+) -> None:
+    """F16: for every store, before a server is asked."""
+    with pytest.raises(
+        UsageError, match=r"timeout must be (a number of seconds .*, not|at most 3153600000 seconds)"
+    ):
+        open_store(f"{place.format(tmp_path)}?timeout={given}")
+
+
+@pytest.mark.parametrize("given", [None, "3", True])
+def test_a_timeout_of_a_store_that_is_not_a_number_gets_a_clear_error(given: Any, tmp_path: Path) -> None:
+    for make in (SQLiteStore, FileStore):
+        with pytest.raises(UsageError, match="timeout must be a number of seconds"):
+            make(tmp_path / "runs", timeout=given)
 
 
 @pytest.mark.parametrize("setting", [each for each in SETTINGS if each not in UNLIMITED])

@@ -21,6 +21,10 @@ LONGEST_SPAN: Final = 100 * 365 * 86400.0
 """Seconds that a span of time may have: a hundred years. No system can wait for more than 292."""
 
 
+LONGEST_ANSWER: Final = 1e6
+"""Seconds to wait at most for a server's answer. The calls of the system count milliseconds in 31 bits."""
+
+
 def span_mistake(
     given: Any, *, positive: bool = False, takes_timedelta: bool = False, unlimited: bool = False
 ) -> str:
@@ -47,6 +51,14 @@ def seconds_of(span: Any, what: str) -> float:
     if mistake:
         raise UsageError(f"{what} {mistake}")
     return float(span.total_seconds() if isinstance(span, timedelta) else span)
+
+
+def store_seconds(given: Any, what: str, *, positive: bool = False) -> float:
+    """A span of time among the options of a store, in seconds. Raises `UsageError` that names the option, `what`."""
+    mistake = span_mistake(given, positive=positive)
+    if mistake:
+        raise UsageError(f"{what} {mistake}")
+    return float(given)
 
 
 def patience_of(given: Any, what: str) -> float:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from limpet.defaults import LOCK_TIMEOUT
+from limpet.durations import store_seconds
 from limpet.errors import (
     DamagedRecord,
     RunExists,
@@ -74,8 +75,7 @@ class FileStore:
     ) -> None:
         if level not in ("disk", "process"):
             raise UsageError(f'a file store has the level "disk" or "process", not {level!r}')
-        if not 0 <= timeout <= 1e9:
-            raise UsageError(f"timeout must be a number of seconds, not {timeout!r}")
+        timeout = store_seconds(timeout, "timeout")
         if not os.fspath(path):
             raise UsageError("a file store needs the path of a directory")
         self.path = Path(path).resolve()

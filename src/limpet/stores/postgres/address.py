@@ -67,7 +67,7 @@ def _seconds(given: object) -> int:
     """The whole seconds that a new connection may take; as for the driver, 0 or less stands for its own limit."""
     try:
         seconds = int(float(str(given or DEFAULTS["connect_timeout"])))
-    except ValueError:
+    except (ValueError, OverflowError):  # infinity
         raise UsageError(f"connect_timeout must be a number of seconds, not {given!r}") from None
     return seconds if seconds > 0 else DRIVERS_CONNECT_TIMEOUT
 

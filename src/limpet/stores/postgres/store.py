@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from random import SystemRandom
 from typing import Any, LiteralString
 
+from limpet.durations import LONGEST_ANSWER, store_seconds
 from limpet.errors import RunExists, RunNotFound, StoreUnavailable, UsageError
 from limpet.journal.store import (
     ENDED,
@@ -85,8 +86,7 @@ class PostgresStore:
     ) -> None:
         if level not in ("disk", "process"):
             raise UsageError(f'a PostgreSQL store has the level "disk" or "process", not {level!r}')
-        if not 0 <= timeout <= 1e6:
-            raise UsageError(f"timeout must be a number of seconds, not {timeout!r}")
+        timeout = min(store_seconds(timeout, "timeout"), LONGEST_ANSWER)
         if connections < 1:
             raise UsageError(f"a store needs at least 1 connection, not {connections!r}")
         if not schema or len(schema.encode()) > 63 or "\0" in schema or schema.startswith("pg_"):

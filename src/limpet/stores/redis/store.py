@@ -13,7 +13,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from limpet.errors import DamagedRecord, RunExists, RunNotFound, StoreUnavailable, TooLarge, UsageError
+from limpet.durations import LONGEST_ANSWER, store_seconds
+from limpet.errors import DamagedRecord, RunExists, RunNotFound, StoreUnavailable, TooLarge
 from limpet.journal.store import (
     DAMAGED,
     ENDED,
@@ -66,10 +67,9 @@ class RedisStore:
         clock: Callable[[], float] | None = None,
         **connection: Any,
     ) -> None:
-        if not 0 < timeout <= 1e9:
-            raise UsageError(f"timeout must be a number of seconds, not {timeout!r}")
-        if ttl is not None and not 0 < ttl <= 1e9:
-            raise UsageError(f"ttl must be a number of seconds, not {ttl!r}")
+        timeout = min(store_seconds(timeout, "timeout", positive=True), LONGEST_ANSWER)
+        if ttl is not None:
+            ttl = store_seconds(ttl, "ttl", positive=True)
         if url.startswith("redis+unix://"):
             url = url.removeprefix("redis+")
         self._connections = Connections(url, timeout=timeout, options=connection)

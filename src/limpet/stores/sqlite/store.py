@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.defaults import LOCK_TIMEOUT
+from limpet.durations import store_seconds
 from limpet.errors import (
     DamagedRecord,
     RunExists,
@@ -104,8 +105,7 @@ class SQLiteStore:
     ) -> None:
         if level not in ("disk", "process"):
             raise UsageError(f'a SQLite store has the level "disk" or "process", not {level!r}')
-        if not 0 <= timeout <= 1e9:
-            raise UsageError(f"timeout must be a number of seconds, not {timeout!r}")
+        timeout = store_seconds(timeout, "timeout")
         self.path = _checked(path)
         self.abilities = Abilities(level=level, shared=True)
         self.clock = clock
