@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from limpet.engine.drivers.node_call import loops_with_runs
 from limpet.engine.drivers.node_tasks import NodeTasks, call_on_loop
 from limpet.engine.leases.group_commit import PendingCommit
 from limpet.engine.leases.held_lease import StopRequest
@@ -143,6 +144,7 @@ class CommitOutcomes:
         if found is None:
             found = CommitOutcomes(loop)
             _commit_outcomes[loop] = found
+            loops_with_runs.add(loop)
         return found
 
     def put(self, written: asyncio.Future[Exception | None], outcome: Exception | None) -> None:

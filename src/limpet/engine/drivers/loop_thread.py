@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.drivers.node_call import Interrupted, await_node, timed_out
+from limpet.engine.drivers.node_call import Interrupted, await_node, loops_with_runs, timed_out
 from limpet.engine.loop.driver_commands import Failed
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.threads.workers import start_thread
@@ -124,6 +124,7 @@ class LoopThread:
         import asyncio
 
         loop = asyncio.new_event_loop()
+        loops_with_runs.add(loop)
         self._loop = loop
         self._ready.release()
         try:

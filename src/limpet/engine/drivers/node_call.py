@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, copy_context
 from threading import Lock
 from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
 
 from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping
@@ -18,6 +20,7 @@ from limpet.journal.encoding.codec import encode
 from limpet.threads.workers import start_thread
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from concurrent.futures import Executor, Future
 
     from limpet.graphs.parameters import Function
@@ -29,6 +32,12 @@ executor: all of them may be waiting too."""
 
 EXECUTOR_CHECK_INTERVAL = 0.005
 """Seconds between two checks whether an executor has started a call: a `Future` doesn't notify of that."""
+
+loops_with_runs: WeakSet[AbstractEventLoop] = WeakSet()
+"""The event loops that execute runs or call nodes. A forked child must not return to one: see `forked_child.py`."""
+
+_forked_in: NodeContext | None = None
+"""In a child process that a node has forked: the call of that node, after which only its parent continues."""
 
 
 class Interrupted(NamedTuple):
@@ -46,20 +55,35 @@ def call_node(task: NodeContext) -> Any:
     direct = task.plan_node.direct
     try:
         if direct is None:
-            return task.call()
-        return direct(task.state)
-    except Pause as asked:
-        return Asked(asked.question, asked.note)
-    except Sleep as asleep:
-        return Sleeping(asleep.timer, asleep.until)
-    except CallAbandoned:
-        return Cancelled()
-    except Exception as error:
-        return Failed(error)
+            returned = task.call()
+        else:
+            returned = direct(task.state)
     except BaseException as error:
-        if not _is_failure(error):
-            raise
-        return Failed(error)
+        outcome = _outcome_of(task, error)
+        if outcome is None:
+            if not _is_failure(error):
+                raise
+            outcome = Failed(error)
+        return outcome
+    if task is _forked_in:
+        _end_child()
+    return returned
+
+
+def _outcome_of(task: NodeContext, error: BaseException) -> Asked | Sleeping | Cancelled | Failed | None:
+    """The outcome of a node that raised this; None if it isn't an `Exception`."""
+    if task is _forked_in:
+        _end_child(error)
+    match error:
+        case Pause():
+            return Asked(error.question, error.note)
+        case Sleep():
+            return Sleeping(error.timer, error.until)
+        case CallAbandoned():
+            return Cancelled()
+        case Exception():
+            return Failed(error)
+    return None
 
 
 def _is_failure(error: BaseException) -> bool:
@@ -251,23 +275,22 @@ async def await_node(task: NodeContext, result: Awaitable[Any]) -> Any:
     """Await what an async node returned, for the same outcomes."""
     CURRENT.set(task)
     try:
-        return await result
-    except Pause as asked:
-        return Asked(asked.question, asked.note)
-    except Sleep as asleep:
-        return Sleeping(asleep.timer, asleep.until)
-    except CallAbandoned:
-        return Cancelled()
-    except Exception as error:
-        return Failed(error)
+        returned = await result
     except BaseException as error:
-        from asyncio import CancelledError, current_task
+        outcome = _outcome_of(task, error)
+        if outcome is None:
+            from asyncio import CancelledError, current_task
 
-        # A `CancelledError` that the node raised itself is its failure. If this task is being cancelled, it is ours.
-        driver = current_task()
-        if not isinstance(error, CancelledError) or (driver is not None and driver.cancelling()):
-            raise
-        return Failed(error)
+            # A `CancelledError` that the node raised itself is its failure. If this task is being cancelled, it is
+            # ours.
+            driver = current_task()
+            if not isinstance(error, CancelledError) or (driver is not None and driver.cancelling()):
+                raise
+            outcome = Failed(error)
+        return outcome
+    if task is _forked_in:
+        _end_child()
+    return returned
 
 
 def is_awaitable(result: Any) -> bool:
@@ -287,3 +310,23 @@ def uses_threads(executor: Executor) -> bool:
     from concurrent.futures import ThreadPoolExecutor
 
     return isinstance(executor, ThreadPoolExecutor)
+
+
+def _end_child(error: BaseException | None = None) -> None:
+    from limpet.engine.leases.forked_child import end_child
+
+    end_child(error)
+
+
+def _after_fork_in_child() -> None:
+    global _forked_in
+    _forked_in = CURRENT.get()
+    running = [loop for loop in loops_with_runs if loop.is_running()]
+    if _forked_in is not None or running:
+        from limpet.engine.leases.forked_child import prepare_child
+
+        prepare_child(_forked_in, running)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,18 +1,34 @@
-"""A child process that was forked while a run was executed, by a node above all: it may write nothing to that run.
+"""A child process that was forked while a run was executed, by a node above all: only its parent continues the run.
 
 The child has a copy of its parent's sessions, with leases whose fence is the newest. So a store couldn't tell its
-commits from those of the parent: the child itself has to refuse them. This module is imported in such a child only,
-and no other process pays for the check.
+commits from those of the parent: the child itself has to refuse them.
+
+A child that a node has forked may do what it likes inside the node. But it couldn't continue the run if it were
+allowed to: of all threads, it has only the one that called `os.fork()`. The thread that waits for the node's outcome
+and those of executors are gone. An event loop is even shared with the parent: what one of them unregisters from the
+system's list of files to watch, the other isn't told of any more. So the child ends where it would leave the node,
+without the cleanup of its parent.
+
+This module is imported in such a child only, and no other process pays for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from limpet.engine.leases.group_commit import GroupCommit, PendingCommit
 from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import Conflict
 from limpet.journal.store import Commit
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 
 def start_over(client: LeaseClient) -> None:
@@ -56,8 +72,39 @@ class CommitsOfChild:
     def _refusal(self, commit: Commit) -> Conflict | None:
         if (commit.run_id, commit.fence) not in self._leases_of_parent:
             return None
-        return Conflict(
-            commit.run_id,
-            "the process that this one was forked from executes it; a child that a node forks must end with "
-            "os._exit() instead of returning",
+        return Conflict(commit.run_id, "the process that this one was forked from executes it")
+
+
+def prepare_child(task: NodeContext | None, running_loops: Iterable[AbstractEventLoop]) -> None:
+    """In a child that a node, or something on an event loop with runs, has just forked."""
+    if task is not None:
+        task.scope.services.journal_lock.forget_threads()
+    for loop in running_loops:
+        # At most one of them is run by this thread. It gets here as soon as the node awaits something.
+        with suppress(RuntimeError):
+            loop.call_soon(end_child)
+        # Before any other task of the parent continues, where the loop is one of asyncio.
+        ready = getattr(loop, "_ready", None)
+        if isinstance(ready, deque):
+            ready.rotate(1)
+
+
+def end_child(error: BaseException | None = None) -> None:
+    """End this process, which has left the node that forked it, by this exception or without one.
+
+    `sys.exit(code)` in a node ends it with that code. All else is a mistake: it is logged, and the code is 1.
+    """
+    try:
+        if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+            sys.stdout.flush()
+            os._exit(error.code or 0)
+        from logging import getLogger
+
+        getLogger("limpet.run").error(
+            "process %d was forked by a node and has left it; it ends here, and its parent continues the run; "
+            "end such a process with os._exit()",
+            os.getpid(),
+            exc_info=error,
         )
+    finally:
+        os._exit(1)

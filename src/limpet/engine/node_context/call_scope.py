@@ -57,6 +57,12 @@ class JournalLock:
         if self._released is not None:
             self._released.notify()
 
+    def forget_threads(self) -> None:
+        """In a forked child, which has one thread: any other that held this doesn't exist, and never releases it."""
+        self._released = None
+        self._lock = Lock()
+        self.held_by_loop = False
+
     def call_unlocked(self, call: Callable[..., T], *args: Any) -> T:
         """Call a user's function from the loop, without the lock.
 
