@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 import sys
@@ -148,3 +149,57 @@ def _damage(file: Path, run_id: str) -> None:
     with closing(sqlite3.connect(file)) as database, database:
         (row,) = database.execute("SELECT id FROM runs WHERE run_id = ?", (run_id,)).fetchone()
         database.execute("UPDATE records SET data = zeroblob(length(data)) WHERE id >> 32 = ?", (row,))
+
+
+LEAVING = "import sys\nsys.exit(9)\n"
+
+
+@pytest.mark.parametrize("target", ["leaving:graph", "leaving.py:graph", "leaving.yaml"])
+@pytest.mark.parametrize("command", [["runs", "list", "--graph"], ["run"], ["graph", "show"], ["worker"]])
+def test_code_that_ends_the_process_when_it_is_imported_is_an_error(
+    here: Path, limpet: Command, command: list[str], target: str
+) -> None:
+    """A script that was not meant to be imported doesn't choose the exit code of the command."""
+    (here / "leaving.py").write_text(LEAVING)
+    (here / "leaving.yaml").write_text("imports: [leaving]\nnodes: [{name: a, run: 'leaving:a'}]\n")
+    sys.modules.pop("leaving", None)
+    done = limpet(*command, target)
+    if (command, target) == (["graph", "show"], "leaving.yaml"):  # which imports no code
+        assert done.code == 0
+        return
+    assert done.code == 2
+    assert "SystemExit: 9" in done.err
+
+
+def test_runs_are_listed_although_the_code_of_a_graph_ends_the_process(
+    stored: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "leaving.py").write_text(LEAVING)
+    sys.modules.pop("leaving", None)
+    monkeypatch.setenv("LIMPET_GRAPHS", "leaving:graph")
+    assert stored("runs", "list").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ([], "the following arguments are required"),
+        (["runs"], "the following arguments are required"),
+        (["runs", "list", "--limit", "x"], "invalid int value: 'x'"),
+        (["runs", "show"], "the following arguments are required: RUN"),
+        (["nothing"], "invalid choice: 'nothing'"),
+        (["runs", "list", "--typo"], "unrecognized arguments: --typo"),
+    ],
+)
+def test_a_command_line_that_cant_be_parsed_is_an_error_like_others(
+    limpet: Command, words: list[str], wrong: str
+) -> None:
+    """In words with the usage, and to a program as JSON."""
+    said = limpet(*words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("usage: limpet")
+    assert wrong in said.err.splitlines()[-1]
+    told = limpet(*words, "--json")
+    assert (told.code, told.err) == (2, "")
+    error = json.loads(told.out)["error"]
+    assert error["code"] == "usage"

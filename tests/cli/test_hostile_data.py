@@ -5,18 +5,23 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import re
+import subprocess
 import sys
 from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from shutil import which
 
 import pytest
 
-from limpet import open_store
+from limpet import Question, open_store
 from limpet.cli.arguments import make_parser
+from limpet.cli.commands.run import _example
 from limpet.cli.main import main
+from limpet.cli.project import shell_line
 from limpet.engine.sessions.start import new_run
 from limpet.journal.progress import Progress
 
@@ -69,12 +74,17 @@ COMMANDS: dict[str, list[list[str]]] = {
     "runs fork": [["runs", "fork", "asks", "--step", "1"], ["runs", "fork", f"odd{EVIL}"]],
     "runs rollback": [["runs", "rollback", "asks", "1"]],
     "runs cancel": [["runs", "cancel", "copied"], ["runs", "cancel", f"odd{EVIL}"]],
-    "runs export": [["runs", "export", "asks", "asks.run"]],
-    "runs import": [["runs", "import", "asks.run", "--id", "again"]],
+    "runs export": [["runs", "export", "asks", "asks.run"], ["runs", "export", "asks", f"asks{EVIL}.run"]],
+    "runs import": [["runs", "import", "asks.run", "--id", "again"], ["runs", "import", f"none{EVIL}.run"]],
     "runs delete": [["runs", "delete", "again", "--yes"], ["runs", "delete", f"odd{EVIL}"]],
     "graph show": [["graph", "show", "flows:asking"]],
     "graph check": [["graph", "check", "flows:asking"]],
-    "graph draw": [["graph", "draw", "flows:asking", "--run", "asks"], ["graph", "draw", "flows:asking"]],
+    "graph draw": [
+        ["graph", "draw", "flows:asking", "--run", "asks"],
+        ["graph", "draw", "flows:asking"],
+        ["graph", "draw", "flows:asking", "--out", f"{EVIL}.svg"],
+        ["graph", "draw", "flows:asking", f"--{EVIL}"],
+    ],
     "store info": [["store", "info"]],
     "store verify": [["store", "verify"]],
     "store flatten": [["store", "flatten", f"flat{EVIL}.jsonl"]],
@@ -149,6 +159,52 @@ def test_a_command_masks_what_runs_contain(name: str, hostile: Path) -> None:
         assert shown
         if name != "runs delete":  # which asks
             assert dangers(screen([*arguments, "--json"])) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_masks_what_was_typed_in_a_pipe_as_well(name: str, hostile: Path) -> None:
+    """Only a value that was asked for is written as it is: the next program may want it so."""
+    for arguments in COMMANDS[name]:
+        if arguments == ["runs", "state", "asks", "--key", EVIL]:
+            continue
+        with redirect_stdout(io.StringIO()) as shown, redirect_stderr(shown), suppress(SystemExit):
+            main(arguments)
+        assert dangers(shown.getvalue()) == [], arguments
+
+
+def words_of(command: str) -> list[str]:
+    """What a shell makes of a command."""
+    line = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True)
+    return [os.fsdecode(word) for word in line.stdout.split(b"\0")[:-1]]
+
+
+@pytest.mark.skipif(which("bash") is None, reason="there is no shell that reads $'…'")
+def test_the_command_that_is_suggested_can_be_pasted(hostile: Path) -> None:
+    """It answers with the very choice, although a terminal can't show it."""
+    command = screen(["runs", "show", "asks"]).splitlines()[-1]
+    words = words_of(OUR_OWN.sub("", command))
+    answer = words[words.index("answer") :]
+    assert answer == ["answer", "asks", "choice" + EVIL]
+    assert main([*answer, "--json"]) == 0
+    assert json.loads(screen(["runs", "state", "asks", "--json"]))["said"] == "choice" + EVIL
+
+
+@pytest.mark.parametrize(
+    "word", ["plain", "a b", "it's", "", "a\nb\\n'\t", EVIL, "\x1b7", "é\x85ü", "\udcff"]
+)
+@pytest.mark.skipif(which("bash") is None, reason="there is no shell that reads $'…'")
+def test_a_shell_reads_the_word_that_was_meant(word: str) -> None:
+    line = shell_line([word, "next"])
+    assert line.isprintable()
+    assert words_of(line) == [word, "next"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "suggested"),
+    [(["\0", "half \ud800", "-x", "fine"], "fine"), (["\0"], "ANSWER"), (["-x"], "ANSWER")],
+)
+def test_a_choice_that_cant_be_typed_is_not_suggested(choices: list[str], suggested: str) -> None:
+    assert _example(Question("q", "?", "node", choices)) == suggested
 
 
 def test_a_program_reads_the_same_values_from_json_on_a_terminal(hostile: Path) -> None:

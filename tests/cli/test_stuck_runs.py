@@ -103,6 +103,22 @@ def test_a_run_whose_graph_isnt_known_is_said_to_wait_for_it(
     assert limpet("runs", "list").code == 0
 
 
+def test_a_paused_run_whose_graph_isnt_known_is_marked(
+    project: Path, limpet: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H11: as one that is queued; what it asks is shown, too."""
+    graph("strange", project).invoke({}, run_id="asks").wait()
+    graph("strange", project).compile(
+        store=open_store(f"sqlite:///{project}/runs.db"), interrupt_before=["ask"]
+    ).invoke({}, run_id="stops").wait()
+    graph("known", project).invoke({}, run_id="fine").wait()
+    monkeypatch.setenv("LIMPET_GRAPHS", "flows:known")
+    lines = {line.split()[0]: line for line in limpet("runs", "list").out.splitlines()}
+    assert lines["asks"].endswith("asks: who? (no graph 'strange' among those known here)")
+    assert lines["stops"].endswith("paused: no graph 'strange' among those known here")
+    assert lines["fine"].endswith("asks: who?")
+
+
 def test_an_encrypted_store_logs_once_what_it_leaves_out(
     project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,7 +7,7 @@ the command is called.
 from __future__ import annotations
 
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from limpet.defaults import LEASE, MAX_RUNS_AT_ONCE, POLL_INTERVAL, RETENTION_HOURS, STOP_GRACE
 from limpet.version import VERSION
@@ -32,9 +32,25 @@ WATCH_INTERVAL = 0.5
 TARGET = "file.yaml, file.py:attribute or package.module:attribute"
 
 
+class WrongCommandLine(Exception):
+    """A command line that can't be parsed: what is wrong, and the usage of the command."""
+
+    def __init__(self, message: str, usage: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.usage = usage
+
+
+class CommandParser(ArgumentParser):
+    """A parser that raises `WrongCommandLine`, and leaves it to the caller to say so."""
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongCommandLine(message, self.format_usage().rstrip())
+
+
 def make_parser() -> ArgumentParser:
-    """The parser of the whole command line."""
-    parser = ArgumentParser(
+    """The parser of the whole command line. Raises `WrongCommandLine`."""
+    parser: ArgumentParser = CommandParser(
         prog="limpet",
         description="Run, watch and repair durable graphs.",
         epilog=EXIT_CODES,

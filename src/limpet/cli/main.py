@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from limpet.cli.arguments import make_parser
-from limpet.cli.exit_codes import INTERRUPTED, code_for, next_command
+from limpet.cli.arguments import WrongCommandLine, make_parser
+from limpet.cli.exit_codes import INTERRUPTED, USAGE, code_for, next_command
 from limpet.cli.output import Output, printable_log
-from limpet.errors import LimpetError
+from limpet.errors import LimpetError, UsageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A terminal that can't show a character must not end the command.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    args = make_parser().parse_args(arguments)
+    try:
+        args = make_parser().parse_args(arguments)
+    except WrongCommandLine as problem:
+        return _explain(problem, sys.argv[1:] if arguments is None else arguments)
     output = Output(args.json, colour=False if args.no_color else None)
     if logging.lastResort is not None:  # what shows warnings where a program hasn't set up a log
         logging.lastResort.setFormatter(printable_log("%(message)s"))
@@ -40,3 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe closed it. Without this, Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _explain(problem: WrongCommandLine, arguments: Sequence[str]) -> int:
+    """Say what is wrong with a command line that can't be parsed; to a program, if it asks for JSON."""
+    output = Output("--json" in arguments, colour=False if "--no-color" in arguments else None)
+    output.say(problem.usage)
+    output.problem(problem.message, UsageError.code)
+    return USAGE

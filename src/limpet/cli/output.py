@@ -2,7 +2,8 @@
 
 Results go to standard output; progress, hints and problems to standard error. What is shown may come from a run, so
 from anywhere: `Output._write` and `Output.result` are the only ways out, and let no control sequence of a terminal
-through. The log goes through `printable_log`.
+through. The log goes through `printable_log`. Only a value that was asked for is written as it is, and only into a
+pipe: see `Output.text`.
 """
 
 from __future__ import annotations
@@ -92,11 +93,15 @@ class Output:
                 self._write(sys.stdout, (f"{' ' * width}  {line}", ""))
 
     def text(self, text: str) -> None:
-        """A result that is text: unchanged in a pipe, without control characters on a terminal."""
+        """A value that is text: unchanged in a pipe, without control characters on a terminal."""
         if sys.stdout.isatty():
             self._write(sys.stdout, (text, ""))
         else:
             print(text, flush=True)
+
+    def message(self, text: str) -> None:
+        """What a command has done, as its result. It may name what was typed, so it is masked in a pipe as well."""
+        self._write(sys.stdout, (text, ""))
 
     def progress(self, text: str) -> None:
         """The progress of long work, in one line that the next call replaces; an empty one clears it."""

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -169,7 +169,7 @@ def load_target(target: str) -> Graph:
         return cast(Graph, find_graph(target))
     except LimpetError:
         raise
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:  # code that isn't meant to be imported may end the process
         message = f"{target!r} can't be loaded: {type(problem).__name__}: {problem}"
         raise DefinitionError(message) from problem
 
@@ -181,7 +181,7 @@ def command_line(words: str, args: Namespace, *more: str) -> str:
         parts += ["--store", args.store]
     for target in args.graph or ():
         parts += ["--graph", target]
-    return shlex.join(parts)
+    return shell_line(parts)
 
 
 def command_line_with_graph(words: str, args: Namespace, *more: str) -> str:
@@ -193,6 +193,36 @@ def command_line_with_graph(words: str, args: Namespace, *more: str) -> str:
     if known:
         return command_line(words, args, *more)
     return command_line(words, args, *more, "--graph", "GRAPH")
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """Words as a shell reads them, on one line that a terminal can show."""
+    return " ".join(map(_shell_word, words))
+
+
+def _shell_word(word: str) -> str:
+    """A word, quoted if needed: in `$'…'`, as bash and zsh have it, if some characters can't be shown."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return f"$'{''.join(map(_shell_character, word))}'"
+
+
+def _shell_character(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    # In octal, which has three digits whatever follows.
+    return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+def can_be_typed(word: str) -> bool:
+    """Whether a word can be an argument of a command, and isn't taken for an option."""
+    try:
+        word.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a character
+        return False
+    return "\0" not in word and not word.startswith("-")
 
 
 def program() -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from pathlib import Path
 from limpet.cli.demo_graph import CRASH, PACE
 from limpet.cli.exit_codes import OK, PAUSED, UNAVAILABLE
 from limpet.cli.output import Output
-from limpet.cli.project import program
+from limpet.cli.project import program, shell_line
 
 GRAPH = "limpet.cli.demo_graph:graph"
 STEP_SECONDS = 0.4
@@ -46,7 +45,7 @@ def show(args: Namespace, output: Output) -> int:
         return OK
     player.say("3. Now the run waits for your answer, for a minute or a month. Inspect it, then answer:")
     for words in (["runs", "history", run], ["runs", "state", run], ["answer", run, "yes", "--graph", GRAPH]):
-        output.text(f"     {shlex.join([*program(), *words, '--store', player.store])}")
+        output.message(f"     {shell_line([*program(), *words, '--store', player.store])}")
     return OK
 
 
@@ -62,7 +61,7 @@ class _Player:
         self._output.say(f"\n{text}\n")
 
     def play(self, *words: str, crash: bool = False) -> int:
-        shown = shlex.join([*program(), *words, "--store", self.store])
+        shown = shell_line([*program(), *words, "--store", self.store])
         self._output.say(f"   $ {shown}", "bold")
         environment = {**os.environ, PACE: str(self._pace), CRASH: "1" if crash else ""}
         script = Path(sys.argv[0])

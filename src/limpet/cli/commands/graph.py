@@ -55,7 +55,7 @@ def check(args: Namespace, output: Output) -> int:
     if output.json:
         output.result({"ok": True, "name": plan.name, "fingerprint": plan.fingerprint, "mistakes": []})
     else:
-        output.text(f"{plan.name} is valid")
+        output.message(f"{plan.name} is valid")
     return OK
 
 
@@ -92,7 +92,7 @@ def draw(args: Namespace, output: Output) -> int:
     if output.json:
         output.result({"format": wanted, "file": args.out})
     else:
-        output.text(args.out)
+        output.message(args.out)
     return OK
 
 

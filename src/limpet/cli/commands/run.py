@@ -10,6 +10,7 @@ from limpet.cli.exit_codes import BY_STATUS, INTERRUPTED, OK
 from limpet.cli.output import Output
 from limpet.cli.project import (
     GraphOnStore,
+    can_be_typed,
     command_line,
     command_line_with_graph,
     find_runs,
@@ -82,7 +83,9 @@ def suggest_next(info: RunInfo, args: Namespace, output: Output) -> None:
     resume_command = command_line_with_graph("resume", args, info.run_id)
     if info.status == "paused" and info.questions:
         for question in info.questions:
-            name = [question.id] if len(info.questions) > 1 else []
+            name = []
+            if len(info.questions) > 1:
+                name = [question.id if can_be_typed(question.id) else "QUESTION"]
             command = command_line_with_graph("answer", args, info.run_id, *name, _example(question))
             output.hint(_describe(question), command)
     elif info.status == "paused":
@@ -253,4 +256,6 @@ def _allowed_answers(question: Question) -> str:
 
 
 def _example(question: Question) -> str:
-    return str(question.choices[0]) if question.choices else "ANSWER"
+    """A possible answer to be typed; a placeholder where there is none."""
+    texts = map(str, question.choices or ())
+    return next(filter(can_be_typed, texts), "ANSWER")

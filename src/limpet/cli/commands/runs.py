@@ -27,6 +27,9 @@ LONG_IN_QUEUE = 60.0
 ABANDONED = "abandoned"
 """The shown status of a run whose process crashed."""
 
+UNFINISHED = ("queued", "sleeping", "retrying", "paused", ABANDONED)
+"""The shown statuses of runs that need their graph's code to go on, and that no process executes."""
+
 
 def list_runs(args: Namespace, output: Output) -> int:
     """The runs in the store."""
@@ -244,7 +247,7 @@ def _done(data: dict[str, object], text: str, resumable: Namespace | None, outpu
     if output.json:
         output.result(data)
         return OK
-    output.text(text)
+    output.message(text)
     if resumable is not None:
         output.hint("Resume it with:", command_line("resume", resumable, str(data["run_id"])))
     return OK
@@ -291,8 +294,8 @@ def _node(info: RunInfo) -> str | None:
 
 
 def _known_graphs(args: Namespace, listed: list[RunInfo]) -> set[str] | None:
-    """The names of the graphs that this command knows, if a run waits for a worker; None if it knows none."""
-    if not any(info.shown_status in ("queued", ABANDONED) for info in listed):
+    """The names of the graphs that this command knows, if a run needs one; None if it knows none."""
+    if not any(info.shown_status in UNFINISHED for info in listed):
         return None
     try:
         return {graph.name for graph in project_graphs(args)} or None
@@ -304,10 +307,13 @@ def _summary(info: RunInfo, known: set[str] | None = None) -> str:
     """What a list says about a run in its last column. `known` are the graphs that are known here, if any are."""
     if info.problem:
         return info.problem
+    is_lost = known is not None and info.graph not in known and info.shown_status in UNFINISHED
+    lost = f"no graph {info.graph!r} among those known here"
     if info.questions:
-        return f"asks: {info.questions[0].prompt}"
-    if known is not None and info.graph not in known and info.shown_status in ("queued", ABANDONED):
-        return f"{info.shown_status}: no graph {info.graph!r} among those known here"
+        asked = f"asks: {info.questions[0].prompt}"
+        return f"{asked} ({lost})" if is_lost else asked
+    if is_lost:
+        return f"{info.shown_status}: {lost}"
     match info.shown_status:
         case "quarantined":
             return f"quarantined: {info.reason}"

@@ -60,7 +60,7 @@ def migrate(args: Namespace, output: Output) -> int:
     if output.json:
         output.result({"store": str(store), "current": True})
     else:
-        output.text(f"{store} is up to date")
+        output.message(f"{store} is up to date")
     return OK
 
 
@@ -119,7 +119,7 @@ def flatten(args: Namespace, output: Output) -> int:
         output.result({"file": args.file, **written._asdict()})
     else:
         added = f"{written.steps} steps and {written.values} values added"
-        output.text(f"{args.file}: {written.runs} runs new or changed, {added}")
+        output.message(f"{args.file}: {written.runs} runs new or changed, {added}")
     return OK
 
 

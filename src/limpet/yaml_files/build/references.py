@@ -32,7 +32,7 @@ def import_named_module(module: str) -> Any:
                 f"there is no module {missing.name!r} to import; is its directory on sys.path (PYTHONPATH)?"
             ) from missing
         raise UsageError(f"module {module!r} can't be imported: {missing}") from missing
-    except Exception as problem:  # a module may raise anything while it is imported
+    except (Exception, SystemExit) as problem:  # a module may raise anything while it is imported
         raise UsageError(
             f"module {module!r} can't be imported: {type(problem).__name__}: {problem}"
         ) from problem
