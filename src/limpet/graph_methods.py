@@ -397,7 +397,6 @@ class GraphMethods(ABC, Generic[S]):
             expired_files,
             find_expired,
         )
-        from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 
         compiled = self.compiled()
         policy = retention
@@ -411,9 +410,7 @@ class GraphMethods(ABC, Generic[S]):
         found = []
         if not compiled.scratch_store:
             found = find_expired(store, policy, compiled.plan.name)
-        files = []
-        if isinstance(compiled.checkpointer, CheckpointFiles):
-            files = expired_files(compiled.checkpointer, policy, compiled.plan.name)
+        files = expired_files(compiled.checkpointer, policy, compiled.plan.name)
         if dry_run:
             return [*found, *files]
         return [*delete_expired(store, found), *delete_files(files)]
@@ -423,14 +420,15 @@ class GraphMethods(ABC, Generic[S]):
     def cleanup_expired(self, max_age_hours: float = RETENTION_HOURS, statuses: Iterable[str] = ENDED) -> int:
         """Delete the runs of this graph that ended this long ago; return how many were deleted.
 
-        Runs that are paused or running stay, unless you name these `statuses` as well. A run that a process holds
+        The checkpoint files of a `checkpoint_dir` are deleted and counted too, each as the run that it has. Runs that
+        are paused or running stay, unless you name these `statuses` as well. A run that a process holds
         always stays. `Runs(store).cleanup_expired()` does the same for the runs of all graphs.
         """
         from limpet.stores.retention import expire_by_age
 
         compiled = self.compiled()
         store = compiled.need_client("cleanup_expired").store
-        return expire_by_age(store, max_age_hours, statuses, compiled.plan.name)
+        return expire_by_age(store, max_age_hours, statuses, compiled.plan.name, compiled.checkpointer)
 
     acleanup_expired = async_version(cleanup_expired)
 

@@ -254,7 +254,7 @@ class Runs:
         """Delete the runs in the store that ended this long ago, of all graphs; return how many were deleted.
 
         Runs that are paused or running stay, unless you name these `statuses` as well. A run that a process holds
-        always stays.
+        always stays. So do the files of a `checkpoint_dir`, which `cleanup_expired()` of their graph deletes.
         """
         from limpet.stores.retention import expire_by_age
 

@@ -128,15 +128,19 @@ def delete_expired(store: Store, which: Iterable[Expired]) -> list[Expired]:
     return deleted
 
 
-def expired_files(files: Any, policy: Retention, graph: str) -> list[Expired]:
-    """The checkpoint files of a graph that have expired by a policy; `files` is a `CheckpointFiles` with a directory.
+def expired_files(checkpointer: Any, policy: Retention, graph: str) -> list[Expired]:
+    """The checkpoint files of a graph that have expired by a policy; none if its checkpointer doesn't write files.
 
     A file counts as a run that last changed when the file was written. Nothing is changed.
     """
+    from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
+
+    if not isinstance(checkpointer, CheckpointFiles) or checkpointer.directory is None:
+        return []
     found: list[Expired] = []
     ended = 0
     now = time()
-    for each in files.written.newest_first():
+    for each in checkpointer.written.newest_first():
         if each.graph != graph or each.status not in policy.statuses:
             continue
         ended += each.status in ENDED
@@ -167,11 +171,16 @@ def delete_files(which: Iterable[Expired]) -> list[Expired]:
 
 
 def expire_by_age(
-    store: Store, max_age_hours: float, statuses: Iterable[str], graph: str | None = None
+    store: Store,
+    max_age_hours: float,
+    statuses: Iterable[str],
+    graph: str | None = None,
+    checkpointer: Any = None,
 ) -> int:
     """Delete the runs of these statuses that haven't changed for this many hours; returns how many.
 
-    They are those of this graph, or of all. Raises `UsageError` for a wrong age or status.
+    They are those of this graph, or of all. If the graph has a `checkpointer` that writes files, those files expire
+    like runs, and are counted. Raises `UsageError` for a wrong age or status.
     """
     wanted = (statuses,) if isinstance(statuses, str) else tuple(statuses)
     unknown = [status for status in wanted if status not in STATUSES]
@@ -183,8 +192,9 @@ def expire_by_age(
     if not wanted:
         return 0
     ages: dict[str, Any] = dict.fromkeys(wanted, seconds)
-    found = find_expired(store, Retention(**ages), graph)
-    return len(delete_expired(store, found))
+    policy = Retention(**ages)
+    runs = delete_expired(store, find_expired(store, policy, graph))
+    return len(runs) + len(delete_files(expired_files(checkpointer, policy, graph)))
 
 
 def clean_checkpoints(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from limpet import DefinitionError, MemoryCheckpointer, Retention, StateGraph, pause
+from limpet import DefinitionError, MemoryCheckpointer, Retention, StateGraph, UsageError, pause
+from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 
 
 def asking(**settings: Any) -> StateGraph:
@@ -87,6 +88,30 @@ def test_files_expire_by_the_policy_of_the_graph(tmp_path: Path) -> None:
     assert {each.file for each in graph.cleanup(Retention(paused="1h"))} == {*paused, *failed[:-1]}
     assert kept(tmp_path) == set(young)
     assert [each.file for each in graph.cleanup(Retention(newest=0))] == young[-1:]
+
+
+@pytest.mark.parametrize("store", [None, "memory://"])
+def test_files_expire_by_their_age_alone(tmp_path: Path, store: Any) -> None:
+    """F14: cleanup_expired() deletes and counts them, with a store or without; those of paused runs if asked to."""
+    settings: dict[str, Any] = {"checkpoint_dir": tmp_path} | ({"store": store} if store else {})
+    graph = asking(**settings)
+    paused = aged(stops(graph, 1, "p"), 7200)
+    failed = aged(stops(graph, 5, "f"), 7200)
+    young = stops(graph, 1, "y")
+    assert graph.cleanup_expired(3) == 0
+    assert graph.cleanup_expired(1) == 1
+    assert kept(tmp_path) == {*paused, *failed[:-1], *young}
+    assert graph.cleanup_expired(1, "paused") == 5
+    assert kept(tmp_path) == set(young)
+    with pytest.raises(UsageError, match="hours"):
+        graph.cleanup_expired(-1)
+
+
+def test_a_checkpointer_that_only_loads_files_has_none_to_delete(tmp_path: Path) -> None:
+    """F14: it has no directory."""
+    graph = asking(checkpointer=CheckpointFiles())
+    assert graph.cleanup(Retention(paused=0)) == []
+    assert graph.cleanup_expired(0, "paused") == 0
 
 
 def test_files_expire_in_the_background_when_a_run_stops(tmp_path: Path) -> None:
