@@ -375,6 +375,15 @@ class Salvaging(Protocol):
 
 
 @runtime_checkable
+class ReportsUndeleted(Protocol):
+    """A store without results of completed runs (`abilities.keeps_results`) that may fail to delete such a run."""
+
+    def undeleted(self, run_id: str) -> Exception | None:
+        """Why a run that completed is still there; None if it isn't."""
+        ...
+
+
+@runtime_checkable
 class ListsUnreadable(Protocol):
     """A store whose `list` leaves out runs that it can't read, such as those whose key is missing."""
 

@@ -14,7 +14,8 @@
 | `edge.transition` | a run moves from one node to the next | from, to |
 | `cycle.detected` | a node is visited again | node, visit_count, iteration, path_length |
 | `checkpoint.save` | a step was saved | run_id, node, step |
-| `checkpoint.fail` | a save failed and the run continues (`on_save_error="continue"`) | run_id, node, step, error |
+| `checkpoint.fail` | a save failed and the run continues (`on_save_error="continue"`); or a run has completed, and a
+user's store couldn't delete it | run_id, node, step, error |
 | `checkpoint.load` | a stored run was read | run_id, node |
 | `checkpoint.resume` | a run resumes | run_id, checkpoint_node, resume_node |
 | `branch.start` | a parallel branch starts | run_id, branch |

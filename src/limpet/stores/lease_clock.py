@@ -35,15 +35,20 @@ PLAUSIBLE_CHANGE = 10 * 365 * 86400.0
 
 
 @cache
-def this_boot() -> str:
-    """Identifies this boot of the computer; empty where the system doesn't say.
-
-    Containers may have a time since boot of their own, which is then part of it.
-    """
+def boot_id() -> str:
+    """What the system calls this boot of the computer; empty where it doesn't say."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.readline().strip()
+            return file.readline().strip()
     except (OSError, ValueError):
+        return ""
+
+
+@cache
+def this_boot() -> str:
+    """Identifies this boot and its time since boot, since containers may have one of their own; empty if unknown."""
+    boot = boot_id()
+    if not boot:
         return ""
     try:
         namespace = os.readlink("/proc/self/ns/time")

@@ -15,10 +15,12 @@ import pytest
 from limpet import (
     END,
     START,
+    AlreadyCompleted,
     CheckpointState,
     CheckpointStore,
     Conflict,
     DamagedRecord,
+    ExecutionError,
     MemoryCheckpointer,
     PauseMetadata,
     Retention,
@@ -168,8 +170,12 @@ def test_what_was_changed_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DamagedRecord, match="that of run 'c'"):
         store.head("b")
     with caplog.at_level(logging.WARNING, "limpet.stores"):
-        assert [head.run_id for head in store.list(RunFilter())] == ["c"]
+        listed = {head.run_id: (head.status, head.graph) for head in store.list(RunFilter())}
+    assert listed == {"a": ("damaged", "g"), "b": ("damaged", "g"), "c": ("running", "g")}
     assert len(caplog.records) == 2
+    store.delete("a")
+    store.delete("b")
+    assert [head.run_id for head in store.list(RunFilter())] == ["c"]
 
 
 def test_what_the_object_raises_is_an_error_of_a_store() -> None:
@@ -460,3 +466,86 @@ def test_a_run_that_another_object_saved_is_not_created_again() -> None:
             again.execute({}, run_id=run_id)
         assert later._checkpoints == kept._checkpoints
         assert again.resume(run_id, "yes").results["b"] == "yes"
+
+
+class Undeletable(InMemoryCheckpointStore):
+    """Refuses to delete while `broken`."""
+
+    broken = True
+
+    def delete(self, checkpoint_id: str) -> None:
+        if self.broken:
+            raise OSError("read-only")
+        super().delete(checkpoint_id)
+
+
+def straight(store: Any, observers: Any = (), **settings: Any) -> StateGraph:
+    graph = StateGraph(name="straight", observers=observers)
+    graph.add_node("a", lambda state: {"n": state["n"] + 1}).add_node(
+        "b", lambda state: {"n": state["n"] + 1}
+    )
+    graph.set_entry_point("a").add_edge("a", "b").set_finish_point("b")
+    return graph.compile(store=store, **settings)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_run_that_cannot_be_deleted_on_completion_is_complete_all_the_same(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P11: it is logged and reported, nothing of the run can be resumed, and a later clean-up deletes it."""
+    kept = Undeletable()
+    seen: list[Any] = []
+    graph = straight(kept, observers=[seen.append])
+    if kind == "sync":
+        assert graph.execute({"n": 0}, run_id="r") == {"n": 2}
+    else:
+        assert asyncio.run(graph.aexecute({"n": 0}, run_id="r")) == {"n": 2}
+    (failed,) = [event for event in seen if event.type == "checkpoint.fail"]
+    assert (failed.data["run_id"], failed.data["node"]) == ("r", "b")
+    assert failed.data["error"].startswith("the run is complete, and couldn't be deleted: StoreUnavailable: ")
+    assert "read-only" not in failed.data["error"]
+    assert "graph.complete" in [event.type for event in seen]
+    assert "run r is complete, and couldn't be deleted" in caplog.text
+    again = straight(AdaptedStore(kept))
+    assert [(info.run_id, info.status) for info in again.runs()] == [("r", "completed")]
+    with pytest.raises(AlreadyCompleted):
+        again.resume("r")
+    with pytest.raises(StoreUnavailable):
+        again.cleanup_expired(0)
+    kept.broken = False
+    assert again.cleanup_expired(0) == 1
+    assert again.runs() == kept.list() == []
+
+
+def test_a_checkpoint_that_could_not_be_deleted_never_takes_the_place_of_a_newer_one() -> None:
+    """P11: the run is deleted with all that is left of it, or not at all."""
+    for restarted in (False, True):
+        kept = Undeletable()
+        store = AdaptedStore(kept)
+        graph = straight(store, preserve=True)
+        graph.execute({"n": 0}, run_id="r")
+        assert len(kept.list()) > 1
+        if restarted:
+            store = AdaptedStore(kept)
+            assert [head.status for head in store.list(RunFilter())] == ["completed"]
+        with pytest.raises(StoreUnavailable):
+            store.delete("r")
+        assert [head.status for head in store.list(RunFilter())] == ["completed"]
+        kept.broken = False
+        store.delete("r")
+        assert store.list(RunFilter()) == kept.list() == []
+
+
+def test_a_run_that_can_be_neither_deleted_nor_saved_is_not_complete() -> None:
+    """P11: what is left could be resumed, so that the end must not be reported."""
+
+    class Full(Undeletable):
+        def save(self, state: CheckpointState) -> None:
+            if state.context["status"] == "completed":
+                raise OSError("disk full")
+            super().save(state)
+
+    seen: list[Any] = []
+    with pytest.raises(ExecutionError, match="Full raised OSError"):
+        straight(Full(), observers=[seen.append]).execute({"n": 0}, run_id="r")
+    assert "graph.complete" not in [event.type for event in seen]

@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
+from limpet.stores.lease_clock import boot_id
+
 _SEPARATOR = "|"
 _COPY = os.urandom(4).hex()
 """Which copy of the library this is: each import, and each reload, is another."""
@@ -59,7 +61,7 @@ def _place() -> tuple[str, str, str]:
         host = os.uname().nodename
     else:
         host = os.environ.get("COMPUTERNAME", "")
-    return host.replace(_SEPARATOR, "_"), _boot(), _pid_namespace()
+    return host.replace(_SEPARATOR, "_"), boot_id(), _pid_namespace()
 
 
 def _parts(holder: str) -> tuple[str, str, str, str, str]:
@@ -68,11 +70,6 @@ def _parts(holder: str) -> tuple[str, str, str, str, str]:
     if len(parts) not in (5, 6):
         return holder, "", "", "", ""
     return parts[0], parts[1], parts[2], parts[3], parts[4]
-
-
-@lru_cache(maxsize=1)
-def _boot() -> str:
-    return _first_line("/proc/sys/kernel/random/boot_id")
 
 
 def _pid_namespace() -> str:

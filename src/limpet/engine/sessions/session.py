@@ -25,8 +25,20 @@ from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import Conflict, StoreError, StoreUnavailable, TooLarge
 from limpet.graphs.secrets import SecretMasker, text_of_values
 from limpet.journal.progress import Progress
-from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Commit, OnSignal, Signalled
+from limpet.journal.store import (
+    CANCELLED,
+    FAILED,
+    PAUSED,
+    RUNNING,
+    Commit,
+    OnSignal,
+    ReportsUndeleted,
+    Signalled,
+    Store,
+    provides,
+)
 from limpet.journal.writer import JournalWriter, summary
+from limpet.observe.events import CHECKPOINT_FAIL
 from limpet.observe.hub import Emit, both
 from limpet.threads.workers import Monitor
 
@@ -222,6 +234,8 @@ class Session:
             self.held = None
             if self.compiled.cleanup is not None:
                 self.compiled.cleanup.start_if_due(client)
+            if commit.purge and not client.store.abilities.keeps_results:
+                self._report_undeleted(client.store)
         checkpointer = self.compiled.checkpointer
         if checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
             return None
@@ -229,6 +243,18 @@ class Session:
             return save_checkpoint(checkpointer, self.progress, self.lifecycle.joined_results())
         except Exception as problem:
             return problem
+
+    def _report_undeleted(self, store: Store) -> None:
+        """Report that a store couldn't delete the run, if it couldn't. The run is complete all the same."""
+        problem = store.undeleted(self.id) if provides(store, ReportsUndeleted) else None
+        if problem is not None:
+            reporter = self.lifecycle.loop.reporter
+            reporter.notify(
+                CHECKPOINT_FAIL,
+                node=self.progress.made_by,
+                step=self.progress.step,
+                error=f"the run is complete, and couldn't be deleted: {reporter.error_line(problem)}",
+            )
 
     def note_interrupt(self, error: BaseException) -> None:
         """An exception comes out of the run: one that would end the process counts as a crash under a supervisor.

@@ -6,7 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from limpet.errors import DamagedRecord, UsageError
-from limpet.journal.store import Abilities, Inspectable, Notifying, Salvaging, Store, provides
+from limpet.journal.store import (
+    Abilities,
+    Inspectable,
+    Notifying,
+    ReportsUndeleted,
+    Salvaging,
+    Store,
+    provides,
+)
 
 
 class StoreWrapper(ABC):
@@ -43,6 +51,12 @@ class StoreWrapper(ABC):
         if provides(self._durable_store, Salvaging):
             return self._durable_store.salvage(run_id)
         return {}
+
+    def undeleted(self, run_id: str) -> Exception | None:
+        """As the wrapped store says."""
+        if provides(self._durable_store, ReportsUndeleted):
+            return self._durable_store.undeleted(run_id)
+        return None
 
     def faults(self) -> Sequence[str]:
         """What the wrapped store finds wrong with itself."""

@@ -19,7 +19,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, runtime_checkable
 
 from limpet.errors import (
@@ -119,6 +119,10 @@ class AdaptedStore:
         """The id of the checkpoint that each run was last saved as, or found under."""
         self._contents: dict[str, tuple[int, Contents | None]] = {}
         """What is known about each open run, at which record."""
+        self._stale: dict[str, set[str]] = {}
+        """Older checkpoints of a run that should have been deleted when a newer one was saved."""
+        self._undeleted: dict[str, Exception] = {}
+        """Why runs couldn't be deleted when they completed."""
         self._lock = threading.RLock()
         self._granted: dict[str, tuple[int, int]] = {}
         """The process and the fence of each lease that was granted here. After a fork, they are the parent's."""
@@ -216,8 +220,13 @@ class AdaptedStore:
 
     def delete(self, run_id: str) -> None:
         with self._locked() as user_store:
-            heads.refuse_if_held(self._run(run_id).head, self._clock())
+            with suppress(DamagedRecord):  # who holds it isn't known, and nothing can be saved to it
+                heads.refuse_if_held(self._run(run_id).head, self._clock())
             self._delete(user_store, run_id)
+
+    def undeleted(self, run_id: str) -> Exception | None:
+        """Why a run that completed is still there, if it is: the user's object couldn't delete it."""
+        return self._undeleted.get(run_id)
 
     def close(self) -> None:
         with self._lock:
@@ -275,11 +284,21 @@ class AdaptedStore:
             for state in user_store.list()
             if is_ours(state) and state.checkpoint_id.rpartition("@")[0] == run_id
         ]
-        return max(found, key=lambda state: run_of(run_id, state).head.sequence, default=None)
+        found.sort(key=lambda state: run_of(run_id, state).head.sequence)
+        self._stale.setdefault(run_id, set()).update(state.checkpoint_id for state in found[:-1])
+        return found[-1] if found else None
 
     def _delete(self, user_store: CheckpointStore, run_id: str) -> None:
+        # Older ones first: without the newest, one of them would be the run.
+        for checkpoint_id in self._stale.pop(run_id, ()):
+            self._delete_replaced(user_store, run_id, checkpoint_id)
+        if self._stale.get(run_id):
+            raise StoreUnavailable(
+                f"{_kind(self.user_store)} couldn't delete all checkpoints of run {run_id!r}"
+            )
         user_store.delete(self._ids.get(run_id, run_id))
         self._ids.pop(run_id, None)
+        self._undeleted.pop(run_id, None)
         self._contents.pop(run_id, None)
         self._granted.pop(run_id, None)
 
@@ -301,13 +320,14 @@ class AdaptedStore:
             before = self._ids.get(run_id, checkpoint_id)
             self._ids[run_id] = checkpoint_id
             if before != checkpoint_id:
-                self._delete_replaced(user_store, before)
+                self._delete_replaced(user_store, run_id, before)
 
-    def _delete_replaced(self, user_store: CheckpointStore, checkpoint_id: str) -> None:
+    def _delete_replaced(self, user_store: CheckpointStore, run_id: str, checkpoint_id: str) -> None:
         """Delete a checkpoint that a newer one replaces. If that fails, the newer one counts all the same."""
         try:
             user_store.delete(checkpoint_id)
         except Exception:
+            self._stale.setdefault(run_id, set()).add(checkpoint_id)
             log = logging.getLogger("limpet.stores")
             log.warning("%r couldn't delete checkpoint %s, which is out of date", self, checkpoint_id)
 
@@ -331,9 +351,7 @@ class AdaptedStore:
             if refused is not None:
                 return refused
             if commit.purge and commit.status == COMPLETED:
-                # There is no result to keep here: the user's object keeps what can be resumed.
-                with self._locked() as user_store:
-                    self._delete(user_store, commit.run_id)
+                self._delete_completed(run, heads.apply(run.head, commit, now))
                 return None
             records = [] if commit.purge else [*run.records, *commit.records]
             self._save(PackedRun(heads.apply(run.head, commit, now), records))
@@ -342,6 +360,27 @@ class AdaptedStore:
         if commit.status not in (None, RUNNING):
             self._granted.pop(commit.run_id, None)
         return None
+
+    def _delete_completed(self, run: PackedRun, completed: RunHead) -> None:
+        """Delete a run that completes. There is no result to keep here: the user's object keeps what can be resumed.
+
+        If it can't be deleted, it is saved as complete, in place of what could be resumed, and expires by a policy.
+        """
+        run_id = completed.run_id
+        try:
+            with self._locked() as user_store:
+                self._delete(user_store, run_id)
+        except StoreUnavailable as problem:
+            checkpoint_id = self._ids.get(run_id, run_id)
+            with self._locked() as user_store:
+                contents = self._contents_of(run)
+                user_store.save(
+                    checkpoint_of(checkpoint_id, PackedRun(completed, []), contents, self._clock())
+                )
+            self._granted.pop(run_id, None)
+            self._undeleted[run_id] = problem
+            log = logging.getLogger("limpet.stores")
+            log.warning("run %s is complete, and couldn't be deleted: %s", run_id, problem)
 
     def _renew(self, lease: Lease, ttl: float) -> str | None:
         run = self._find(lease.run_id)
@@ -361,16 +400,22 @@ class AdaptedStore:
                 states = user_store.list(graph)
             found: dict[str, RunHead] = {}
             for state in filter(is_ours, states):
+                run_id = self._run_id_of(state)
                 try:
-                    head = run_of(self._run_id_of(state), state).head
+                    head = run_of(run_id, state).head
                 except DamagedRecord as damage:
-                    logging.getLogger("limpet.stores").warning("%r leaves out of its list: %s", self, damage)
-                    continue
-                other = found.get(head.run_id)
+                    logging.getLogger("limpet.stores").warning("%r lists a damaged run: %s", self, damage)
+                    head = heads.unreadable(run_id, 0.0, state.workflow_name)
+                other = found.get(run_id)
                 # Two, where a process ended after it had saved the newer and before it deleted the older.
                 if other is None or other.sequence <= head.sequence:
-                    found[head.run_id] = head
-                    self._ids[head.run_id] = state.checkpoint_id
+                    older = None if other is None else self._ids[run_id]
+                    found[run_id] = head
+                    self._ids[run_id] = state.checkpoint_id
+                else:
+                    older = state.checkpoint_id
+                if older is not None:
+                    self._stale.setdefault(run_id, set()).add(older)
             return list(found.values())
 
     def _run_id_of(self, state: CheckpointState) -> str:
