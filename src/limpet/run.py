@@ -210,7 +210,17 @@ class SessionSlot:
     dropped would be held until the garbage collector finds it.
     """
 
-    __slots__ = ("_lock", "_open_session", "abandoned", "began", "cancelled", "run_id", "session", "verdict")
+    __slots__ = (
+        "_lock",
+        "_open_session",
+        "abandoned",
+        "began",
+        "cancelled",
+        "is_stranded",
+        "run_id",
+        "session",
+        "verdict",
+    )
 
     def __init__(self, run_id: str, open_session: OpenSession) -> None:
         self.run_id = run_id
@@ -219,6 +229,8 @@ class SessionSlot:
         self.began = False
         self.cancelled = False
         self.abandoned = False
+        self.is_stranded: Callable[[], bool] | None = None
+        """Whether the generator can't go on any more; None if it always can."""
         self._open_session = open_session
         self._lock = Lock()
 
@@ -232,6 +244,8 @@ class SessionSlot:
                 raise UsageError(f"run {self.run_id!r} was cancelled before it began")
             self.began = True
         session = self._open_session()
+        if session.held is not None:
+            session.held.is_stranded = self.is_stranded
         with self._lock:
             self.session = session
             self.run_id = session.id
@@ -287,6 +301,8 @@ async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None
 
     from limpet.engine.drivers import async_driver
 
+    # The event loop may be closed while this waits, after an interrupt, say. Then others can resume the run.
+    slot.is_stranded = asyncio.get_running_loop().is_closed
     # Opening waits for the store, so a thread does it. That thread can't be interrupted: if the caller is cancelled
     # while it works, the run that it opens has to be released when it is done. The caller gets the cancellation only
     # then, so that no run is created after it. If the thread hasn't begun, it never does.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -15,6 +16,7 @@ import pytest
 from limpet import (
     AlreadyCompleted,
     AsyncRun,
+    Conflict,
     Event,
     ExecutionError,
     MemoryStore,
@@ -509,6 +511,49 @@ def test_an_async_run_that_is_closed_early_can_be_resumed() -> None:
         assert (await graph.aresume(run.id))["path"] == names(1, 2, 3)
 
     asyncio.run(main())
+
+
+def test_a_run_whose_event_loop_was_closed_can_be_resumed() -> None:
+    """G12: its driver waits for ever, but holds nothing, although something still refers to it."""
+    graph = line(anote, note, anote).compile(store="memory://")
+    run = graph.astream({})
+    loop = asyncio.new_event_loop()
+    assert loop.run_until_complete(anext(run))["node"] == "n1"
+    with pytest.raises(Conflict, match="this process"):
+        graph.resume(run.id)
+    loop.close()
+    assert graph.resume(run.id)["path"] == names(1, 2, 3)
+
+
+def test_a_run_whose_event_loop_was_closed_before_it_was_open_can_be_resumed() -> None:
+    """G12: a thread opens it, and nothing drives it then."""
+    creating = threading.Event()
+    closed = threading.Event()
+
+    class SlowStore(MemoryStore):
+        def create(self, run: Any) -> Any:
+            if not closed.is_set():
+                creating.set()
+                assert closed.wait(SOON)
+            return super().create(run)
+
+    graph = line(anote, note).compile(store=SlowStore())
+    loop = asyncio.new_event_loop()
+
+    async def main() -> None:
+        tasks.append(asyncio.create_task(graph.aexecute({}, run_id="r")))
+        await asyncio.to_thread(creating.wait, SOON)
+
+    tasks: list[asyncio.Task[Any]] = []
+    loop.run_until_complete(main())
+    loop.close()
+    closed.set()
+    ends = time.monotonic() + SOON
+    while not graph.runs():
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+    assert graph.resume("r", wait=SOON / 2)["path"] == names(1, 2)
+    assert not tasks[0].done()
 
 
 def test_a_cancelled_inner_task_fails_the_node_and_not_the_driver() -> None:

@@ -70,6 +70,7 @@ class HeldLease:
         "_driven",
         "_was_driven",
         "graph",
+        "is_stranded",
         "lease",
         "lost",
         "now",
@@ -88,6 +89,8 @@ class HeldLease:
         self.lost = False
         self.graph: str | None = None
         """The graph whose run a session executes under this lease; None while there is no session."""
+        self.is_stranded: Callable[[], bool] | None = None
+        """Whether the driver can't go on any more: it runs on an event loop, and that was closed."""
         self.stop = StopRequest()
         self.now = now
         """The time by the store's clock, as far as it is known without asking the store again."""
@@ -105,6 +108,8 @@ class HeldLease:
 
         A run whose caller was interrupted isn't, even if a traceback still refers to all that it was opened with.
         """
+        if self.is_stranded is not None and self.is_stranded():
+            return False
         if self._was_driven:
             return self._driven.locked()
         return monotonic() - self._claimed_at < MAX_OPENING_TIME
