@@ -281,17 +281,19 @@ class GreenTimeout(BaseException):
     """What some libraries raise to get past every `except Exception`."""
 
 
-def in_place(sort: str, node: Callable[[State], None], **options: Any) -> StateGraph:
-    """A graph with this node, alone or in a branch, sync or async."""
+def in_place(
+    sort: str, node: Callable[[State], None], beside: Callable[[State], object] | None = None
+) -> StateGraph:
+    """A graph with this node, alone or in a branch, sync or async; the other branch has the node `beside`."""
 
     async def anode(state: State) -> None:
         node(state)
 
     run: Any = anode if sort.startswith("async") else node
     if not sort.endswith("branch"):
-        return one(run, **options)
-    graph = StateGraph(name="one", **options).add_node("src").add_node("a", run=run)
-    graph.add_node("b").add_fanin_node("join").set_entry_point("src").set_finish_point("join")
+        return one(run)
+    graph = StateGraph(name="one").add_node("src").add_node("a", run=run)
+    graph.add_node("b", run=beside).add_fanin_node("join").set_entry_point("src").set_finish_point("join")
     return graph.add_parallel_edge("src", "a", "join").add_parallel_edge("src", "b", "join")
 
 
@@ -302,13 +304,15 @@ def test_a_run_whose_node_raises_a_bare_base_exception_ends_in_quarantine(
 ) -> None:
     """H1: it isn't called again at once, each call counts as a crash, and the reason is reported."""
     calls: list[int] = []
+    over = threading.Event()
 
     def node(state: State) -> None:
         calls.append(1)
         raise error("slow")
 
     store = MemoryStore()
-    graph = in_place(sort, node).compile(store=store)
+    # What the other branch saved would be progress, after which crashes count from zero.
+    graph = in_place(sort, node, beside=lambda state: over.wait(SOON) and None).compile(store=store)
     bad = graph.start()
     other = one(hello, name="other").compile(store=store)
     with supervise(store, [graph, other], poll=0.01) as supervisor:
@@ -321,10 +325,31 @@ def test_a_run_whose_node_raises_a_bare_base_exception_ends_in_quarantine(
     assert (head.crashes, head.status, head.holder) == (1, "running", None)
     while bad.status == "running" and len(calls) < 9:
         graph.recover()
-    # One or two more if the other branch was only saved at the second or third call, which is progress.
-    assert (bad.status, len(calls)) in (("failed", 3), ("failed", 4), ("failed", 5))
+    over.set()
+    assert (bad.status, len(calls)) == ("failed", 3)
     assert "its process crashed 3 times in a row at node" in (bad.wait(0).reason or "")
     assert "so the run was quarantined" in caplog.text
+
+
+def test_crashes_are_counted_from_zero_once_another_branch_has_saved() -> None:
+    """H1: a run that gets further isn't quarantined; from there on it may crash as often again."""
+    calls: list[int] = []
+    may_end = threading.Event()
+    store = MemoryStore()
+
+    def node(state: State) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            before = store.head("r").sequence
+            may_end.set()
+            until(lambda: store.head("r").sequence > before)
+        raise GreenTimeout("slow")
+
+    graph = in_place("sync branch", node, beside=lambda state: may_end.wait(SOON) and None)
+    bad = graph.compile(store=store).start(run_id="r")
+    while bad.status == "running" and len(calls) < 9:
+        graph.recover()
+    assert (bad.status, len(calls)) == ("failed", 5)
 
 
 @pytest.mark.parametrize("error", [GreenTimeout, SystemExit])
