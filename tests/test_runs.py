@@ -19,6 +19,7 @@ from limpet import (
     pause,
     secret,
 )
+from support.graphs import chain, count
 
 
 def survey(store: Any, **settings: Any) -> StateGraph:
@@ -134,6 +135,44 @@ def test_a_running_run_is_shown_where_it_is_now() -> None:
     runs.cancel("r")
     run.wait()
     assert (run.status, runs.with_position(runs.get("r"))) == ("cancelled", runs.get("r"))
+
+
+@pytest.mark.parametrize("step", ["1", 1.0, True, [1], b"1"])
+def test_a_step_that_is_not_a_whole_number_is_refused(step: Any) -> None:
+    """H6: by every call that takes one, with the call that lists them."""
+    graph = chain(count, count).compile(store=MemoryStore(), preserve=True)
+    graph.execute({"n": 0}, run_id="r")
+    runs = Runs(graph.compiled().need_client("test").store, graph)
+    for call in (
+        lambda: runs.state("r", step),
+        lambda: runs.diff("r", step, 1),
+        lambda: runs.diff("r", 0, step),
+        lambda: runs.fork("r", step),
+        lambda: runs.rollback("r", step),
+        lambda: graph.state_at("r", step),
+    ):
+        with pytest.raises(UsageError, match=r"a step is a whole number, not .*history"):
+            call()
+
+
+@pytest.mark.parametrize("limit", [-1, "3", 1.5, True, 2**80])
+def test_a_limit_that_is_not_a_count_is_refused(limit: Any, tmp_path: Path) -> None:
+    """P6: in every store alike."""
+    for store in ("memory://", f"sqlite:///{tmp_path}/runs.db", f"file://{tmp_path}/runs"):
+        with pytest.raises(UsageError, match="limit must be a whole number of at least 0"):
+            Runs(store).list(limit=limit)
+        assert Runs(store).list(limit=0) == []
+
+
+@pytest.mark.parametrize("update", [["n"], "n", 3, True])
+def test_an_update_that_is_not_a_dict_is_refused(update: Any) -> None:
+    """H6: nothing is forked or resumed."""
+    graph = chain(count, count).compile(store=MemoryStore(), interrupt_before=["n2"])
+    graph.invoke({"n": 0}, run_id="r").wait()
+    for call in (lambda: graph.fork("r", update=update), lambda: graph.resume("r", update=update)):
+        with pytest.raises(UsageError, match="update is a dict to be merged into the state"):
+            call()
+    assert [info.status for info in graph.runs()] == ["paused"]
 
 
 def test_every_method_has_an_async_twin() -> None:

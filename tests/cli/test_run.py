@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from limpet.cli import project
 from support.command_line import FLOWS, Command
 
 
@@ -234,8 +235,8 @@ def test_the_project_may_name_store_and_graphs(
     assert (here / "mine.db").exists()
     assert limpet("answer", "r", "yes").code == 0
     monkeypatch.setenv("LIMPET_STORE", "sqlite:///other.db")
-    assert limpet("runs", "show", "r").code == 4
-    assert (here / "other.db").exists()
+    assert limpet("runs", "show", "r").code == 6
+    assert not (here / "other.db").exists()
 
 
 def test_a_graph_that_has_a_store_of_its_own_is_resumed_there(limpet: Command, here: Path) -> None:
@@ -287,6 +288,67 @@ def test_a_store_that_is_misspelt_is_not_made(limpet: Command, here: Path) -> No
         done = limpet(*words, "--store", "sqlite:///nope.db")
         assert (done.code, "the file nope.db doesn't exist" in done.err) == (6, True)
     assert not (here / "nope.db").exists()
+
+
+@pytest.mark.parametrize(
+    "store", ["sqlite:///nope.db", "nope.sqlite3", "file://./nope", "encrypted+sqlite:///nope.db"]
+)
+@pytest.mark.parametrize("named_by", ["--store", "LIMPET_STORE", "pyproject.toml"])
+def test_a_command_that_only_reads_makes_no_store(
+    limpet: Command, here: Path, monkeypatch: pytest.MonkeyPatch, store: str, named_by: str
+) -> None:
+    """P5: wherever the store is named; the error says where."""
+    arguments: list[str] = []
+    if named_by == "--store":
+        arguments = ["--store", store]
+    elif named_by == "LIMPET_STORE":
+        monkeypatch.setenv("LIMPET_STORE", store)
+    else:
+        (here / "pyproject.toml").write_text(f'[tool.limpet]\nstore = "{store}"\n')
+    before = sorted(here.iterdir())
+    for words in (["runs", "list"], ["runs", "show", "r"], ["store", "info"], ["store", "verify"]):
+        done = limpet(*words, *arguments)
+        assert done.code == 6
+        assert "nope" in done.err
+        assert "doesn't exist, so it holds no runs" in done.err
+        assert named_by in done.err
+    assert sorted(here.iterdir()) == before
+
+
+def test_a_store_in_pyproject_keeps_its_options_and_is_next_to_the_file(
+    limpet: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P5: also a directory, and for a command that is called from below."""
+    (here / "a b%").mkdir()
+    for store, made in (("sqlite:///runs.db?level=process", "runs.db"), ("file://./runs", "runs")):
+        project._settings.cache_clear()
+        (here / "pyproject.toml").write_text(f'[tool.limpet]\nstore = "{store}"\n')
+        monkeypatch.chdir(here / "a b%")
+        assert limpet("run", "flows:plain", "--id", "r").code == 0
+        assert (here / made).exists()
+    monkeypatch.chdir(here)
+    (here / "pyproject.toml").write_text('[tool.limpet]\nstore = "sqlite:///runs.db?level=process"\n')
+    project._settings.cache_clear()
+    assert json.loads(limpet("store", "info", "--json").out)["level"] == "process"
+
+
+@pytest.mark.parametrize(
+    ("table", "wrong"),
+    [
+        ('[tool.limpet]\nstor = "sqlite:///runs.db"', "no setting 'stor'; did you mean 'store'"),
+        ('[tool.limpet]\ngraph = ["flows:plain"]', "no setting 'graph'; did you mean 'graphs'"),
+        ("[tool.limpet]\nworkers = 3", "no setting 'workers'; there are store, graphs"),
+        ('[tool]\nlimpet = "sqlite:///runs.db"', "must be a table"),
+    ],
+)
+def test_a_typo_in_the_settings_of_the_project_is_an_error(
+    limpet: Command, here: Path, table: str, wrong: str
+) -> None:
+    """P5: it would otherwise have no effect and go unnoticed."""
+    (here / "pyproject.toml").write_text(table + "\n")
+    done = limpet("runs", "list")
+    assert done.code == 2
+    assert wrong in done.err.replace('"', "'")
 
 
 def test_queueing_a_run_that_exists_says_so(limpet: Command) -> None:

@@ -17,12 +17,14 @@ from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote, unquote
 
 from limpet import Run, Runs, State
 from limpet.engine.supervisor.catalog import find_graph
 from limpet.errors import DefinitionError, LimpetError, StoreUnavailable, UsageError, did_you_mean
 from limpet.graph_methods import GraphMethods
 from limpet.journal.store import Store
+from limpet.stores.opening import ENCRYPTED, SQLITE_SUFFIXES, default_choice, open_default_store, open_store
 
 if TYPE_CHECKING:
     from limpet.engine.sessions.compiled_graph import CompiledGraph
@@ -34,6 +36,10 @@ NAME_GRAPHS_FOR_ALL_COMMANDS = (
     f"set {GRAPHS_VARIABLE}, or write graphs = […] under [tool.limpet] in pyproject.toml"
 )
 """The end of a message that says how to name a graph."""
+
+TABLE = "[tool.limpet] in pyproject.toml"
+SETTINGS = ("store", "graphs")
+"""What that table may have."""
 
 FALLBACK_FILE = "limpet.db"
 """The SQLite file in the working directory that is used where no store is named."""
@@ -75,24 +81,25 @@ class GraphOnStore(GraphMethods[State]):
 def find_store(args: Namespace, graph: Graph | None = None, must_exist: bool = False) -> Store:
     """The store of a command; where none is named, the store of its graph or of the project's graphs.
 
-    `must_exist` refuses to create a new SQLite file. Raises `UsageError` where no store is known, and
+    `must_exist` refuses to create a new file or directory. Raises `UsageError` where no store is known, and
     `StoreUnavailable`.
     """
-    from limpet.stores.opening import open_default_store, open_store
-
     if args.store:
-        if must_exist:
-            _check_file_exists(args.store)
+        _check_exists(_path_of(args.store), "--store", must_exist)
         return open_store(args.store)
-    default = open_default_store()
-    if default is not None:
-        return default
+    choice = default_choice()
+    if choice is not None:
+        _check_exists(_path_of(choice.target), choice.variable, must_exist)
+        return cast(Store, open_default_store())
     configured = _settings().get("store")
     if configured is not None:
-        return open_store(_relative_to(_settings()["folder"], _text(configured, "store")))
+        named = _relative_to(_settings()["folder"], _text(configured, "store"))
+        _check_exists(_path_of(named), f"store under {TABLE}", must_exist)
+        return open_store(named)
     for known in [graph] if graph is not None else project_graphs(args):
         client = known.compiled().client
         if client is not None and client.store.abilities.shared:
+            _check_exists(getattr(client.store, "path", None), "the graph's store", must_exist)
             return client.store
     if graph is not None or Path(FALLBACK_FILE).exists():
         return open_store(f"sqlite:///{FALLBACK_FILE}")
@@ -141,7 +148,7 @@ def project_targets(args: Namespace) -> list[str]:
         return [target.strip() for target in named.split(",") if target.strip()]
     listed = _settings().get("graphs", [])
     if not isinstance(listed, list):
-        raise UsageError(f"[tool.limpet] in pyproject.toml: graphs must be a list of strings, not {listed!r}")
+        raise UsageError(f"{TABLE}: graphs must be a list of strings, not {listed!r}")
     return [_text(target, "graphs") for target in listed]
 
 
@@ -255,37 +262,57 @@ def _settings() -> dict[str, Any]:
                 found = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("limpet", {})
             except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
                 raise UsageError(f"can't read {path}: {problem}") from problem
-            return {**found, "folder": folder}
+            return {**_checked(found), "folder": folder}
     return {}
+
+
+def _checked(table: Any) -> dict[str, Any]:
+    """The table, if it has nothing but what is known. Raises `UsageError`: a typo would otherwise go unnoticed."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{TABLE} must be a table, not {table!r}")
+    for name in table:
+        if name not in SETTINGS:
+            hint = did_you_mean(name, SETTINGS) or f"; there are {', '.join(SETTINGS)}"
+            raise UsageError(f"{TABLE}: there is no setting {name!r}{hint}")
+    return table
 
 
 def _relative_to(folder: Path, store: str) -> str:
     """A store that a file names: a relative path starts at the folder of the file."""
-    path = _sqlite_path(store)
+    path = _path_of(store)
     if path is None or path.is_absolute():
         return store
-    return f"sqlite:///{folder / path}"
+    prefix = ""
+    if store.startswith(ENCRYPTED):
+        prefix = ENCRYPTED
+    scheme = "file://" if "file://" in store else "sqlite:///"
+    _, question_mark, options = store.partition("?")
+    return f"{prefix}{scheme}{quote(str(folder / path))}{question_mark}{options}"
 
 
-def _check_file_exists(store: str) -> None:
-    """Refuse a file that doesn't exist, rather than create one for a misspelt name."""
-    path = _sqlite_path(store)
-    if path is not None and not path.exists():
-        raise StoreUnavailable(f"the file {path} doesn't exist, so it holds no runs; check --store")
+def _check_exists(path: Path | None, named_by: str, must_exist: bool) -> None:
+    """Refuse a file that doesn't exist, if it must, rather than create one for a misspelt name."""
+    if must_exist and path is not None and not path.exists():
+        raise StoreUnavailable(f"the file {path} doesn't exist, so it holds no runs; check {named_by}")
 
 
-def _sqlite_path(store: str) -> Path | None:
-    """The file that a store names, if it is a SQLite file."""
-    if store.startswith("sqlite:///"):
-        return Path(store.removeprefix("sqlite:///").partition("?")[0])
-    if store.endswith((".db", ".sqlite")) and "://" not in store:
-        return Path(store)
+def _path_of(store: str) -> Path | None:
+    """The SQLite file or the directory that a store names, if it is one of these."""
+    target = store.removeprefix(ENCRYPTED).partition("?")[0]
+    if target.startswith("sqlite:///"):
+        return Path(unquote(target.removeprefix("sqlite:///")))
+    if target.startswith("file://./"):
+        return Path(unquote(target.removeprefix("file://./")))
+    if target.startswith("file:///"):
+        return Path(unquote(target.removeprefix("file://")))
+    if target.lower().endswith(SQLITE_SUFFIXES) and "://" not in target:
+        return Path(target)
     return None
 
 
 def _text(value: Any, key: str) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"[tool.limpet] in pyproject.toml: {key} must be text, not {value!r}")
+        raise UsageError(f"{TABLE}: {key} must be text, not {value!r}")
     return value
 
 

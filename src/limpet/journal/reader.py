@@ -100,6 +100,10 @@ def progress_at(tail: Tail, step: int) -> Progress:
     matter.
     """
     run_id = tail.head.run_id
+    if type(step) is not int:
+        raise UsageError(f"a step is a whole number, not {step!r}").with_advice(
+            "history() lists those of a run", "history"
+        )
     needed: list[tuple[int, list[Any]]] = []
     damage: DamagedRecord | None = None
     for number, record in read_records_or_damage(tail):

@@ -28,7 +28,7 @@ ABANDONED = "abandoned"
 """The shown status of a run whose process crashed."""
 
 UNFINISHED = ("queued", "sleeping", "retrying", "paused", ABANDONED)
-"""The shown statuses of runs that need their graph's code to go on, and that no process executes."""
+"""The shown statuses of runs that wait for a process with the code of their graph."""
 
 
 def list_runs(args: Namespace, output: Output) -> int:

@@ -236,6 +236,7 @@ class ResumeInput(NamedTuple):
 
     def update_for(self, progress: Progress) -> dict[str, Any]:
         """What is to be merged into the state."""
+        check_update(self.update)
         update = dict(self.update or {})
         if progress.open_questions() or self.value is NOT_GIVEN or self.value is None:
             return update
@@ -247,6 +248,12 @@ class ResumeInput(NamedTuple):
                 f"to be merged into the state, not {type(self.value).__name__}"
             )
         return {**self.value, **update}
+
+
+def check_update(update: Any) -> None:
+    """Raise `UsageError` for what can't be merged into a state."""
+    if update is not None and not isinstance(update, Mapping):
+        raise UsageError(f"update is a dict to be merged into the state, not {type(update).__name__}")
 
 
 def _as_schema(schema: Any) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.loop.run_lifecycle import FORK, NEW, next_status
+from limpet.engine.node_context.questions import check_update
 from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.compiled_graph import CompiledGraph
@@ -29,6 +30,7 @@ def fork(
 
     The new run's journal begins with the whole checkpoint, so the new run needs nothing of the old one.
     """
+    check_update(update)
     client = compiled.need_client("fork")
     progress = progress_of(client, run_id, step)
     check_fits(compiled.plan, progress)

@@ -163,6 +163,8 @@ def list_runs(
     """The runs that match, newest first."""
     if status is not None and status not in LISTED_STATUSES:
         raise UsageError(f"a run's status is one of {', '.join(LISTED_STATUSES)}, not {status!r}")
+    if limit is not None and (type(limit) is not int or not 0 <= limit < 2**63):
+        raise UsageError(f"limit must be a whole number of at least 0, not {limit!r}")
     statuses = () if status is None else (status,)
     which = RunFilter(statuses, graph, tag, limit=limit)
     found = [
