@@ -15,7 +15,7 @@ import pytest
 
 from limpet.errors import UnstorableValue, UsageError
 from limpet.journal.encoding.codec import decode, encode
-from limpet.journal.encoding.user_types import TypeRegistry, register_type
+from limpet.journal.encoding.user_types import TYPES, TypeRegistry, register_type
 
 T = TypeVar("T")
 
@@ -357,6 +357,35 @@ class TestPydantic:
         assert restored.model_fields_set == value.model_fields_set == {"name", "inner", "more"}
         assert back(models.Inner()).model_fields_set == set()
         assert back(models.Root([1])) == models.Root([1])
+
+    def test_what_a_model_has_besides_fields_is_stored_under_names_that_stay(self, models: Any) -> None:
+        """P10: older runs have these names, and a later version must find them."""
+        kind = TYPES.of_class(models.Outer)
+        assert kind is not None
+        value = models.Outer(Name="x", more=1)
+        stored = {
+            "name": "x",
+            "inner": None,
+            "(fields set)": ["more", "name"],
+            "(extra)": {"more": 1},
+            "(private)": {"_private": [1]},
+        }
+        assert kind.to(value) == stored
+        restored = kind.restore(stored)
+        assert restored == value
+        assert (restored.model_extra, restored._private) == ({"more": 1}, [1])
+        assert vars(restored) == {"name": "x", "inner": None}
+
+    def test_a_model_without_extras_has_none_stored_and_none_restored(self, models: Any) -> None:
+        """H4: a model that allows them has an empty dict of its own, another one has None."""
+        inner = TYPES.of_class(models.Inner)
+        assert inner is not None
+        assert inner.to(models.Inner(numbers=(1,), anything=2)) == {"numbers": (1,), "anything": 2}
+        assert back(models.Inner()).model_extra is None
+        assert back(models.Inner()).__pydantic_private__ is None
+        first, second = back([models.Outer(Name="x"), models.Outer(Name="x")])
+        assert first.model_extra == second.model_extra == {}
+        assert first.model_extra is not second.model_extra
 
     def test_it_isnt_validated_again(self, models: Any) -> None:
         """H4: what model_construct let in comes back too."""
