@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from limpet import MemoryStore, RunNotFound, StateGraph, Workflow
+from limpet import MemoryStore, RunNotFound, Runs, StateGraph, Workflow
 from support.graphs import SOON
 
 LOOKING = ("history", "state_at", "diff", "verify", "runs")
@@ -240,3 +240,33 @@ def test_a_call_that_is_cancelled_before_it_begins_never_does() -> None:
 
     asyncio.run(main())
     assert graph.runs() == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Runs, "cleanup_expired"), (StateGraph, "cleanup_expired"), (StateGraph, "cleanup"), (Runs, "delete")],
+)
+def test_a_cancelled_call_deletes_no_run_afterwards(owner: type, name: str) -> None:
+    """H7: a caller that gets the cancellation can rely on what it sees then."""
+    deleting = threading.Event()
+    gate = threading.Event()
+    done: list[str] = []
+
+    def delete_slowly(self: Any, *arguments: Any) -> None:
+        deleting.set()
+        gate.wait(SOON)
+        done.append(name)
+
+    slow = type("Slow", (owner,), {name: delete_slowly})
+    made = slow(MemoryStore()) if owner is Runs else slow(name="g")
+
+    async def main() -> list[str]:
+        task = asyncio.ensure_future(getattr(made, f"a{name}")())
+        await asyncio.to_thread(deleting.wait, SOON)
+        task.cancel()
+        asyncio.get_running_loop().call_later(0.05, gate.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return list(done)
+
+    assert asyncio.run(main()) == [name]

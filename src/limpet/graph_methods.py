@@ -415,7 +415,7 @@ class GraphMethods(ABC, Generic[S]):
             return [*found, *files]
         return [*delete_expired(store, found), *delete_files(files)]
 
-    acleanup = async_version(cleanup)
+    acleanup = async_version(cleanup, changes=True)
 
     def cleanup_expired(self, max_age_hours: float = RETENTION_HOURS, statuses: Iterable[str] = ENDED) -> int:
         """Delete the runs of this graph that ended this long ago; return how many were deleted.
@@ -430,7 +430,7 @@ class GraphMethods(ABC, Generic[S]):
         store = compiled.need_client("cleanup_expired").store
         return expire_by_age(store, max_age_hours, statuses, compiled.plan.name, compiled.checkpointer)
 
-    acleanup_expired = async_version(cleanup_expired)
+    acleanup_expired = async_version(cleanup_expired, changes=True)
 
     def draw(
         self,

@@ -260,7 +260,7 @@ class Runs:
 
         return expire_by_age(self._client.store, max_age_hours, statuses)
 
-    acleanup_expired = async_version(cleanup_expired)
+    acleanup_expired = async_version(cleanup_expired, changes=True)
 
     def flatten(self, path: str | os.PathLike[str]) -> Flattened:
         """Write all runs, their steps and states as plain tables to a file, and return how many rows were written.
