@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,6 +21,8 @@ from limpet import (
     open_store,
     pause,
 )
+from limpet.journal.encoding import codec
+from limpet.journal.encoding.user_types import TypeRegistry
 from limpet.journal.store import Store, Tail
 from support.graphs import chain, count
 from support.redis_servers import redis_server
@@ -276,3 +278,51 @@ def test_steps_after_lost_oldest_records_can_be_verified_read_and_forked(kind: s
             graph.history("r")
         with pytest.raises(DamagedRecord, match="record 1 of run 'r'"):
             graph.state_at("r", 1)
+
+
+def test_a_run_whose_journal_was_deleted_on_completion_has_no_state_to_restore() -> None:
+    """H5, H10: that isn't damage."""
+    graph = line(3, MemoryStore())
+    graph.execute({}, run_id="r")
+    found = graph.verify("r")
+    assert (found.ok, found.purged, found.restorable, found.steps) == (True, True, False, [])
+
+
+def test_a_head_that_names_another_record_as_the_newest_snapshot_is_damage() -> None:
+    """H5: each record can be read, and still the newest state can't be restored: the report says why."""
+    store = MemoryStore()
+    graph = line(3, store, preserve=True)
+    graph.execute({}, run_id="r")
+    run = store._runs["r"]  # type: ignore[index]  # it is open
+    run.head = run.head._replace(snapshot=2)
+    found = graph.verify("r")
+    assert (found.ok, found.restorable) == (False, False)
+    assert [(damage.sequence, damage.reason) for damage in found.damaged] == [
+        (2, "the journal doesn't begin with a snapshot")
+    ]
+    with pytest.raises(DamagedRecord, match="doesn't begin with a snapshot"):
+        graph.state_at("r")
+
+
+class Kelp(NamedTuple):
+    """A value that is only stored while its class is registered."""
+
+    height: int
+
+
+def test_a_state_with_a_class_that_is_not_registered_cannot_be_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H5: the record is intact, and the report names the class."""
+    registry = TypeRegistry()
+    monkeypatch.setattr(codec, "TYPES", registry)
+    registry.register(Kelp, name="Kelp")
+    store = MemoryStore()
+    graph = chain(lambda state: {"kelp": Kelp(3)}, name="line").compile(store=store, preserve=True)
+    graph.execute({}, run_id="r")
+    assert graph.verify("r").restorable
+    monkeypatch.setattr(codec, "TYPES", TypeRegistry())
+    found = graph.verify("r")
+    assert (found.ok, found.restorable) == (False, False)
+    assert found.steps == [], "of step 0, more may be missing"
+    assert "Kelp" in str(found)
