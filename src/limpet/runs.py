@@ -220,7 +220,7 @@ class Runs:
     def verify(self, run_id: str) -> Verification:
         """Which parts of a stored run are damaged, and which can still be read. Changes nothing.
 
-        Damage is reported, not raised. Raises `RunNotFound`.
+        Damage is reported, not raised. Raises `RunNotFound`, and `KeyMissing` if the store has no key for the run.
         """
         from limpet.journal.verify import verify
 
