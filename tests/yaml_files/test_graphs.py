@@ -536,3 +536,10 @@ def test_a_path_that_is_not_a_readable_file_is_refused(tmp_path: Path) -> None:
             load(wrong)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(UsageError, match="takes the text"):
         loads(b"nodes: []")  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.parametrize("choice", ["fail", "continue", "wait"])
+def test_a_file_takes_each_way_to_treat_a_save_that_fails(choice: str) -> None:
+    """F13, D6: as `compile(on_save_error=…)` does."""
+    graph = loads(f"nodes: [{{name: a}}]\nconfig: {{store: memory, on_save_error: {choice}}}\n")
+    assert graph.compiled().on_save_error == choice

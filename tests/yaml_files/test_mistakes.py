@@ -171,6 +171,12 @@ finish: zz
             "3:1: a graph has 'state' and 'state_schema'",
         ),
         ("nodes: [{name: a}]\nstate: {1: int}", "2:9: a key of state must be a text: write '1', in quotes"),
+        (
+            "nodes: [{name: a}]\nconfig: {checkpoint_dir: '{{ env.DIR }}'}",
+            "2:26: checkpoint_dir can't be a template: config is read when the file is loaded",
+        ),
+        ("nodes: [{name: a}]\nconfig: {store: 'sqlite:///{{ x }}.db'}", "2:17: store can't be a template"),
+        ("nodes: [{name: a}]\nconfig: {checkpoint: '{{ state.c }}'}", "2:22: checkpoint can't be a template"),
         ("nodes: [{name: a, timeout: 0}]", "1:28: timeout must be a number of seconds above 0, not 0"),
         ("nodes: [{name: a, timeout: .nan}]", "1:28: timeout must be a number of seconds above 0, not nan"),
         ("nodes: [{name: a, timeout: true}]", "1:28: timeout must be a number of seconds above 0, not true"),

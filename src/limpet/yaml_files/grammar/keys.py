@@ -24,6 +24,7 @@ from limpet.yaml_files.grammar.value_types import (
     Integer,
     ListOf,
     MapOf,
+    NotTemplated,
     Number,
     OneWordOf,
     Schema,
@@ -289,10 +290,15 @@ TASK = KeyedMapping(
     },
 )
 
+_NO_TEMPLATE = "config is read when the file is loaded; for another value, call compile() after load()"
+
 _CONFIG_KEYS: Final[Mapping[str, Key]] = {
-    "store": Key(Text("the name, URL or file of a store"), "Where runs are kept: a URL, a name, or a file."),
+    "store": Key(
+        NotTemplated(Text("the name, URL or file of a store"), _NO_TEMPLATE),
+        "Where runs are kept: a URL, a name, or a file.",
+    ),
     "checkpoint": Key(
-        Text("the path of a checkpoint file, or the id of a checkpoint"),
+        NotTemplated(Text("the path of a checkpoint file, or the id of a checkpoint"), _NO_TEMPLATE),
         "The checkpoint that runs resume from, instead of starting at the beginning: a file, or an id.",
     ),
     "preserve": Key(Boolean(), "Whether the records of a run are kept when it has completed."),
@@ -304,7 +310,7 @@ _CONFIG_KEYS: Final[Mapping[str, Key]] = {
     "max_concurrency": Key(
         POSITIVE_INTEGER, "How many nodes or tasks of a run are called at once, at most; 32 by default."
     ),
-    "on_save_error": Key(OneWordOf("fail", "continue"), "What a run does when a save fails."),
+    "on_save_error": Key(OneWordOf("fail", "continue", "wait"), "What a run does when a save fails."),
     "observers": Key(
         ListOf(Text("the name of an observer"), "a list of names"),
         "The observers of the runs: log, progress, ….",
@@ -317,7 +323,8 @@ GRAPH_CONFIG = KeyedMapping(
     {
         **_CONFIG_KEYS,
         "checkpoint_dir": Key(
-            Text("the path of a directory"), "Where a checkpoint file is written whenever a run stops."
+            NotTemplated(Text("the path of a directory"), _NO_TEMPLATE),
+            "Where a checkpoint file is written whenever a run stops.",
         ),
         "interval": Key(
             Integer("a whole number of at least 0", least=0),
