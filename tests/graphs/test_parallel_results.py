@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from limpet import MemoryCheckpointer, MemoryStore, StateGraph, UsageError
+from limpet import MemoryCheckpointer, MemoryStore, StateGraph, UsageError, pause
 
 KEY = "parallel_results"
 
@@ -157,6 +157,17 @@ def test_a_checkpointer_gets_the_results_in_the_state(where: str) -> None:
     assert [each["x"] for each in keeper.load(event["checkpoint_path"])["state"][KEY]] == [111, 1001]
     (final,) = graph.invoke(None, checkpoint=event["checkpoint_path"])
     assert final["state"] == FINAL
+
+
+def test_a_checkpoint_before_the_fan_in_has_no_results() -> None:
+    """F15: not those of the branches that are done, as long as another one isn't."""
+    keeper = MemoryCheckpointer()
+    graph = StateGraph(name="g").add_node("plan").add_fanin_node("combine", run=total)
+    graph.add_node("a", run=lambda state: {"a": 1}).add_node("b", run=lambda state: pause("Really?"))
+    graph.add_parallel_edge("plan", "a", "combine").add_parallel_edge("plan", "b", "combine")
+    graph.set_entry_point("plan").set_finish_point("combine").compile(checkpointer=keeper)
+    (*_, event) = graph.invoke({"x": 1})
+    assert keeper.load(event["checkpoint_path"])["state"] == {"x": 1}
 
 
 def test_a_value_of_the_runs_own_under_this_key_survives_a_checkpoint(tmp_path: Path) -> None:

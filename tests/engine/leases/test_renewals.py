@@ -69,6 +69,35 @@ def test_the_leases_of_many_stores_are_renewed_by_few_threads(stores: list[Notin
     assert len(held) == len(stores)
 
 
+class Leases:
+    """What has leases to be renewed, for as long as a test says so."""
+
+    ttl = 30.0
+    is_held = True
+
+    def has_leases(self) -> bool:
+        return self.is_held
+
+    def try_to_renew(self) -> None: ...
+
+
+def test_leases_are_renewed_three_times_in_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: one renewal may fail and one be late. Not more often, since each is a call of the store."""
+    monkeypatch.setattr(held_lease, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(held_lease, "start_thread", lambda *_: None)
+    renewals = held_lease.Renewals()
+    leases = Leases()
+    renewals.watch(leases)
+    assert renewals._next_time() == 110.0
+    assert renewals._due_now(109.9) == []
+    assert renewals._due_now(110.5) == [leases]
+    assert renewals._next_time() == 120.5
+    assert renewals._due_now(120.4) == []
+    leases.is_held = False
+    assert renewals._due_now(121.0) == []
+    assert renewals._next_time() == float("inf")
+
+
 def test_a_store_that_does_not_answer_delays_the_renewals_of_no_other(stores: list[NotingStore]) -> None:
     """P8: each renewal is in time, whatever other stores do."""
     silent = stores[:5]
