@@ -9,6 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from limpet.cli.output import Output
+from limpet.cli.values import utc_time
 
 ID = "0123456789abcdef0123456789abcdef"
 ROW = (ID, "article", "failed", "ValueError: the line is busy, and it was long")
@@ -88,3 +89,10 @@ def test_a_stored_text_cant_command_the_terminal() -> None:
 def test_progress_is_for_those_who_watch() -> None:
     assert shown(lambda output: output.progress("1 of 2")).endswith("1 of 2")
     assert shown(lambda output: output.progress("1 of 2"), Output(as_json=True)) == ""
+
+
+@pytest.mark.parametrize("seconds", [1e20, 2**62, float("inf"), 253_402_300_800])
+def test_a_time_that_no_calendar_has_is_shown(seconds: float) -> None:
+    """An imported run may ask something until then."""
+    assert utc_time(seconds) == "after the year 9999"
+    assert utc_time(0) == "1970-01-01 00:00:00"

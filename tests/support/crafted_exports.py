@@ -205,6 +205,14 @@ _ODD: tuple[Callable[[], Any], ...] = (
     lambda: {1: 2},
     lambda: (1, 2),
     lambda: {1, 2},
+    lambda: 0,
+    lambda: False,
+    lambda: 1e300,
+    lambda: "half \ud800",
+    lambda: b"",
+    tuple,
+    set,
+    lambda: {(1, 2): {3}},
 )
 
 

@@ -15,7 +15,10 @@ def utc_time(seconds: float | None) -> str:
     """A time of the store's clock for people to read, in UTC."""
     if seconds is None:
         return ""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return "after the year 9999"  # an imported run may say so
 
 
 def read_value(text: str) -> Any:

@@ -184,6 +184,15 @@ def _check_opening(opening: Any) -> None:
             raise ValueError(f"the {name} of its opening is missing")
     if kind == "item" and "over" not in opening and "items" not in opening:
         raise ValueError("its opening has no items")
+    # Its branches are written again by their kind, which these tell apart.
+    if kind == "item":
+        _need(
+            _is_str(opening["each"]) and _is_str(opening["item"]),
+            "what its opening is a map of",
+            opening["each"],
+        )
+    elif kind == "branches":
+        _need(opening.get("each") is None, "the each of its opening", opening.get("each"))
 
 
 def _need(valid: bool, part: str, value: Any) -> None:
@@ -233,7 +242,9 @@ def _is_time(value: Any) -> bool:
 
 def _is_timer(value: Any) -> bool:
     """Whether this is when a wait ends, which may be later than any date."""
-    return type(value) in (int, float) and value >= FIRST_TIME
+    if type(value) is int:
+        return FIRST_TIME <= value < COUNT_LIMIT  # a larger one may be no float
+    return type(value) is float and value >= FIRST_TIME
 
 
 def _is_list(value: Any) -> bool:

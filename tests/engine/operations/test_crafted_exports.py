@@ -97,6 +97,7 @@ def _field(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_record(1, 1, 2**80), "its step"),
         (_record(1, 3, 2**80), "its number of crashes"),
         (_field("error", {"type": None}), "its error"),
+        (_field("timers", {"": 10**400}), "its timers"),
     ],
 )
 def test_a_crafted_file_is_refused_with_what_is_wrong(
@@ -144,6 +145,23 @@ def test_a_crafted_workflow_is_refused(exported: list[Example], tmp_path: Path) 
     graph.import_run(file)
     with pytest.raises(DefinitionError, match="branches that node 'tasks' no longer opens"):
         graph.resume("r")
+
+
+def test_a_map_that_would_be_written_again_as_branches_is_refused(
+    exported: list[Example], tmp_path: Path
+) -> None:
+    """H5: it could be read, and a rollback then wrote a snapshot that couldn't."""
+    mapping = exported[2]
+
+    def nameless(opened: dict[str, Any]) -> None:
+        for container, key in list(places(opened["records"])):
+            if key == "each":
+                container[key] = None
+
+    file = tmp_path / "crafted.run"
+    file.write_bytes(resealed(mapping.file, nameless))
+    with pytest.raises(DamagedRecord, match="what its opening is a map of"):
+        mapping.made(MemoryStore()).import_run(file)
 
 
 def test_a_parent_of_another_type_is_refused(exported: list[Example], tmp_path: Path) -> None:
