@@ -315,6 +315,29 @@ def test_a_command_that_only_reads_makes_no_store(
     assert sorted(here.iterdir()) == before
 
 
+@pytest.mark.parametrize(("module", "path"), [("with_file", "Path('nope.db')"), ("with_text", "'nope'")])
+def test_the_store_of_a_graph_is_not_made_by_reading_either(
+    limpet: Command, here: Path, module: str, path: str
+) -> None:
+    """P5: a user's own store may mean anything by its path."""
+    (here / f"{module}.py").write_text(
+        "from pathlib import Path\n"
+        "from limpet import MemoryStore, StateGraph\n"
+        "class Own(MemoryStore):\n"
+        f"    path = {path}\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.abilities = self.abilities._replace(shared=True)\n"
+        "graph = StateGraph(name='own').add_node('a', run=lambda state: {}).set_entry_point('a')\n"
+        "graph.set_finish_point('a').compile(store=Own())\n"
+    )
+    done = limpet("runs", "list", "--graph", f"{module}.py:graph")
+    if module == "with_file":
+        assert (done.code, "check the graph's store" in done.err) == (6, True)
+    else:
+        assert (done.code, done.err) == (0, "no runs yet\n")
+
+
 def test_a_store_in_pyproject_keeps_its_options_and_is_next_to_the_file(
     limpet: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

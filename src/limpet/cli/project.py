@@ -290,9 +290,12 @@ def _relative_to(folder: Path, store: str) -> str:
     return f"{prefix}{scheme}{quote(str(folder / path))}{question_mark}{options}"
 
 
-def _check_exists(path: Path | None, named_by: str, must_exist: bool) -> None:
-    """Refuse a file that doesn't exist, if it must, rather than create one for a misspelt name."""
-    if must_exist and path is not None and not path.exists():
+def _check_exists(path: object, named_by: str, must_exist: bool) -> None:
+    """Refuse a file that doesn't exist, if it must, rather than create one for a misspelt name.
+
+    A user's own store may call anything its `path`: only a `Path` is one here.
+    """
+    if must_exist and isinstance(path, Path) and not path.exists():
         raise StoreUnavailable(f"the file {path} doesn't exist, so it holds no runs; check {named_by}")
 
 
