@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from argparse import Namespace
 
 from limpet.cli.exit_codes import OK
@@ -56,8 +57,11 @@ def work(args: Namespace, output: Output) -> int:
             output.say(f"resumed {len(resumed)} run{'s' if len(resumed) != 1 else ''}")
         return OK
     names = ", ".join(graph.name for graph in graphs)
+    signals = "Ctrl-C or SIGTERM"
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has it ignored in the background
+        signals = "SIGTERM"
     # Only once it is true: before that, SIGTERM would kill the process.
-    supervisor.run(lambda: output.say(f"working on {store}: {names}. Ctrl-C or SIGTERM stops it"))
+    supervisor.run(lambda: output.say(f"working on {store}: {names}. {signals} stops it"))
     output.say("stopped; other workers can resume the runs that were in progress")
     return OK
 
