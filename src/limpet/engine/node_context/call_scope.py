@@ -30,17 +30,22 @@ class JournalLock:
     While nodes run in parallel, the loop holds it all the time, except when it waits. A `once()` in another thread
     writes while the loop waits. That the loop holds it is a mark, `held_by_loop`, because it does so from one command
     to the next: an interrupt can't leave it held, since the driver takes the mark away at the end in any case.
+    Without `threads`, nothing is locked.
     """
 
-    __slots__ = ("_lock", "_released", "held_by_loop")
+    __slots__ = ("_lock", "_released", "_threads", "held_by_loop")
 
-    def __init__(self, released: Monitor | None = None) -> None:
-        self._released = released
+    def __init__(self, threads: bool = False) -> None:
+        self._threads = threads
+        self._released: Monitor | None = None
         self._lock = Lock()
         self.held_by_loop = False
 
     def acquire(self) -> None:
         """Acquire it for the loop, once no node writes."""
+        # Before the mark is made, because a node that sees the mark waits for this. Most runs never need it.
+        if self._released is None:
+            self._released = Monitor()
         with self._lock:
             self.held_by_loop = True
 
@@ -59,8 +64,7 @@ class JournalLock:
 
     def forget_threads(self) -> None:
         """In a forked child, which has one thread: any other that held this doesn't exist, and never releases it."""
-        self._released = None
-        self._lock = Lock()
+        self._threads = False
         self.held_by_loop = False
 
     def call_unlocked(self, call: Callable[..., T], *args: Any) -> T:
@@ -84,12 +88,13 @@ class JournalLock:
 
     def call_locked(self, call: Callable[..., T], *args: Any) -> T:
         """Call a function for a node, with the lock, once the loop has released it."""
-        if self._released is None:
+        if not self._threads:
             return call(*args)
         while True:
             with self._lock:
                 if not self.held_by_loop:
                     return call(*args)
+            assert self._released is not None
             self._released.wait_for(lambda: not self.held_by_loop)
 
 

@@ -40,7 +40,6 @@ from limpet.journal.store import (
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe.events import CHECKPOINT_FAIL
 from limpet.observe.hub import Emit, both
-from limpet.threads.workers import Monitor
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -97,7 +96,7 @@ class Session:
         if held is not None:
             self.stop = held.stop
             held.graph = compiled.plan.name
-        self.journal_lock = JournalLock(Monitor())
+        self.journal_lock = JournalLock(threads=True)
         self._options = options
         self._crashed = False
         self._opened_at = 0 if writer is None else writer.sequence
@@ -312,8 +311,8 @@ class Session:
         )
 
     def _emit(self) -> Emit | None:
-        """Where the events of the run go: to the observers, and to the log if it wants lines of each step."""
-        if "logging" not in sys.modules:
+        """Where the events of the run go: to the observers, and to the log if it wants lines of each saved step."""
+        if self.compiled.client is None or "logging" not in sys.modules:
             return self.compiled.emit
         from limpet.observe.log import checkpoint_steps
 
