@@ -59,19 +59,16 @@ def call_node(task: NodeContext) -> Any:
         else:
             returned = direct(task.state)
     except BaseException as error:
-        outcome = _outcome_of(task, error)
-        if outcome is None:
-            if not _is_failure(error):
-                raise
-            outcome = Failed(error)
-        return outcome
+        return _outcome_of(task, error, _is_failure)
     if task is _forked_in:
         _end_child()
     return returned
 
 
-def _outcome_of(task: NodeContext, error: BaseException) -> Asked | Sleeping | Cancelled | Failed | None:
-    """The outcome of a node that raised this; None if it isn't an `Exception`."""
+def _outcome_of(
+    task: NodeContext, error: BaseException, is_failure: Callable[[BaseException], bool]
+) -> Asked | Sleeping | Cancelled | Failed:
+    """The outcome of a node that raised this. What isn't an `Exception` is raised again, unless it `is_failure`."""
     if task is _forked_in:
         _end_child(error)
     match error:
@@ -83,7 +80,9 @@ def _outcome_of(task: NodeContext, error: BaseException) -> Asked | Sleeping | C
             return Cancelled()
         case Exception():
             return Failed(error)
-    return None
+    if not is_failure(error):
+        raise error
+    return Failed(error)
 
 
 def _is_failure(error: BaseException) -> bool:
@@ -277,20 +276,18 @@ async def await_node(task: NodeContext, result: Awaitable[Any]) -> Any:
     try:
         returned = await result
     except BaseException as error:
-        outcome = _outcome_of(task, error)
-        if outcome is None:
-            from asyncio import CancelledError, current_task
-
-            # A `CancelledError` that the node raised itself is its failure. If this task is being cancelled, it is
-            # ours.
-            driver = current_task()
-            if not isinstance(error, CancelledError) or (driver is not None and driver.cancelling()):
-                raise
-            outcome = Failed(error)
-        return outcome
+        return _outcome_of(task, error, _cancelled_itself)
     if task is _forked_in:
         _end_child()
     return returned
+
+
+def _cancelled_itself(error: BaseException) -> bool:
+    """Whether an async node raised `CancelledError` itself, which is its failure. Else its task is cancelled."""
+    from asyncio import CancelledError, current_task
+
+    driver = current_task()
+    return isinstance(error, CancelledError) and (driver is None or not driver.cancelling())
 
 
 def is_awaitable(result: Any) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import struct
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -19,9 +18,9 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.waiting import Ready, Wait
 
-Outcome = TypeVar("Outcome")
+from limpet.stores.sockets import reset_when_closed
 
-_CLOSE_WITH_RESET = struct.pack("ii", 1, 0)
+Outcome = TypeVar("Outcome")
 
 
 class Silence(psycopg.OperationalError):
@@ -58,12 +57,9 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
             raise
 
     def abandon(self) -> None:
-        """Close the connection now, without delivering what the system has not sent yet.
-
-        By a reset: otherwise the system would keep on trying, and deliver a call long after it was given up.
-        """
+        """Close the connection now, without delivering what the system has not sent yet."""
         with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.pgconn.socket)) as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CLOSE_WITH_RESET)
+            reset_when_closed(server)
         self.close()
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from weakref import WeakSet
 
 from limpet.errors import StoreUnavailable, UsageError
 from limpet.stores.redis.scripts import ALL as ALL_SCRIPTS
+from limpet.stores.sockets import reset_when_closed
 
 MAX_IDLE_CONNECTIONS = 16
 """Connections that are kept for the next call."""
@@ -41,8 +41,6 @@ KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2, "TCP_USER
 FIRST_RETRY_DELAY = 0.005
 MAX_RETRY_DELAY = 0.25
 """Seconds between two attempts to reach an unavailable server."""
-
-_CLOSE_WITH_RESET = struct.pack("ii", 1, 0)
 
 
 class Connections:
@@ -246,11 +244,10 @@ def _keepalive() -> dict[str, Any]:
 
 
 def _abandon(connection: Any) -> None:
-    """Close a connection by a reset: otherwise the system may deliver a call long after it was given up."""
+    """Close a connection now, without delivering what the system has not sent yet."""
     line = getattr(connection, "_sock", None)
     if line is not None:
-        with suppress(OSError):
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CLOSE_WITH_RESET)
+        reset_when_closed(line)
     connection.disconnect()
 
 

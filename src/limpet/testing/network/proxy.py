@@ -12,7 +12,6 @@ A *message* is what one side has sent at once, as far as the proxy can see: for 
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -21,6 +20,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Self, get_args
 
 from limpet.errors import UsageError
+from limpet.stores.sockets import reset_when_closed
 
 Mode = Literal["silent", "half", "late", "slow", "reset", "down"]
 Direction = Literal["to_server", "to_client"]
@@ -34,8 +34,6 @@ LARGEST_MESSAGE = 1 << 20
 SLOW_PIECES = 8
 SLOW_PAUSE = 0.02
 """A slow connection delivers each message in this many pieces, with this many seconds after each."""
-
-_CLOSE_WITH_RESET = struct.pack("ii", 1, 0)
 
 
 class FaultPoint(NamedTuple):
@@ -315,8 +313,7 @@ def _connected(target: tuple[str, int] | str) -> socket.socket:
 
 def _reset(connection: socket.socket) -> None:
     """Close a socket so that its peer gets a reset. A thread that reads from it wakes up."""
-    with suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _CLOSE_WITH_RESET)
+    reset_when_closed(connection)
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RD)
     connection.close()
