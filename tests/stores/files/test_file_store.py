@@ -444,7 +444,7 @@ def test_many_runs_leave_few_files_open(path: Path) -> None:
             <= limit
         )
         assert len(store.list(RunFilter())) == 400
-        assert store._locks.files[0].knows_all_runs
+        assert store._locks.files[0].knows_all_names
 
 
 def test_few_runs_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ class CommitBatch:
         if not records and head is None:
             return
         run_id = run.head.run_id
-        lock.count_change()
+        lock.count_change(run.name)
         # Known before it is written, so that half a frame is undone as well.
         self._written[run_id] = _WrittenFrame(run, b"", 0, None)
         try:
@@ -61,7 +61,7 @@ class CommitBatch:
             written.run.accept_frame(written.frame, written.record_count, written.head)
         self._written.clear()
         for purge in self._purges.values():
-            purge.lock.count_change()
+            purge.lock.count_change(purge.run.name)
             try:
                 purge.run.purge(purge.head)
             except OSError as error:

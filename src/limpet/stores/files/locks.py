@@ -3,6 +3,10 @@
 Runs are spread over a fixed number of lock files. These are never removed: if one were, two processes could each lock
 "the" file and hold two different ones. Each lock file contains a number that grows with every change to a run under
 it. A process that finds the number which it left there itself knows that all it remembers of these runs is current.
+
+Behind the number come the names of the runs that were changed last, each with the number that its change got. So a
+process that has missed a few changes reads these runs again, and no others. A name that isn't there, because there
+were too many changes or because an earlier version made one, leaves it unknown what has changed: all is read again.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from weakref import WeakSet
 from zlib import crc32
 
 from limpet.errors import LimpetError, StoreUnavailable
+from limpet.journal.store import RunHead
 
 try:
     import fcntl
@@ -39,7 +44,12 @@ READING_TIMEOUT = 0.5
 BUSY_MEMORY = 5.0
 """Seconds for which such calls don't wait again for a lock that wasn't released."""
 
+REMEMBERED_CHANGES = 256
+"""How many of the last changes under a lock its file names."""
+
 _NUMBER = Struct(">Q")
+_CHANGE = Struct(">QI76s")
+"""The number of a change, the CRC-32 of number and name, and the name of the run's files."""
 
 
 class LockBusy(StoreUnavailable):
@@ -50,10 +60,12 @@ class LockFile:
     """One lock file, and what this process remembers of the runs under it. Use all of it while holding the lock.
 
     `change_number` is the file's number when this process last read it, None before that. `runs` are the remembered
-    runs by their ids, and `open_runs` those whose journal may be open, the one used last at the end. `knows_all_runs`
-    says that `runs` has every run under this lock, so that listing them reads no directory. `in_doubt` is true while
-    a call works with all this: if the next call finds it true, the last one was interrupted, and nothing is trusted.
-    Until `busy_until`, by the monotonic clock, another process is taken to hold the lock and not to release it.
+    runs by the names of their files, and `open_runs` those whose journal may be open, the one used last at the end.
+    `damaged` are heads for those whose own can't be read, and `unread` the names of those that are to be read, or
+    read again. `knows_all_names` says that these three have every run under this lock, so that listing them reads no
+    directory. `in_doubt` is true while a call works with all this: if the next call finds it true, the last one was
+    interrupted, and nothing is trusted. Until `busy_until`, by the monotonic clock, another process is taken to hold
+    the lock and not to release it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,6 +73,8 @@ class LockFile:
         self.descriptor: int | None = None
         self.runs: dict[str, Any] = {}
         self.open_runs: dict[str, Any] = {}
+        self.damaged: dict[str, RunHead] = {}
+        self.unread: set[str] = set()
         self.reset()
 
     def reset(self) -> None:
@@ -78,7 +92,9 @@ class LockFile:
             run.close()
         self.runs.clear()
         self.open_runs.clear()
-        self.knows_all_runs = False
+        self.damaged.clear()
+        self.unread.clear()
+        self.knows_all_names = False
 
     def open(self) -> int:
         """The descriptor of the lock file, which is opened if need be."""
@@ -97,25 +113,62 @@ class LockFile:
 
     __del__ = close
 
-    def is_unchanged(self) -> bool:
-        """Whether no other process has changed a run under this lock since this process last held it."""
-        if HAS_FILE_LOCKS:
-            found = _decode_number(os.pread(self.open(), _NUMBER.size, 0))
-        else:  # no other process can use the directory
-            found = self.change_number or 0
-        unchanged = found == self.change_number
+    def changed_by_others(self) -> list[str] | None:
+        """The names of runs that others have changed since this process last held the lock; None if unknown."""
+        before = self.change_number
+        if not HAS_FILE_LOCKS:  # no other process can use the directory
+            self.change_number = before or 0
+            return None if before is None else []
+        found = _decode_number(os.pread(self.open(), _NUMBER.size, 0))
         self.change_number = found
-        return unchanged
+        if found == before:
+            return []
+        if before is None or not before < found <= before + REMEMBERED_CHANGES:
+            return None
+        return self._names_of(range(before + 1, found + 1))
 
-    def count_change(self) -> None:
-        """Let other processes know that a run is about to change. Called before the change.
+    def may_know_all_names(self) -> bool:
+        """Whether the names under this lock seem to be known, as far as that can be seen without holding it."""
+        if not self.knows_all_names or self.change_number is None or self.descriptor is None:
+            return False
+        try:
+            found = _decode_number(os.pread(self.descriptor, _NUMBER.size, 0))
+        except OSError:  # it is being closed
+            return False
+        return found <= self.change_number + REMEMBERED_CHANGES
+
+    def _names_of(self, numbers: range) -> list[str] | None:
+        """The names of the runs that the changes with these numbers were made to; None if one isn't in the file."""
+        size = REMEMBERED_CHANGES * _CHANGE.size
+        content = os.pread(self.open(), size, _NUMBER.size).ljust(size, b"\0")
+        names = []
+        for number in numbers:
+            stored, checksum, name = _CHANGE.unpack_from(content, number % REMEMBERED_CHANGES * _CHANGE.size)
+            name = name.rstrip(b"\0")
+            if stored != number or checksum != _checksum(number, name):
+                return None
+            names.append(name.decode())
+        return names
+
+    def count_change(self, name: str) -> None:
+        """Let other processes know that the run with files of this name is about to change. Called before the change.
 
         If this process is killed in between, the others look at the files once more than they need to. The other way
         round, they would trust what they remember and miss the change.
         """
-        self.change_number = (self.change_number or 0) + 1
+        number = (self.change_number or 0) + 1
         if HAS_FILE_LOCKS:
-            os.pwrite(self.open(), _NUMBER.pack(self.change_number), 0)
+            descriptor = self.open()
+            encoded = name.encode()
+            change = _CHANGE.pack(number, _checksum(number, encoded), encoded)
+            # The name comes first: the number says that it is there. On a full disk that may fail, and a run must
+            # still be deleted: which one has changed is unknown then.
+            try:  # noqa: SIM105  # every commit comes here, and `suppress` would cost a fifth of it
+                os.pwrite(descriptor, change, _NUMBER.size + number % REMEMBERED_CHANGES * _CHANGE.size)
+            except OSError:
+                pass
+            os.pwrite(descriptor, _NUMBER.pack(number), 0)
+        self.change_number = number
 
 
 class Locks:
@@ -213,6 +266,10 @@ def _decode_number(content: bytes) -> int:
     if len(content) != _NUMBER.size:  # a new lock file is empty
         return 0
     return int(_NUMBER.unpack(content)[0])
+
+
+def _checksum(number: int, name: bytes) -> int:
+    return crc32(name, number & 0xFFFFFFFF)
 
 
 _all_locks: WeakSet[Locks] = WeakSet()

@@ -6,8 +6,9 @@ All of it happens under the lock of the run; the `LockFile` holds what is rememb
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,11 +40,18 @@ class RunCache:
         self._locks = locks
 
     def check(self, lock: LockFile) -> None:
-        """Mark what is remembered as out of date if another process has written under this lock. Call it first."""
-        if not lock.is_unchanged():
-            lock.knows_all_runs = False
+        """Mark as out of date what other processes may have changed under this lock. Call it first."""
+        changed = lock.changed_by_others()
+        if changed is None:
+            lock.knows_all_names = False
             for run in lock.runs.values():
                 run.is_current = False
+            return
+        for name in changed:
+            if lock.knows_all_names:
+                lock.unread.add(name)
+            if name in lock.runs:
+                lock.runs[name].is_current = False
 
     def find(self, lock: LockFile, run_id: str) -> RunFiles:
         """The run as it is now. Raises `RunNotFound`, `DamagedRecord`."""
@@ -57,7 +65,8 @@ class RunCache:
 
         Raises `RunNotFound`, and `DamagedRecord` for a damaged head file.
         """
-        run: RunFiles | None = lock.runs.get(run_id)
+        name = file_name_of(run_id)
+        run: RunFiles | None = lock.runs.get(name)
         if run is None:
             run = open_run(self.directory, self.flush, run_id)
             self.add(lock, run)
@@ -65,11 +74,13 @@ class RunCache:
             try:
                 run.refresh()
             except LimpetError:
-                self._forget(lock, run)
+                self._forget(lock, name)
+                if lock.knows_all_names:
+                    lock.unread.add(name)
                 raise
         # To the end of the order, so that the journals used longest ago are closed first.
-        lock.open_runs.pop(run_id, None)
-        lock.open_runs[run_id] = run
+        lock.open_runs.pop(name, None)
+        lock.open_runs[name] = run
         if len(lock.open_runs) > MAX_OPEN_JOURNALS:
             oldest = next(iter(lock.open_runs))
             lock.open_runs.pop(oldest).close()
@@ -79,48 +90,94 @@ class RunCache:
         """Remember a run that was opened or created."""
         if len(lock.runs) >= MAX_REMEMBERED_RUNS:
             lock.forget_runs()
-        lock.runs[run.head.run_id] = run
+        lock.runs[run.name] = run
+        lock.damaged.pop(run.name, None)
 
     def replace_head(self, lock: LockFile, run: RunFiles, head: RunHead) -> None:
         """Give a run another head."""
-        lock.count_change()
+        lock.count_change(run.name)
         run.replace_head(head)
 
     def remove(self, lock: LockFile, run: RunFiles) -> None:
         """Remove a run and its files."""
-        lock.count_change()
-        self._forget(lock, run)
+        lock.count_change(run.name)
+        self._forget(lock, run.name)
         run.remove()
 
     def remove_damaged(self, lock: LockFile, run_id: str) -> None:
         """Remove the files of a run that can't be read."""
-        lock.count_change()
-        if run_id in lock.runs:
-            self._forget(lock, lock.runs[run_id])
         name = file_name_of(run_id)
+        lock.count_change(name)
+        self._forget(lock, name)
         (self.directory / f"{name}{HEAD_SUFFIX}").unlink()
         if self.flush:
             flush_directory(self.directory)
         remove_journals(self.directory, name)
 
-    def heads_under(
-        self, lock: LockFile, wanted: Callable[[RunHead], bool], *, as_remembered: bool = False
-    ) -> list[RunHead]:
-        """The heads of the wanted runs under a lock. A run that can't be read at all is left out, with a warning.
+    def names_by_lock(self) -> dict[Path, set[str]]:
+        """The names of all runs in the directory, by the paths of their locks."""
+        names: dict[Path, set[str]] = {lock.path: set() for lock in self._locks.files}
+        for entry in os.scandir(self.directory):
+            name = entry.name.removesuffix(HEAD_SUFFIX)
+            if name != entry.name:
+                names[self._locks.lock_of(name).path].add(name)
+        return names
 
-        With `as_remembered`, files that changed without the lock go unnoticed: for a caller that looks at the runs
-        that it chooses once more. It saves a look at the files of all others.
+    def learn_names(self, locks: Sequence[LockFile]) -> None:
+        """Find out which runs there are under these locks, all of which are held. Their heads are read later."""
+        names = self.names_by_lock()
+        for lock in locks:
+            found = names[lock.path]
+            for name in lock.runs.keys() - found:
+                self._forget(lock, name)
+            lock.damaged.clear()
+            lock.unread = {name for name in found if name not in lock.runs or not lock.runs[name].is_current}
+            lock.knows_all_names = len(found) <= MAX_REMEMBERED_RUNS
+
+    def heads_under(
+        self, lock: LockFile, wanted: Callable[[RunHead], bool], seen: set[str] | None = None
+    ) -> list[RunHead]:
+        """The heads of the wanted runs under a lock. Only heads that may have changed are read.
+
+        A run that is damaged is among them, and its head says so. `seen` are the names that are in the directory.
+        Without these, files that changed without the lock, as when a user copies or deletes some, go unnoticed: for
+        a caller that looks at the runs that it chooses once more.
         """
-        if lock.knows_all_runs and as_remembered:
-            return [run.head for run in lock.runs.values() if wanted(run.head)]
-        if lock.knows_all_runs:
-            remembered = [run_id for run_id, run in lock.runs.items() if wanted(run.head)]
-            # If files changed without the lock, as when a user deletes some, the directory is read again.
-            with suppress(RunNotFound, DamagedRecord):
-                return [self.find(lock, run_id).head for run_id in remembered]
-        found = self._listed(lock, lambda run_id: self._closed_head(lock, run_id))
-        lock.knows_all_runs = len(found) == len(lock.runs)
-        return [head for head in found if wanted(head)]
+        if not lock.knows_all_names:
+            self.learn_names([lock])
+        if lock.knows_all_names and seen is not None:
+            lock.unread.update(name for name in seen if name not in lock.runs)
+            lock.unread.update(name for name, run in lock.runs.items() if not run.has_known_size())
+        while lock.knows_all_names and lock.unread:
+            self._read_again(lock, lock.unread.pop())
+        if not lock.knows_all_names:  # there are too many runs to remember them
+            return [head for head in self._listed(lock, partial(self._closed_head, lock)) if wanted(head)]
+        runs = lock.runs.values()
+        found = [run.head if run.damage is None else heads.damaged(run.head) for run in runs]
+        return [head for head in (*found, *lock.damaged.values()) if wanted(head)]
+
+    def _read_again(self, lock: LockFile, name: str) -> None:
+        """Read a run that isn't remembered, or that may have changed. If it is gone, it is forgotten."""
+        path = self.directory / f"{name}{HEAD_SUFFIX}"
+        try:
+            run: RunFiles | None = lock.runs.get(name)
+            if run is None:
+                content = path.read_bytes()
+                run = open_run(self.directory, self.flush, _run_id_in(path, content), content=content)
+                self.add(lock, run)
+            else:
+                run.refresh()
+            if name not in lock.open_runs:
+                run.close()
+            if run.damage is not None:
+                _log().warning("%s is listed as damaged: %s", path, run.damage)
+        except (RunNotFound, FileNotFoundError):
+            self._forget(lock, name)
+        except DamagedRecord as damage:
+            self._forget(lock, name)
+            _log().warning("%s is listed as damaged: %s", path, damage)
+            with suppress(FileNotFoundError):
+                lock.damaged[name] = listed_head(path)
 
     def unlocked_heads_under(self, lock: LockFile) -> list[RunHead]:
         """The heads of all runs under a lock that another process doesn't release."""
@@ -149,11 +206,10 @@ class RunCache:
         """
         stored = None
         try:
-            found = parse_head_file(None, path.read_bytes())[0]
-            if file_name_of(found.run_id) != path.name.removesuffix(HEAD_SUFFIX):
-                raise DamagedRecord("?", 0, f"its head file is that of run {found.run_id!r}")
-            stored = found
-            return read(stored.run_id)
+            content = path.read_bytes()
+            run_id = _run_id_in(path, content)
+            stored = parse_head_file(run_id, content)[0]
+            return read(run_id)
         except (RunNotFound, FileNotFoundError):
             return None
         except DamagedRecord as damage:
@@ -164,10 +220,20 @@ class RunCache:
             return listed_head(path)
         return None
 
-    def _forget(self, lock: LockFile, run: RunFiles) -> None:
-        run.close()
-        lock.runs.pop(run.head.run_id, None)
-        lock.open_runs.pop(run.head.run_id, None)
+    def _forget(self, lock: LockFile, name: str) -> None:
+        run: RunFiles | None = lock.runs.pop(name, None)
+        if run is not None:
+            run.close()
+        lock.open_runs.pop(name, None)
+        lock.damaged.pop(name, None)
+
+
+def _run_id_in(path: Path, content: bytes) -> str:
+    """The id of the run that this head file is of, by its content. Raises `DamagedRecord`."""
+    head, _ = parse_head_file(None, content)
+    if file_name_of(head.run_id) != path.name.removesuffix(HEAD_SUFFIX):
+        raise DamagedRecord("?", 0, f"its head file is that of run {head.run_id!r}")
+    return head.run_id
 
 
 def intact_head(run: RunFiles) -> RunHead:

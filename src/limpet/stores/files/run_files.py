@@ -386,7 +386,8 @@ class RunFiles:
 
     def _size(self) -> int:
         try:
-            return os.fstat(self._open()).st_size
+            # Most journals are looked at without being read: those aren't opened.
+            return os.stat(self.journal_path if self.descriptor is None else self.descriptor).st_size
         except FileNotFoundError:  # the file is created with the first record
             return 0
 
@@ -404,12 +405,14 @@ class RunFiles:
         return DamagedRecord(self.head.run_id, sequence, reason)
 
 
-def open_run(directory: Path, flush: bool, run_id: str, cut: bool = True) -> RunFiles:
+def open_run(
+    directory: Path, flush: bool, run_id: str, cut: bool = True, content: bytes | None = None
+) -> RunFiles:
     """A run, as it is now. Raises `RunNotFound`, and `DamagedRecord` for a damaged head file.
 
-    Without `cut`, the files aren't changed.
+    `content` is that of the head file, if it was read just now. Without `cut`, the files aren't changed.
     """
-    content = read_head_file(directory, run_id)
+    content = content or read_head_file(directory, run_id)
     head, place = parse_head_file(run_id, content)
     run = RunFiles(directory, flush, head, place)
     run.head_bytes = content

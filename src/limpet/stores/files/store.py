@@ -103,7 +103,7 @@ class FileStore:
                 self._cache.find(lock, run.run_id)
                 raise RunExists(run.run_id)
             head, lease = heads.create(run, self.clock(), self._lease_clock())
-            lock.count_change()
+            lock.count_change(file_name_of(run.run_id))
             try:
                 created = create_run(self._runs, self._flush, head, list(run.records))
             except ValueError as problem:
@@ -207,7 +207,7 @@ class FileStore:
     def prune(self, run_id: str, before: int) -> int:
         def prune(lock: LockFile) -> int:
             run = self._cache.find(lock, run_id)
-            lock.count_change()
+            lock.count_change(run.name)
             return run.prune(before)
 
         return self._holding(prune, run_id)
@@ -336,20 +336,38 @@ class FileStore:
         """The heads of all runs, or of the wanted ones. One lock after the other is held, never all at once.
 
         Runs whose lock another process doesn't release are read without it; with `only_changeable` they are left
-        out, as a call that changes one would wait for that process. `as_remembered` is that of `heads_under`.
+        out, as a call that changes one would wait for that process. With `as_remembered`, files that changed without
+        their lock go unnoticed.
         """
         self._refuse_closed()
+        self._learn_names()
         found: Heads = []
+        seen: dict[Path, set[str]] = {}
+        if not as_remembered:
+            with _explaining(self.path):
+                seen = self._cache.names_by_lock()
         for lock in self._locks.files:
             timeout = self._locks.reading_timeout(lock)
             try:
-                read = partial(self._cache.heads_under, lock, wanted, as_remembered=as_remembered)
+                read = partial(self._cache.heads_under, lock, wanted, seen.get(lock.path))
                 found += self._holding_locks([lock], read, timeout)
             except LockBusy:
                 if not only_changeable:
                     with _explaining(self.path):
                         found += filter(wanted, self._cache.unlocked_heads_under(lock))
         return found
+
+    def _learn_names(self) -> None:
+        """Read the directory once for all locks under which the names aren't known, and not once for each."""
+        unknown = [
+            lock
+            for lock in self._locks.files
+            if not lock.may_know_all_names() and self._locks.reading_timeout(lock) > 0
+        ]
+        if len(unknown) > 1:
+            timeout = self._locks.reading_timeout(unknown[0])
+            with suppress(LockBusy):  # then each lock that isn't busy is looked at by itself
+                self._holding_locks(unknown, lambda: self._cache.learn_names(unknown), timeout)
 
     def _remove_stray_journals(self) -> None:
         """Remove journal files that killed writers left and that no head names."""
