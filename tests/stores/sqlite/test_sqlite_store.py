@@ -18,7 +18,7 @@ from limpet.errors import Conflict, RunNotFound, StoreUnavailable, UsageError
 from limpet.journal.store import COMPLETED, Commit, Level, NewRun, RunFilter, Store
 from limpet.stores.sqlite import connections as sqlite_connections
 from limpet.stores.sqlite import store as sqlite_store
-from limpet.stores.sqlite.connections import _is_busy
+from limpet.stores.sqlite.connections import Connections, _is_busy
 from limpet.stores.sqlite.rows import head_of, ready_heads
 from limpet.stores.sqlite.schema import APPLICATION_ID, VERSION
 from limpet.stores.sqlite.store import SQLiteStore
@@ -392,3 +392,18 @@ def test_runs_that_are_ready_are_found_without_reading_the_backlog(path: Path) -
                 created += 1
             taken.append(steps_for(["g", "h"]))
     assert taken[1] < taken[0] * 1.5
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_fork_finds_no_connection_open_that_a_call_has_taken_and_not_used_yet(tmp_path: Path) -> None:
+    """H4: a child that inherits an open connection believes in locks of its parent, and damages the file."""
+    connections = Connections(tmp_path / "runs.db", flush=True, timeout=5.0)
+    connections.read(lambda cursor: None)
+    taken = connections._idle_reader()
+    assert taken.cursor is not None
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if taken.cursor is None else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    connections.read(lambda cursor: None)
+    connections.close()

@@ -26,6 +26,7 @@ from limpet.errors import LimpetError, StoreUnavailable, UsageError
 from limpet.stores.sqlite.schema import is_current, migrate
 
 Outcome = TypeVar("Outcome")
+Item = TypeVar("Item")
 
 LOCK_RETRY_DELAY = 0.001
 """Seconds between two attempts to get a lock. SQLite itself would wait up to 100 times as long, and longer the longer
@@ -278,9 +279,13 @@ class Connections:
         # A call takes its lock and then looks at this. So once a lock was seen free, no call under it is running.
         self._forking = True
         deadline = time.monotonic() + MAX_FORK_DELAY
-        locks = [self._writing, *(reader.lock for reader in self._readers)]
+        readers = _listed(self._readers)
+        locks = [self._writing, *(reader.lock for reader in readers)]
         if all(_is_released(lock, deadline) for lock in locks):
             self._close_idle_and_writer()
+            # Not only the idle ones: a call may have taken one that is open, and not have locked it yet.
+            for reader in readers:
+                reader.close()
             self._nothing_open = True
 
     def _after_fork(self) -> None:
@@ -397,7 +402,7 @@ _inherited: list[sqlite3.Cursor | Reader] = []
 
 def _before_fork() -> None:
     _fork_lock.acquire()
-    _paused.extend(_all)
+    _paused.extend(_listed(_all))
     for connections in _paused:
         connections._before_fork()
 
@@ -407,6 +412,13 @@ def _after_fork() -> None:
         connections._after_fork()
     _paused.clear()
     _release(_fork_lock)
+
+
+def _listed(items: WeakSet[Item]) -> list[Item]:
+    """What is in a set that other threads add to meanwhile."""
+    while True:
+        with suppress(RuntimeError):  # it changed while it was read
+            return list(items)
 
 
 def _release(lock: threading.RLock) -> None:
