@@ -59,7 +59,8 @@ local head = {
 }
 check_index(head.status)
 redis.call('ZADD', KEYS[3], head.created, head.run)
-set_due(head)
+-- By urgency at once, so that a worker that finds many new runs doesn't have to sort all of them in one call.
+set_due(head, now)
 redis.call('UNLINK', KEYS[2])
 push_records(FIRST_RECORD)
 save(KEYS[1], head)

@@ -63,12 +63,18 @@ local function claimable_from(head)
 end
 
 -- List the run, if it is due at some time, under the time from which a worker may claim it: the later of `due` and the
--- end of the lease. Comes before the head is saved, as it may fail.
-local function set_due(head)
+-- end of the lease. With `now`, a run that may be claimed already is listed by its urgency at once. Comes before the head
+-- is saved, as it may fail.
+local function set_due(head, now)
   if head.due == '' then
     return
   end
-  redis.call('ZADD', due_set(head.graph), exact(claimable_from(head)), head.run)
+  local from = claimable_from(head)
+  if now and from <= now then
+    redis.call('ZADD', urgent_set(head.graph), 0, urgency(head.run, head.priority, head.due, head.created))
+  else
+    redis.call('ZADD', due_set(head.graph), exact(from), head.run)
+  end
 end
 
 -- Have the server delete an ended run that no process holds after `keep_for` seconds ("": never); keep any other run.
