@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
+import logging
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,7 +96,22 @@ def blocks_of(page: Path) -> list[Block]:
     ]
 
 
+@pytest.fixture
+def own_loggers() -> Iterator[None]:
+    """Examples set up loggers of the library. Tests that come later find them as they were."""
+    loggers = [logging.getLogger(name) for name in [*logging.root.manager.loggerDict, None]]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for name in logging.root.manager.loggerDict:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+        logging.getLogger(name).handlers.clear()
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
 @on_every_page
+@pytest.mark.usefixtures("own_loggers")
 def test_the_examples_of_a_page_run_and_print_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

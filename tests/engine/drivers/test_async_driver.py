@@ -309,6 +309,7 @@ def test_the_async_nodes_of_a_sync_run_share_one_event_loop() -> None:
     assert loops[0] is loops[1]
     assert loops[0].is_closed()
     assert threads[0] is threads[1]
+    threads[0].join(SOON)
     assert not threads[0].is_alive()
 
 

@@ -292,6 +292,20 @@ def test_a_reader_that_outlasts_the_store_closes_its_connection(path: Path) -> N
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+def test_a_connection_that_is_dropped_is_closed_without_a_warning(path: Path) -> None:
+    """G12: as after an interrupt. A warning would fail this test."""
+    store = SQLiteStore(path)
+    cursor = store._connections._connect()
+    dropped = weakref.ref(cursor.connection)
+    del cursor
+    gc.collect()
+    assert dropped() is None
+    path.unlink()
+    with pytest.raises(sqlite3.OperationalError):
+        store._connections._connect()
+    gc.collect()
+
+
 def test_a_store_that_is_collected_closes_its_file(path: Path) -> None:
     store = SQLiteStore(path)
     store.list(RunFilter())

@@ -208,6 +208,7 @@ class Connections:
             timeout=0.0,
             isolation_level=None,
             check_same_thread=False,
+            factory=Connection,
         )
         connection.text_factory = _decoded_text
         try:
@@ -320,6 +321,14 @@ class Connections:
         self._closings = 0
         self._forking = False
         self._nothing_open = False
+
+
+class Connection(sqlite3.Connection):
+    """A connection that is closed when it is dropped, as after an interrupt. Of others, Python 3.13 warns."""
+
+    def __del__(self) -> None:
+        with suppress(sqlite3.Error):  # it was never opened
+            self.close()
 
 
 class Reader:
