@@ -18,7 +18,8 @@ from limpet.errors import Conflict, RunNotFound, StoreUnavailable, UsageError
 from limpet.journal.store import COMPLETED, Commit, Level, NewRun, RunFilter, Store
 from limpet.stores.sqlite import connections as sqlite_connections
 from limpet.stores.sqlite import store as sqlite_store
-from limpet.stores.sqlite.connections import Connections, _is_busy
+from limpet.stores.sqlite.connections import Connections
+from limpet.stores.sqlite.errors import is_busy
 from limpet.stores.sqlite.rows import head_of, ready_heads
 from limpet.stores.sqlite.schema import APPLICATION_ID, VERSION
 from limpet.stores.sqlite.store import SQLiteStore
@@ -154,9 +155,9 @@ def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch
     def free_it(error: Exception) -> bool:
         met.append(error)
         other.rollback()
-        return _is_busy(error)
+        return is_busy(error)
 
-    monkeypatch.setattr(sqlite_connections, "_is_busy", free_it)
+    monkeypatch.setattr(sqlite_connections, "is_busy", free_it)
     with closing(SQLiteStore(path)) as store:
         with closing(_lock(path)) as other:
             store.create(NewRun("r", "g", [b"1"], holder="ann"))

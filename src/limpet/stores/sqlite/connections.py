@@ -1,7 +1,7 @@
 """The connections to one SQLite file: one that writes, and one that reads for each thread that reads at the moment.
 
 Everything about SQLite that the store above should not have to know is here: locks and how long to wait for them,
-transactions, forks, and what its errors mean to a user.
+transactions, and forks. What its errors mean to a user is in `errors.py`.
 
 A fork is the delicate one. SQLite keeps what it knows of a file's locks in the memory of the process. A child
 that inherits an open connection believes in locks that only its parent has, even on its own connections. Once the
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from limpet.errors import LimpetError, StoreUnavailable, UsageError
+from limpet.errors import LimpetError, StoreUnavailable
+from limpet.stores.sqlite.errors import DRIVER_ERRORS, explained, is_busy
 from limpet.stores.sqlite.schema import is_current, migrate
 
 Outcome = TypeVar("Outcome")
@@ -74,9 +75,9 @@ class Connections:
                 cursor = self._writer or self._reopen_writer()
                 try:
                     return cursor.execute(statement, parameters).rowcount
-                except _DRIVER_ERRORS as error:
-                    if not _is_busy(error):
-                        raise self._explained(error) from error
+                except DRIVER_ERRORS as error:
+                    if not is_busy(error):
+                        raise explained(error, self.path, self._timeout) from error
                 return self._until_unlocked(lambda: cursor.execute(statement, parameters).rowcount)
         self._wait_for_fork()
         return self.execute(statement, parameters)
@@ -232,9 +233,9 @@ class Connections:
         while True:
             try:
                 return attempt()
-            except _DRIVER_ERRORS as error:
-                if not _is_busy(error) or time.monotonic() >= deadline:
-                    raise self._explained(error) from error
+            except DRIVER_ERRORS as error:
+                if not is_busy(error) or time.monotonic() >= deadline:
+                    raise explained(error, self.path, self._timeout) from error
             time.sleep(LOCK_RETRY_DELAY)
 
     def _transact(self, cursor: sqlite3.Cursor, work: Callable[[sqlite3.Cursor], Outcome]) -> Outcome:
@@ -250,17 +251,6 @@ class Connections:
             if connection.in_transaction:  # it couldn't be rolled back
                 self._writer = None
                 connection.close()
-
-    def _explained(self, error: Exception) -> StoreUnavailable | UsageError:
-        if isinstance(error, UnicodeEncodeError):
-            return UsageError(f"{error.object!r} isn't text that SQLite can keep: {error.reason}")
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if isinstance(error, UnicodeDecodeError):  # SQLite's message quotes a damaged schema
-            code = sqlite3.SQLITE_CORRUPT
-        if code == sqlite3.SQLITE_IOERR and _is_full(self.path.parent):
-            code = sqlite3.SQLITE_FULL
-        meaning = _MEANINGS.get(code, "failed: {error}").format(timeout=self._timeout, error=error)
-        return StoreUnavailable(f"{self.path} {meaning}")
 
     def _close_idle_and_writer(self) -> None:
         self._closings += 1
@@ -364,43 +354,6 @@ def _decoded_text(data: bytes) -> str:
     """Text as it is stored. What damage has made unreadable is left for the checksums to report."""
     return data.decode("utf-8", "replace")
 
-
-def _is_full(directory: Path) -> bool:
-    """Whether the disk is full: SQLite reports some failures for want of space as other errors."""
-    from shutil import disk_usage
-
-    try:
-        return disk_usage(directory).free < 1 << 16
-    except OSError:
-        return False
-
-
-def _is_busy(error: Exception) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
-
-
-_DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeError)
-
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
-
-_MEANINGS = {
-    **dict.fromkeys(
-        _BUSY,
-        "was locked by another process for {timeout:g} s: end that process, or allow a longer timeout",
-    ),
-    sqlite3.SQLITE_FULL: "has no room to grow: free space on its disk; what was saved before is safe",
-    sqlite3.SQLITE_IOERR: "can't be written to or read: check its disk; what was saved before is safe",
-    sqlite3.SQLITE_READONLY: "can't be written to: let this user write the file and its directory",
-    sqlite3.SQLITE_CANTOPEN: (
-        "can't be opened: check that it exists, and let this user write the file and its directory"
-    ),
-    sqlite3.SQLITE_PERM: "can't be opened: let this user read and write the file and its directory",
-    sqlite3.SQLITE_NOTADB: "is not a SQLite database: use another file, or move this one away",
-    sqlite3.SQLITE_CORRUPT: (
-        "is damaged: restore a copy, or save what can be read with the .recover command of sqlite3"
-    ),
-    sqlite3.SQLITE_TOOBIG: "can't hold a record of this size",
-}
 
 _all: WeakSet[Connections] = WeakSet()
 _paused: list[Connections] = []
