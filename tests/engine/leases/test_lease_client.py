@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import random
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,11 +29,14 @@ from limpet.engine.leases import lease_client
 from limpet.engine.leases.held_lease import HeldLease
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
-from limpet.journal.store import Commit, Lease, NewRun
+from limpet.journal.store import Commit, Lease, NewRun, RunHead
 from limpet.stores.opening import open_store
 from limpet.testing.conformance import ManualClock
 from support.graphs import chain
 from support.wrapped_stores import PassesOn
+
+SOON = 30.0
+"""Seconds within which what is waited for has happened, on any machine."""
 
 
 def new_run(run_id: str = "r") -> NewRun:
@@ -75,30 +79,72 @@ def test_a_commit_that_stops_the_run_releases_it() -> None:
     assert client.store.head("r").holder is None
 
 
+class TwoClaims(MemoryStore):
+    """A store that two threads claim a run from: the second reads the head just after the first was granted it.
+
+    The second begins when the first has come to its `point`-th step in the code under test.
+    """
+
+    def __init__(self, point: int) -> None:
+        super().__init__()
+        self._steps_left = point
+        self._first = threading.Thread(target=self._claim_traced)
+        self._second = threading.Thread(target=self._claim)
+        self._reading = threading.Event()
+        self._granted = threading.Event()
+        self.claimed: list[HeldLease] = []
+        self.client = client_for(self, 60.0)
+        self.client.release(self.client.create(new_run()))
+
+    def run(self) -> bool:
+        """Let both claim the run; whether the second one has begun."""
+        self._first.start()
+        self._first.join()
+        if self._steps_left > 0:
+            return False
+        self._second.join()
+        return True
+
+    def head(self, run_id: str) -> RunHead:
+        if threading.current_thread() is self._second:
+            self._reading.set()
+            assert self._granted.wait(SOON)
+        return super().head(run_id)
+
+    def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
+        lease = super().claim(run_id, holder, ttl, instead_of)
+        self._granted.set()
+        if threading.current_thread() is self._first and self._steps_left <= 0:
+            self._second.join(SOON)
+        return lease
+
+    def _claim(self) -> None:
+        with suppress(Conflict):
+            self.claimed.append(self.client.claim("r"))
+
+    def _claim_traced(self) -> None:
+        sys.settrace(self._step)
+        self._claim()
+        sys.settrace(None)
+
+    def _step(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if frame.f_code.co_filename != lease_client.__file__:
+            return None
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            self._second.start()
+            self._reading.wait(SOON)
+        return self._step
+
+
 def test_of_two_threads_that_claim_a_run_one_gets_it() -> None:
     """H2: no claim that is under way is taken for a lease that this process has forgotten."""
-    client = client_for(MemoryStore(), 60.0)
-
-    def switch_threads(frame: FrameType, event: str, arg: Any) -> Any:
-        if random.random() < 0.1:
-            time.sleep(0.001)
-        return switch_threads if frame.f_code.co_filename == lease_client.__file__ else None
-
-    def claim(run_id: str) -> HeldLease | None:
-        sys.settrace(switch_threads)
-        try:
-            return client.claim(run_id)
-        except Conflict:
-            return None
-        finally:
-            sys.settrace(None)
-
-    with ThreadPoolExecutor(2) as pool:
-        for number in range(300):
-            run_id = f"r{number}"
-            client.release(client.create(new_run(run_id)))
-            claimed = list(pool.map(claim, [run_id] * 2))
-            assert sum(lease is not None for lease in claimed) == 1
+    for point in itertools.count(1):
+        store = TwoClaims(point)
+        if not store.run():
+            break
+        assert len(store.claimed) == 1, f"at step {point}"
+    assert point > 10
 
 
 def test_releasing_a_lease_leaves_a_newer_one_of_the_same_run_alone() -> None:
