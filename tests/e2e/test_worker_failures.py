@@ -213,6 +213,7 @@ def test_a_worker_that_gets_sigterm_hands_its_runs_over(workers: Fleet, kind: st
     under_way(workers, "r", leaving, first)
     staying = workers.worker(**options)
     os.kill(leaving.pid, signal.SIGTERM)
+    workers.wait(lambda: workers.lines("leaving", pid=leaving.pid))
     workers.let("r", first)
     assert leaving.wait() == 0
     under_way(workers, "r", staying, second)

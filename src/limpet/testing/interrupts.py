@@ -125,10 +125,18 @@ class _Hunt:
 
     def __enter__(self) -> _Hunt:
         self._watchdog.__enter__()
+        self._unraisable_hook = sys.unraisablehook
+        sys.unraisablehook = self._report_unraisable
         return self
 
     def __exit__(self, *_: object) -> None:
+        sys.unraisablehook = self._unraisable_hook
         self._watchdog.__exit__()
+
+    def _report_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Python can't raise out of a destructor or a weak reference's callback: an interrupt there has no effect."""
+        if not isinstance(unraisable.exc_value, (Interrupt, KeyboardInterrupt, TimeLimit)):
+            self._unraisable_hook(unraisable)
 
     def at_random(self, work: Work, check: Check, count: int, chance: random.Random) -> HuntReport:
         """See `hunt_at_random`."""

@@ -74,6 +74,13 @@ def main() -> None:
 
     store = Watched(limpet.open_store(url), log)
     supervisor = limpet.supervise(store, graphs, observers=[saved], **settings)
+    request_stop = supervisor.resumer.request_stop
+
+    def request_and_log() -> None:
+        request_stop()
+        log("leaving")
+
+    supervisor.resumer.request_stop = request_and_log  # type: ignore[method-assign]
     print(json.dumps({"ready": os.getpid()}), flush=True)
     if tell:
         supervisor.start()

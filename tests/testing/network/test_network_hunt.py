@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -94,7 +95,9 @@ def test_wherever_the_network_fails_each_call_ends_and_no_step_is_lost(
         ]
     report = hunt.run(points, at_once=32)
     assert report.ok, report
-    assert report.struck >= len(points) * 0.8
+    # On a busy machine, messages arrive together: there are fewer than there were at first.
+    struck = {(each.point.mode, each.point.direction) for each in report.attempts if each.struck}
+    assert struck == set(itertools.product(MODES, DIRECTIONS))
     # The others failed while the store was opened, which is tried once.
     assert report.continued >= report.struck * 0.5, report
     print(report)

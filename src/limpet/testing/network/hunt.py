@@ -156,9 +156,12 @@ class NetworkHunt:
             )
             conversation = _Conversation(self, network)
             error = conversation.first_error()
+            was_missed = network.messages[point.direction] >= point.nth and not fault.struck
             network.heal()
             conversation.finish()
             problems = conversation.problems(error, self._expected)
+            if was_missed:
+                problems.append("the network didn't fail there")
             longest = conversation.store.slowest
             conversation.store.close()
         return Attempt(point, fault.struck, error, longest, problems)
