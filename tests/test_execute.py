@@ -32,7 +32,8 @@ from limpet import (
     key_exists,
     pause,
 )
-from limpet.journal.store import Commit, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import Commit
 from support.graphs import Crash, asking, chain, count, loop, stored_chain
 
 SOON = 10.0

@@ -15,7 +15,8 @@ from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError
 from limpet.graphs.graph_config import CheckpointConfig
 from limpet.graphs.plan import Plan
-from limpet.journal.store import Store, provides
+from limpet.journal.optional_calls import provides
+from limpet.journal.store import Store
 from limpet.observe.events import ObserverLike
 from limpet.observe.hub import gather
 from limpet.observe.observer_registry import resolve_observer

@@ -22,7 +22,8 @@ import os, random, signal, sys, time
 from pathlib import Path
 from limpet import DamagedCheckpoint, StateGraph
 from limpet.errors import Conflict, RunNotFound
-from limpet.journal.store import COMPLETED, Commit, NewRun, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, Commit, NewRun
 from limpet.stores.files.store import FileStore
 
 path, level, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -20,7 +20,7 @@ from support.postgres import needed
 CODE = """
 import sys
 from limpet import StateGraph, open_store
-from limpet.journal.store import RunFilter
+from limpet.journal.run_filter import RunFilter
 
 graph = StateGraph({"n": int}, name="count")
 graph.add_node("step", run=lambda state: {"n": state["n"] + 1})

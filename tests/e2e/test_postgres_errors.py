@@ -15,7 +15,8 @@ import pytest
 
 from limpet import open_store
 from limpet.errors import StoreUnavailable, UsageError
-from limpet.journal.store import Commit, NewRun, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import Commit, NewRun
 from support.postgres import Server, needed
 
 SECRET = "s3cr3t-w0rd"

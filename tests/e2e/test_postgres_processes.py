@@ -15,7 +15,8 @@ import pytest
 
 from limpet import END, START, LimpetError, RunNotFound, StateGraph, StoreUnavailable, open_store
 from limpet.errors import Conflict, RunExists
-from limpet.journal.store import COMPLETED, Commit, Lease, NewRun, OnSignal, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, Commit, Lease, NewRun, OnSignal
 from support.postgres import Server
 from support.store_processes import (
     Start,

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from limpet.errors import StoreUnavailable
-from limpet.journal.store import Commit, NewRun, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import Commit, NewRun
 from limpet.stores.sqlite.store import SQLiteStore
 from support.store_processes import (
     Start,

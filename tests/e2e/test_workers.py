@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from e2e.crash_graphs import fleet
-from limpet.journal.store import RunFilter
+from limpet.journal.run_filter import RunFilter
 from support.workers import (
     FULL,
     Fleet,

@@ -35,7 +35,7 @@ from limpet import (
     secret,
 )
 from limpet.graphs.secrets import MASK, mask_text, text_forms
-from limpet.journal.store import RunFilter
+from limpet.journal.run_filter import RunFilter
 from limpet.observe import LogObserver, ProgressObserver
 from support.checkpoint_stores import InMemoryCheckpointStore
 from support.graphs import chain

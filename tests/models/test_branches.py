@@ -47,13 +47,7 @@ from limpet.journal.encoding.codec import decode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Checkpoint, history, progress_at, read_progress
 from limpet.journal.records import apply_record, snapshot_record
-from limpet.journal.store import (
-    CANCELLED,
-    COMPLETED,
-    FAILED,
-    PAUSED,
-    RUNNING,
-)
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE
 from limpet.testing.conformance.store_calls import ManualClock
 from models.bench import (

@@ -21,7 +21,8 @@ from hypothesis.stateful import (
 )
 
 from limpet.errors import LimpetError
-from limpet.journal.store import STATUSES, Commit, Lease, NewRun, OnSignal, RunFilter, Signalled, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import STATUSES, Commit, Lease, NewRun, OnSignal, Signalled, Store
 from limpet.stores import MemoryStore
 from limpet.stores.files.store import FileStore
 from limpet.stores.sqlite.store import SQLiteStore

@@ -28,12 +28,7 @@ from limpet.journal.encoding.codec import decode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import history, progress_at, read_progress
 from limpet.journal.records import apply_record, snapshot_record
-from limpet.journal.store import (
-    CANCELLED,
-    COMPLETED,
-    FAILED,
-    PAUSED,
-)
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED
 from limpet.stores.memory import MemoryStore
 from models.bench import (
     CANCEL,

@@ -13,7 +13,8 @@ import pytest
 
 from limpet import Conflict, DamagedRecord, RunNotFound, Runs, StateGraph, WrongGraph, open_store
 from limpet.cli.main import main
-from limpet.journal.store import DAMAGED, NewRun, RunFilter, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import DAMAGED, NewRun, Store
 from limpet.stores.files.run_names import file_name_of
 from support.graphs import chain, count
 from support.postgres import Server, needed

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.errors import Conflict
+from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import (
     CANCELLED,
     COMPLETED,
@@ -20,7 +21,6 @@ from limpet.journal.store import (
     Lease,
     NewRun,
     OnSignal,
-    RunFilter,
     RunHead,
     Signalled,
     Tail,

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from limpet.errors import Conflict
-from limpet.journal.store import NewRun, RunFilter, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import NewRun, Store
 from limpet.stores import lease_clock
 from limpet.stores.files.store import FileStore
 from limpet.stores.memory import MemoryStore

@@ -18,7 +18,7 @@ from limpet import MemoryStore, StoreUnavailable
 from limpet.journal.encoding.codec import decode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.records import BUNDLE, KINDS, NESTED
-from limpet.journal.store import RunFilter
+from limpet.journal.run_filter import RunFilter
 from limpet.stores.files.store import FileStore
 from limpet.stores.migrations import Migration, migrations_of, sql_of
 from limpet.stores.postgres import schema as postgres_schema

@@ -17,7 +17,8 @@ import pytest
 from limpet.errors import StoreError
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.export import ExportedRun
-from limpet.journal.store import COMPLETED, PAUSED, RUNNING, Commit, NewRun, RunFilter, RunHead, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, PAUSED, RUNNING, Commit, NewRun, RunHead, Store
 from limpet.stores import MemoryStore
 from limpet.stores.files import frames
 from limpet.stores.files.store import FileStore

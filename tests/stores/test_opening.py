@@ -15,7 +15,8 @@ import pytest
 
 from limpet import StateGraph
 from limpet.errors import StoreUnavailable, UnknownName, UsageError
-from limpet.journal.store import NewRun, RunFilter, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import NewRun, Store
 from limpet.stores import MemoryStore, open_store, opening, register_store, urls
 from limpet.stores.composite.encrypted import EncryptedStore
 from limpet.stores.composite.keys import Keys

@@ -26,7 +26,8 @@ from limpet import (
     Workflow,
     open_store,
 )
-from limpet.journal.store import ENDED, STATUSES, NewRun, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import ENDED, STATUSES, NewRun
 from limpet.stores.retention import clean_checkpoints, delete_expired, find_expired
 from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 from limpet.testing.conformance.store_calls import ManualClock

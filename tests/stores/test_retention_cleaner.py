@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from limpet import Cleaner, MemoryStore, RunPaused, StateGraph, UsageError, Workflow
-from limpet.journal.store import ENDED, PAUSED, RUNNING, STATUSES, Commit, NewRun, RunFilter, RunHead
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import ENDED, PAUSED, RUNNING, STATUSES, Commit, NewRun, RunHead
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing.conformance.store_calls import ManualClock
 from support.checkpoint_stores import InMemoryCheckpointStore

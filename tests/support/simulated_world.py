@@ -13,7 +13,8 @@ from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.session import Session
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.errors import StoreUnavailable
-from limpet.journal.store import FAILED, Commit, Lease, NewRun, OnSignal, RunFilter, RunHead, Tail
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import FAILED, Commit, Lease, NewRun, OnSignal, RunHead, Tail
 from limpet.stores.memory import MemoryStore
 from limpet.testing.conformance.store_calls import ManualClock
 from support.simulated_graphs import CASES, DELAY, NAP

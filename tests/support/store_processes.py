@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.journal.store import COMPLETED, NewRun, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, NewRun
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 
@@ -24,7 +25,8 @@ import os, sys
 from concurrent.futures import ThreadPoolExecutor
 from limpet import StateGraph, open_store
 from limpet.errors import Conflict, StoreUnavailable
-from limpet.journal.store import Commit, Lease, NewRun, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import Commit, Lease, NewRun
 from limpet.stores.sqlite.store import SQLiteStore
 
 def say(*words):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from limpet import ExecutionError, MemoryStore, StateGraph, StoreUnavailable, UsageError
-from limpet.journal.store import NewRun, RunFilter, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import NewRun, Store
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing import FaultyStore
 from limpet.testing.conformance import ManualClock, StoreConformance

@@ -5,6 +5,11 @@ numbered 1, 2, 3 … without a gap, opaque bytes to the store. The process that 
 Each claim of the lease raises the run's *fence*, and every commit carries the fence under which it was
 made. So a commit of a former holder, whose lease has passed to another, is refused.
 
+Only the holder writes to the journal. Others take part in two ways. They *post* to a run: an answer, a message, a
+request to cancel. Posts wait in the run's inbox, in order, until a commit of the holder takes them in. And they keep
+*documents*, small named values with a version, which belong to no run. Beside its journal a run has *output*, which
+its nodes emit. It isn't part of the journal, and a resume never reads it.
+
 What every store must do
     - A call that returned has happened, at the durability level in `abilities.level`. A call that
       raised has changed nothing. There is no third outcome.
@@ -18,10 +23,12 @@ What every store must do
       when the `threading.Event` is set. `limpet.testing.FakeClock` is such a clock.
 
 What it may raise
-    `StoreUnavailable`, `RunNotFound`, `RunExists`, `Conflict`, `DamagedRecord`; never an exception of its driver.
+    `StoreUnavailable`, `RunNotFound`, `RunExists`, `AlreadyCompleted`, `Conflict`, `DamagedRecord`; never an
+    exception of its driver.
 
 What it must not touch
-    A store doesn't look into records, doesn't log them or anything in them, and doesn't import another store.
+    A store doesn't look into records, posts, output or documents, doesn't log them or anything in them, and doesn't
+    import another store.
 
 `limpet.testing.conformance` checks all of this for any store. Messages name a store by its `str()`: best its URL, and
 never with a password.
@@ -29,15 +36,13 @@ never with a password.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
-from typing import Literal, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from limpet.defaults import LEASE
-from limpet.errors import DamagedRecord
+from limpet.journal.run_filter import Cursor, RunFilter
 
 Level = Literal["disk", "process", "memory"]
-T = TypeVar("T")
 
 RUNNING = "running"
 PAUSED = "paused"
@@ -61,6 +66,8 @@ class Abilities(NamedTuple):
     callers can wait for a change, because it is a `Notifying` store. `keeps_secrets`: what is stored can't be read
     outside of this process without a key, as it is encrypted or never leaves the process. `keeps_results`: the head
     of a completed run stays when its journal is deleted; without it, a `purge` with that status deletes the run.
+    `takes_part`: others can post to its runs, and it keeps output and documents; without it, those calls raise
+    `UsageError`.
     """
 
     level: Level
@@ -70,6 +77,7 @@ class Abilities(NamedTuple):
     notifies: bool = False
     keeps_secrets: bool = False
     keeps_results: bool = True
+    takes_part: bool = True
 
 
 class RunHead(NamedTuple):
@@ -77,11 +85,12 @@ class RunHead(NamedTuple):
 
     `sequence` is the number of the newest record, `snapshot` that of the newest snapshot (0 after a
     purge). `updated` changes when the run is created, claimed, renewed or given a status, not with each
-    record. `note` is a small encoded summary (step, error, open questions), opaque to the store. `signal`
-    is a request to the holder, such as "cancel". `crashes` counts the holders that were replaced although they had
-    not released the lease. `due` is the time from which on the run needs a holder, if it has none: 0 means at once,
-    None means not by itself (it has ended, or waits for an answer). Of runs that are due, those of higher `priority`
-    come first.
+    record. `note` is a small encoded summary (step, error, open questions), opaque to the store. `labels` are
+    what of it can be searched. `crashes` counts the holders that were replaced although they had not released the
+    lease. `due` is the time from which on the run needs a holder, if it has none: 0 means at once, None means not by
+    itself (it has ended, or waits for an answer). Of runs that are due, those of higher `priority` come first.
+    `posted` is the number of the newest post, `taken` that of the newest one that a commit has taken in. `output` is
+    the number of the newest item of output.
     """
 
     run_id: str
@@ -96,11 +105,34 @@ class RunHead(NamedTuple):
     lease_until: float | None = None
     tags: tuple[str, ...] = ()
     parent: str | None = None
-    signal: str | None = None
     note: bytes = b""
     crashes: int = 0
     due: float | None = None
     priority: int = 0
+    posted: int = 0
+    taken: int = 0
+    output: int = 0
+    node: str = ""
+    error: str = ""
+    waits_for: str = ""
+
+    @property
+    def labels(self) -> Labels:
+        """What of the run's summary can be searched."""
+        return Labels(self.node, self.error, self.waits_for)
+
+    @property
+    def cursor(self) -> Cursor:
+        """Its place in the order of `Store.list`."""
+        return Cursor(self.created, self.run_id)
+
+
+class Labels(NamedTuple):
+    """What of a run's summary can be searched: its node, the type of its last error, and the kind of its wait."""
+
+    node: str = ""
+    error: str = ""
+    waits_for: str = ""
 
 
 Heads = list[RunHead]
@@ -109,7 +141,7 @@ Heads = list[RunHead]
 class NewRun(NamedTuple):
     """A run to create, with its first records and, if `holder` is given, its first lease.
 
-    `due` and `priority` are those of its head.
+    `due`, `priority` and `labels` are those of its head.
     """
 
     run_id: str
@@ -123,39 +155,33 @@ class NewRun(NamedTuple):
     note: bytes = b""
     due: float | None = None
     priority: int = 0
-
-
-class OnSignal(Enum):
-    """What a commit does where a signal (a request to cancel) waits for the run."""
-
-    REFUSE = True
-    """The commit is refused with `Signalled`, so that the holder can stop."""
-    CLEAR = False
-    """The commit is taken and the signal is cleared: this commit is the answer to it."""
-    IGNORE = None
-    """The commit is taken and the signal is left for the next one."""
+    labels: Labels = Labels()
 
 
 class Commit:
     """Records to append to a run that is still at sequence `expected`, by the holder of `fence`.
 
-    `snapshot` is the sequence number of the snapshot among them, 0 if none of them is a snapshot. `status` and `note`
-    replace those of the head when given. With a status, `due` replaces that of the head; and a status other than
-    `running` also releases the lease. `purge` deletes the journal, these records included, and keeps the head.
-    `on_signal` is what to do if a signal waits.
+    `snapshot` is the sequence number of the snapshot among them, 0 if none of them is a snapshot. `status`, `note`
+    and `labels` replace those of the head when given. With a status, `due` replaces that of the head; and a status
+    other than `running` also releases the lease. `purge` deletes the journal, these records included, and keeps the
+    head. `takes` is the number of the newest post that the records take in, 0 for none. If newer posts wait, the
+    commit is refused with `PostsWaiting`, so that the holder can take them in; unless `ignores_posts` says that they
+    are left to a later commit.
     """
 
     __slots__ = (
         "due",
         "expected",
         "fence",
+        "ignores_posts",
+        "labels",
         "note",
-        "on_signal",
         "purge",
         "records",
         "run_id",
         "snapshot",
         "status",
+        "takes",
     )
 
     def __init__(
@@ -168,8 +194,10 @@ class Commit:
         status: str | None = None,
         note: bytes | None = None,
         purge: bool = False,
-        on_signal: OnSignal = OnSignal.REFUSE,
         due: float | None = None,
+        takes: int = 0,
+        ignores_posts: bool = False,
+        labels: Labels | None = None,
     ) -> None:
         self.run_id = run_id
         self.fence = fence
@@ -179,8 +207,10 @@ class Commit:
         self.status = status
         self.note = note
         self.purge = purge
-        self.on_signal = on_signal
         self.due = due
+        self.takes = takes
+        self.ignores_posts = ignores_posts
+        self.labels = labels
 
 
 class Lease(NamedTuple):
@@ -195,21 +225,6 @@ class Lease(NamedTuple):
     crashes: int = 0
 
 
-class RunFilter(NamedTuple):
-    """Which runs to list, newest first and at most `limit`. A field that is None or empty doesn't restrict.
-
-    `unclaimed` selects the runs without a valid lease.
-    """
-
-    statuses: tuple[str, ...] = ()
-    graph: str | None = None
-    tag: str | None = None
-    parent: str | None = None
-    unclaimed: bool = False
-    limit: int | None = None
-    offset: int = 0
-
-
 class Tail(NamedTuple):
     """A run's head and consecutive records of it: `records[0]` has sequence number `first`."""
 
@@ -218,13 +233,39 @@ class Tail(NamedTuple):
     records: list[bytes]
 
 
-class Signalled(Exception):
-    """A commit was refused because a signal waits for the holder. Nothing is wrong: act on the signal."""
+class Post(NamedTuple):
+    """What was posted to a run. Posts of a run are numbered 1, 2, 3 … in the order in which they came."""
 
-    def __init__(self, run_id: str, signal: str) -> None:
+    number: int
+    key: str
+    body: bytes
+
+
+class Output(NamedTuple):
+    """An item of what a run's nodes emitted. Items are numbered 1, 2, 3 … in order."""
+
+    number: int
+    body: bytes
+
+
+class Document(NamedTuple):
+    """A small named value that belongs to no run. Each change gives it another version, which no other ever had.
+
+    `due` is a time by which documents can be found.
+    """
+
+    name: str
+    version: int
+    body: bytes
+    due: float | None = None
+
+
+class PostsWaiting(Exception):
+    """A commit was refused because posts wait for the holder. Nothing is wrong: take them in, and commit again."""
+
+    def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        self.signal = signal
-        super().__init__(f"run {run_id!r} was sent {signal!r}")
+        super().__init__(f"posts wait for run {run_id!r}")
 
 
 @runtime_checkable
@@ -248,7 +289,7 @@ class Store(Protocol):
         """Apply commits of different runs together; return for each None, or why it was refused.
 
         Refusals are `RunNotFound`, `Conflict` (the fence is old, or the run is at another sequence) and
-        `Signalled`, checked in this order. An expired or released lease is not a reason to refuse: until
+        `PostsWaiting`, checked in this order. An expired or released lease is not a reason to refuse: until
         another holder claims the run, its fence is the newest. A record larger than the store can take
         refuses its own commit, with `StoreUnavailable`. A failure of the store as a whole is raised, as the same
         class; then no commit of the call was applied.
@@ -257,6 +298,10 @@ class Store(Protocol):
 
     def head(self, run_id: str) -> RunHead:
         """The run's head. Raises `RunNotFound`."""
+        ...
+
+    def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
+        """The heads of several runs, asked for at once; None for a run that doesn't exist or is damaged."""
         ...
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
@@ -279,11 +324,11 @@ class Store(Protocol):
         """
         ...
 
-    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
-        """Extend leases; for each return "" if it was, the waiting signal, or None if the lease is no longer valid.
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
+        """Extend leases; for each return whether posts wait for the run, or None if the lease is no longer valid.
 
-        A lease with a waiting signal is extended too. So is one that has expired, unless another holder has claimed
-        the run, or the lease was released, by `release` or by a status.
+        A lease that has expired is extended too, unless another holder has claimed the run, or the lease was
+        released, by `release` or by a status.
         """
         ...
 
@@ -291,11 +336,53 @@ class Store(Protocol):
         """Release the lease. Does nothing if another holder has claimed the run, or if the run doesn't exist."""
         ...
 
-    def signal(self, run_id: str, signal: str) -> None:
-        """Leave a request for the run's holder, whose next commit or renewal returns it.
+    def post(self, run_id: str, key: str, body: bytes) -> bool:
+        """Post something to a run, whether any process holds it or not; False if the run was posted this key before.
 
-        A later signal replaces an earlier one. A signal waits through claims and releases. Raises `RunNotFound`.
+        The next commit of the holder is refused until it takes the post in, and the next renewal reports it. A run
+        that hasn't ended becomes due at once, so that one without a holder gets one. Posts to a run that failed or
+        was cancelled wait until it is resumed. Raises `RunNotFound`, and `AlreadyCompleted` for a completed run.
         """
+        ...
+
+    def inbox(self, run_id: str) -> Sequence[Post]:
+        """The posts that no commit has taken in yet, in order. Raises `RunNotFound`.
+
+        The body of a post that was taken in may be deleted. Its key stays known for as long as the run is kept.
+        """
+        ...
+
+    def add_output(self, run_id: str, fence: int, bodies: Sequence[bytes], keep: int) -> int:
+        """Add what nodes of a run emitted, and return the number of the newest item. Only the newest `keep` are kept.
+
+        It survives a crash of the process, but maybe not a power failure. Raises `RunNotFound`, and `Conflict` if
+        another holder has claimed the run.
+        """
+        ...
+
+    def output(self, run_id: str, after: int = 0, limit: int | None = None) -> Sequence[Output]:
+        """The items of a run's output that are numbered above `after` and still kept. Raises `RunNotFound`."""
+        ...
+
+    def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
+        """Write a document that is still at `version` (0: that doesn't exist), and return its new version, else None.
+
+        No version of any document is ever used again, so that one that was deleted and made anew is another.
+        """
+        ...
+
+    def get_document(self, name: str) -> Document | None:
+        """The document of this name; None if there is none."""
+        ...
+
+    def list_documents(
+        self, prefix: str = "", due: bool = False, limit: int | None = None
+    ) -> Sequence[Document]:
+        """The documents whose names begin with `prefix`, by name; with `due`, those that are due, by due time."""
+        ...
+
+    def delete_document(self, name: str, version: int) -> bool:
+        """Delete a document that is still at `version`. False if it isn't, or if there is none."""
         ...
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
@@ -330,75 +417,9 @@ class Store(Protocol):
         ...
 
     def delete(self, run_id: str) -> None:
-        """Delete the run and its journal. Raises `RunNotFound`, or `Conflict` while it has a valid lease."""
+        """Delete the run and all that belongs to it. Raises `RunNotFound`, or `Conflict` while it is held."""
         ...
 
     def close(self) -> None:
         """Close files and connections. Closing twice is harmless; any other call then fails."""
         ...
-
-
-@runtime_checkable
-class Notifying(Store, Protocol):
-    """A store that declares `abilities.notifies`: a caller that waits for a run doesn't have to poll."""
-
-    def wait_for_change(self, timeout: float) -> bool:
-        """Wait until something changes, for at most `timeout` seconds; False if nothing changed.
-
-        A change is that any process creates a run without a holder, releases, signals, deletes or expires a run, or
-        gives it another status. Returns True also if there was a change since this thread's last call, so that none
-        is missed between two calls, and sometimes without a change. Any number of threads may wait. An expired lease
-        is not a change. A store that can't be reached is not an error here: it counts as a change.
-        """
-        ...
-
-
-@runtime_checkable
-class Inspectable(Protocol):
-    """A store that can check itself for damage that no single run shows. Few need to; `verify` asks them."""
-
-    def faults(self) -> Sequence[str]:
-        """Descriptions of what is wrong with the files or tables that hold the runs; empty if nothing is."""
-        ...
-
-
-@runtime_checkable
-class Salvaging(Protocol):
-    """A store that can give the records of a run whose head can't be read. `verify`, `state_at` and `fork` ask it."""
-
-    def salvage(self, run_id: str) -> Mapping[int, bytes | DamagedRecord]:
-        """All records that are left of a run, by their numbers; for a damaged one, the error. Raises `RunNotFound`.
-
-        The head isn't used, so records that were pruned may be among them, and newest ones may be missing.
-        """
-        ...
-
-
-@runtime_checkable
-class ReportsUndeleted(Protocol):
-    """A store without results of completed runs (`abilities.keeps_results`) that may fail to delete such a run."""
-
-    def undeleted(self, run_id: str) -> Exception | None:
-        """Why a run that completed is still there; None if it isn't."""
-        ...
-
-
-@runtime_checkable
-class ListsUnreadable(Protocol):
-    """A store whose `list` leaves out runs that it can't read, such as those whose key is missing."""
-
-    def list_all(self, which: RunFilter) -> Sequence[tuple[RunHead, Exception | None]]:
-        """All runs that match, newest first, with the reason for those that can't be read."""
-        ...
-
-
-def provides(target: object, protocol: Callable[..., T]) -> TypeGuard[T]:
-    """Whether an object has all that a protocol names, itself or through its `__getattr__`.
-
-    `isinstance` says the same up to Python 3.11. Later versions don't ask `__getattr__`, so a wrapper that passes
-    most calls on to a store would no longer be a store.
-    """
-    if isinstance(target, type):
-        return False
-    kinds = getattr(protocol, "__mro__", ())
-    return all(hasattr(target, name) for kind in kinds for name in vars(kind) if not name.startswith("_"))

@@ -11,21 +11,12 @@ from typing import Any, NamedTuple
 
 from limpet.errors import DamagedRecord, LimpetError
 from limpet.journal.encoding.envelope import key_id_of, no_key
+from limpet.journal.optional_calls import Inspectable, Salvaging, provides
 from limpet.journal.progress import Progress
 from limpet.journal.reader import apply_checked, read_progress, read_records_or_damage
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT
-from limpet.journal.store import (
-    DAMAGED,
-    MISSING,
-    RUNNING,
-    Inspectable,
-    RunHead,
-    Salvaging,
-    Store,
-    Tail,
-    provides,
-)
+from limpet.journal.store import DAMAGED, MISSING, RUNNING, RunHead, Store, Tail
 from limpet.journal.writer import summary
 
 MAX_MISSING = 1_000_000

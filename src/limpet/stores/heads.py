@@ -5,7 +5,7 @@
     claim        no valid lease, or `instead_of` is the fence     fence + 1, holder, lease, `updated`, maybe `crashes`
     renew        the lease has the run's fence, and a holder      lease, `updated`
     release      the lease has the run's fence                    no holder, no lease
-    signal       always                                           signal
+    post         the run isn't complete, and the key is new       posted, and `due` if it hasn't ended
     apply        `refusal` has no reason against the commit       sequence, and what the commit gives
 
 The fence is what keeps two processes from writing to one run. It only ever grows, and only `claim` raises it. So a
@@ -26,18 +26,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from limpet.errors import Conflict
+from limpet.errors import AlreadyCompleted, Conflict
+from limpet.journal.run_filter import LeaseState, RunFilter
 from limpet.journal.store import (
+    COMPLETED,
     DAMAGED,
+    ENDED,
     RUNNING,
     Commit,
+    Document,
     Heads,
     Lease,
     NewRun,
-    OnSignal,
-    RunFilter,
+    PostsWaiting,
     RunHead,
-    Signalled,
     Tail,
 )
 
@@ -65,6 +67,9 @@ def create(run: NewRun, now: float, lease_now: float | None = None) -> tuple[Run
         note=run.note,
         due=run.due,
         priority=run.priority,
+        node=run.labels.node,
+        error=run.labels.error,
+        waits_for=run.labels.waits_for,
     )
     return head, lease
 
@@ -118,9 +123,17 @@ def release(head: RunHead, lease: Lease) -> RunHead | None:
     return head._replace(holder=None, lease_until=None)
 
 
-def signal(head: RunHead, signal: str) -> RunHead:
-    """The head with a request that waits for the run's holder, in place of an earlier one."""
-    return head._replace(signal=signal)
+def post(head: RunHead, now: float) -> RunHead:
+    """The head with one more post, which a holder has to take in: so the run is due, unless it has ended.
+
+    Raises `AlreadyCompleted`: what is posted to a completed run would never be taken in.
+    """
+    if head.status == COMPLETED:
+        raise AlreadyCompleted(f"run {head.run_id!r} is complete, and takes in nothing more", head.run_id)
+    due = head.due
+    if head.status not in ENDED and (due is None or due > now):
+        due = now
+    return head._replace(posted=head.posted + 1, due=due)
 
 
 def apply(head: RunHead, commit: Commit, now: float) -> RunHead:
@@ -140,8 +153,10 @@ def apply(head: RunHead, commit: Commit, now: float) -> RunHead:
             changes.update(holder=None, lease_until=None)
     if commit.note is not None:
         changes["note"] = commit.note
-    if commit.on_signal is OnSignal.CLEAR:
-        changes["signal"] = None
+    if commit.labels is not None:
+        changes.update(commit.labels._asdict())
+    if commit.takes > head.taken:
+        changes["taken"] = min(commit.takes, head.posted)
     return head._replace(**changes)
 
 
@@ -163,7 +178,9 @@ def changes_more_than_sequence(head: RunHead, commit: Commit) -> bool:
         return True
     if commit.note is not None and commit.note != head.note:
         return True
-    return head.signal is not None and commit.on_signal is OnSignal.CLEAR
+    if commit.labels is not None and commit.labels != head.labels:
+        return True
+    return commit.takes > head.taken
 
 
 def _lease_time(now: float, lease_now: float | None) -> float:
@@ -176,20 +193,14 @@ def _lease_time(now: float, lease_now: float | None) -> float:
 def refusal(commit: Commit, head: RunHead, now: float, sequence: int | None = None) -> Exception | None:
     """Why `commit` can't be applied to a run whose head is `head`, or None if it can.
 
-    An old fence outweighs a wrong sequence number, and both outweigh a waiting signal: a process that lost the run
-    must not act on a signal that is meant for the new holder. `sequence` replaces the head's own, for a store that
+    An old fence outweighs a wrong sequence number, and both outweigh a waiting post: a process that lost the run
+    must not take in a post that is meant for the new holder. `sequence` replaces the head's own, for a store that
     counts a run's records elsewhere. `now` is by the clock of leases, here and below.
     """
     if sequence is None:
         sequence = head.sequence
     if commit.fence != head.fence:
-        return Conflict(
-            head.run_id,
-            f"the write carries fence {commit.fence}, but the run was claimed since (fence {head.fence}); "
-            + describe_lease(head, now),
-            head.holder,
-            head.lease_until,
-        )
+        return _fence_conflict(head, commit.fence, now)
     if commit.expected != sequence:
         return Conflict(
             head.run_id,
@@ -198,9 +209,25 @@ def refusal(commit: Commit, head: RunHead, now: float, sequence: int | None = No
             head.holder,
             head.lease_until,
         )
-    if head.signal is not None and commit.on_signal is OnSignal.REFUSE:
-        return Signalled(head.run_id, head.signal)
+    if head.posted > max(head.taken, commit.takes) and not commit.ignores_posts:
+        return PostsWaiting(head.run_id)
     return None
+
+
+def refuse_old_fence(head: RunHead, fence: int, now: float) -> None:
+    """Raise `Conflict` for a write under a fence that isn't the run's."""
+    if fence != head.fence:
+        raise _fence_conflict(head, fence, now)
+
+
+def _fence_conflict(head: RunHead, fence: int, now: float) -> Conflict:
+    return Conflict(
+        head.run_id,
+        f"the write carries fence {fence}, but the run was claimed since (fence {head.fence}); "
+        + describe_lease(head, now),
+        head.holder,
+        head.lease_until,
+    )
 
 
 def refuse_if_held(head: RunHead, now: float) -> None:
@@ -232,16 +259,46 @@ def describe_lease(head: RunHead, now: float) -> str:
 # Filters and orderings
 
 
-def matches(head: RunHead, which: RunFilter, now: float) -> bool:
+def matches(head: RunHead, which: RunFilter, now: float, lease_now: float | None = None) -> bool:
     """Whether a run is among those that `which` asks for. One of which nothing is known may be, whatever they are."""
     if head.status == DAMAGED and not head.graph:
         return not which.statuses or DAMAGED in which.statuses
     return (
         (not which.statuses or head.status in which.statuses)
         and (which.graph is None or head.graph == which.graph)
-        and (which.tag is None or which.tag in head.tags)
+        and all(tag in head.tags for tag in which.tags)
         and (which.parent is None or head.parent == which.parent)
-        and not (which.unclaimed and is_held(head, now))
+        and _labels_match(head, which)
+        and _times_match(head, which, now)
+        and (not which.lease_states or lease_state(head, _lease_time(now, lease_now)) in which.lease_states)
+        and (which.after is None or head.cursor < which.after)
+    )
+
+
+def lease_state(head: RunHead, now: float) -> LeaseState:
+    """How a run is held, by the clock of leases."""
+    if is_held(head, now):
+        return LeaseState.HELD
+    return LeaseState.FREE if head.holder is None else LeaseState.EXPIRED
+
+
+def _labels_match(head: RunHead, which: RunFilter) -> bool:
+    return (
+        (which.node is None or head.node == which.node)
+        and (which.error is None or head.error == which.error)
+        and (which.has_error is None or bool(head.error) == which.has_error)
+        and (which.is_waiting is None or bool(head.waits_for) == which.is_waiting)
+    )
+
+
+def _times_match(head: RunHead, which: RunFilter, now: float) -> bool:
+    if which.is_due is not None and (head.due is None or (head.due <= now) != which.is_due):
+        return False
+    return (
+        (which.created_since is None or head.created >= which.created_since)
+        and (which.created_before is None or head.created < which.created_before)
+        and (which.updated_since is None or head.updated >= which.updated_since)
+        and (which.updated_before is None or head.updated < which.updated_before)
     )
 
 
@@ -252,7 +309,7 @@ def before_reading(which: RunFilter) -> RunFilter:
     """
     if DAMAGED not in which.statuses:
         return which
-    return which._replace(statuses=(), limit=None, offset=0)
+    return which._replace(statuses=(), limit=None)
 
 
 def after_reading(heads: Heads, which: RunFilter) -> Heads:
@@ -260,14 +317,13 @@ def after_reading(heads: Heads, which: RunFilter) -> Heads:
     if which.statuses:
         heads = [head for head in heads if head.status in which.statuses]
     if DAMAGED in which.statuses:
-        heads = heads[which.offset :][: which.limit]
+        heads = heads[: which.limit]
     return heads
 
 
 def newest_first(heads: Iterable[RunHead], which: RunFilter) -> Heads:
-    """The heads in the order of `list`, from the filter's offset on and up to its limit."""
-    ordered = sorted(heads, key=lambda head: (head.created, head.run_id), reverse=True)
-    return ordered[which.offset :][: which.limit]
+    """The heads in the order of `list`, up to the filter's limit."""
+    return sorted(heads, key=lambda head: head.cursor, reverse=True)[: which.limit]
 
 
 def is_ready(head: RunHead, graphs: Collection[str], now: float, lease_now: float | None = None) -> bool:
@@ -289,6 +345,17 @@ def is_expired(
     if head.status not in statuses or head.updated > now - older_than:
         return False
     return not is_held(head, _lease_time(now, lease_now))
+
+
+# Documents
+
+
+def selected_documents(documents: Iterable[Document], due_by: float | None) -> list[Document]:
+    """The documents by name; or, with a time, those that are due by then, by their due time and name."""
+    if due_by is None:
+        return sorted(documents, key=lambda document: document.name)
+    due = [document for document in documents if document.due is not None and document.due <= due_by]
+    return sorted(due, key=lambda document: (document.due, document.name))
 
 
 # Records

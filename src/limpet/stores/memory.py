@@ -7,14 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from limpet.errors import RunExists, RunNotFound, StoreUnavailable
+from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import (
     ENDED,
     Abilities,
     Commit,
+    Document,
     Heads,
     Lease,
     NewRun,
-    RunFilter,
+    Output,
+    Post,
     RunHead,
     Tail,
 )
@@ -35,6 +38,8 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._changes = ChangeSignal()
         self._runs: dict[str, _Run] | None = {}
+        self._documents: dict[str, Document] = {}
+        self._newest_version = 0
 
     def __repr__(self) -> str:
         if self._runs is None:
@@ -69,6 +74,11 @@ class MemoryStore:
         with self._lock:
             return self._run(run_id).current_head()
 
+    def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
+        with self._lock:
+            runs = self._open()
+            return [None if (run := runs.get(run_id)) is None else run.current_head() for run_id in run_ids]
+
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         with self._lock:
             run = self._run(run_id)
@@ -85,7 +95,7 @@ class MemoryStore:
             )
             return lease
 
-    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         leases = list(leases)
         with self._lock:
             runs = self._open()
@@ -101,11 +111,69 @@ class MemoryStore:
                 run.head = released
                 self._changes.notify()
 
-    def signal(self, run_id: str, signal: str) -> None:
+    def post(self, run_id: str, key: str, body: bytes) -> bool:
         with self._lock:
             run = self._run(run_id)
-            run.head = heads.signal(run.head, signal)
+            if key in run.keys:
+                return False
+            head = heads.post(run.head, self.clock())
+            run.posts.append(Post(head.posted, key, body))
+            run.keys.add(key)
+            run.head = head
             self._changes.notify()
+            return True
+
+    def inbox(self, run_id: str) -> Sequence[Post]:
+        with self._lock:
+            run = self._run(run_id)
+            return [post for post in run.posts if post.number > run.head.taken]
+
+    def add_output(self, run_id: str, fence: int, bodies: Sequence[bytes], keep: int) -> int:
+        with self._lock:
+            run = self._run(run_id)
+            heads.refuse_old_fence(run.head, fence, self._lease_clock())
+            first = run.head.output + 1
+            run.output.extend(Output(number, body) for number, body in enumerate(bodies, first))
+            run.head = run.head._replace(output=run.head.output + len(bodies))
+            del run.output[: max(len(run.output) - keep, 0)]
+            return run.head.output
+
+    def output(self, run_id: str, after: int = 0, limit: int | None = None) -> Sequence[Output]:
+        with self._lock:
+            items = self._run(run_id).output
+            return [item for item in items if item.number > after][:limit]
+
+    def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
+        with self._lock:
+            self._open()
+            found = self._documents.get(name)
+            if version != (0 if found is None else found.version):
+                return None
+            self._newest_version += 1
+            self._documents[name] = Document(name, self._newest_version, body, due)
+            return self._newest_version
+
+    def get_document(self, name: str) -> Document | None:
+        with self._lock:
+            self._open()
+            return self._documents.get(name)
+
+    def list_documents(
+        self, prefix: str = "", due: bool = False, limit: int | None = None
+    ) -> Sequence[Document]:
+        with self._lock:
+            self._open()
+            found = [document for name, document in self._documents.items() if name.startswith(prefix)]
+        return heads.selected_documents(found, self.clock() if due else None)[:limit]
+
+    def delete_document(self, name: str, version: int) -> bool:
+        with self._lock:
+            self._open()
+            found = self._documents.get(name)
+            if found is None or found.version != version:
+                return False
+            del self._documents[name]
+            return True
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         with self._lock:
@@ -117,9 +185,10 @@ class MemoryStore:
 
     def list(self, which: RunFilter) -> list[RunHead]:
         with self._lock:
-            now = self._lease_clock()
+            now = self.clock()
+            lease_now = self._lease_clock()
             runs = self._open().values()
-            found = [run.current_head() for run in runs if heads.matches(run.head, which, now)]
+            found = [run.current_head() for run in runs if heads.matches(run.head, which, now, lease_now)]
         return heads.newest_first(found, which)
 
     def prune(self, run_id: str, before: int) -> int:
@@ -192,6 +261,8 @@ class MemoryStore:
         # From here to the last line of the change there is no call of a Python function, so no interrupt can come
         # between and leave, say, a status without its record.
         run.head = head
+        if commit.takes:
+            del run.posts[: max(len(run.posts) - (head.posted - head.taken), 0)]
         if commit.purge:
             run.dropped = sequence
             run.records = []
@@ -201,14 +272,14 @@ class MemoryStore:
             self._changes.notify()
         return None
 
-    def _renew(self, run: _Run | None, lease: Lease, ttl: float) -> str | None:
+    def _renew(self, run: _Run | None, lease: Lease, ttl: float) -> bool | None:
         if run is None:
             return None
         renewed = heads.renew(run.head, lease, ttl, self.clock(), self._lease_clock())
         if renewed is None:
             return None
         run.head = renewed
-        return renewed.signal or ""
+        return renewed.posted > renewed.taken
 
 
 class _Run:
@@ -218,12 +289,17 @@ class _Run:
     cost more than the commit.
     """
 
-    __slots__ = ("dropped", "head", "records")
+    __slots__ = ("dropped", "head", "keys", "output", "posts", "records")
 
     def __init__(self, head: RunHead, dropped: int, records: list[bytes]) -> None:
         self.head = head
         self.dropped = dropped
         self.records = records
+        self.posts: list[Post] = []
+        """Those that no commit has taken in."""
+        self.keys: set[str] = set()
+        """The keys of all posts."""
+        self.output: list[Output] = []
 
     @property
     def sequence(self) -> int:

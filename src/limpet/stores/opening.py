@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from limpet.errors import LimpetError, StoreUnavailable, UnknownName, UsageError, did_you_mean
-from limpet.journal.store import Store, provides
+from limpet.journal.optional_calls import provides
+from limpet.journal.store import Store
 from limpet.stores.memory import MemoryStore
 from limpet.stores.urls import (
     BUILT_IN,

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
 
 from limpet.defaults import CLEANUP_INTERVAL, RETENTION_HOURS
 from limpet.errors import Conflict, RunNotFound, UsageError
-from limpet.journal.store import ENDED, PAUSED, STATUSES, RunFilter, RunHead, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import ENDED, PAUSED, STATUSES, RunHead, Store
 from limpet.stores.heads import is_held
 from limpet.stores.opening import open_store
 from limpet.threads.workers import Monitor, start_thread

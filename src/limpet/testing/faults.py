@@ -18,7 +18,8 @@ from time import monotonic
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 from limpet.errors import StoreUnavailable, UsageError
-from limpet.journal.store import ENDED, Abilities, Commit, Lease, NewRun, RunFilter, RunHead, Store, Tail
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import ENDED, Abilities, Commit, Lease, NewRun, RunHead, Store, Tail
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import pytest
 
 from limpet import DamagedRecord, DefinitionError, LimpetError, MemoryStore, Runs, StoreError
 from limpet.journal.encoding.envelope import _zstd
-from limpet.journal.store import RunFilter
+from limpet.journal.run_filter import RunFilter
 from support.crafted_exports import (
     Example,
     ask_everything,

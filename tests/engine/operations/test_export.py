@@ -31,7 +31,8 @@ from limpet import (
     open_store,
     pause,
 )
-from limpet.journal.store import RunFilter, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import Store
 from limpet.stores.composite.tiered import TieredStore
 from support.checkpoint_stores import InMemoryCheckpointStore
 from support.redis_servers import RedisServer, redis_server

@@ -32,7 +32,8 @@ from limpet import (
     pause,
     supervise,
 )
-from limpet.journal.store import Commit, NewRun, RunFilter, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import Commit, NewRun, Store
 from limpet.stores import MemoryStore
 from limpet.stores.composite.encrypted import EncryptedStore, Keys
 from limpet.stores.composite.tiered import TieredStore

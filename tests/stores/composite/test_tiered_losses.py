@@ -18,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from limpet import END, START, StateGraph, append, open_store
 from limpet.errors import ExecutionError, RunNotFound, RunPaused, StoreUnavailable, UsageError
-from limpet.journal.store import COMPLETED, Commit, Lease, NewRun, RunFilter, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, Commit, Lease, NewRun, Store
 from limpet.stores import MemoryStore
 from limpet.stores.composite import tiered
 from limpet.stores.composite.tiered import TieredStore

@@ -20,18 +20,8 @@ import pytest
 
 from limpet import StateGraph
 from limpet.errors import DamagedRecord, RunNotFound, StoreUnavailable, UsageError
-from limpet.journal.store import (
-    COMPLETED,
-    PAUSED,
-    Commit,
-    Level,
-    NewRun,
-    OnSignal,
-    RunFilter,
-    RunHead,
-    Store,
-    Tail,
-)
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, PAUSED, Commit, Level, NewRun, OnSignal, RunHead, Store, Tail
 from limpet.stores import open_store
 from limpet.stores.files import frames, locks, run_cache, run_files, run_names
 from limpet.stores.files.store import FileStore

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from limpet.errors import RunNotFound, StoreUnavailable
-from limpet.journal.store import COMPLETED, Commit, NewRun, OnSignal, RunFilter, Store, Tail
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, Commit, NewRun, OnSignal, Store, Tail
 from limpet.stores.files import run_files
 from limpet.stores.files.store import FileStore
 

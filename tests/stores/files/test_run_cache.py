@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from limpet.journal.store import COMPLETED, Commit, NewRun, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, Commit, NewRun
 from limpet.stores.files import locks, run_cache
 from limpet.stores.files.run_names import file_name_of
 from limpet.stores.files.store import FileStore

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from limpet.errors import Conflict, LimpetError, RunNotFound, StoreUnavailable, TooLarge, UsageError
-from limpet.journal.store import COMPLETED, Commit, Lease, Level, NewRun, RunFilter, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, Commit, Lease, Level, NewRun, Store
 from limpet.testing.conformance import StoreConformance
 from support.postgres import Server, ServerClock, needed, new_schema
 

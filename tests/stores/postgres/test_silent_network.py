@@ -15,7 +15,8 @@ import pytest
 
 from limpet import open_store
 from limpet.errors import StoreUnavailable
-from limpet.journal.store import COMPLETED, Commit, Lease, NewRun, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, Commit, Lease, NewRun
 from limpet.stores.postgres import listener
 from limpet.testing.network.proxy import DIRECTIONS, PLACES, Direction, FaultyNetwork, Where
 from support.postgres import Server

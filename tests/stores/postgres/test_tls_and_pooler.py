@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from limpet import StateGraph, StoreUnavailable
-from limpet.journal.store import Commit, NewRun, RunFilter, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import Commit, NewRun, Store
 from limpet.testing.conformance import StoreConformance
 from support.postgres import Server, ServerClock, needed, new_schema
 from support.postgres_proxies import certificates, pgbouncer, tls_in_front_of

@@ -25,7 +25,8 @@ from limpet.errors import (
     StoreUnavailable,
     UsageError,
 )
-from limpet.journal.store import COMPLETED, FAILED, RUNNING, Commit, Lease, NewRun, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, FAILED, RUNNING, Commit, Lease, NewRun
 from limpet.stores.redis import store as redis_store
 from limpet.stores.redis.head_fields import CHECKSUMMED_FIELDS, FIELDS, checksum
 from limpet.stores.redis.store import RedisStore

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from limpet import DamagedRecord, Runs, StateGraph
-from limpet.journal.store import Commit, NewRun, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import Commit, NewRun
 from limpet.stores.sqlite.store import SQLiteStore
 from support.graphs import count, loop
 from support.older_runs import DATA, check_all

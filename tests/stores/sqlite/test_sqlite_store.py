@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from limpet.errors import Conflict, RunNotFound, StoreUnavailable, UsageError
-from limpet.journal.store import COMPLETED, Commit, Level, NewRun, RunFilter, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, Commit, Level, NewRun, Store
 from limpet.stores.sqlite import connections as sqlite_connections
 from limpet.stores.sqlite import store as sqlite_store
 from limpet.stores.sqlite.connections import Connections

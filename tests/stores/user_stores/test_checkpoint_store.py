@@ -35,7 +35,8 @@ from limpet import (
     pause,
     register_store,
 )
-from limpet.journal.store import NewRun, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import NewRun
 from limpet.stores import opening
 from limpet.stores.user_stores.checkpoint_state import KEY
 from limpet.stores.user_stores.checkpoint_store import AdaptedStore

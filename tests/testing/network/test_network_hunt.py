@@ -17,7 +17,8 @@ import pytest
 
 from limpet import END, START, StateGraph, open_store, supervise
 from limpet.errors import StoreUnavailable, UsageError
-from limpet.journal.store import Commit, Lease, NewRun, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import Commit, Lease, NewRun
 from limpet.stores.redis.store import RedisStore
 from limpet.testing.network.hunt import SLACK, NetworkHunt
 from limpet.testing.network.proxy import DIRECTIONS, MODES, PLACES, Direction, FaultPoint, FaultyNetwork

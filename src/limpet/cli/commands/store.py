@@ -14,7 +14,8 @@ from limpet.cli.values import utc_time
 from limpet.defaults import RETENTION_HOURS
 from limpet.engine.operations.run_info import LISTED_STATUSES
 from limpet.errors import KeyMissing, RunNotFound, UsageError
-from limpet.journal.store import DAMAGED, ENDED, STATUSES, RunFilter
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import DAMAGED, ENDED, STATUSES
 from limpet.stores.migrations import sql_of
 from limpet.stores.retention import Retention, delete_expired, find_expired
 

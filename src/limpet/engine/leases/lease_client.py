@@ -20,7 +20,8 @@ from limpet.engine.leases.group_commit import GroupCommit
 from limpet.engine.leases.held_lease import HeldLease, renewals
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.errors import Conflict, RunNotFound, StoreError
-from limpet.journal.store import RUNNING, Commit, Lease, NewRun, Notifying, RunHead, Store, Tail, provides
+from limpet.journal.optional_calls import Notifying, provides
+from limpet.journal.store import RUNNING, Commit, Lease, NewRun, RunHead, Store, Tail
 from limpet.threads.workers import JobQueue
 
 FIRST_RECHECK = 0.02

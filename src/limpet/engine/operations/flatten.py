@@ -26,7 +26,8 @@ from limpet.graphs.secrets import mask_text, masked, secret_values, text_forms
 from limpet.journal.encoding.json_values import to_json_value
 from limpet.journal.progress import Progress
 from limpet.journal.reader import StepChange, changes_by_step
-from limpet.journal.store import RunFilter, RunHead
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import RunHead
 
 
 class Flattened(NamedTuple):

@@ -19,18 +19,10 @@ from limpet.errors import (
     UsageError,
 )
 from limpet.journal.encoding.envelope import key_id_of, no_key
+from limpet.journal.optional_calls import ListsUnreadable, provides
 from limpet.journal.record_shapes import read_summary
-from limpet.journal.store import (
-    DAMAGED,
-    FAILED,
-    RUNNING,
-    STATUSES,
-    ListsUnreadable,
-    RunFilter,
-    RunHead,
-    Store,
-    provides,
-)
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import DAMAGED, FAILED, RUNNING, STATUSES, RunHead, Store
 from limpet.journal.verify import readable_head
 from limpet.journal.waits import Question
 from limpet.stores.heads import before_reading, unreadable

@@ -24,19 +24,9 @@ from limpet.engine.sessions.step_retention import StepRetention
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import Conflict, StoreError, StoreUnavailable, TooLarge
 from limpet.graphs.secrets import SecretMasker, text_of_values
+from limpet.journal.optional_calls import ReportsUndeleted, provides
 from limpet.journal.progress import Progress
-from limpet.journal.store import (
-    CANCELLED,
-    FAILED,
-    PAUSED,
-    RUNNING,
-    Commit,
-    OnSignal,
-    ReportsUndeleted,
-    Signalled,
-    Store,
-    provides,
-)
+from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Commit, OnSignal, Signalled, Store
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe.events import CHECKPOINT_FAIL
 from limpet.observe.hub import Emit, both

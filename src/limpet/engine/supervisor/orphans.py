@@ -6,7 +6,8 @@ from collections.abc import Collection
 from time import monotonic
 
 from limpet.engine.leases.process_identity import is_dead, this_process
-from limpet.journal.store import RUNNING, RunFilter, RunHead, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import RUNNING, RunHead, Store
 
 LIST_INTERVAL = 5.0
 """Seconds after which the store is asked again which processes hold runs."""

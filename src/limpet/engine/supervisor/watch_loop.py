@@ -17,7 +17,9 @@ from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import MAX_LISTED
 from limpet.engine.supervisor.run_picker import merge_ready
 from limpet.engine.supervisor.run_resumer import STORE_RETRY_LIMIT, RunResumer
-from limpet.journal.store import FAILED, RUNNING, Notifying, RunFilter, RunHead, Store, provides
+from limpet.journal.optional_calls import Notifying, provides
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import FAILED, RUNNING, RunHead, Store
 from limpet.threads.workers import start_thread
 
 if TYPE_CHECKING:

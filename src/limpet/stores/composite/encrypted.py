@@ -27,19 +27,9 @@ from zlib import crc32
 
 from limpet.errors import DamagedRecord, KeyMissing, LimpetError, StoreUnavailable, TooLarge, UsageError
 from limpet.journal.encoding.envelope import ENCRYPTED
-from limpet.journal.store import (
-    ENDED,
-    Abilities,
-    Commit,
-    Heads,
-    Lease,
-    NewRun,
-    RunFilter,
-    RunHead,
-    Store,
-    Tail,
-    provides,
-)
+from limpet.journal.optional_calls import provides
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import ENDED, Abilities, Commit, Heads, Lease, NewRun, RunHead, Store, Tail
 from limpet.stores import heads
 from limpet.stores.composite.wrapper import StoreWrapper
 

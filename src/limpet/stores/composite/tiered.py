@@ -31,6 +31,8 @@ from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 from limpet.errors import Conflict, RunNotFound, UsageError
+from limpet.journal.optional_calls import provides
+from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import (
     CANCELLED,
     COMPLETED,
@@ -41,11 +43,9 @@ from limpet.journal.store import (
     Lease,
     NewRun,
     OnSignal,
-    RunFilter,
     RunHead,
     Store,
     Tail,
-    provides,
 )
 from limpet.stores.composite.wrapper import StoreWrapper
 

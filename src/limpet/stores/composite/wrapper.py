@@ -6,15 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from limpet.errors import DamagedRecord, UsageError
-from limpet.journal.store import (
-    Abilities,
-    Inspectable,
-    Notifying,
-    ReportsUndeleted,
-    Salvaging,
-    Store,
-    provides,
-)
+from limpet.journal.optional_calls import Inspectable, Notifying, ReportsUndeleted, Salvaging, provides
+from limpet.journal.store import Abilities, Store
 
 
 class StoreWrapper(ABC):

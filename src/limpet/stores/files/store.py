@@ -25,18 +25,8 @@ from limpet.errors import (
     StoreUnavailable,
     UsageError,
 )
-from limpet.journal.store import (
-    ENDED,
-    Abilities,
-    Commit,
-    Heads,
-    Lease,
-    Level,
-    NewRun,
-    RunFilter,
-    RunHead,
-    Tail,
-)
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import ENDED, Abilities, Commit, Heads, Lease, Level, NewRun, RunHead, Tail
 from limpet.stores import heads
 from limpet.stores.atomic_files import TEMPORARY_SUFFIX, create_file, explain, flush_directory, make_directory
 from limpet.stores.files.batch import CommitBatch

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from limpet.journal.store import Commit, NewRun, RunFilter, RunHead
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import Commit, NewRun, RunHead
 from limpet.stores.statements import statements_of
 
 SQL = {name: statement.encode() for name, statement in statements_of("postgres").items()}

@@ -21,18 +21,8 @@ from typing import Any, LiteralString
 
 from limpet.durations import LONGEST_ANSWER, store_seconds
 from limpet.errors import RunExists, RunNotFound, StoreUnavailable, UsageError
-from limpet.journal.store import (
-    ENDED,
-    Abilities,
-    Commit,
-    Heads,
-    Lease,
-    Level,
-    NewRun,
-    RunFilter,
-    RunHead,
-    Tail,
-)
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import ENDED, Abilities, Commit, Heads, Lease, Level, NewRun, RunHead, Tail
 from limpet.stores.heads import refusal, refuse_if_held
 from limpet.stores.postgres.address import Address
 from limpet.stores.postgres.append import Batch, append_one, is_plain, outcome_of, too_large

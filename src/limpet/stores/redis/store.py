@@ -15,6 +15,7 @@ from typing import Any
 
 from limpet.durations import LONGEST_ANSWER, store_seconds
 from limpet.errors import DamagedRecord, RunExists, RunNotFound, StoreUnavailable, TooLarge
+from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import (
     DAMAGED,
     ENDED,
@@ -25,7 +26,6 @@ from limpet.journal.store import (
     Lease,
     Level,
     NewRun,
-    RunFilter,
     RunHead,
     Tail,
 )

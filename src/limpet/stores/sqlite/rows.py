@@ -13,7 +13,8 @@ from zlib import crc32
 
 from limpet.errors import DamagedRecord
 from limpet.journal.encoding.codec import encode
-from limpet.journal.store import RunFilter, RunHead
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import RunHead
 from limpet.stores import heads
 from limpet.stores.statements import statements_of
 

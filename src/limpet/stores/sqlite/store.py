@@ -36,6 +36,7 @@ from limpet.errors import (
     TooLarge,
     UsageError,
 )
+from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import (
     DAMAGED,
     ENDED,
@@ -47,7 +48,6 @@ from limpet.journal.store import (
     Level,
     NewRun,
     OnSignal,
-    RunFilter,
     RunHead,
     Tail,
 )

@@ -31,6 +31,7 @@ from limpet.errors import (
     StoreUnavailable,
     UsageError,
 )
+from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import (
     COMPLETED,
     ENDED,
@@ -40,7 +41,6 @@ from limpet.journal.store import (
     Heads,
     Lease,
     NewRun,
-    RunFilter,
     RunHead,
     Tail,
 )

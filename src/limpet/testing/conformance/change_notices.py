@@ -11,7 +11,8 @@ from contextlib import suppress
 import pytest
 
 from limpet.errors import StoreUnavailable
-from limpet.journal.store import COMPLETED, PAUSED, Notifying, Store, provides
+from limpet.journal.optional_calls import Notifying, provides
+from limpet.journal.store import COMPLETED, PAUSED, Store
 from limpet.testing.conformance.store_calls import commit, create, expect_accepted, needs_deltas
 
 LONG = 30.0
@@ -21,7 +22,7 @@ LONG = 30.0
 class ChangeNoticeTests:
     """Part of `StoreConformance`."""
 
-    @pytest.mark.parametrize("what", ["create", "release", "pause", "signal", "delete", "expire"])
+    @pytest.mark.parametrize("what", ["create", "release", "pause", "post", "delete", "expire"])
     def test_a_change_wakes_all_waiting_threads(self, store: Store, what: str) -> None:
         """P9: long before their wait times out."""
         quiet(store)
@@ -39,7 +40,7 @@ class ChangeNoticeTests:
             change()
             assert [each.result(2 * LONG) for each in woken] == [True] * 3
 
-    @pytest.mark.parametrize("what", ["create", "release", "pause", "signal", "delete", "expire"])
+    @pytest.mark.parametrize("what", ["create", "release", "pause", "post", "delete", "expire"])
     def test_a_change_between_two_calls_is_not_missed(self, store: Store, what: str) -> None:
         """P9: a thread that looks first and then waits."""
         waiting = quiet(store)
@@ -101,7 +102,7 @@ def prepared(store: Store, what: str) -> Callable[[], object]:
     lease = create(store, "r")
     if what == "pause":
         return lambda: expect_accepted(store, commit(lease, 1, status=PAUSED))
-    return (lambda: store.release(lease)) if what == "release" else (lambda: store.signal("r", "cancel"))
+    return (lambda: store.release(lease)) if what == "release" else (lambda: store.post("r", "key", b"body"))
 
 
 def until_closed(store: Notifying) -> None:

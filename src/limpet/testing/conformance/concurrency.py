@@ -10,8 +10,16 @@ from typing import TypeVar
 import pytest
 
 from limpet.errors import Conflict, StoreUnavailable
-from limpet.journal.store import COMPLETED, FAILED, Lease, NewRun, OnSignal, RunFilter, Store
-from limpet.testing.conformance.store_calls import commit, create, expect_accepted, needs_deltas, needs_leases
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, FAILED, Labels, Lease, NewRun, Post, Store
+from limpet.testing.conformance.store_calls import (
+    commit,
+    create,
+    expect_accepted,
+    needs_deltas,
+    needs_leases,
+    needs_posts,
+)
 
 Outcome = TypeVar("Outcome")
 
@@ -133,7 +141,6 @@ class ConcurrencyTests:
         purged = create(store, "p", b"1")
         ended = COMPLETED if store.abilities.keeps_results else FAILED
         expect_accepted(store, commit(purged, 1, b"2", status=ended, purge=True))
-        store.signal("p", "cancel")
         before = (store.list(RunFilter()), store.read("r", first=1), store.read("p"))
         again = self.reopen(store)
         try:
@@ -141,9 +148,62 @@ class ConcurrencyTests:
             expect_accepted(again, commit(lease, 3, b"4", snapshot=4))
             refusal = again.append([commit(purged, 1, b"2")])[0]
             assert isinstance(refusal, Conflict)
-            expect_accepted(again, commit(purged, 2, b"3", snapshot=3, on_signal=OnSignal.CLEAR))
+            expect_accepted(again, commit(purged, 2, b"3", snapshot=3))
         finally:
             again.close()
+
+    def test_a_reopened_store_has_posts_output_and_documents(self, store: Store) -> None:
+        """H10: another process reads what this process wrote, and what it posted is still known."""
+        needs_posts(store)
+        lease = create(store, "r", labels=Labels("node", "KeyError", "message"))
+        for key in ("1", "2"):
+            assert store.post("r", key, key.encode())
+        expect_accepted(store, commit(lease, 1, b"2", snapshot=2, takes=1, ignores_posts=True))
+        store.add_output("r", lease.fence, [b"a", b"b"], 10)
+        version = store.put_document("d", b"body", 0, due=1.0)
+        assert version is not None
+        before = (store.head("r"), store.inbox("r"), store.output("r"), store.list_documents())
+        again = self.reopen(store)
+        try:
+            assert (again.head("r"), again.inbox("r"), again.output("r"), again.list_documents()) == before
+            assert not again.post("r", "1", b"")
+            assert again.post("r", "3", b"")
+            assert again.add_output("r", lease.fence, [b"c"], 10) == 3
+            newer = again.put_document("e", b"body", 0)
+            assert newer is not None
+            assert newer > version
+        finally:
+            again.close()
+
+    def test_posts_of_many_threads_are_all_taken_in(self, store: Store) -> None:
+        """H10: each once, in order, while the holder commits."""
+        needs_posts(store)
+        needs_deltas(store)
+        lease = create(store, "r")
+        taken: list[Post] = []
+        posted = threading.Semaphore(0)
+
+        def work(number: int) -> None:
+            if number:
+                for index in range(ROUNDS):
+                    assert store.post("r", f"{number}-{index}", b"")
+                    posted.release()
+                return
+            expected = 1
+            waiting = (THREADS - 1) * ROUNDS
+            while len(taken) < waiting:
+                if posted.acquire(timeout=30):
+                    found = store.inbox("r")
+                    last = found[-1].number if found else 0
+                    expect_accepted(store, commit(lease, expected, b"x", takes=last, ignores_posts=True))
+                    expected += 1
+                    taken.extend(found)
+
+        run_in_threads(work)
+        assert [post.number for post in taken] == list(range(1, len(taken) + 1))
+        for number in range(1, THREADS):
+            mine = [post.key for post in taken if post.key.startswith(f"{number}-")]
+            assert mine == [f"{number}-{index}" for index in range(ROUNDS)]
 
     def test_a_closed_store_refuses_every_call(self, store: Store) -> None:
         """G9: it never reports a save that didn't happen."""
@@ -160,11 +220,22 @@ class ConcurrencyTests:
             lambda: store.claim("r", "bob", 10),
             lambda: store.renew([lease], 10),
             lambda: store.release(Lease("r", 1, 0.0)),
-            lambda: store.signal("r", "cancel"),
+            lambda: store.heads(["r"]),
             lambda: store.prune("r", 1),
             lambda: store.expire(0),
             lambda: store.delete("r"),
         ]
+        if store.abilities.takes_part:
+            calls += [
+                lambda: store.post("r", "k", b""),
+                lambda: store.inbox("r"),
+                lambda: store.add_output("r", 1, [b""], 9),
+                lambda: store.output("r"),
+                lambda: store.put_document("d", b"", 0),
+                lambda: store.get_document("d"),
+                lambda: store.list_documents(),
+                lambda: store.delete_document("d", 1),
+            ]
         for call in calls:
             with pytest.raises(StoreUnavailable, match="closed"):
                 call()

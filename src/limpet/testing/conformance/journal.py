@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from limpet.errors import Conflict, RunExists, RunNotFound, StoreError
-from limpet.journal.store import CANCELLED, COMPLETED, PAUSED, RUNNING, Commit, NewRun, RunFilter, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import CANCELLED, COMPLETED, PAUSED, RUNNING, Commit, NewRun, Store
 from limpet.testing.conformance.store_calls import (
     ManualClock,
     commit,
@@ -51,7 +52,7 @@ class JournalTests:
             b"\0n",
         )
         assert (head.sequence, head.snapshot, head.fence) == (2, 1, 1)
-        assert (head.holder, head.lease_until, head.signal) == (None, None, None)
+        assert (head.holder, head.lease_until) == (None, None)
         assert head.created == head.updated
         assert store.read("r").records == [b"a", b"b"]
 

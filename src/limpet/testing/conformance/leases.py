@@ -1,11 +1,11 @@
-"""Tests of leases, fences and signals: one holder at a time, and writes of a former holder are refused."""
+"""Tests of leases and fences: one holder at a time, and writes of a former holder are refused."""
 
 from __future__ import annotations
 
 import pytest
 
 from limpet.errors import Conflict, RunNotFound
-from limpet.journal.store import COMPLETED, PAUSED, Lease, OnSignal, Signalled, Store
+from limpet.journal.store import COMPLETED, PAUSED, Lease, Store
 from limpet.testing.conformance.store_calls import (
     ManualClock,
     commit,
@@ -71,7 +71,7 @@ class LeaseTests:
         lease = create(store, "r", ttl=10.0)
         clock.advance(60)
         expect_accepted(store, commit(lease, 1, b"2", snapshot=2))
-        assert store.renew([lease], 10) == [""]
+        assert store.renew([lease], 10) == [False]
         with pytest.raises(Conflict):
             store.claim("r", "bob", 10)
 
@@ -99,17 +99,16 @@ class LeaseTests:
         create(store, "r", holder=None)
         assert store.claim("r", "bob", 10, instead_of=7).fence == 2
 
-    def test_a_missing_run_cannot_be_claimed_or_signalled(self, store: Store) -> None:
-        for call in (lambda: store.claim("missing", "ann", 10), lambda: store.signal("missing", "cancel")):
-            with pytest.raises(RunNotFound):
-                call()
+    def test_a_missing_run_cannot_be_claimed(self, store: Store) -> None:
+        with pytest.raises(RunNotFound):
+            store.claim("missing", "ann", 10)
 
     def test_renewing_extends_leases(self, store: Store, clock: ManualClock) -> None:
         """P8."""
         needs_leases(store)
         leases = [create(store, f"r{number}") for number in range(3)]
         clock.advance(8)
-        assert store.renew(iter(leases), 10) == ["", "", ""]
+        assert store.renew(iter(leases), 10) == [False] * 3
         clock.advance(8)
         for lease in leases:
             head = store.head(lease.run_id)
@@ -130,23 +129,10 @@ class LeaseTests:
         expect_accepted(store, commit(leases["paused"], 1, status=PAUSED))
         expect_accepted(store, commit(leases["gone"], 1, status=COMPLETED))
         store.delete("gone")
-        assert store.renew(leases.values(), 10) == [None, None, None, None, ""]
+        assert store.renew(leases.values(), 10) == [None, None, None, None, False]
         assert store.head("claimed").holder == "bob"
         assert store.head("released").holder is None
         assert store.head("paused").holder is None
-
-    def test_renewing_reports_a_signal_and_still_extends_the_lease(
-        self, store: Store, clock: ManualClock
-    ) -> None:
-        """G12: a cancellation reaches a holder in the middle of a long node."""
-        needs_leases(store)
-        lease = create(store, "r")
-        clock.advance(8)
-        store.signal("r", "cancel")
-        assert store.renew([lease], 10) == ["cancel"]
-        clock.advance(8)
-        with pytest.raises(Conflict):
-            store.claim("r", "bob", 10)
 
     def test_a_released_run_is_free_run_in_threads(self, store: Store) -> None:
         """P8."""
@@ -166,54 +152,3 @@ class LeaseTests:
         store.release(stale)
         store.release(Lease("missing", 1, 0.0))
         assert (store.head("r").holder, store.head("r").lease_until) == ("bob", fresh.until)
-
-    def test_a_signal_refuses_the_next_commit(self, store: Store) -> None:
-        """G12: the holder gets the signal before it writes another record."""
-        lease = create(store, "r")
-        store.signal("r", "pause")
-        store.signal("r", "cancel")
-        assert store.head("r").signal == "cancel"
-        for one in (
-            commit(lease, 1, b"2"),
-            commit(lease, 1, b"2", snapshot=2),
-            commit(lease, 1, status=COMPLETED, note=b"n"),
-        ):
-            signalled = expect_refused(store, one, Signalled)
-            assert (signalled.run_id, signalled.signal) == ("r", "cancel")
-
-    def test_a_commit_that_answers_a_signal_clears_it(self, store: Store) -> None:
-        """G12."""
-        lease = create(store, "r")
-        store.signal("r", "cancel")
-        expect_accepted(store, commit(lease, 1, b"2", snapshot=2, on_signal=OnSignal.CLEAR))
-        assert store.head("r").signal is None
-        expect_accepted(store, commit(lease, 2, b"3", snapshot=3))
-        expect_accepted(store, commit(lease, 3, b"4", snapshot=4, on_signal=OnSignal.CLEAR))
-
-    def test_a_commit_may_leave_a_signal_to_the_next_one(self, store: Store) -> None:
-        """G12: a value that a node keeps is saved, and the signal stays."""
-        lease = create(store, "r")
-        store.signal("r", "cancel")
-        expect_accepted(store, commit(lease, 1, b"2", snapshot=2, on_signal=OnSignal.IGNORE))
-        expect_accepted(store, commit(lease, 2, b"3", on_signal=OnSignal.IGNORE))
-        assert store.head("r").signal == "cancel"
-        expect_refused(store, commit(lease, 3, b"4"), Signalled)
-
-    def test_a_signal_waits_for_the_next_holder(self, store: Store) -> None:
-        """G12: also if the run had no holder when the signal was sent."""
-        needs_leases(store)
-        create(store, "r", holder=None)
-        store.signal("r", "cancel")
-        lease = store.claim("r", "bob", 10)
-        expect_refused(store, commit(lease, 1, b"2", snapshot=2), Signalled)
-
-    def test_a_conflict_takes_precedence_over_a_signal(self, store: Store) -> None:
-        """P8: a signal isn't for a stale holder."""
-        needs_leases(store)
-        stale = create(store, "r")
-        fresh = store.claim("r", "bob", 10, instead_of=1)
-        store.signal("r", "cancel")
-        expect_refused(store, commit(stale, 1, b"2", snapshot=2), Conflict)
-        expect_refused(store, commit(fresh, 5, b"2", snapshot=6), Conflict)
-        expect_refused(store, commit(stale, 1, b"2", snapshot=2, on_signal=OnSignal.CLEAR), Conflict)
-        assert store.head("r").signal == "cancel"

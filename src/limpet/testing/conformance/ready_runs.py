@@ -29,7 +29,7 @@ class ReadyRunTests:
         assert _ready(store) == []
         clock.advance(9)
         assert _ready(store) == []
-        assert store.renew([lease], 10) == [""]
+        assert store.renew([lease], 10) == [False]
         clock.advance(9)
         assert _ready(store) == []
         clock.advance(2)

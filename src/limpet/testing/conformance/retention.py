@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from limpet.errors import Conflict, RunNotFound
-from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, RunFilter, Store
+from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
+from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, Labels, Store
 from limpet.testing.conformance.store_calls import (
     ManualClock,
     commit,
@@ -15,6 +16,8 @@ from limpet.testing.conformance.store_calls import (
     needs_deltas,
     needs_leases,
 )
+
+UNHELD = (LeaseState.FREE, LeaseState.EXPIRED)
 
 
 class RetentionTests:
@@ -41,21 +44,30 @@ class RetentionTests:
             (RunFilter(statuses=(PAUSED, FAILED)), "ed"),
             (RunFilter(statuses=("unknown",)), ""),
             (RunFilter(graph="etl"), "fb"),
-            (RunFilter(tag="x"), "fba"),
-            (RunFilter(tag='y"'), "ca"),
-            (RunFilter(tag="y"), ""),
-            (RunFilter(tag="X"), ""),
-            (RunFilter(tag="%"), ""),
+            (RunFilter(tags=("x",)), "fba"),
+            (RunFilter(tags=('y"',)), "ca"),
+            (RunFilter(tags=("y",)), ""),
+            (RunFilter(tags=("X",)), ""),
+            (RunFilter(tags=("%",)), ""),
             (RunFilter(parent="a"), "db"),
-            (RunFilter(unclaimed=True), "fedb"),
-            (RunFilter(unclaimed=True, statuses=(RUNNING,)), "f"),
-            (RunFilter(statuses=(RUNNING, COMPLETED), graph="etl", tag="x"), "fb"),
+            (RunFilter(tags=("x", 'y"')), "a"),
+            (RunFilter(lease_states=(LeaseState.FREE,)), "edb"),
+            (RunFilter(lease_states=(LeaseState.HELD,)), "ca"),
+            (RunFilter(lease_states=(LeaseState.EXPIRED,)), "f"),
+            (RunFilter(lease_states=UNHELD), "fedb"),
+            (RunFilter(lease_states=UNHELD, statuses=(RUNNING,)), "f"),
+            (RunFilter(node="draft"), "da"),
+            (RunFilter(error="KeyError"), "d"),
+            (RunFilter(error=""), "fecba"),
+            (RunFilter(has_error=True), "d"),
+            (RunFilter(has_error=False, node="draft"), "a"),
+            (RunFilter(is_waiting=True), "e"),
+            (RunFilter(is_waiting=False, statuses=(PAUSED,)), ""),
+            (RunFilter(is_due=True), "c"),
+            (RunFilter(is_due=False), "a"),
+            (RunFilter(statuses=(RUNNING, COMPLETED), graph="etl", tags=("x",)), "fb"),
             (RunFilter(limit=2), "fe"),
-            (RunFilter(limit=2, offset=3), "cb"),
-            (RunFilter(offset=4), "ba"),
             (RunFilter(limit=0), ""),
-            (RunFilter(limit=9, offset=9), ""),
-            (RunFilter(statuses=(RUNNING,), limit=1, offset=1), "c"),
         ],
     )
     def test_runs_are_listed_by_filter(
@@ -66,19 +78,78 @@ class RetentionTests:
         create(store, "f-old", holder="dead", ttl=1.0)
         clock.advance(1)
         store.delete("f-old")
-        create(store, "a", tags=("x", 'y"'), ttl=100.0)
+        create(store, "a", tags=("x", 'y"'), ttl=100.0, labels=Labels("draft"), due=1e12)
         clock.advance(1)
         create(store, "b", status=COMPLETED, graph="etl", tags=("x",), parent="a", holder=None)
         clock.advance(1)
-        create(store, "c", tags=('y"',), ttl=100.0)
+        create(store, "c", tags=('y"',), ttl=100.0, due=0.0)
         clock.advance(1)
-        create(store, "d", status=FAILED, parent="a", holder=None)
+        create(store, "d", status=FAILED, parent="a", holder=None, labels=Labels("draft", "KeyError"))
         clock.advance(1)
-        create(store, "e", status=PAUSED, holder=None, parent="d", tags=("xx", "[x]"))
+        create(
+            store,
+            "e",
+            status=PAUSED,
+            holder=None,
+            parent="d",
+            tags=("xx", "[x]"),
+            labels=Labels(waits_for="message"),
+        )
         clock.advance(1)
         create(store, "f", graph="etl", tags=("x",), ttl=5.0)
         clock.advance(5)
         assert "".join(head.run_id for head in store.list(which)) == found
+
+    def test_runs_are_listed_page_by_page(self, store: Store, clock: ManualClock) -> None:
+        """H11: from a cursor on, also where several runs were created at the same moment, and while others come."""
+        for number in range(7):
+            create(store, f"r{number}", status=COMPLETED if number % 2 else RUNNING)
+            if number % 3 == 0:
+                clock.advance(1)
+        heads = store.list(RunFilter())
+        pages = []
+        after = None
+        while page := store.list(RunFilter(after=after, limit=2)):
+            pages.append(page)
+            after = page[-1].cursor
+            clock.advance(1)
+            create(store, f"new{len(pages)}")
+        assert [head for page in pages for head in page] == heads
+        assert [len(page) for page in pages] == [2, 2, 2, 1]
+        completed = [head for head in heads if head.status == COMPLETED]
+        assert store.list(RunFilter(statuses=(COMPLETED,), after=completed[0].cursor)) == completed[1:]
+        assert store.list(RunFilter(after=Cursor(0.0, ""))) == []
+
+    def test_runs_are_listed_by_their_times(self, store: Store, clock: ManualClock) -> None:
+        """H11: created or changed since a time, or before it."""
+        leases = []
+        for number in range(4):
+            leases.append(create(store, f"r{number}"))
+            clock.advance(10)
+        expect_accepted(store, commit(leases[0], 1, status=FAILED))
+        created = [store.head(f"r{number}").created for number in range(4)]
+        changed = store.head("r0").updated
+        for which, found in (
+            (RunFilter(created_since=created[1]), [3, 2, 1]),
+            (RunFilter(created_before=created[1]), [0]),
+            (RunFilter(created_since=created[1], created_before=created[3]), [2, 1]),
+            (RunFilter(updated_since=changed), [0]),
+            (RunFilter(updated_before=changed), [3, 2, 1]),
+            (RunFilter(updated_since=created[2], created_before=created[3]), [2, 0]),
+        ):
+            assert [head.run_id for head in store.list(which)] == [f"r{number}" for number in found]
+
+    def test_labels_are_replaced_by_a_commit_that_has_any(self, store: Store) -> None:
+        """H11: one without leaves them."""
+        lease = create(store, "r", labels=Labels("a", "KeyError", "message"))
+        expect_accepted(store, commit(lease, 1, b"2", snapshot=2))
+        assert store.head("r").labels == Labels("a", "KeyError", "message")
+        expect_accepted(store, commit(lease, 2, b"3", snapshot=3, labels=Labels("b")))
+        assert store.head("r").labels == Labels("b", "", "")
+        assert [head.run_id for head in store.list(RunFilter(node="b"))] == ["r"]
+        assert store.list(RunFilter(error="KeyError")) == []
+        expect_accepted(store, commit(lease, 3, status=FAILED, note=b"n", labels=Labels("c", "OSError")))
+        assert [head.run_id for head in store.list(RunFilter(statuses=(FAILED,), error="OSError"))] == ["r"]
 
     def test_pruning_deletes_records_below_a_number(self, store: Store) -> None:
         """F14, D5: old checkpoints are deleted by sequence number."""

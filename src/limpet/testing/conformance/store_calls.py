@@ -73,6 +73,12 @@ def needs_results(store: Store) -> None:
         pytest.skip("the store declares abilities.keeps_results = False")
 
 
+def needs_posts(store: Store) -> None:
+    """Skip the test for a store to whose runs only their holder can write."""
+    if not store.abilities.takes_part:
+        pytest.skip("the store declares abilities.takes_part = False")
+
+
 def needs_deltas(store: Store) -> None:
     """Skip the test for a store that can't append records."""
     if not store.abilities.deltas:

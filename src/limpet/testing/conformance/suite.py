@@ -23,17 +23,22 @@ pytest.register_assert_rewrite(
     "limpet.testing.conformance.store_calls",
     "limpet.testing.conformance.journal",
     "limpet.testing.conformance.leases",
+    "limpet.testing.conformance.posts",
+    "limpet.testing.conformance.output_and_documents",
     "limpet.testing.conformance.ready_runs",
     "limpet.testing.conformance.change_notices",
     "limpet.testing.conformance.concurrency",
     "limpet.testing.conformance.retention",
 )
 
-from limpet.journal.store import Notifying, Store, provides  # noqa: E402  # pytest has to rewrite the assertions below before they are imported
+from limpet.journal.optional_calls import Notifying, provides  # noqa: E402  # pytest has to rewrite the assertions below before they are imported
+from limpet.journal.store import Store  # noqa: E402
 from limpet.testing.conformance.change_notices import ChangeNoticeTests  # noqa: E402
 from limpet.testing.conformance.concurrency import ConcurrencyTests  # noqa: E402
 from limpet.testing.conformance.journal import JournalTests  # noqa: E402
 from limpet.testing.conformance.leases import LeaseTests  # noqa: E402
+from limpet.testing.conformance.output_and_documents import OutputAndDocumentTests  # noqa: E402
+from limpet.testing.conformance.posts import PostTests  # noqa: E402
 from limpet.testing.conformance.ready_runs import ReadyRunTests  # noqa: E402
 from limpet.testing.conformance.retention import RetentionTests  # noqa: E402
 from limpet.testing.conformance.store_calls import ManualClock  # noqa: E402
@@ -42,7 +47,14 @@ __all__ = ["ManualClock", "StoreConformance"]
 
 
 class StoreConformance(
-    JournalTests, LeaseTests, ReadyRunTests, RetentionTests, ConcurrencyTests, ChangeNoticeTests
+    JournalTests,
+    LeaseTests,
+    PostTests,
+    OutputAndDocumentTests,
+    ReadyRunTests,
+    RetentionTests,
+    ConcurrencyTests,
+    ChangeNoticeTests,
 ):
     """All tests of a store. Derive from it, and provide the fixture `store`."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from limpet.journal.store import Commit, Lease, NewRun, RunFilter, RunHead, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import Commit, Lease, NewRun, RunHead, Store
 
 
 class Tried(NamedTuple):

@@ -1,0 +1,77 @@
+"""What a store may offer beside the calls that every store has. Each is a protocol that `provides` asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeGuard, TypeVar, runtime_checkable
+
+from limpet.errors import DamagedRecord
+from limpet.journal.store import RunFilter, RunHead, Store
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Notifying(Store, Protocol):
+    """A store that declares `abilities.notifies`: a caller that waits for a run doesn't have to poll."""
+
+    def wait_for_change(self, timeout: float) -> bool:
+        """Wait until something changes, for at most `timeout` seconds; False if nothing changed.
+
+        A change is that any process creates a run without a holder, posts to a run, releases, deletes or expires it,
+        or gives it another status. Returns True also if there was a change since this thread's last call, so that
+        none is missed between two calls, and sometimes without a change. Any number of threads may wait. An expired
+        lease is not a change. A store that can't be reached is not an error here: it counts as a change.
+        """
+        ...
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A store that can check itself for damage that no single run shows. Few need to; `verify` asks them."""
+
+    def faults(self) -> Sequence[str]:
+        """Descriptions of what is wrong with the files or tables that hold the runs; empty if nothing is."""
+        ...
+
+
+@runtime_checkable
+class Salvaging(Protocol):
+    """A store that can give the records of a run whose head can't be read. `verify`, `state_at` and `fork` ask it."""
+
+    def salvage(self, run_id: str) -> Mapping[int, bytes | DamagedRecord]:
+        """All records that are left of a run, by their numbers; for a damaged one, the error. Raises `RunNotFound`.
+
+        The head isn't used, so records that were pruned may be among them, and newest ones may be missing.
+        """
+        ...
+
+
+@runtime_checkable
+class ReportsUndeleted(Protocol):
+    """A store without results of completed runs (`abilities.keeps_results`) that may fail to delete such a run."""
+
+    def undeleted(self, run_id: str) -> Exception | None:
+        """Why a run that completed is still there; None if it isn't."""
+        ...
+
+
+@runtime_checkable
+class ListsUnreadable(Protocol):
+    """A store whose `list` leaves out runs that it can't read, such as those whose key is missing."""
+
+    def list_all(self, which: RunFilter) -> Sequence[tuple[RunHead, Exception | None]]:
+        """All runs that match, newest first, with the reason for those that can't be read."""
+        ...
+
+
+def provides(target: object, protocol: Callable[..., T]) -> TypeGuard[T]:
+    """Whether an object has all that a protocol names, itself or through its `__getattr__`.
+
+    `isinstance` says the same up to Python 3.11. Later versions don't ask `__getattr__`, so a wrapper that passes
+    most calls on to a store would no longer be a store.
+    """
+    if isinstance(target, type):
+        return False
+    kinds = getattr(protocol, "__mro__", ())
+    return all(hasattr(target, name) for kind in kinds for name in vars(kind) if not name.startswith("_"))

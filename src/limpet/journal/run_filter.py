@@ -1,0 +1,51 @@
+"""Which runs to list: `RunFilter`, and `Cursor`, a place in such a list."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Cursor(NamedTuple):
+    """A place in a list of runs: that of the run that was created then, and has this id."""
+
+    created: float
+    run_id: str
+
+
+class LeaseState(Enum):
+    """How a run is held."""
+
+    FREE = "free"
+    """It has no holder."""
+    HELD = "held"
+    """Its holder has a valid lease."""
+    EXPIRED = "expired"
+    """It has a holder, whose lease has expired: the holder has crashed, or is cut off from the store."""
+
+
+class RunFilter(NamedTuple):
+    """Which runs to list, newest first, from `after` on and at most `limit`. What is None or empty doesn't restrict.
+
+    A run has one of `statuses`, all of `tags`, and one of `lease_states`. `created_since`, `updated_before` and the
+    like are times by the store's clock; "since" includes the time, "before" doesn't. `node` and `error` are those of
+    its labels. `is_due` selects runs that are due by now, or aren't due before later; a run without a due time is
+    neither. `has_error` and `is_waiting` say whether the labels name an error, or something that it waits for.
+    """
+
+    statuses: tuple[str, ...] = ()
+    graph: str | None = None
+    tags: tuple[str, ...] = ()
+    parent: str | None = None
+    node: str | None = None
+    error: str | None = None
+    created_since: float | None = None
+    created_before: float | None = None
+    updated_since: float | None = None
+    updated_before: float | None = None
+    lease_states: tuple[LeaseState, ...] = ()
+    is_due: bool | None = None
+    has_error: bool | None = None
+    is_waiting: bool | None = None
+    after: Cursor | None = None
+    limit: int | None = None
