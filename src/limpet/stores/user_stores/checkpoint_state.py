@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -111,6 +112,18 @@ def is_ours(state: CheckpointState) -> bool:
     return KEY in state.context
 
 
+def run_id_of(state: CheckpointState, by_run: bool) -> str:
+    """The run that a checkpoint is of, by its id: `run id@step`, or the run's id. With `by_run` it is the latter."""
+    run_id, _, step = state.checkpoint_id.rpartition("@")
+    if by_run or not run_id or not re.fullmatch(r"[0-9.]+", step):
+        return state.checkpoint_id
+    try:
+        run_of(state.checkpoint_id, state)
+    except DamagedRecord:
+        return run_id
+    return state.checkpoint_id  # a run whose id has an "@"
+
+
 def run_of(run_id: str, state: CheckpointState) -> PackedRun:
     try:
         blob = state.context[KEY]
@@ -129,8 +142,13 @@ def run_of(run_id: str, state: CheckpointState) -> PackedRun:
 
 
 def _head_from(data: list[Any]) -> RunHead:
-    """The head in a checkpoint. Those of older versions lack the last two fields, `due` and `priority`."""
-    if len(data) == len(RunHead._fields) - 2:
+    """The head in a checkpoint, also of an older version: 15 fields, then 17 with `due` and `priority`.
+
+    Both had, after `parent`, a signal for the holder, which is gone.
+    """
+    if len(data) == 15:
         due = 0.0 if data[2] == RUNNING else None
         data = [*data, due, 0]
-    return RunHead._make([*data[:10], tuple(data[10]), *data[11:]])
+    if len(data) == 17:
+        del data[12]
+    return RunHead(*data[:10], tuple(data[10]), *data[11:])

@@ -2,7 +2,7 @@
 
 Give an object with the methods of `CheckpointStore` wherever a store is named: `Workflow(store=…)`,
 `compile(store=…)`, `open_store(…)`. One thread at a time calls it. What it can't do (share a run between processes,
-keep a journal that only grows) takes a `limpet.journal.store.Store`.
+keep a journal that only grows, let others post to a run) takes a `limpet.journal.store.Store`.
 
 `AdaptedStore` makes a store of runs from it. A run is one checkpoint, its newest, which replaces the one before it:
 head and journal are one text in its context, which each call reads and writes whole. A lock keeps the threads of this
@@ -13,34 +13,26 @@ that it has no leases and isn't shared.
 from __future__ import annotations
 
 import logging
-import os
-import re
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
-from limpet.errors import (
-    Conflict,
-    DamagedRecord,
-    LimpetError,
-    RunExists,
-    RunNotFound,
-    StoreUnavailable,
-    UsageError,
-)
+from limpet.errors import DamagedRecord, LimpetError, RunExists, RunNotFound, StoreUnavailable, UsageError
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import (
     COMPLETED,
     ENDED,
-    RUNNING,
     Abilities,
     Commit,
+    Document,
     Heads,
     Lease,
     NewRun,
+    Output,
+    Post,
     RunHead,
     Tail,
 )
@@ -51,6 +43,7 @@ from limpet.stores.user_stores.checkpoint_state import (
     PackedRun,
     checkpoint_of,
     is_ours,
+    run_id_of,
     run_of,
 )
 
@@ -110,7 +103,12 @@ class AdaptedStore:
         self.user_store = user_store
         self.closed = False
         self.abilities = Abilities(
-            _level_of(user_store), shared=False, leases=False, deltas=False, keeps_results=False
+            _level_of(user_store),
+            shared=False,
+            leases=False,
+            deltas=False,
+            keeps_results=False,
+            takes_part=False,
         )
         self._clock = clock
         self._by_run = by_run
@@ -124,8 +122,6 @@ class AdaptedStore:
         self._undeleted: dict[str, Exception] = {}
         """Why runs couldn't be deleted when they completed."""
         self._lock = threading.RLock()
-        self._granted: dict[str, tuple[int, int]] = {}
-        """The process and the fence of each lease that was granted here. After a fork, they are the parent's."""
 
     def __repr__(self) -> str:
         return f"<AdaptedStore of {_kind(self.user_store)}>"
@@ -136,8 +132,6 @@ class AdaptedStore:
                 raise RunExists(run.run_id)
             head, lease = heads.create(run, self._clock())
             self._save(PackedRun(head, list(run.records)))
-            if lease is not None:
-                self._remember(lease)
             return lease
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
@@ -146,6 +140,10 @@ class AdaptedStore:
 
     def head(self, run_id: str) -> RunHead:
         return self._run(run_id).head
+
+    def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
+        with self._locked():
+            return [self._readable_head(run_id) for run_id in run_ids]
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         head, records = self._run(run_id)
@@ -159,10 +157,9 @@ class AdaptedStore:
             run = self._run(run_id)
             head, lease = heads.claim(run.head, holder, ttl, self._clock(), instead_of)
             self._save(PackedRun(head, run.records))
-            self._remember(lease)
             return lease
 
-    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         with self._locked():
             return [self._renew(lease, ttl) for lease in leases]
 
@@ -174,16 +171,32 @@ class AdaptedStore:
             head = heads.release(run.head, lease)
             if head is not None:
                 self._save(PackedRun(head, run.records))
-                self._granted.pop(lease.run_id, None)
 
-    def signal(self, run_id: str, signal: str) -> None:
-        with self._locked():
-            run = self._run(run_id)
-            now = self._clock()
-            held_here = self._granted.get(run_id) == (os.getpid(), run.head.fence)
-            if heads.is_held(run.head, now) and not held_here:
-                raise self._held_elsewhere(run.head, now)
-            self._save(PackedRun(heads.signal(run.head, signal), run.records))
+    def post(self, run_id: str, key: str, body: bytes) -> bool:
+        self._refuse("be posted to a run")
+
+    def inbox(self, run_id: str) -> Sequence[Post]:
+        self._refuse("be posted to a run")
+
+    def add_output(self, run_id: str, fence: int, bodies: Sequence[bytes], keep: int) -> int:
+        self._refuse("be emitted by a run")
+
+    def output(self, run_id: str, after: int = 0, limit: int | None = None) -> Sequence[Output]:
+        self._refuse("be emitted by a run")
+
+    def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
+        self._refuse("be kept as a document")
+
+    def get_document(self, name: str) -> Document | None:
+        self._refuse("be kept as a document")
+
+    def list_documents(
+        self, prefix: str = "", due: bool = False, limit: int | None = None
+    ) -> Sequence[Document]:
+        self._refuse("be kept as a document")
+
+    def delete_document(self, name: str, version: int) -> bool:
+        self._refuse("be kept as a document")
 
     def list(self, which: RunFilter) -> list[RunHead]:
         now = self._clock()
@@ -247,23 +260,16 @@ class AdaptedStore:
                     f"{_kind(self.user_store)} raised {type(error).__name__}: see what caused this"
                 ) from error
 
-    def _remember(self, lease: Lease) -> None:
-        self._granted[lease.run_id] = (os.getpid(), lease.fence)
-
-    def _held_elsewhere(self, head: RunHead, now: float) -> Conflict:
-        """The refusal of a write that might undo what the holder, in another process, has saved since the read."""
-        return Conflict(
-            head.run_id,
-            f"{heads.describe_lease(head, now)}, in another process, and {self!r} has no leases to keep two "
-            "processes apart: do it there, or use a store that is shared, such as SQLite",
-            head.holder,
-            head.lease_until,
+    def _refuse(self, what: str) -> NoReturn:
+        raise UsageError(
+            f"in {self!r} nothing can {what}: its abilities.takes_part is False, as it keeps whole checkpoints only. "
+            "Use a store such as SQLite"
         )
 
     def _find(self, run_id: str) -> PackedRun | None:
         with self._locked() as user_store:
             state = user_store.load(self._ids.get(run_id, run_id))
-            if state is None or not is_ours(state) or self._run_id_of(state) != run_id:
+            if state is None or not is_ours(state) or run_id_of(state, self._by_run) != run_id:
                 state = self._search(user_store, run_id)
         if state is None:
             return None
@@ -300,7 +306,11 @@ class AdaptedStore:
         self._ids.pop(run_id, None)
         self._undeleted.pop(run_id, None)
         self._contents.pop(run_id, None)
-        self._granted.pop(run_id, None)
+
+    def _readable_head(self, run_id: str) -> RunHead | None:
+        with suppress(DamagedRecord, RunNotFound):
+            return self._run(run_id).head
+        return None
 
     def _run(self, run_id: str) -> PackedRun:
         run = self._find(run_id)
@@ -357,8 +367,6 @@ class AdaptedStore:
             self._save(PackedRun(heads.apply(run.head, commit, now), records))
         except LimpetError as error:
             return error
-        if commit.status not in (None, RUNNING):
-            self._granted.pop(commit.run_id, None)
         return None
 
     def _delete_completed(self, run: PackedRun, completed: RunHead) -> None:
@@ -377,12 +385,11 @@ class AdaptedStore:
                 user_store.save(
                     checkpoint_of(checkpoint_id, PackedRun(completed, []), contents, self._clock())
                 )
-            self._granted.pop(run_id, None)
             self._undeleted[run_id] = problem
             log = logging.getLogger("limpet.stores")
             log.warning("run %s is complete, and couldn't be deleted: %s", run_id, problem)
 
-    def _renew(self, lease: Lease, ttl: float) -> str | None:
+    def _renew(self, lease: Lease, ttl: float) -> bool | None:
         run = self._find(lease.run_id)
         if run is None:
             return None
@@ -390,7 +397,7 @@ class AdaptedStore:
         if head is None:
             return None
         self._save(PackedRun(head, run.records))
-        return head.signal or ""
+        return False
 
     def _heads(self, graph: str | None) -> Sequence[RunHead]:
         with self._locked() as user_store:
@@ -400,7 +407,7 @@ class AdaptedStore:
                 states = user_store.list(graph)
             found: dict[str, RunHead] = {}
             for state in filter(is_ours, states):
-                run_id = self._run_id_of(state)
+                run_id = run_id_of(state, self._by_run)
                 try:
                     head = run_of(run_id, state).head
                 except DamagedRecord as damage:
@@ -417,17 +424,6 @@ class AdaptedStore:
                 if older is not None:
                     self._stale.setdefault(run_id, set()).add(older)
             return list(found.values())
-
-    def _run_id_of(self, state: CheckpointState) -> str:
-        """The run that a checkpoint is of, by its id: `run id@step`, or the run's id."""
-        run_id, _, step = state.checkpoint_id.rpartition("@")
-        if self._by_run or not run_id or not re.fullmatch(r"[0-9.]+", step):
-            return state.checkpoint_id
-        try:
-            run_of(state.checkpoint_id, state)
-        except DamagedRecord:
-            return run_id
-        return state.checkpoint_id  # a run whose id has an "@"
 
 
 def _level_of(user_store: CheckpointStore) -> Any:
