@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from limpet.errors import DamagedRecord
-from limpet.journal.store import RunFilter, RunHead, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import RunHead, Store
 
 T = TypeVar("T")
 

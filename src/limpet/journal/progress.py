@@ -117,7 +117,7 @@ class Progress:
     def move(self, changes: Mapping[str, Any]) -> None:
         """Something other than a completed node happened: set the named fields.
 
-        Three names aren't fields but events of the run and its branches: see `waits.RESUME`,
+        Four names aren't fields but events of the run and its branches: see `waits.RESUME`, `waits.ANSWER`,
         `waits.EXPIRE` and `waits.RETRY_BRANCHES`.
         """
         for name, value in changes.items():
@@ -125,6 +125,8 @@ class Progress:
                 self.questions = [Question(**each) for each in value]
             elif name == waits.RESUME:
                 waits.resume(self, value)
+            elif name == waits.ANSWER:
+                waits.answer(self, value)
             elif name == waits.EXPIRE:
                 waits.expire_questions(self, value)
             elif name == waits.RETRY_BRANCHES:

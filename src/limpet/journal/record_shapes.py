@@ -13,7 +13,7 @@ from typing import Any
 from limpet.journal.encoding.codec import decode
 from limpet.journal.records import MEMO, MOVE, NESTED, OPEN, SNAPSHOT, STEP, unbundle
 from limpet.journal.store import STATUSES
-from limpet.journal.waits import AFTER, BEFORE, EXPIRE, FAILED_PHASE, RESUME, RETRY_BRANCHES, Question
+from limpet.journal.waits import AFTER, ANSWER, BEFORE, EXPIRE, FAILED_PHASE, RESUME, RETRY_BRANCHES, Question
 
 FIRST_TIME = -62_135_596_800
 LAST_TIME = 253_402_300_799
@@ -369,6 +369,7 @@ _FIELDS: dict[str, Check] = {
 _MOVES: dict[str, Check] = {
     **{name: _FIELDS[name] for name in _FIELDS if name not in ("run_id", "step", "path")},
     RESUME: _has_str_keys,
+    ANSWER: _has_str_keys,
     EXPIRE: _is_list_of_strs,
     RETRY_BRANCHES: _is_bool,
 }

@@ -24,6 +24,10 @@ class LeaseState(Enum):
     """It has a holder, whose lease has expired: the holder has crashed, or is cut off from the store."""
 
 
+UNHELD = (LeaseState.FREE, LeaseState.EXPIRED)
+"""How a run can be claimed: no holder has a valid lease."""
+
+
 class RunFilter(NamedTuple):
     """Which runs to list, newest first, from `after` on and at most `limit`. What is None or empty doesn't restrict.
 

@@ -1,7 +1,7 @@
 """What a run or a branch waits for (answers, approvals, retries, time), and how it continues.
 
 `Progress` has the questions and timers. The functions here change it when the wait ends. `Progress.move` calls them
-for the three names below, live and when the journal is read.
+for the names below, live and when the journal is read.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ NEXT_ATTEMPT = "again"
 # Names in a MOVE record that aren't fields of a `Progress`. They are part of the stored format.
 RESUME = "going_on"
 """A run is resumed; the value has the answers to its questions by id. See `resume`."""
+ANSWER = "answered"
+"""Questions are answered while the run is under way; the value has the answers by id. See `answer`."""
 EXPIRE = "time_passed"
 """Deadlines have passed; the value lists the ids of the questions. See `expire_questions`."""
 RETRY_BRANCHES = "section_again"
@@ -64,6 +66,11 @@ def resume(progress: Progress, answers: Mapping[str, Any]) -> None:
     if progress.status != RUNNING:
         _drop_retry_timers(progress)
     _wake(progress, answers, approved=progress.status == PAUSED, resumed=True)
+
+
+def answer(progress: Progress, answers: Mapping[str, Any]) -> None:
+    """The branches whose questions are answered run again. Nothing else changes."""
+    _wake(progress, answers, approved=False)
 
 
 def expire_questions(progress: Progress, expired: Sequence[str]) -> None:

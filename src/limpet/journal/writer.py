@@ -7,7 +7,7 @@ a refused commit can be made again, with more records in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from limpet.journal.encoding.codec import encode
 from limpet.journal.encoding.envelope import Envelope
@@ -22,7 +22,7 @@ from limpet.journal.records import (
     step_record,
 )
 from limpet.journal.snapshots import RECORD_WEIGHT, SnapshotPolicy
-from limpet.journal.store import Commit, OnSignal
+from limpet.journal.store import Commit, Labels
 
 
 class JournalWriter:
@@ -43,12 +43,15 @@ class JournalWriter:
         "on_large",
         "run_id",
         "sequence",
+        "takes",
     )
 
     def __init__(self, run_id: str, fence: int, sequence: int, weight: int = 0, size: int = 0) -> None:
         self.run_id = run_id
         self.fence = fence
         self.sequence = sequence
+        self.takes = 0
+        """The number of the newest post that the pending records take in; 0 for none."""
         self._envelope = Envelope(run_id)
         self.on_large: Callable[[int], None] | None = None
         self._snapshots = SnapshotPolicy(weight, size)
@@ -122,10 +125,10 @@ class JournalWriter:
     def commit(
         self,
         status: str | None = None,
-        note: bytes | None = None,
+        summary: Summary | None = None,
         purge: bool = False,
-        on_signal: OnSignal = OnSignal.REFUSE,
         due: float | None = None,
+        ignores_posts: bool = False,
     ) -> Commit:
         """All pending records as a commit. They stay pending until they are acknowledged.
 
@@ -146,6 +149,9 @@ class JournalWriter:
         if self._pending_snapshot:
             self._pending_snapshot = 0
             self._snapshot_sequence = self.sequence + len(closed)
+        note = labels = None
+        if summary is not None:
+            note, labels = summary
         return Commit(
             self.run_id,
             self.fence,
@@ -155,13 +161,16 @@ class JournalWriter:
             status,
             note,
             purge,
-            on_signal,
             due,
+            self.takes,
+            ignores_posts,
+            labels,
         )
 
     def acknowledge(self, count: int) -> None:
         """The first `count` records of the last commit are durable: forget them."""
         self.sequence += count
+        self.takes = 0
         del self._closed[:count]
         if self._snapshot_sequence <= self.sequence:
             self._snapshot_sequence = 0
@@ -176,9 +185,16 @@ TRACEBACK_KEPT = 4000
 """How many characters of a traceback, from its end, are stored with a failed run."""
 
 
-def summary(progress: Progress) -> bytes:
-    """What a run's head says about the run, so that listing runs reads no journal."""
-    return encode(
+class Summary(NamedTuple):
+    """What a run's head says about the run, so that listing runs reads no journal; and what of it can be searched."""
+
+    note: bytes
+    labels: Labels
+
+
+def summary(progress: Progress) -> Summary:
+    """The summary of a run as it is now."""
+    note = encode(
         {
             "step": progress.step,
             "node": progress.current_node(),
@@ -188,6 +204,8 @@ def summary(progress: Progress) -> bytes:
             "questions": [question.to_data() for question in progress.open_questions()],
         }
     )
+    node = "" if progress.done else progress.current_node()
+    return Summary(note, Labels(node, (progress.error or {}).get("type", "")))
 
 
 def error_data(error: BaseException, node: str, hide: Callable[[str], str] = str) -> dict[str, Any]:

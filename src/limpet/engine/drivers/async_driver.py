@@ -22,7 +22,7 @@ from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.driver_commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
-from limpet.journal.store import Commit
+from limpet.journal.store import Commit, PostsWaiting
 
 COMMIT_CHECK_INTERVAL = 0.001
 """Seconds between two checks whether a commit was written, after this run was cancelled."""
@@ -91,7 +91,9 @@ async def commit(
     if (refusal := session.skip_save(commit)) is not None:
         return refusal
     refusal = await _write(session, client, commit, node_tasks, outcomes)
-    if refusal is None or session.compiled.on_save_error == "fail":
+    if refusal is None:
+        return None
+    if session.compiled.on_save_error == "fail" and not isinstance(refusal, PostsWaiting):
         return refusal
     return await asyncio.to_thread(session.handle_refusal, commit, refusal)
 

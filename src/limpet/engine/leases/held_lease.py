@@ -32,14 +32,16 @@ BACKLOG_CHECK_INTERVAL = 0.01
 class StopRequest:
     """A request to stop a run before its next node. `wake` is called when it is made, from any thread.
 
-    `leaving` means that the run is not cancelled, but released for another process to resume.
+    `leaving` means that the run is not cancelled, but released for another process to resume. `has_posts` isn't a
+    request to stop: posts wait for the run, which its driver is to know soon.
     """
 
-    __slots__ = ("asked", "leaving", "wake")
+    __slots__ = ("asked", "has_posts", "leaving", "wake")
 
     def __init__(self) -> None:
         self.asked = False
         self.leaving = False
+        self.has_posts = False
         self.wake: Callable[[], object] | None = None
 
     def ask(self) -> None:
@@ -53,8 +55,22 @@ class StopRequest:
             self.leaving = True
             self._request()
 
+    def notice_posts(self) -> None:
+        """Have the driver find out soon what was posted to the run, also while nodes run."""
+        self.has_posts = True
+        self._wake()
+
+    def take_notice(self) -> bool:
+        """Whether posts have come since this was last asked."""
+        noticed = self.has_posts
+        self.has_posts = False
+        return noticed
+
     def _request(self) -> None:
         self.asked = True
+        self._wake()
+
+    def _wake(self) -> None:
         wake = self.wake
         if wake is not None:
             wake()
@@ -71,6 +87,7 @@ class HeldLease:
         "_was_driven",
         "graph",
         "is_stranded",
+        "known_posts",
         "lease",
         "lost",
         "now",
@@ -91,6 +108,8 @@ class HeldLease:
         """The graph whose run a session executes under this lease; None while there is no session."""
         self.is_stranded: Callable[[], bool] | None = None
         """Whether the driver can't go on any more: it runs on an event loop, and that was closed."""
+        self.known_posts = 0
+        """The number of the newest post that this process has looked at while the run was under way."""
         self.stop = StopRequest()
         self.now = now
         """The time by the store's clock, as far as it is known without asking the store again."""

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from time import monotonic, sleep
 from typing import Protocol
-from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 from limpet.defaults import LEASE
 from limpet.engine.leases.group_commit import GroupCommit
-from limpet.engine.leases.held_lease import HeldLease, renewals
+from limpet.engine.leases.held_lease import RENEWALS_PER_LEASE, HeldLease, renewals
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
-from limpet.errors import Conflict, RunNotFound, StoreError
+from limpet.errors import Conflict, DamagedRecord, RunNotFound, StoreError
+from limpet.journal.inbox import CANCEL, Posted, read_post
 from limpet.journal.optional_calls import Notifying, provides
 from limpet.journal.store import RUNNING, Commit, Lease, NewRun, RunHead, Store, Tail
 from limpet.threads.workers import JobQueue
@@ -32,6 +33,12 @@ CHANGE_RECHECK = 0.1
 
 LONGEST_RECHECK = 0.5
 """Seconds, at most, between two reads of a store while waiting for a change in it."""
+
+POST_CHECK_INTERVAL = 0.5
+"""Seconds between two looks at what was posted to the runs that are under way."""
+
+DAMAGED_POST = ""
+"""The kind of a post that can't be read."""
 
 
 class HeldRun:
@@ -118,10 +125,8 @@ class LeaseClient:
     def __init__(self, store: Store, ttl: float = LEASE) -> None:
         self.store = store
         self.ttl = ttl
-        self._clock: Callable[[], float] | None = getattr(store, "clock", None)
-        self.clock_wait: Callable[[float, threading.Event], object] | None = getattr(
-            self._clock, "wait", None
-        )
+        self.clock: Callable[[], float] | None = getattr(store, "clock", None)
+        self.clock_wait: Callable[[float, threading.Event], object] | None = getattr(self.clock, "wait", None)
         """How to let time pass, if the store's clock is one that tests turn: see `journal.store`."""
         self.leases_of_parent: set[tuple[str, int]] = set()  # of a forked child: see `forked_child.py`
         self.renews_by_itself = True
@@ -138,6 +143,7 @@ class LeaseClient:
         self.upkeep = JobQueue()
         """Jobs that delete what is no longer needed. No run waits for them."""
         self._renewal_lock = threading.Lock()
+        self._post_checks = PostChecks(self)
         self._claims: deque[_Claim] = deque()
 
     def create(self, run: NewRun) -> HeldLease:
@@ -254,12 +260,45 @@ class LeaseClient:
                 # Another process may have the run by now: stop before the next node does something a second time.
                 held.stop.ask()
                 self.stop_renewing(held)
-            elif answer == "cancel":
-                held.stop.ask()
+            elif answer:
+                self._notice_posts(held)
 
     def has_leases(self) -> bool:
         """Whether there is anything to renew."""
         return bool(self._leases_in_use())
+
+    def read_inbox(self, run_id: str) -> list[Posted]:
+        """The posts that wait for a run. One that is damaged is taken in without effect, with an error in the log."""
+        found = []
+        for post in self.store.inbox(run_id):
+            try:
+                found.append(read_post(run_id, post))
+            except DamagedRecord as damage:
+                import logging
+
+                logging.getLogger("limpet.run").error("run %s: %s", run_id, damage)
+                found.append(Posted(post.number, DAMAGED_POST, {}))
+        return found
+
+    def check_posts(self) -> None:
+        """Find out which of the runs that are under way here have posts. Those to be cancelled are asked to stop."""
+        mine = self._leases_in_use()
+        if not mine:
+            return
+        heads = self.store.heads([held.lease.run_id for held in mine])
+        for held, head in zip(mine, heads, strict=True):
+            if head is not None and head.posted > head.taken and head.fence == held.lease.fence:
+                self._notice_posts(held, head.posted)
+
+    def _notice_posts(self, held: HeldLease, newest: int | None = None) -> None:
+        """Posts wait for a run that is under way here: cancel it if one asks for that, or have its driver look."""
+        if newest is None or newest > held.known_posts:
+            posts = self.read_inbox(held.lease.run_id)
+            held.known_posts = max((post.number for post in posts), default=0)
+            if any(post.kind == CANCEL for post in posts):
+                held.stop.ask()
+                return
+        held.stop.notice_posts()
 
     def try_to_renew(self) -> None:
         """`renew`, unless the last renewal still waits for the store. If it fails, the next one will do."""
@@ -324,11 +363,36 @@ class LeaseClient:
         return True
 
     def _hold(self, lease: Lease) -> HeldLease:
-        held = HeldLease(lease, self._clock or _clock_since(lease.until - self.ttl))
+        held = HeldLease(lease, self.clock or _clock_since(lease.until - self.ttl))
         self.held[lease.run_id] = held
         if self.renews_by_itself:
             renewals.watch(self)
+            if self.store.abilities.takes_part and self.store.abilities.shared:
+                renewals.watch(self._post_checks)
         return held
+
+
+class PostChecks:
+    """Looks now and then whether anything was posted to the runs that are under way here: see `Renewals`."""
+
+    ttl = POST_CHECK_INTERVAL * RENEWALS_PER_LEASE
+
+    def __init__(self, client: LeaseClient) -> None:
+        self._client = ref(client)
+        self._lock = threading.Lock()
+
+    def has_leases(self) -> bool:
+        """Whether any run is under way."""
+        client = self._client()
+        return client is not None and client.has_leases()
+
+    def try_to_renew(self) -> None:
+        """Look, unless the last look still waits for the store. If it fails, the next one will do."""
+        client = self._client()
+        if client is None or self._lock.locked():
+            return
+        with self._lock, suppress(StoreError):
+            client.check_posts()
 
 
 class _Claim:

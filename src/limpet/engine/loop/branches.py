@@ -12,7 +12,17 @@ from collections.abc import Generator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.engine.loop.driver_commands import Begin, Cancelled, Failed, Gather, Report, Wait, WaitTooLong
+from limpet.engine.loop.driver_commands import (
+    Begin,
+    Cancelled,
+    Failed,
+    Gather,
+    PostsArrived,
+    Report,
+    StopAsked,
+    Wait,
+    WaitTooLong,
+)
 from limpet.engine.loop.next_node import SectionStart, plan_of_branches, subgraph_start
 from limpet.engine.loop.node_outcomes import MayStop, save
 from limpet.engine.loop.run_context import (
@@ -24,13 +34,15 @@ from limpet.engine.loop.run_context import (
     combined_stop,
     stop_for,
 )
+from limpet.engine.loop.taking_in import take_in
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import Conflict, RunNotFound
 from limpet.graphs.parallel import FAIL, InnerGraph
 from limpet.journal.encoding.codec import decode, detached_value
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.records import open_record
-from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, OnSignal, Signalled
+from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING
+from limpet.journal.writer import summary
 from limpet.observe import events
 
 if TYPE_CHECKING:
@@ -182,6 +194,8 @@ class BranchRunner:
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
+        self.groups: list[BranchGroup] = []
+        """The groups with branches that run, and that of the run's own loop."""
         self.ready: deque[tuple[Branch, Any]] = deque()
         self.queued: deque[tuple[Branch, NodeContext]] = deque()
         self.calling: dict[NodeContext, Branch] = {}
@@ -246,7 +260,9 @@ class BranchRunner:
 
     def _begin_group(self, loop: NodeLoop, parent: Branch | None) -> None:
         """Begin with the branches of a loop that waits for them."""
-        self._fill(BranchGroup(loop, parent, self.context.limits.max_concurrency))
+        group = BranchGroup(loop, parent, self.context.limits.max_concurrency)
+        self.groups.append(group)
+        self._fill(group)
 
     def _fill(self, group: BranchGroup) -> None:
         """Begin branches, as many as the group allows. When none of them runs any more, their parent continues."""
@@ -255,6 +271,7 @@ class BranchRunner:
                 self.ready.append((Branch(group, group.waiting.popleft()), None))
                 group.running += 1
         if not group.running and group.parent is not None:
+            self.groups.remove(group)
             self.ready.append((group.parent, self.refusal))
 
     def _branch_stopped(self, branch: Branch, stop: LoopStop) -> None:
@@ -291,15 +308,45 @@ class BranchRunner:
         assert writer is not None
         answer: Any = self.refusal
         if answer is None and not self._layer_is_done():
-            on_signal = OnSignal.IGNORE if self.context.stopping else OnSignal.REFUSE
-            answer = yield writer.commit(on_signal=on_signal)
-            if isinstance(answer, Signalled):
-                self.context.stopping = True
-                answer = yield writer.commit(on_signal=OnSignal.IGNORE)
-        if isinstance(answer, Exception) and not self.context.tolerates(answer):
-            self.refusal = answer
+            answer = yield from self._commit()
         self.ready.extend((branch, answer) for branch in self.saving)
         self.saving.clear()
+
+    def _commit(self) -> Generator[Any, Any, Any]:
+        """Commit what is pending, and take in the posts that wait: branches whose questions they answer run again."""
+        context = self.context
+        writer = context.saving.writer
+        assert writer is not None
+        answer: Any = None
+        while True:
+            # A question shows in the run's summary from the moment it is asked, while other branches run.
+            described = summary(context.root) if context.summary_is_old else None
+            answer = yield writer.commit(summary=described, ignores_posts=context.stopping)
+            if isinstance(answer, PostsArrived):
+                self._wake_answered(take_in(context, answer.posts))
+                context.stopping = context.stopping or context.cancel_requested
+            elif isinstance(answer, StopAsked):
+                context.stopping = True
+            else:
+                break
+        if not isinstance(answer, Exception):
+            context.summary_is_old = False
+        elif not context.tolerates(answer):
+            self.refusal = answer
+        return answer
+
+    def _wake_answered(self, answered: set[str]) -> None:
+        """Run the branches again that stopped for these questions."""
+        if not answered:
+            return
+        self._question_waits = bool(self.context.root.open_questions())
+        for group in list(self.groups):
+            stops = group.loop.branch_stops
+            for key, stop in list(stops.items()):
+                if stop.status == PAUSED and not answered.isdisjoint(each.id for each in stop.questions):
+                    del stops[key]
+                    group.waiting.append(key)
+            self._fill(group)
 
     def _layer_is_done(self) -> bool:
         """Whether those that wait for a commit are the last tasks of a layer, so that it can be left out.
@@ -319,14 +366,15 @@ class BranchRunner:
 
     def _wait(self) -> Generator[Any, Any, bool]:
         """Wait until a node is done or a sleep is over. False if no branch runs any more."""
-        store_clock = self.context.clocks.store
+        context = self.context
+        store_clock = context.clocks.store
         seconds = None
         if self.sleeping:
             seconds = max(0.0, self.sleeping[0][0] - store_clock())
         if self.calling:
             for ctx, outcome in (yield Gather(seconds)):
                 if ctx is None:
-                    self.context.stopping = True
+                    context.stopping = context.stopping or context.limits.is_stopping()
                 else:
                     self.ready.append((self.calling.pop(ctx), outcome))
         elif seconds is None:
@@ -335,7 +383,9 @@ class BranchRunner:
             self._answer_sleeping(WaitTooLong())
             return True
         elif isinstance((yield Wait(self.sleeping[0][0])), Cancelled):
-            self.context.stopping = True
+            context.stopping = True
+        if context.limits.has_posts() and self.refusal is None:
+            yield from self._commit()
         now = store_clock()
         while self.sleeping and self.sleeping[0][0] <= now:
             self.ready.append((heappop(self.sleeping)[2], None))

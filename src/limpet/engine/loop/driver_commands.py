@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import LimpetError
+from limpet.journal.inbox import Posted
 from limpet.journal.store import Commit
 from limpet.journal.waits import Question
 
@@ -42,6 +43,18 @@ class WaitTooLong:
     """The answer to a `Wait` that is too long for this process."""
 
     __slots__ = ()
+
+
+class StopAsked(Exception):
+    """A commit wasn't made, because the run was asked to stop."""
+
+
+class PostsArrived(Exception):
+    """A commit was refused because posts wait. These are they: the loop takes them in, and commits again."""
+
+    def __init__(self, posts: Sequence[Posted]) -> None:
+        self.posts = posts
+        super().__init__(f"{len(posts)} posts wait")
 
 
 class Wait(NamedTuple):

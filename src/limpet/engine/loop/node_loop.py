@@ -279,6 +279,7 @@ class NodeLoop:
             stop = LoopStop(COMPLETED, self)
         elif stop.at is self:
             record(self, changes_at_stop(stop, error_of(self, stop)))
+            self.context.summary_is_old = self.context.summary_is_old or stop.status == PAUSED
         if stop.at is self:
             refusal = yield from save(self)
             if refusal is not None:

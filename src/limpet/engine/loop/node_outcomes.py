@@ -10,8 +10,17 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping, Wait, WaitTooLong
+from limpet.engine.loop.driver_commands import (
+    Asked,
+    Cancelled,
+    Failed,
+    PostsArrived,
+    Sleeping,
+    Wait,
+    WaitTooLong,
+)
 from limpet.engine.loop.run_context import SAVE, SLEEPING, LoopStop, stop_for
+from limpet.engine.loop.taking_in import commit_again
 from limpet.engine.node_context.node_context import SHORTEST_WAIT, NodeContext
 from limpet.graphs.edges import END
 from limpet.graphs.plan import PlanNode
@@ -194,11 +203,19 @@ def step_saved(loop: NodeLoop, *, reported: bool = False) -> None:
 
 
 def save_refused(loop: NodeLoop, refusal: Exception) -> MayStop:
-    """The store refused the records: continue if the run tolerates it, or stop.
+    """The store refused the records: take in the posts that wait, continue if the run tolerates it, or stop.
 
     The records stay pending, so the next commit holds them as well.
     """
     context = loop.context
+    if isinstance(refusal, PostsArrived):
+        writer = context.saving.writer
+        assert writer is not None
+        answer = yield from commit_again(context, refusal, writer.commit)
+        if not isinstance(answer, Exception):
+            step_saved(loop)
+            return None
+        refusal = answer
     if not context.tolerates(refusal):
         return stop_for(refusal)
     if context.save_error is refusal:

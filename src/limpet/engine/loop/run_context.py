@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.defaults import MAX_NODES_AT_ONCE
+from limpet.engine.loop.driver_commands import StopAsked
 from limpet.engine.node_context.call_scope import JournalLock, KeepResult, RunServices
 from limpet.errors import Conflict, RunNotFound
 from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress
-from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Signalled
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import BEFORE, Question
 from limpet.journal.writer import JournalWriter
 from limpet.observe.hub import Emit
@@ -75,16 +76,22 @@ class Limits(NamedTuple):
     """For how many seconds a run may sleep in this process before it releases its lease; None is unlimited."""
     is_handover: Callable[[], bool] = bool
     """Whether a request to stop means that another process will resume the run. If not, it cancels the run."""
+    is_stopping: Callable[[], bool] = lambda: True
+    """Whether the run was asked to stop, where a driver comes back before a node is done."""
+    has_posts: Callable[[], bool] = bool
+    """Whether posts have come since this was last asked, as far as this process knows."""
 
 
 class RunContext:
     """What all loops of a run share: that of the run itself and those of its branches.
 
-    `stopping` says that the run was asked to stop: nothing new begins. `save_error` is why the last save
-    failed, where a tolerant run continues without it.
+    `stopping` says that the run was asked to stop: nothing new begins. `cancel_requested` says that a post asks for
+    it. `save_error` is why the last save failed, where a tolerant run continues without it. `summary_is_old` says
+    that a question was asked or answered since the run's summary was last stored.
     """
 
     __slots__ = (
+        "cancel_requested",
         "clocks",
         "journal_lock",
         "limits",
@@ -94,6 +101,7 @@ class RunContext:
         "saving",
         "services",
         "stopping",
+        "summary_is_old",
     )
 
     def __init__(
@@ -115,6 +123,8 @@ class RunContext:
             root, saving.keep_result, self.journal_lock, clocks.store, reporting.masker
         )
         self.stopping = False
+        self.cancel_requested = False
+        self.summary_is_old = False
         self.save_error: Exception | None = None
 
     def tolerates(self, refusal: Exception) -> bool:
@@ -122,7 +132,7 @@ class RunContext:
 
         It never does when another process holds the run, or it was deleted, or asked to stop.
         """
-        return self.saving.tolerant and not isinstance(refusal, (Conflict, RunNotFound, Signalled))
+        return self.saving.tolerant and not isinstance(refusal, (Conflict, RunNotFound, StopAsked))
 
 
 class LoopStop(NamedTuple):
@@ -173,7 +183,7 @@ def combined_stop(stops: Sequence[LoopStop]) -> LoopStop:
 
 def stop_for(refusal: Exception) -> LoopStop:
     """Why a loop stops after its records were refused: it was asked to stop, or may not write any more."""
-    if isinstance(refusal, Signalled):
+    if isinstance(refusal, StopAsked):
         return LoopStop(CANCELLED)
     return LoopStop(RUNNING, cause=refusal)
 

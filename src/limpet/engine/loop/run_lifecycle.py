@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any, Final, NamedTuple
 
-from limpet.engine.loop.driver_commands import Command, Ending, Report, Verdict
+from limpet.engine.loop.driver_commands import Command, Ending, PostsArrived, Report, StopAsked, Verdict
 from limpet.engine.loop.node_loop import NodeLoop
 from limpet.engine.loop.node_outcomes import error_of, record, save_refused, step_saved
 from limpet.engine.loop.run_context import LoopStop, RunContext, changes_at_stop
 from limpet.engine.loop.state_changes import detached
+from limpet.engine.loop.taking_in import take_in
 from limpet.engine.node_context.call_scope import Scope
 from limpet.errors import Conflict, ExecutionError, LimpetError, RunCancelled, RunNotFound
 from limpet.graphs.plan import PLANNER, Plan, budget_setting
 from limpet.graphs.state import State
 from limpet.journal.progress import Progress
-from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, OnSignal, Signalled
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE
 from limpet.journal.writer import summary
 from limpet.observe import events
@@ -90,7 +91,7 @@ class RunLifecycle:
     def __init__(self, plan: Plan, context: RunContext) -> None:
         self.context = context
         self.progress: Progress = context.root
-        self.loop = NodeLoop(context, Scope(context.services, plan, context.root))
+        self.loop = self._new_loop(plan)
 
     @property
     def state(self) -> State:
@@ -102,7 +103,16 @@ class RunLifecycle:
         # The commit of a resume has made the run's stored status `running` before this. The progress may still say
         # why it stopped, if a branch still waits. What can't be resumed, above all a completed run, is refused here.
         next_status(self.progress.status, RESUME)
-        stop = yield from self.loop.run()
+        while True:
+            stop = yield from self.loop.run()
+            verdict = yield from self._end(stop)
+            if verdict is not None:
+                return verdict
+            # An answer came just before the run would have paused, so it continues.
+            self.loop = self._new_loop(self.loop.plan)
+
+    def _end(self, stop: LoopStop) -> Generator[Command, Any, Verdict | None]:
+        """Save and report why the run stops. None if it doesn't stop after all."""
         match stop.status:
             case "completed":
                 return (yield from self._complete())
@@ -110,13 +120,16 @@ class RunLifecycle:
                 return (yield from self._pause(stop))
             case "failed":
                 return (yield from self._fail(stop))
-            case "cancelled" if not self.context.limits.is_handover():
+            case "cancelled" if self.context.cancel_requested or not self.context.limits.is_handover():
                 return (yield from self._cancel())
             case "cancelled" | "sleeping":
                 return (yield from self._leave())
             case _:
                 assert isinstance(stop.cause, Exception)
                 return (yield from self._refused(stop.cause))
+
+    def _new_loop(self, plan: Plan) -> NodeLoop:
+        return NodeLoop(self.context, Scope(self.context.services, plan, self.context.root))
 
     def joined_results(self) -> list[dict[str, Any]] | None:
         """The results of the branches, if the run stands at their fan-in, before or after it."""
@@ -143,10 +156,12 @@ class RunLifecycle:
         yield from _reports(reporter.stream_events.run_completes(event))
         return Verdict(COMPLETED)
 
-    def _pause(self, stop: LoopStop) -> Ending:
+    def _pause(self, stop: LoopStop) -> Generator[Command, Any, Verdict | None]:
         p = self.progress
         event = PAUSE if stop.questions else INTERRUPT
         saved = yield from self._save_stop(event, self._changes(stop))
+        if saved is None:
+            return None
         if isinstance(saved, Verdict):
             if saved.error is not None:
                 saved.error.add_note(f"The save was for the run's pause: {stop.reason}")
@@ -176,6 +191,7 @@ class RunLifecycle:
         at = stop.at or self.loop
         node = at.scope.place(at.progress.node)
         saved = yield from self._save_stop(FAIL, self._changes(stop))
+        assert saved is not None
         if isinstance(saved, Verdict):
             if saved.error is not None:
                 saved.error.add_note(f"The save was for the failure of node {node!r}: {stop.reason}")
@@ -213,7 +229,12 @@ class RunLifecycle:
             return Verdict(RUNNING)
         status = next_status(RUNNING, SLEEP)
         due = p.due() or 0.0
-        answer = yield writer.commit(status, summary(p), on_signal=OnSignal.IGNORE, due=due)
+        answer = yield writer.commit(status, summary(p), due=due)
+        if isinstance(answer, PostsArrived):
+            # An answer may make it due. A request to cancel is left to the process that resumes it, at once.
+            take_in(self.context, answer.posts)
+            due = 0.0 if self.context.cancel_requested else p.due() or 0.0
+            answer = yield writer.commit(status, summary(p), due=due, ignores_posts=True)
         if isinstance(answer, LimpetError):
             return Verdict(RUNNING, answer)
         if not isinstance(answer, Exception):
@@ -222,8 +243,11 @@ class RunLifecycle:
 
     def _save_stop(
         self, event: str, changes: dict[str, Any], purge: bool = False
-    ) -> Generator[Command, Any, Verdict | str]:
-        """Save where the run stops. Returns the checkpoint's reference, or a Verdict if it can't be saved."""
+    ) -> Generator[Command, Any, Verdict | str | None]:
+        """Save where the run stops. Returns the checkpoint's reference, or a Verdict if it can't be saved.
+
+        None means that the run doesn't stop: the answer to a question for which it would have paused has come.
+        """
         p = self.progress
         loop = self.loop
         writer = self.context.saving.writer
@@ -238,14 +262,19 @@ class RunLifecycle:
         record(loop, {"status": status, **changes})
         answer: Any = None
         if writer is not None:
-            # A request to cancel wins over a pause, which nothing has reported yet. Any other stop ends the
-            # run, as the request wants, and so fulfils it.
-            on_signal = OnSignal.CLEAR
-            due = None
-            if status == PAUSED:
-                on_signal = OnSignal.REFUSE
-                due = p.due()
-            answer = yield writer.commit(status, summary(p), purge, on_signal=on_signal, due=due)
+            due = p.due() if status == PAUSED else None
+            answer = yield writer.commit(status, summary(p), purge, due)
+            while isinstance(answer, PostsArrived):
+                # A request to cancel wins over a pause, which nothing has reported yet. Any other stop ends the
+                # run, as the request wants, and so fulfils it.
+                answered = take_in(self.context, answer.posts, stops=status != PAUSED)
+                if status == PAUSED and (answered or self.context.cancel_requested):
+                    record(loop, before)
+                    if self.context.cancel_requested:
+                        return (yield from self._cancel())
+                    return None
+                due = p.due() if status == PAUSED else None
+                answer = yield writer.commit(status, summary(p), purge, due)
             if isinstance(answer, Exception):
                 if status != COMPLETED or not self.context.tolerates(answer):
                     # A stop that isn't saved didn't happen: nothing has reported it, and a resume wouldn't find it.
@@ -276,7 +305,7 @@ class RunLifecycle:
 
     def _refused(self, refusal: Exception) -> Ending:
         """The store refused a commit: cancel the run if it was asked to stop, leave it to its new holder, or fail."""
-        if isinstance(refusal, Signalled):
+        if isinstance(refusal, StopAsked):
             return (yield from self._cancel())
         if isinstance(refusal, (Conflict, RunNotFound)):
             return Verdict(RUNNING, refusal)
@@ -292,7 +321,7 @@ class RunLifecycle:
             if writer is not None:
                 node = p.node
                 # Branches may have finished nodes meanwhile. A second commit may succeed and keep them.
-                yield writer.commit(on_signal=OnSignal.IGNORE)
+                yield writer.commit(ignores_posts=True)
         return (yield from self._report_failure(Failure(reason, refusal, loop, node, path)))
 
     def _report_failure(self, failure: Failure, saved: str = "") -> Ending:

@@ -1,4 +1,4 @@
-"""Answer what a paused run asks, and leave it to a supervisor to resume the run."""
+"""Answer what a run asks, and leave it to the process that executes the run, or to a supervisor, to continue it."""
 
 from __future__ import annotations
 
@@ -11,33 +11,41 @@ from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import asked_at, run_and_point
 from limpet.engine.sessions.compatibility import check_point
 from limpet.engine.sessions.resume import refuse_completed
-from limpet.errors import UsageError
+from limpet.errors import AlreadyAnswered, Conflict, UsageError
 from limpet.journal.encoding.codec import encode
-from limpet.journal.reader import read_progress_and_weight
-from limpet.journal.store import OnSignal
+from limpet.journal.inbox import answer_post
+from limpet.journal.progress import Progress
+from limpet.journal.reader import Point, read_progress, read_progress_and_weight
 from limpet.journal.waits import EXPIRE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 
 
 def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None = None) -> None:
-    """Store answers to a run's questions; a supervisor of the store resumes the run. Needs no plan.
+    """Store answers to a run's questions. Needs no plan.
 
-    `id` is that of the run, or of its checkpoint: then only what was asked there can be answered. Raises
-    `RunNotFound`, `Conflict`, `AnswerRefused`, `AlreadyAnswered`, `UsageError` if the run asks nothing,
-    `DamagedRecord`.
+    If a process executes the run, the answers are posted, and it takes them in. Otherwise a supervisor of the store
+    resumes the run. `id` is that of the run, or of its checkpoint: then only what was asked there can be answered.
+    `wait` is for a store to which nothing can be posted. Raises `RunNotFound`, `Conflict`, `AnswerRefused`,
+    `AlreadyAnswered`, `UsageError` if the run asks nothing, `DamagedRecord`.
     """
     if wait is not None:
         wait = patience_of(wait, "wait")
     run_id, point = run_and_point(client, id)
-    with client.holding(run_id, wait) as held:
+    takes_posts = client.store.abilities.takes_part
+    try:
+        holding = client.holding(run_id, None if takes_posts else wait)
+    except Conflict:
+        if not takes_posts:
+            raise
+        _post_answers(client, run_id, point, given)
+        return
+    with holding as held:
         tail = held.read()
         refuse_completed(tail.head)
         progress, weight = read_progress_and_weight(tail)
         check_point(progress, point)
         given = given.about(asked_at(client, progress, point))
-        if not (progress.open_questions() or given.asked):
-            nothing_asked = UsageError(f"run {run_id!r} has no open question")
-            raise nothing_asked.with_advice(f"to resume it, call resume({run_id!r})", "resume")
+        _refuse_if_nothing_asked(progress, given)
         answers = given.answers_to(progress, held.now())
         overdue = progress.expired_questions(held.now())
         encode(answers, "answers")
@@ -47,5 +55,29 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
         # Due at once, or when the next timer is: that is when a supervisor finds the run.
         due = progress.due() or 0.0
         status = next_status(tail.head.status, ANSWER)
-        held.commit(writer.commit(status, summary(progress), on_signal=OnSignal.CLEAR, due=due))
+        held.commit(writer.commit(status, summary(progress), ignores_posts=True, due=due))
     nudge_supervisors(client.store)
+
+
+def _post_answers(client: LeaseClient, run_id: str, point: Point | None, given: ResumeInput) -> None:
+    """Post answers to a run that a process executes: a branch of it asks, while others are under way."""
+    tail = client.store.read(run_id)
+    refuse_completed(tail.head)
+    progress = read_progress(tail)
+    check_point(progress, point)
+    given = given.about(asked_at(client, progress, point))
+    _refuse_if_nothing_asked(progress, given)
+    now = time() if client.clock is None else client.clock()
+    posts = [answer_post(run_id, *each) for each in given.answers_to(progress, now).items()]
+    sent = [client.store.post(run_id, post.key, post.body) for post in posts]
+    held_here = client.held.get(run_id)
+    if held_here is not None:
+        held_here.stop.notice_posts()
+    if not any(sent):
+        raise AlreadyAnswered(run_id, sorted(given.answers_to(progress, now)), "none")
+
+
+def _refuse_if_nothing_asked(progress: Progress, given: ResumeInput) -> None:
+    if not (progress.open_questions() or given.asked):
+        nothing_asked = UsageError(f"run {progress.run_id!r} has no open question")
+        raise nothing_asked.with_advice(f"to resume it, call resume({progress.run_id!r})", "resume")

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import time
 
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient
 from limpet.engine.loop.run_lifecycle import CANCEL, next_status
 from limpet.engine.sessions.compiled_graph import check_own
-from limpet.errors import Conflict, UsageError
+from limpet.errors import AlreadyCompleted, Conflict, UsageError
 from limpet.graphs.plan import Plan
+from limpet.graphs.state import new_id
+from limpet.journal.inbox import cancel_post
 from limpet.journal.reader import read_progress
-from limpet.journal.store import CANCELLED, ENDED, OnSignal, RunHead
+from limpet.journal.store import CANCELLED, ENDED, RunHead
 from limpet.journal.writer import JournalWriter, summary
 
 
 def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> None:
     """Stop a run before its next node: a run of this plan's graph, if one is given.
 
-    A run of this process stops at once, a run of another process when its holder next saves or renews its lease,
-    and a run that no process holds is marked as cancelled here. Raises `RunNotFound`, `WrongGraph`, and
+    A run of this process stops at once, a run of another process when its holder next saves or looks at what was
+    posted, and a run that no process holds is marked as cancelled here. Raises `RunNotFound`, `WrongGraph`, and
     `UsageError` for a run that has ended.
     """
     held_here = client.held.get(run_id)
@@ -37,10 +40,12 @@ def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> None:
     try:
         holding = client.holding(run_id)
     except Conflict:
-        # Another process executes the run. It reads the signal when it next saves or renews its lease.
-        client.store.signal(run_id, "cancel")
+        # Another process executes the run. It takes the request in when it next saves, or looks at what was posted.
+        request = cancel_post(run_id, new_id())
+        with suppress(AlreadyCompleted):
+            client.store.post(run_id, request.key, request.body)
         return
-    # Not inside the `try`: a conflict here means that this process lost the lease, which no signal makes good.
+    # Not inside the `try`: a conflict here means that this process lost the lease, which no post makes good.
     with holding as held:
         _mark_cancelled(held, run_id)
 
@@ -53,7 +58,7 @@ def _mark_cancelled(held: HeldRun, run_id: str) -> None:
     writer = JournalWriter(run_id, held.fence, tail.head.sequence)
     status = next_status(tail.head.status, CANCEL)
     writer.add_move(progress, {"status": status, "reason": "cancelled"}, time())
-    held.commit(writer.commit(status, summary(progress), on_signal=OnSignal.CLEAR))
+    held.commit(writer.commit(status, summary(progress), ignores_posts=True))
 
 
 def _refuse_ended(head: RunHead) -> None:

@@ -14,6 +14,7 @@ from limpet.graphs.workflow.stored_shape import check_workflows
 from limpet.journal.export import ExportedRun, read_new_run
 from limpet.journal.store import RUNNING, Tail
 from limpet.journal.verify import whole_tail
+from limpet.journal.writer import summary
 from limpet.stores.atomic_files import explain, replace_file
 
 
@@ -49,6 +50,8 @@ def import_run(
     progress = read_new_run(run)
     if progress is not None:
         check_workflows(progress)
+        if progress.status != RUNNING:
+            run = run._replace(labels=summary(progress).labels)
     client.store.create(run)
     return run_id
 

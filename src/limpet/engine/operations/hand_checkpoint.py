@@ -11,7 +11,6 @@ from limpet.engine.sessions.start import check_id, new_run
 from limpet.errors import RunExists
 from limpet.journal.progress import Progress
 from limpet.journal.reader import next_unused_step, read_progress
-from limpet.journal.store import OnSignal
 from limpet.journal.writer import JournalWriter, summary
 from limpet.stores.opening import open_store
 from limpet.stores.user_stores.checkpoint_state import KEY
@@ -63,4 +62,4 @@ def _replace(client: LeaseClient, progress: Progress) -> None:
         progress.status = next_status(tail.head.status, ROLLBACK)
         writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence)
         writer.add_snapshot(progress)
-        held.commit(writer.commit(progress.status, summary(progress), on_signal=OnSignal.CLEAR))
+        held.commit(writer.commit(progress.status, summary(progress), ignores_posts=True))

@@ -19,7 +19,7 @@ from limpet.journal.reader import (
     read_records,
 )
 from limpet.journal.records import SNAPSHOT, bundle, snapshot_record
-from limpet.journal.store import Commit, OnSignal, Tail
+from limpet.journal.store import Commit, Tail
 
 
 def prune_checkpoints(client: LeaseClient, run_id: str, keep: int) -> int:
@@ -80,9 +80,7 @@ def _write_snapshot(held: HeldRun, tail: Tail, step: int) -> None:
     if snapshot_record(read_progress(rewritten)) != snapshot_record(_newest(tail)):
         return  # more is kept than was asked for, rather than less
     newest_snapshot = first + len(parts) - 1
-    held.commit(
-        Commit(run_id, held.fence, tail.head.sequence, records, newest_snapshot, on_signal=OnSignal.IGNORE)
-    )
+    held.commit(Commit(run_id, held.fence, tail.head.sequence, records, newest_snapshot, ignores_posts=True))
 
 
 def _parts(snapshot: bytes, later: list[list[Any]]) -> list[list[bytes]]:

@@ -11,7 +11,6 @@ from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.graphs.state import State
 from limpet.journal.reader import next_unused_step, progress_at
-from limpet.journal.store import OnSignal
 from limpet.journal.verify import salvaged_tail
 from limpet.journal.writer import JournalWriter, summary
 
@@ -35,5 +34,5 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
         forget_stop(progress)
         writer = JournalWriter(run_id, held.fence, tail.head.sequence)
         writer.add_snapshot(progress)
-        held.commit(writer.commit(progress.status, summary(progress), on_signal=OnSignal.CLEAR))
+        held.commit(writer.commit(progress.status, summary(progress), ignores_posts=True))
     return as_state(progress, compiled.plan)

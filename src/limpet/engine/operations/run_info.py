@@ -158,7 +158,8 @@ def list_runs(
     if limit is not None and (type(limit) is not int or not 0 <= limit < 2**63):
         raise UsageError(f"limit must be a whole number of at least 0, not {limit!r}")
     statuses = () if status is None else (status,)
-    which = RunFilter(statuses, graph, tag, limit=limit)
+    tags = () if tag is None else (tag,)
+    which = RunFilter(statuses, graph, tags, limit=limit)
     found = [
         _listed_info(client.store, head, problem)
         for head, problem in list_all(client.store, before_reading(which))
@@ -214,7 +215,7 @@ def _is_wanted(info: RunInfo, which: RunFilter) -> bool:
         return False
     if info.status != DAMAGED or not info.graph:
         return True
-    return which.graph in (None, info.graph) and (which.tag is None or which.tag in info.tags)
+    return which.graph in (None, info.graph) and all(tag in info.tags for tag in which.tags)
 
 
 def _message(problem: Exception) -> str:

@@ -24,7 +24,9 @@ from limpet.durations import patience_of
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, client_for
 from limpet.engine.loop import run_lifecycle
 from limpet.engine.loop.next_node import update_for_branch
+from limpet.engine.loop.run_context import Clocks
 from limpet.engine.loop.state_changes import Changes
+from limpet.engine.loop.taking_in import record_posts
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import asked_at, is_run, located, names_file
 from limpet.engine.sessions.compatibility import check_fits, check_point
@@ -48,7 +50,7 @@ from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, read_progress_and_weight
 from limpet.journal.records import move_record
-from limpet.journal.store import COMPLETED, FAILED, RUNNING, OnSignal, RunHead, Tail
+from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, RunHead, Tail
 from limpet.journal.waits import EXPIRE, FAILED_PHASE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
@@ -90,9 +92,9 @@ def resume(
         reopened = _reopen(compiled, tail, held, given, point, max_crashes)
         progress = reopened.progress
         compiled = compiled.for_run(progress.meta.get("settings"))
-        cancel_requested = tail.head.signal is not None
         if point is not None and given.answers_any:
             given = given.about(asked_at(client, progress, point))
+        cancel_requested = _take_in(client, reopened, held, given, tail.head)
         _store_input(compiled, reopened, held, given, tail.head)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
         is_start = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
@@ -250,7 +252,7 @@ def _quarantine(compiled: CompiledGraph, progress: Progress, tail: Tail, held: H
     progress.crashes = held.crashes
     writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence)
     writer.add_move(progress, changes, time())
-    held.commit(writer.commit(status, summary(progress), on_signal=OnSignal.IGNORE))
+    held.commit(writer.commit(status, summary(progress), ignores_posts=True))
     if compiled.emit is not None:
         data = {"run_id": progress.run_id, "node": node, "error": reason}
         compiled.emit(events.RUN_FAIL, compiled.plan.name, data)
@@ -296,6 +298,29 @@ def _forgive_crashes(progress: Progress, writer: JournalWriter, held: HeldRun) -
     writer.add_move(progress, changes, time())
 
 
+def _take_in(
+    client: LeaseClient, reopened: _Reopened, held: HeldRun, given: ResumeInput, head: RunHead
+) -> bool:
+    """Take in what was posted to a run before it is resumed. Returns whether it is to be cancelled.
+
+    A user who resumes wants the run to run: that withdraws a request to cancel which the last holder didn't carry out
+    before it crashed. A supervisor leaves the request to the loop. Raises `Conflict` for a supervisor's resume of a
+    run that has nothing to do: what was posted isn't what it waits for.
+    """
+    if head.posted <= head.taken:
+        return False
+    progress = reopened.progress
+    writer = reopened.writer
+    clocks = Clocks(now=time, store=held.now, random=float)
+    taken = record_posts(progress, writer, client.read_inbox(progress.run_id), clocks, stops=not given.timed)
+    if given.timed and progress.status == PAUSED and not taken.cancel_requested:
+        due = progress.due()
+        if due is None or due > held.now():
+            held.commit(writer.commit(PAUSED, summary(progress), due=due, ignores_posts=True))
+            raise Conflict(progress.run_id, "it is no longer due")
+    return taken.cancel_requested
+
+
 def _store_input(
     compiled: CompiledGraph,
     reopened: _Reopened,
@@ -317,11 +342,11 @@ def _store_input(
         update = compiled.plan.layers.check_update(update)
     encode(answers, "answers")
     encode(dict(given.config or {}), "config")
-    # A user who resumes wants the run to run: that withdraws a request to cancel which the last holder didn't carry
-    # out before it crashed, and lets failed branches run again. A supervisor resumes only because it is time.
+    # A user who resumes wants the run to run, so failed branches run again. A supervisor resumes only because it is
+    # time.
     failed = any(branch.status == FAILED for _, branch in progress.stopped_branches())
-    wanted = not given.timed and (head.signal is not None or failed)
-    has_news = answers or update or given.config or wanted or overdue or writer.pending
+    wanted = not given.timed and failed
+    has_news = answers or update or given.config or wanted or overdue or writer.pending or writer.takes
     settings = progress.meta.get("settings", {})
     has_other_settings = compiled.settings_after(settings) != settings
     if progress.status == RUNNING and not has_news and not has_other_settings:
@@ -330,10 +355,9 @@ def _store_input(
     writer.add_move(progress, _changes(compiled, progress, given, answers, overdue), at)
     if update:
         _note_update(compiled.plan, progress, writer, update, at)
-    on_signal = OnSignal.IGNORE if given.timed else OnSignal.CLEAR
     # An answer and a deadline lead to the same status as a plain resume, so the three aren't distinguished here.
     status = run_lifecycle.next_status(head.status, run_lifecycle.RESUME)
-    commit = writer.commit(status, summary(progress), on_signal=on_signal, due=0.0)
+    commit = writer.commit(status, summary(progress), due=0.0, ignores_posts=True)
     held.commit(commit)
     writer.acknowledge(len(commit.records))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.engine.leases.held_lease import HeldLease, StopRequest
 from limpet.engine.leases.lease_client import with_holder_described
-from limpet.engine.loop.driver_commands import Command, Verdict
+from limpet.engine.loop.driver_commands import Command, PostsArrived, StopAsked, Verdict
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.call_scope import JournalLock, Scope
@@ -26,8 +26,8 @@ from limpet.errors import Conflict, StoreError, StoreUnavailable, TooLarge
 from limpet.graphs.secrets import SecretMasker, text_of_values
 from limpet.journal.optional_calls import ReportsUndeleted, provides
 from limpet.journal.progress import Progress
-from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Commit, OnSignal, Signalled, Store
-from limpet.journal.writer import JournalWriter, summary
+from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Commit, PostsWaiting, Store
+from limpet.journal.writer import JournalWriter, Summary, summary
 from limpet.observe.events import CHECKPOINT_FAIL
 from limpet.observe.hub import Emit, both
 
@@ -157,16 +157,17 @@ class Session:
         """The loop, to be driven."""
         return self.lifecycle.run()
 
-    def refuse_if_stopping(self, commit: Commit) -> Signalled | None:
+    def refuse_if_stopping(self, commit: Commit) -> StopAsked | None:
         """The refusal of a commit after this process asked the run to stop; None for a commit that is still written.
 
-        A run that is only to be released may still stop by itself: a pause or an end is better than a handover.
+        A commit that ends the run is written. A pause isn't, unless the run is only to be released: then a pause or
+        an end is better than a handover.
         """
-        if commit.on_signal is not OnSignal.REFUSE:
+        if commit.ignores_posts:
             return None
-        if self.stop.leaving and commit.status is not None:
+        if commit.status is not None and (self.stop.leaving or commit.status != PAUSED):
             return None
-        return Signalled(commit.run_id, "cancel")
+        return StopAsked()
 
     def write(self, commit: Commit) -> Exception | None:
         """Write a commit to the store. Returns why it was refused, or None."""
@@ -178,6 +179,15 @@ class Session:
             self.acknowledge(commit)
             return None
         return self.handle_refusal(commit, refusal)
+
+    def read_posts(self) -> Exception:
+        """What the loop gets where posts wait: the posts; or why they can't be read."""
+        assert self.compiled.client is not None
+        self.stop.has_posts = False
+        try:
+            return PostsArrived(self.compiled.client.read_inbox(self.id))
+        except StoreError as problem:
+            return problem
 
     def acknowledge(self, commit: Commit) -> None:
         """A commit is durable, and so is everything that couldn't be saved before it."""
@@ -202,11 +212,14 @@ class Session:
 
     def handle_refusal(self, commit: Commit, refusal: Exception) -> Exception | None:
         """Handle a refused commit as `on_save_error` says. Returns the refusal that remains, or None."""
-        if self.compiled.on_save_error == "continue":
-            return self._continue_unsaved(commit, refusal)
+        remaining: Exception | None = refusal
         if self.compiled.on_save_error == "wait":
-            return self._wait_for_store(commit, refusal)
-        return refusal
+            remaining = self._wait_for_store(commit, refusal)
+        if isinstance(remaining, PostsWaiting):
+            return self.read_posts()
+        if remaining is not None and self.compiled.on_save_error == "continue":
+            return self._continue_unsaved(commit, remaining)
+        return remaining
 
     def finish_commit(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
         """What the loop gets for a commit: the refusal, or the reference if a checkpointer keeps the run.
@@ -290,6 +303,8 @@ class Session:
             call_single_node_inline=compiled.executor is None,
             max_wait=self._options.max_sleep,
             is_handover=lambda: self.stop.leaving,
+            is_stopping=lambda: self.stop.asked,
+            has_posts=self.stop.take_notice,
         )
         return RunContext(
             progress,
@@ -365,8 +380,10 @@ class Session:
         if commit.status:
             status = commit.status
             due = commit.due
-        note = commit.note or summary(self.progress)
-        return self.write(writer.commit(status, note, commit.purge, commit.on_signal, due))
+        described = summary(self.progress)
+        if commit.note is not None and commit.labels is not None:
+            described = Summary(commit.note, commit.labels)
+        return self.write(writer.commit(status, described, commit.purge, due, commit.ignores_posts))
 
     def _on_checkpoint(self) -> None:
         """A checkpoint is durable: have those deleted that are no longer kept, without waiting for it."""
@@ -390,7 +407,7 @@ class Session:
         writer = self.writer
         assert writer is not None
         writer.add_memo(self.progress, scope.path, key, value, time())
-        refusal = self.write(writer.commit(on_signal=OnSignal.IGNORE))
+        refusal = self.write(writer.commit(ignores_posts=True))
         context = self.lifecycle.context
         if refusal is not None and not context.tolerates(refusal):
             if self.stop.asked and isinstance(refusal, StoreUnavailable):

@@ -18,7 +18,7 @@ from limpet.journal.encoding.codec import detached_value, encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import Progress
 from limpet.journal.records import snapshot_record
-from limpet.journal.store import RUNNING, NewRun, OnSignal
+from limpet.journal.store import RUNNING, Labels, NewRun
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
@@ -92,7 +92,7 @@ def enqueue(
         return False
     with client.releasing(lease) as held:
         writer = JournalWriter(run_id, held.fence, 1)
-        held.commit(writer.commit(RUNNING, on_signal=OnSignal.IGNORE, due=held.now() + delay))
+        held.commit(writer.commit(RUNNING, ignores_posts=True, due=held.now() + delay))
     return True
 
 
@@ -107,6 +107,10 @@ def new_run(
 ) -> NewRun:
     """The run that starts with this progress, as a store takes it; `snapshot` is its first record, if it is made."""
     first = Envelope(progress.run_id).close(1, snapshot or snapshot_record(progress))
+    note = b""
+    labels = Labels()
+    if progress.status != RUNNING:
+        note, labels = summary(progress)
     return NewRun(
         run_id=progress.run_id,
         graph=progress.graph,
@@ -116,9 +120,10 @@ def new_run(
         ttl=ttl,
         tags=tags,
         parent=progress.parent,
-        note=b"" if progress.status == RUNNING else summary(progress),
+        note=note,
         due=due,
         priority=priority,
+        labels=labels,
     )
 
 

@@ -18,7 +18,7 @@ from limpet.engine.supervisor.orphans import MAX_LISTED
 from limpet.engine.supervisor.run_picker import merge_ready
 from limpet.engine.supervisor.run_resumer import STORE_RETRY_LIMIT, RunResumer
 from limpet.journal.optional_calls import Notifying, provides
-from limpet.journal.run_filter import RunFilter
+from limpet.journal.run_filter import UNHELD, RunFilter
 from limpet.journal.store import FAILED, RUNNING, RunHead, Store
 from limpet.threads.workers import start_thread
 
@@ -238,7 +238,7 @@ class WatchLoop:
         if self._next_report > monotonic():
             return
         self._next_report = monotonic() + REPORT_INTERVAL
-        unclaimed = RunFilter(statuses=(RUNNING,), unclaimed=True, limit=MAX_LISTED)
+        unclaimed = RunFilter(statuses=(RUNNING,), lease_states=UNHELD, limit=MAX_LISTED)
         for head, problem in list_all(self._store, unclaimed):
             if problem is not None:
                 self._resumer.skipped.skip(head.run_id, str(problem))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limpet.errors import Conflict, RunNotFound
-from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
+from limpet.journal.run_filter import UNHELD, Cursor, LeaseState, RunFilter
 from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, Labels, Store
 from limpet.testing.conformance.store_calls import (
     ManualClock,
@@ -16,8 +16,6 @@ from limpet.testing.conformance.store_calls import (
     needs_deltas,
     needs_leases,
 )
-
-UNHELD = (LeaseState.FREE, LeaseState.EXPIRED)
 
 
 class RetentionTests:

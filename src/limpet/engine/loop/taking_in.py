@@ -1,0 +1,104 @@
+"""How a run takes in what was posted to it, while it is under way.
+
+A commit is refused while posts wait. The loop then gets them, records what they bring, and commits again: one commit
+holds their records and says that they are taken in. So each post has its effect once, whatever crashes when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple
+
+from limpet.engine.loop.driver_commands import PostsArrived, StopAsked
+from limpet.engine.loop.run_context import Clocks, RunContext
+from limpet.engine.node_context.questions import check_answer
+from limpet.errors import AnswerRefused
+from limpet.journal.inbox import ANSWER, CANCEL, Posted
+from limpet.journal.progress import Progress
+from limpet.journal.store import Commit
+from limpet.journal.waits import ANSWER as ANSWERED
+from limpet.journal.waits import Question
+from limpet.journal.writer import JournalWriter
+
+
+def commit_again(
+    context: RunContext, refusal: PostsArrived, make_commit: Callable[[], Commit]
+) -> Generator[Any, Any, Any]:
+    """Take in the posts for which a commit was refused, and commit again. Returns what the driver answers.
+
+    With a request to cancel among them, nothing is committed: the answer is `StopAsked`.
+    """
+    answer: Any = refusal
+    while isinstance(answer, PostsArrived):
+        take_in(context, answer.posts)
+        if context.cancel_requested:
+            return StopAsked()
+        answer = yield make_commit()
+    return answer
+
+
+def take_in(context: RunContext, posts: Sequence[Posted], *, stops: bool = False) -> set[str]:
+    """Record what posts bring, for the next commit. Returns the ids of the questions that are answered.
+
+    `stops` says that the next commit stops the run: see `record_posts`.
+    """
+    writer = context.saving.writer
+    assert writer is not None
+    taken = record_posts(context.root, writer, posts, context.clocks, stops=stops)
+    context.cancel_requested = context.cancel_requested or taken.cancel_requested
+    context.summary_is_old = context.summary_is_old or bool(taken.answered)
+    return taken.answered
+
+
+class TakenIn(NamedTuple):
+    """What posts brought: the ids of the questions that are answered, and whether the run is to be cancelled."""
+
+    answered: set[str]
+    cancel_requested: bool
+
+
+def record_posts(
+    root: Progress, writer: JournalWriter, posts: Sequence[Posted], clocks: Clocks, *, stops: bool
+) -> TakenIn:
+    """Record what posts bring, in order.
+
+    A request to cancel is only noted, and it and what comes after it are left: the commit that cancels the run takes
+    them in, so that a crash before it doesn't lose the request. If the next commit `stops` the run, it is that one.
+    """
+    open_questions = {question.id: question for question in root.open_questions()}
+    answers: dict[str, Any] = {}
+    cancel_requested = False
+    for post in posts:
+        if post.kind == CANCEL and not stops:
+            cancel_requested = True
+            break
+        if post.kind == ANSWER:
+            question_id = post.data["question"]
+            problem = _why_dropped(open_questions.pop(question_id, None), post.data["answer"], clocks.store())
+            if problem:
+                _log_dropped(root.run_id, question_id, problem)
+            else:
+                answers[question_id] = post.data["answer"]
+        writer.takes = post.number
+    if answers:
+        writer.add_move(root, {ANSWERED: answers}, clocks.now())
+    return TakenIn(set(answers), cancel_requested)
+
+
+def _why_dropped(question: Question | None, answer: Any, now: float) -> str:
+    """Why an answer has no effect, or an empty str: it came too late, or doesn't fit the question."""
+    if question is None:
+        return "the question isn't open any more"
+    if question.deadline is not None and question.deadline <= now:
+        return "its deadline has passed"
+    try:
+        check_answer(question, answer)
+    except AnswerRefused as refused:
+        return refused.message
+    return ""
+
+
+def _log_dropped(run_id: str, question_id: str, problem: str) -> None:
+    from logging import getLogger
+
+    getLogger("limpet.run").warning("run %s: an answer to %r has no effect: %s", run_id, question_id, problem)

@@ -1,0 +1,66 @@
+"""What is posted to a run: its kinds, and how each is written and read.
+
+This is the file to open for a new kind of post: give it a name, a function that makes it, and a case in
+`engine/loop/taking_in.py`, which is where a run takes posts in.
+
+The key of a post says what it is about. A store takes each key once, so that a post which is sent again, after a
+crash or a broken connection, counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from limpet.errors import DamagedRecord
+from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.encoding.envelope import Envelope
+from limpet.journal.store import Post
+
+CANCEL = "cancel"
+"""A request to cancel the run."""
+ANSWER = "answer"
+"""The answer to one question."""
+
+
+class Posted(NamedTuple):
+    """A post as it was sent: its number in the inbox, its kind, and what it brings."""
+
+    number: int
+    kind: str
+    data: Mapping[str, Any]
+
+
+class NewPost(NamedTuple):
+    """A post to send: its key, and its bytes for the store."""
+
+    key: str
+    body: bytes
+
+
+def cancel_post(run_id: str, request: str) -> NewPost:
+    """A request to cancel a run. Each has an id, as a run can be resumed and cancelled again."""
+    return _new_post(run_id, f"{CANCEL}:{request}", {"kind": CANCEL})
+
+
+def answer_post(run_id: str, question: str, answer: Any) -> NewPost:
+    """The answer to a question. Only the first one counts. Raises `UnstorableValue`."""
+    encode(answer, "answer")
+    return _new_post(run_id, f"{ANSWER}:{question}", {"kind": ANSWER, "question": question, "answer": answer})
+
+
+def read_post(run_id: str, post: Post) -> Posted:
+    """A post, decoded. Raises `DamagedRecord` if it isn't what was sent."""
+    if post.key == CANCEL:  # what a store of an older version had instead of posts
+        return Posted(post.number, CANCEL, {})
+    try:
+        data = decode(Envelope(run_id).open(0, post.body))
+        return Posted(post.number, str(data["kind"]), data)
+    except (TypeError, LookupError, ValueError) as problem:
+        what = f"post {post.number}, {post.key!r}, can't be read: {problem}"
+        raise DamagedRecord(run_id, 0, what) from problem
+
+
+def _new_post(run_id: str, key: str, data: Mapping[str, Any]) -> NewPost:
+    # A post has no number before the store has it, so its envelope has none.
+    return NewPost(key, Envelope(run_id).close(0, encode(dict(data))))
