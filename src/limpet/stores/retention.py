@@ -14,15 +14,16 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
 
 from limpet.defaults import CLEANUP_INTERVAL, RETENTION_HOURS
 from limpet.errors import Conflict, RunNotFound, UsageError
-from limpet.journal.run_filter import RunFilter
+from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
 from limpet.journal.store import ENDED, PAUSED, STATUSES, RunHead, Store
 from limpet.stores.heads import is_held
 from limpet.stores.opening import open_store
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 Duration = float | timedelta | str
 """Seconds, a timedelta, or a text such as "90s", "30m", "12h", "7d", "2w"."""
+
+PAGE_SIZE = 1000
+"""Runs that are asked for at once."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
@@ -103,7 +107,7 @@ def find_expired(
     found: list[Expired] = []
     ended: Counter[str] = Counter()
     now = clock()
-    for head in _without_encryption(store).list(RunFilter(statuses=policy.statuses, graph=graph)):
+    for head in _pages(_without_encryption(store), RunFilter(statuses=policy.statuses, graph=graph)):
         if head.status in ENDED:
             ended[head.graph] += 1
         if is_held(head, now):
@@ -338,9 +342,11 @@ class Cleaner:
 
     def _beyond(self, newest: int) -> list[Expired]:
         """The runs without a holder that aren't among the newest ones, of all graphs together."""
-        which = RunFilter(statuses=self.statuses, unclaimed=True, offset=newest)
+        unheld = (LeaseState.FREE, LeaseState.EXPIRED)
+        which = RunFilter(statuses=self.statuses, lease_states=unheld)
         reason = f"not among the {newest} newest runs"
-        return [_expired(head, reason) for head in _without_encryption(self.store).list(which)]
+        found = _pages(_without_encryption(self.store), which)
+        return [_expired(head, reason) for head in islice(found, newest, None)]
 
     def _mistakes(self) -> Iterable[str]:
         unknown = [status for status in self.statuses if status not in STATUSES]
@@ -369,6 +375,14 @@ def _without_encryption(store: Store) -> Store:
     """The store inside of an encrypted one: finding and deleting runs needs no key, so it works without one."""
     inner: Store = getattr(store, "inner", store)
     return inner
+
+
+def _pages(store: Store, which: RunFilter) -> Iterator[RunHead]:
+    """The heads that match, newest first, asked for in parts: a store may have any number of them."""
+    after: Cursor | None = None
+    while page := store.list(which._replace(after=after, limit=PAGE_SIZE)):
+        yield from page
+        after = page[-1].cursor
 
 
 def _expired(head: RunHead, reason: str) -> Expired:

@@ -176,7 +176,7 @@ def test_a_file_that_stays_locked_is_named(path: Path) -> None:
             for call in (
                 lambda: store.append([Commit("r", 1, 1, [b"2"])]),
                 lambda: store.append([Commit("r", 1, 1, [b"2"], status=COMPLETED)]),
-                lambda: store.signal("r", "cancel"),
+                lambda: store.post("r", "cancel", b""),
             ):
                 with pytest.raises(StoreUnavailable, match=r"runs\.db was locked by another process"):
                     call()

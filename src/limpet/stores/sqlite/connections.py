@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from limpet.errors import LimpetError, StoreUnavailable
+from limpet.errors import LimpetError, StoreUnavailable, UsageError
 from limpet.stores.sqlite.errors import DRIVER_ERRORS, explained, is_busy
 from limpet.stores.sqlite.schema import is_current, migrate
 
@@ -40,6 +40,19 @@ MAX_IDLE_READERS = 8
 
 FILE_CHECK_INTERVAL = 0.01
 """Seconds between two checks that the file still exists, where a save takes hardly longer than a check."""
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """The absolute path of a database file. Raises `UsageError`, and `StoreUnavailable` if it can't be one."""
+    text = os.fspath(path)
+    if not text or Path(text).name == ":memory:":
+        raise UsageError(f'{text!r} is not a file: for a store in memory use "memory" (or MemoryStore())')
+    found = Path(text).resolve()
+    if not found.parent.is_dir():
+        raise StoreUnavailable(f"can't open {found}: create the directory {found.parent} first")
+    if found.is_dir():
+        raise StoreUnavailable(f"can't open {found}: it is a directory; name a file in it")
+    return found
 
 
 class Connections:

@@ -11,18 +11,17 @@ from operator import is_not
 from typing import Any
 from zlib import crc32
 
-from limpet.errors import DamagedRecord
+from limpet.errors import DamagedRecord, RunExists
 from limpet.journal.encoding.codec import encode
-from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import RunHead
+from limpet.journal.store import MISSING, RunHead, Tail
 from limpet.stores import heads
 from limpet.stores.statements import statements_of
 
 MAX_RECORDS = 0xFFFFFFFF
 """Of one run: more would run into the ids of the next."""
 
-MAX_LEASE_AFTER_BOOT = 60.0
-"""For how many seconds a lease from before the computer was started can keep a run from being claimed."""
+HEADS_PER_STATEMENT = 500
+"""Run ids in one question: SQLite takes 999 values at least."""
 
 COMMITS_PER_STATEMENT = 64
 """Commits in one statement, of five values each: SQLite takes 999 values at least, and up to 500 rows."""
@@ -73,14 +72,42 @@ def listed_head_of(row: Sequence[Any]) -> RunHead:
         return heads.unreadable(damage.run_id, created, graph)
 
 
+def rows_of(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> list[Sequence[Any] | None]:
+    """The rows of `HEAD` of these runs, in their order; None for one that doesn't exist."""
+    found = {}
+    for start in range(0, len(run_ids), HEADS_PER_STATEMENT):
+        part = run_ids[start : start + HEADS_PER_STATEMENT]
+        query = f"{SQL['HEAD']} WHERE run_id IN ({placeholders(part)})"
+        found.update({row[1]: row for row in cursor.execute(query, part)})
+    return [found.get(run_id) for run_id in run_ids]
+
+
+def read_tail(cursor: sqlite3.Cursor, row: Sequence[Any], first: int | None, last: int | None) -> Tail:
+    """The head in a row, and these records of its run. Raises `DamagedRecord`."""
+    row_id = row[0]
+    head = head_of(row)
+    start = head.snapshot if first is None else max(first, 0)
+    stop = head.sequence if last is None else max(last, 0)
+    lowest = record_id(row_id, min(start, head.sequence + 1))
+    highest = record_id(row_id, min(stop, head.sequence))
+    found = cursor.execute(SQL["READ"], (lowest, highest)).fetchall()
+    # What damage turned into text or a number is given as no bytes: opening the record then reports it.
+    records = [data if type(data) is bytes else b"" for _, data in found]
+    first_found = found[0][0] if found else head.sequence + 1
+    first_kept = max(start, row[DROPPED] + 1)
+    if first_kept < first_found and first_kept <= min(stop, head.sequence):
+        raise DamagedRecord(head.run_id, first_kept, MISSING)
+    return Tail(head, first_found, records)
+
+
+def placeholders(values: Sequence[Any]) -> str:
+    """A question mark for each value, as in `IN (?, ?)`."""
+    return ", ".join("?" * len(values))
+
+
 def checksum(row: Sequence[Any], sequence: int) -> int:
     """The checksum of a row of `HEAD`, with `sequence` as the number of its newest record."""
     return crc32(encode([*row[:SEQUENCE], sequence, *row[SEQUENCE + 1 : -2]]))
-
-
-def checksum_before_dropped(row: Sequence[Any], sequence: int) -> int:
-    """The same as schema 3 had it, without the number of deleted records."""
-    return crc32(encode([*row[:SEQUENCE], sequence, *row[SEQUENCE + 1 : DROPPED]]))
 
 
 def values_of(head: RunHead) -> tuple[Any, ...]:
@@ -100,6 +127,7 @@ def values_of(head: RunHead) -> tuple[Any, ...]:
         head.note,
         head.due,
         head.priority,
+        *head.labels,
     )
 
 
@@ -120,6 +148,18 @@ def update_of(before: RunHead, after: RunHead, with_sequence: bool = False) -> t
 @cache
 def _update_statement(columns: tuple[str, ...]) -> str:
     return f"UPDATE runs SET {', '.join(f'{column} = ?' for column in columns)} WHERE id = ?"
+
+
+def insert_run(cursor: sqlite3.Cursor, head: RunHead, records: Sequence[bytes]) -> int:
+    """Add a run and its first records; returns its row id. Raises `RunExists`."""
+    if cursor.execute(SQL["CREATE"], values_of(head)).rowcount == 0:
+        raise RunExists(head.run_id)
+    row_id = cursor.lastrowid or 0
+    insert_records(cursor, row_id, 1, records)
+    if head.tags:
+        cursor.executemany(SQL["ADD_TAG"], [(tag, head.created, head.run_id, row_id) for tag in head.tags])
+    set_checksum(cursor, row_id)
+    return row_id
 
 
 def insert_records(cursor: sqlite3.Cursor, row_id: int, first: int, records: Sequence[bytes]) -> None:
@@ -168,54 +208,17 @@ def set_checksum(cursor: sqlite3.Cursor, row_id: int) -> None:
 
 
 def delete_run(cursor: sqlite3.Cursor, row_id: int) -> None:
+    """Delete a run and all that belongs to it."""
     delete_records(cursor, row_id)
+    cursor.execute(SQL["DELETE_OUTPUT"], (record_id(row_id, 0), record_id(row_id, MAX_RECORDS)))
+    cursor.execute(SQL["DELETE_POSTS"], (row_id,))
+    cursor.execute(SQL["DELETE_TAGS"], (row_id,))
     cursor.execute(SQL["DELETE_RUN"], (row_id,))
 
 
 def delete_records(cursor: sqlite3.Cursor, row_id: int, last: int = MAX_RECORDS) -> int:
     """Delete the records of a run up to number `last`; returns how many there were."""
     return cursor.execute(SQL["DELETE_RECORDS"], (record_id(row_id, 0), record_id(row_id, last))).rowcount
-
-
-def add_clock(cursor: sqlite3.Cursor, boot: str, ahead: float, now: float) -> None:
-    """Store the constant of the lease clock for this boot of the computer, and shorten leases from before it.
-
-    Processes of an earlier boot have ended, but a lease of theirs may be long, or end in the future if the time of
-    day was set back since. Boots of the same id are one: it has another clock in a container.
-    """
-    boots = [str(other) for (other,) in cursor.execute("SELECT boot FROM clocks")]
-    cursor.execute(SQL["SET_CLOCK"], (boot, ahead))
-    boot_id = boot.split()[0]
-    if any(other.startswith(boot_id) for other in boots):
-        return
-    latest = now + MAX_LEASE_AFTER_BOOT
-    for (row_id,) in cursor.execute(SQL["LONG_LEASES"], (latest,)).fetchall():
-        cursor.execute(SQL["SHORTEN_LEASE"], (latest, row_id))
-        set_checksum(cursor, row_id)
-
-
-def condition_of(which: RunFilter, now: float) -> tuple[str, list[Any]]:
-    """The condition that keeps the runs that `which` asks for, and its parameters."""
-    conditions: list[str] = []
-    values: list[Any] = []
-    if which.statuses:
-        conditions.append(f"status IN ({placeholders(which.statuses)})")
-        values += which.statuses
-    for column, value in (("graph", which.graph), ("parent", which.parent)):
-        if value is not None:
-            conditions.append(f"{column} = ?")
-            values.append(value)
-    if which.tag is not None:
-        # Tags that can't be read may be any: the head is damaged, and the list says so.
-        has_tag = "EXISTS (SELECT 1 FROM json_each(runs.tags) WHERE value = ?)"
-        conditions.append(f"CASE WHEN json_valid(runs.tags) THEN {has_tag} ELSE 1 END")
-        values.append(which.tag)
-    if which.unclaimed:
-        conditions.append(SQL["UNHELD"])
-        values.append(now)
-    if not conditions:
-        return "", values
-    return "WHERE " + " AND ".join(conditions), values
 
 
 def ready_heads(
@@ -260,11 +263,6 @@ def ready_heads(
         else:
             take("READY_BELOW", graph, above, wanted)
     return found
-
-
-def placeholders(values: Sequence[Any]) -> str:
-    """A question mark for each value, as in `IN (?, ?)`."""
-    return ", ".join("?" * len(values))
 
 
 def _tags(run_id: str, stored: Any) -> tuple[str, ...]:

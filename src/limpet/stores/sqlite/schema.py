@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from zlib import crc32
 
 from limpet.errors import StoreUnavailable
+from limpet.journal.encoding.codec import encode
 from limpet.stores.migrations import Migration, migrations_of
-from limpet.stores.sqlite.rows import SEQUENCE, checksum, checksum_before_dropped
+from limpet.stores.sqlite.rows import SEQUENCE, checksum
 from limpet.stores.statements import statements_of
 
 SQL = statements_of("sqlite")
@@ -20,10 +22,21 @@ SQL = statements_of("sqlite")
 APPLICATION_ID = 0x4C4D4A31
 """Marks a file as ours ("LMJ1"), so that another program's database is never written to."""
 
-CHECKSUMS_FOR_ALL = 4
-"""The schema from which on every head has a checksum."""
+FIRST_CHECKSUMS = 3
+"""The schema from which on heads that change get a checksum, in the column "sum"."""
 
-VERSION = 6
+CHECKSUMS_FOR_ALL = 4
+"""The schema from which on every head has one, in "checksum". It covers "dropped", too."""
+
+VERSION_BEFORE_POSTS = 6
+
+COLUMNS_BEFORE_POSTS = (
+    "id, run_id, graph, status, sequence, snapshot, fence, created, updated, holder, lease_until, tags, parent, "
+    "signal, note, crashes, due, priority"
+)
+"""What the checksum of a head covered up to then, in order."""
+
+VERSION = 7
 """The number of the newest migration. Stated here too, so that a file that has it is opened without reading them."""
 
 
@@ -60,26 +73,45 @@ def migrate(cursor: sqlite3.Cursor, path: str) -> None:
     if is_current(cursor, path):
         return
     (version,) = cursor.execute("PRAGMA user_version").fetchone()
+    damaged = _damaged_heads(cursor, version)
     for migration in migrations():
         if migration.version > version:
             for statement in _statements(migration.sql):
                 cursor.execute(statement)
-    if version < CHECKSUMS_FOR_ALL:
-        _add_checksums(cursor)
+    _renew_checksums(cursor, damaged)
     cursor.execute(f"PRAGMA user_version = {VERSION}")
     cursor.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
-def _add_checksums(cursor: sqlite3.Cursor) -> None:
-    """Give every head a checksum with all its columns, except where the older checksum shows damage."""
+def _damaged_heads(cursor: sqlite3.Cursor, version: int) -> set[int]:
+    """The row ids of the heads that their checksum, as an earlier schema has it, shows to be damaged."""
+    if version < FIRST_CHECKSUMS:
+        return set()
+    if version > VERSION_BEFORE_POSTS:
+        rows = cursor.execute(SQL["HEAD"]).fetchall()
+        return {row[0] for row in rows if row[-1] != checksum(row, row[-2])}
+    columns = COLUMNS_BEFORE_POSTS
+    if version < CHECKSUMS_FOR_ALL:
+        columns = f"{columns}, sum"
+    else:
+        columns = f"{columns}, dropped, checksum"
+    damaged = set()
+    for *row, stored in cursor.execute(f"SELECT {columns} FROM runs"):
+        is_new = stored is None and version < CHECKSUMS_FOR_ALL
+        if not is_new and stored != crc32(encode(row)):
+            damaged.add(row[0])
+    return damaged
+
+
+def _renew_checksums(cursor: sqlite3.Cursor, damaged: Collection[int]) -> None:
+    """Give every head a checksum with all its columns, except the damaged ones: without one they stay so."""
     for row in cursor.execute(SQL["HEAD"]).fetchall():
-        *_, sequence, stored = row
-        if stored is not None and stored != checksum_before_dropped(row, sequence):
-            renewed = None
+        row_id = row[0]
+        if row_id in damaged:
+            cursor.execute(SQL["SET_CHECKSUM"], (row[-2], None, row_id))
         else:
             sequence = row[SEQUENCE]
-            renewed = checksum(row, sequence)
-        cursor.execute(SQL["SET_CHECKSUM"], (sequence, renewed, row[0]))
+            cursor.execute(SQL["SET_CHECKSUM"], (sequence, checksum(row, sequence), row_id))
 
 
 def _statements(sql: str) -> Iterator[str]:

@@ -10,8 +10,8 @@ SELECT id, run_id, graph, status,
         SELECT records.id & 0xFFFFFFFF FROM records
         WHERE records.id BETWEEN runs.id << 32 AND (runs.id << 32) + 0xFFFFFFFF ORDER BY records.id DESC LIMIT 1
     ), 0)),
-    snapshot, fence, created, updated, holder, lease_until, tags, parent, signal, note, crashes, due, priority,
-    dropped, sequence, checksum
+    snapshot, fence, created, updated, holder, lease_until, tags, parent, note, crashes, due, priority,
+    posted, taken, output, node, error, waits_for, dropped, sequence, checksum
 FROM runs
 
 -- name: FIND
@@ -54,14 +54,14 @@ SELECT id & 0xFFFFFFFF, data FROM records WHERE id BETWEEN ? AND ? ORDER BY id
 -- name: CREATE
 INSERT INTO runs
     (run_id, graph, status, snapshot, fence, created, updated, holder, lease_until, tags, parent, note,
-    due, priority)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING
+    due, priority, node, error, waits_for)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING
 
 -- name: INSERT_RECORD
 INSERT INTO records (id, data) VALUES (?, ?)
 
 -- name: APPEND
--- The commit that every step waits for: one statement that checks the fence, the signal and the sequence number
+-- The commit that every step waits for: one statement that checks the fence, the posts and the sequence number
 -- (`refusal` of `stores/heads.py`), inserts the record and is its own transaction. If the run can't take the
 -- record, the data comes out NULL, which the table refuses and OR IGNORE turns into no row; so does a record
 -- whose number is taken. The record before must exist: that makes this number the next one, as only the oldest
@@ -69,7 +69,7 @@ INSERT INTO records (id, data) VALUES (?, ?)
 -- plainer, but SQLite then copies the row through a temporary table, because the SELECT reads the table that is
 -- inserted into: a quarter slower.
 INSERT OR IGNORE INTO records (id, data) VALUES (?, (
-    SELECT ? FROM runs WHERE id = ? AND fence = ? AND signal IS NULL
+    SELECT ? FROM runs WHERE id = ? AND fence = ? AND posted = taken
     AND EXISTS (SELECT 1 FROM records WHERE id = ?)
 ))
 
@@ -78,7 +78,7 @@ INSERT OR IGNORE INTO records (id, data) VALUES (?, (
 -- interpreter lock, and has to wait for it, only once.
 INSERT OR IGNORE INTO records (id, data) SELECT number, content
 FROM (SELECT 0 AS number, 0 AS content, 0 AS run, 0 AS by_fence, 0 AS before WHERE 0 UNION ALL VALUES {rows})
-WHERE EXISTS (SELECT 1 FROM runs WHERE id = run AND fence = by_fence AND signal IS NULL)
+WHERE EXISTS (SELECT 1 FROM runs WHERE id = run AND fence = by_fence AND posted = taken)
 AND EXISTS (SELECT 1 FROM records WHERE id = before)
 
 -- name: SET_CHECKSUM
@@ -92,3 +92,42 @@ DELETE FROM records WHERE id BETWEEN ? AND ?
 
 -- name: DELETE_RUN
 DELETE FROM runs WHERE id = ?
+
+-- name: DELETE_POSTS
+DELETE FROM posts WHERE run = ?
+
+-- name: DELETE_OUTPUT
+DELETE FROM output WHERE id BETWEEN ? AND ?
+
+-- name: DELETE_TAGS
+DELETE FROM tagged WHERE run = ?
+
+-- name: ADD_TAG
+INSERT OR IGNORE INTO tagged (tag, since, run_name, run) VALUES (?, ?, ?, ?)
+
+-- name: FIND_KEY
+SELECT 1 FROM posts WHERE run = ? AND key = ?
+
+-- name: POST
+INSERT INTO posts (run, number, key, body, checksum) VALUES (?, ?, ?, ?, ?)
+
+-- name: INBOX
+SELECT number, key, body, checksum FROM posts WHERE run = ? AND number > ? ORDER BY number
+
+-- name: TAKE_POSTS
+UPDATE posts SET body = NULL WHERE run = ? AND number > ? AND number <= ?
+
+-- name: ADD_OUTPUT
+INSERT INTO output (id, body) VALUES (?, ?)
+
+-- name: READ_OUTPUT
+SELECT id & 0xFFFFFFFF, body FROM output WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?
+
+-- name: DOCUMENTS
+SELECT name, version, body, due, checksum FROM documents
+
+-- name: ADD_DOCUMENT
+INSERT INTO documents (name, body, due, checksum) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO NOTHING
+
+-- name: DELETE_DOCUMENT
+DELETE FROM documents WHERE name = ? AND version = ?

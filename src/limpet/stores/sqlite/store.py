@@ -1,13 +1,13 @@
 """Runs in one SQLite file: nothing to set up, shared by the processes of one machine.
 
 The journal only ever grows by `INSERT`, and the common commit (one record, nothing new for the head) is a single
-statement that checks the fence, the sequence number and the signal, inserts, and is its own transaction: see
+statement that checks the fence, the sequence number and the posts, inserts, and is its own transaction: see
 `APPEND` in `statements.sql`. It runs in the thread that calls `append`: waking a writer thread, and waiting for it,
 would take longer than the statement. When commits of several runs come in one call (group commit), they share one
 transaction, and so one fsync.
 
 The row of a run, its head, is written only when the head changes: when the run is created, claimed, renewed,
-released, signalled, or given a status, a note or a snapshot. Plain commits leave it alone, so they write one row
+released, posted to, or given a status, a note or a snapshot. Plain commits leave it alone, so they write one row
 instead of two; the head's sequence number is that of the newest record, looked up when it is asked for. Each
 change of the row renews its checksum.
 
@@ -22,14 +22,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from limpet.defaults import LOCK_TIMEOUT
 from limpet.durations import store_seconds
 from limpet.errors import (
     DamagedRecord,
-    RunExists,
     RunNotFound,
     StoreError,
     StoreUnavailable,
@@ -40,38 +38,42 @@ from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import (
     DAMAGED,
     ENDED,
-    MISSING,
     Abilities,
     Commit,
+    Document,
     Heads,
     Lease,
     Level,
     NewRun,
-    OnSignal,
+    Output,
+    Post,
     RunHead,
     Tail,
 )
 from limpet.stores import heads
-from limpet.stores.lease_clock import SINCE_BOOT, Clock, ahead_now, is_plausible, own_lease_clock, this_boot
-from limpet.stores.sqlite.connections import Connections
+from limpet.stores.lease_clock import own_lease_clock
+from limpet.stores.sqlite.connections import Connections, checked_path
+from limpet.stores.sqlite.documents import delete_document, find_document, find_documents, put_document
+from limpet.stores.sqlite.lease_clocks import shared_lease_clock
+from limpet.stores.sqlite.lists import listed_rows
+from limpet.stores.sqlite.posts import add_output, add_post, has_key, read_output, take_posts, waiting_posts
 from limpet.stores.sqlite.rows import (
-    DROPPED,
     MAX_RECORDS,
-    add_clock,
     append_many,
     change_head,
-    condition_of,
     delete_records,
     delete_run,
     head_of,
     insert_records,
+    insert_run,
     listed_head_of,
     placeholders,
+    read_tail,
     ready_heads,
     record_id,
+    rows_of,
     set_checksum,
     update_of,
-    values_of,
 )
 from limpet.stores.statements import statements_of
 
@@ -106,11 +108,14 @@ class SQLiteStore:
         if level not in ("disk", "process"):
             raise UsageError(f'a SQLite store has the level "disk" or "process", not {level!r}')
         timeout = store_seconds(timeout, "timeout")
-        self.path = _checked(path)
+        self.path = checked_path(path)
         self.abilities = Abilities(level=level, shared=True)
         self.clock = clock
         self._connections = Connections(self.path, flush=level == "disk", timeout=timeout)
-        self._lease_clock = own_lease_clock(clock) or self._shared_lease_clock()
+        self._lease_clock = own_lease_clock(clock) or shared_lease_clock(self._connections, clock)
+        self._timeout = timeout
+        self._unflushed: Connections | None = None
+        """For output, which needn't survive a power failure: a flush for each item would slow the nodes down."""
         self._row_ids: dict[str, int] = {}
 
     def __repr__(self) -> str:
@@ -127,12 +132,7 @@ class SQLiteStore:
     def create(self, run: NewRun) -> Lease | None:
         def work(cursor: sqlite3.Cursor) -> tuple[int, Lease | None]:
             head, lease = heads.create(run, self.clock(), self._lease_clock())
-            if cursor.execute(SQL["CREATE"], values_of(head)).rowcount == 0:
-                raise RunExists(run.run_id)
-            row_id = cursor.lastrowid or 0
-            insert_records(cursor, row_id, 1, run.records)
-            set_checksum(cursor, row_id)
-            return row_id, lease
+            return insert_run(cursor, head, run.records), lease
 
         row_id, lease = self._connections.write(work)
         self._remember(run.run_id, row_id)
@@ -150,23 +150,14 @@ class SQLiteStore:
     def head(self, run_id: str) -> RunHead:
         return self._connections.read(lambda cursor: self._find(cursor, run_id))[1]
 
+    def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
+        rows = self._connections.read(lambda cursor: rows_of(cursor, run_ids))
+        found = {head.run_id: head for head in self._undamaged(row for row in rows if row is not None)}
+        return [found.get(run_id) for run_id in run_ids]
+
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         def work(cursor: sqlite3.Cursor) -> Tail:
-            row = self._find_row(cursor, run_id)
-            row_id = row[0]
-            head = head_of(row)
-            start = head.snapshot if first is None else max(first, 0)
-            stop = head.sequence if last is None else max(last, 0)
-            lowest = record_id(row_id, min(start, head.sequence + 1))
-            highest = record_id(row_id, min(stop, head.sequence))
-            found = cursor.execute(SQL["READ"], (lowest, highest)).fetchall()
-            # What damage turned into text or a number is given as no bytes: opening the record then reports it.
-            records = [data if type(data) is bytes else b"" for _, data in found]
-            first_found = found[0][0] if found else head.sequence + 1
-            first_kept = max(start, row[DROPPED] + 1)
-            if first_kept < first_found and first_kept <= min(stop, head.sequence):
-                raise DamagedRecord(run_id, first_kept, MISSING)
-            return Tail(head, first_found, records)
+            return read_tail(cursor, self._find_row(cursor, run_id), first, last)
 
         return self._connections.read(work)
 
@@ -179,11 +170,11 @@ class SQLiteStore:
 
         return self._connections.write(work)
 
-    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         leases = list(leases)
         self._connections.check_file()
 
-        def work(cursor: sqlite3.Cursor) -> list[str | None]:
+        def work(cursor: sqlite3.Cursor) -> list[bool | None]:
             return [self._renew(cursor, lease, ttl) for lease in leases]
 
         return self._connections.write(work)
@@ -198,12 +189,53 @@ class SQLiteStore:
 
         self._connections.write(work)
 
-    def signal(self, run_id: str, signal: str) -> None:
-        def work(cursor: sqlite3.Cursor) -> None:
+    def post(self, run_id: str, key: str, body: bytes) -> bool:
+        def work(cursor: sqlite3.Cursor) -> bool:
             row_id, head = self._find(cursor, run_id)
-            change_head(cursor, row_id, update_of(head, heads.signal(head, signal)))
+            if has_key(cursor, row_id, key):
+                return False
+            posted = heads.post(head, self.clock())
+            add_post(cursor, row_id, posted.posted, key, body)
+            change_head(cursor, row_id, update_of(head, posted))
+            return True
 
-        self._connections.write(work)
+        return self._connections.write(work)
+
+    def inbox(self, run_id: str) -> Sequence[Post]:
+        def work(cursor: sqlite3.Cursor) -> Sequence[Post]:
+            row_id, head = self._find(cursor, run_id)
+            return waiting_posts(cursor, row_id, head)
+
+        return self._connections.read(work)
+
+    def add_output(self, run_id: str, fence: int, bodies: Sequence[bytes], keep: int) -> int:
+        def work(cursor: sqlite3.Cursor) -> int:
+            row_id, head = self._find(cursor, run_id)
+            heads.refuse_old_fence(head, fence, self._lease_clock())
+            return add_output(cursor, row_id, head, bodies, keep)
+
+        return self._output_connections().write(work)
+
+    def output(self, run_id: str, after: int = 0, limit: int | None = None) -> Sequence[Output]:
+        def work(cursor: sqlite3.Cursor) -> Sequence[Output]:
+            return read_output(cursor, self._find_row(cursor, run_id)[0], after, limit)
+
+        return self._connections.read(work)
+
+    def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
+        return self._connections.write(lambda cursor: put_document(cursor, name, body, version, due))
+
+    def get_document(self, name: str) -> Document | None:
+        return self._connections.read(lambda cursor: find_document(cursor, name))
+
+    def list_documents(
+        self, prefix: str = "", due: bool = False, limit: int | None = None
+    ) -> Sequence[Document]:
+        due_by = self.clock() if due else None
+        return self._connections.read(lambda cursor: find_documents(cursor, prefix, due_by, limit))
+
+    def delete_document(self, name: str, version: int) -> bool:
+        return self._connections.write(lambda cursor: delete_document(cursor, name, version))
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         now = self.clock()
@@ -216,11 +248,9 @@ class SQLiteStore:
 
     def list(self, which: RunFilter) -> list[RunHead]:
         wanted = heads.before_reading(which)
-        condition, values = condition_of(wanted, self._lease_clock())
-        query = f"{SQL['HEAD']} {condition} ORDER BY created DESC, run_id DESC LIMIT ? OFFSET ?"
-        values.append(-1 if wanted.limit is None else wanted.limit)
-        values.append(wanted.offset)
-        rows = self._connections.read(lambda cursor: cursor.execute(query, values).fetchall())
+        now = self.clock()
+        lease_now = self._lease_clock()
+        rows = self._connections.read(lambda cursor: listed_rows(cursor, wanted, now, lease_now))
         return heads.after_reading([self._listed(row) for row in rows], which)
 
     def prune(self, run_id: str, before: int) -> int:
@@ -286,28 +316,16 @@ class SQLiteStore:
 
     def close(self) -> None:
         self._connections.close()
+        if self._unflushed is not None:
+            self._unflushed.close()
 
-    def _shared_lease_clock(self) -> Clock:
-        """The lease time of all processes that use the file. The first of them after a boot stores its constant."""
-        boot = this_boot()
-        if not boot:
-            return self.clock
-
-        def find(cursor: sqlite3.Cursor) -> float | None:
-            row = cursor.execute(SQL["CLOCK"], (boot,)).fetchone()
-            return row[0] if row is not None and is_plausible(row[0]) else None
-
-        def find_or_add(cursor: sqlite3.Cursor) -> float:
-            ahead = find(cursor)
-            if ahead is None:
-                ahead = ahead_now()
-                add_clock(cursor, boot, ahead, self.clock())
-            return ahead
-
-        ahead = self._connections.read(find)
-        if ahead is None:
-            ahead = self._connections.write(find_or_add)
-        return lambda: time.clock_gettime(SINCE_BOOT) + ahead
+    def _output_connections(self) -> Connections:
+        """The connections that write without a flush; those of a closed store refuse to."""
+        if self.abilities.level == "process" or self.closed:
+            return self._connections
+        if self._unflushed is None:
+            self._unflushed = Connections(self.path, flush=False, timeout=self._timeout)
+        return self._unflushed
 
     def _plain_values(self, commit: Commit) -> tuple[Any, ...] | None:
         """The parameters of `APPEND`, if one more record is all that this commit changes."""
@@ -318,7 +336,8 @@ class SQLiteStore:
             or commit.status is not None
             or commit.note is not None
             or commit.purge
-            or commit.on_signal is OnSignal.CLEAR
+            or commit.takes
+            or commit.labels is not None
             or len(records[0]) > LARGEST
             or not 0 < commit.expected < MAX_RECORDS
         ):
@@ -364,11 +383,12 @@ class SQLiteStore:
             cursor.execute(SQL["SET_DROPPED"], (applied.sequence, row_id))
         else:
             insert_records(cursor, row_id, commit.expected + 1, commit.records)
+        take_posts(cursor, row_id, head, applied)
         change_head(cursor, row_id, update_of(head, applied, with_sequence=commit.purge))
         return None
 
-    def _renew(self, cursor: sqlite3.Cursor, lease: Lease, ttl: float) -> str | None:
-        """Renew one lease; return "", the waiting signal, or None if the lease is no longer valid."""
+    def _renew(self, cursor: sqlite3.Cursor, lease: Lease, ttl: float) -> bool | None:
+        """Renew one lease; return whether posts wait, or None if the lease is no longer valid."""
         try:
             row_id, head = self._find(cursor, lease.run_id)
         except (RunNotFound, DamagedRecord):
@@ -377,7 +397,7 @@ class SQLiteStore:
         if renewed is None:
             return None
         change_head(cursor, row_id, update_of(head, renewed))
-        return head.signal or ""
+        return head.posted > head.taken
 
     def _find(self, cursor: sqlite3.Cursor, run_id: str) -> tuple[int, RunHead]:
         """The row id and the head of a run. Raises `RunNotFound`, `DamagedRecord`."""
@@ -411,18 +431,6 @@ class SQLiteStore:
 
             getLogger("limpet.stores").warning("%s: the head of run %r is damaged", self.path, head.run_id)
         return head
-
-
-def _checked(path: str | os.PathLike[str]) -> Path:
-    text = os.fspath(path)
-    if not text or Path(text).name == ":memory:":
-        raise UsageError(f'{text!r} is not a file: for a store in memory use "memory" (or MemoryStore())')
-    found = Path(text).resolve()
-    if not found.parent.is_dir():
-        raise StoreUnavailable(f"can't open {found}: create the directory {found.parent} first")
-    if found.is_dir():
-        raise StoreUnavailable(f"can't open {found}: it is a directory; name a file in it")
-    return found
 
 
 def _too_large(commit: Commit) -> TooLarge | None:
