@@ -35,6 +35,7 @@ class WorkflowOptions(TypedDict, total=False):
     """How a workflow runs: what `Workflow(…)` and its `compile(…)` take besides the store."""
 
     preserve: bool
+    keep_result: bool
     lease: float
     executor: Executor | None
     max_concurrency: int
@@ -57,6 +58,7 @@ class CompileOptions(NamedTuple):
     checkpointer: Checkpointer | None = None
     interval: int | None = None
     preserve: bool | None = None
+    keep_result: bool | None = None
     lease: float = LEASE
     executor: Executor | None = None
     max_concurrency: int | None = None
@@ -96,6 +98,7 @@ class CompileOptions(NamedTuple):
             client=client,
             interval=interval,
             preserve=preserve,
+            keep_result=self.keep_result is not False,
             emit=gather(observers, time),
             checkpointer=checkpointer,
             scratch_store=self.store is None and self._uses_checkpointer,

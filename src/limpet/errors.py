@@ -355,8 +355,11 @@ class RunExists(Conflict):
 
     code = "run-exists"
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id, "a run with this id already exists; resume it, or choose another id")
+    def __init__(self, run_id: str, why: str = "") -> None:
+        reason = "a run with this id already exists"
+        if why:
+            reason = f"{reason}, and {why}"
+        super().__init__(run_id, f"{reason}; resume it, or choose another id")
 
 
 class RunError(LimpetError):

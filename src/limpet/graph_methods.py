@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 from limpet.async_methods import async_version, change_in_thread
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
@@ -14,12 +14,12 @@ from limpet.durations import Span, seconds_of
 from limpet.engine.leases.lease_client import nudge_supervisors
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
-from limpet.engine.sessions.session import Session
-from limpet.engine.sessions.start import choose_id, enqueue, start, tag_names
+from limpet.engine.sessions.existing import enqueue_or_find, start_or_open
+from limpet.engine.sessions.start import StartRequest, choose_id, enqueue, start, tag_names
 from limpet.errors import DamagedRecord, UsageError
 from limpet.graphs.state import State
 from limpet.journal.store import ENDED
-from limpet.run import AsyncRun, Run
+from limpet.run import AsyncRun, OpenSession, Run
 
 if TYPE_CHECKING:
     from limpet.drawing.draw import Format
@@ -33,7 +33,19 @@ if TYPE_CHECKING:
     from limpet.stores.retention import Expired, Retention
 
 Config = Mapping[str, Any] | None
+IfExists = Literal["resume", "error"]
 S = TypeVar("S", bound=State)
+
+
+class Invocation(NamedTuple):
+    """What `invoke`, `stream` and their async forms were given."""
+
+    input: Any
+    config: Config
+    checkpoint: str | os.PathLike[str] | None
+    run_id: str | None
+    tags: Iterable[str]
+    if_exists: IfExists
 
 
 class GraphMethods(ABC, Generic[S]):
@@ -54,13 +66,14 @@ class GraphMethods(ABC, Generic[S]):
 
     def invoke(
         self,
-        input: Any = None,
+        input: Any = NOT_GIVEN,
         config: Config = None,
         checkpoint: str | os.PathLike[str] | None = None,
         *,
         input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
+        if_exists: IfExists = "resume",
     ) -> Run[S]:
         """Start a run, or resume one from a checkpoint; iterate what this returns for its events.
 
@@ -68,84 +81,103 @@ class GraphMethods(ABC, Generic[S]):
         Events are dicts: `interrupt` and `pause` (`node`, `state`, `checkpoint_path`), `error`, `cancelled` and
         `final` (`state`). With `checkpoint`, the input is the answer to an open question or else a dict that is
         merged into the saved state, and `config` is merged over the saved one. A checkpoint is the
-        `checkpoint_path` of an event, or the path of a checkpoint file. `input_state` is another name of `input`.
+        `checkpoint_path` of an event, the path of a checkpoint file, or the id of a run, for its newest checkpoint.
+        Without an answer, a run that waits for one reports its pause again. `input_state` is another name of `input`.
+
+        A `run_id` means one run for as long as the run is kept. If it exists, and was started by this graph with an
+        equal input under this id, it is the run that is meant: if it is complete, its result is reported; if it is
+        paused, its pause; one that failed, or that no process executes, is continued here; one that a process
+        executes is waited for. One that was cancelled or quarantined raises its error. `RunExists` is raised for
+        another graph or input, and always with `if_exists="error"`.
         """
         given = _one_input(input, input_state)
-        opening = self._prepare(given, config, checkpoint, run_id, tags, stream=False)
+        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists)
+        opening = self._prepare(invocation, stream=False)
         return Run(*opening, self._raises_errors)
 
     def ainvoke(
         self,
-        input: Any = None,
+        input: Any = NOT_GIVEN,
         config: Config = None,
         checkpoint: str | os.PathLike[str] | None = None,
         *,
         input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
+        if_exists: IfExists = "resume",
     ) -> AsyncRun[S]:
         """`invoke` for `async for`."""
         given = _one_input(input, input_state)
-        opening = self._prepare(given, config, checkpoint, run_id, tags, stream=False)
+        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists)
+        opening = self._prepare(invocation, stream=False)
         return AsyncRun(*opening, self._raises_errors)
 
     def stream(
         self,
-        input: Any = None,
+        input: Any = NOT_GIVEN,
         config: Config = None,
         checkpoint: str | os.PathLike[str] | None = None,
         *,
         input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
+        if_exists: IfExists = "resume",
     ) -> Run[S]:
         """The same as `invoke`, with a `state` event (`node`, `state`) after every node as well."""
         given = _one_input(input, input_state)
-        opening = self._prepare(given, config, checkpoint, run_id, tags, stream=True)
+        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists)
+        opening = self._prepare(invocation, stream=True)
         return Run(*opening, self._raises_errors)
 
     def astream(
         self,
-        input: Any = None,
+        input: Any = NOT_GIVEN,
         config: Config = None,
         checkpoint: str | os.PathLike[str] | None = None,
         *,
         input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
+        if_exists: IfExists = "resume",
     ) -> AsyncRun[S]:
         """`stream` for `async for`."""
         given = _one_input(input, input_state)
-        opening = self._prepare(given, config, checkpoint, run_id, tags, stream=True)
+        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists)
+        opening = self._prepare(invocation, stream=True)
         return AsyncRun(*opening, self._raises_errors)
 
     def execute(
         self,
-        input: Any = None,
+        input: Any = NOT_GIVEN,
         config: Config = None,
         *,
         input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
+        if_exists: IfExists = "resume",
     ) -> S:
         """Run to the end and return the final State, which has the `run_id`.
 
-        Raises `ExecutionError` when a node or a save fails, `RunPaused` when the run waits for an answer or an
-        approval, `RunCancelled`, and `Conflict` when another process took over the run.
+        With a `run_id`, the same call again means the same run, for as long as the run is kept: see `invoke`. Raises
+        `ExecutionError` when a node or a save fails, `RunPaused` when the run waits for an answer or an approval,
+        `RunCancelled`, `RunExists`, and `Conflict` when another process took over the run.
         """
-        return self.invoke(input, config, input_state=input_state, run_id=run_id, tags=tags).result()
+        given = _one_input(input, input_state)
+        return self.invoke(given, config, run_id=run_id, tags=tags, if_exists=if_exists).result()
 
     async def aexecute(
         self,
-        input: Any = None,
+        input: Any = NOT_GIVEN,
         config: Config = None,
         *,
         input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
+        if_exists: IfExists = "resume",
     ) -> S:
         """`execute` without blocking the event loop."""
-        run = self.ainvoke(input, config, input_state=input_state, run_id=run_id, tags=tags)
+        given = _one_input(input, input_state)
+        run = self.ainvoke(given, config, run_id=run_id, tags=tags, if_exists=if_exists)
         return await run.result()
 
     def resume(
@@ -188,7 +220,7 @@ class GraphMethods(ABC, Generic[S]):
 
     def start(
         self,
-        input: Any = None,
+        input: Any = NOT_GIVEN,
         config: Config = None,
         *,
         input_state: Any = NOT_GIVEN,
@@ -196,12 +228,15 @@ class GraphMethods(ABC, Generic[S]):
         tags: Iterable[str] = (),
         priority: int = 0,
         delay: Span = 0.0,
+        if_exists: IfExists = "resume",
     ) -> QueuedRun[S]:
         """Create a run in the store and return; any supervisor of the store executes it.
 
-        `run_id` is an idempotency key: two starts with the same id are one run, the first. Runs of a higher
-        `priority` come first; `delay` is how long to wait before the run begins. Its result is kept until it is
-        deleted or expires. Raises `UsageError` without a store, `RunExists` if the id is that of another graph's run.
+        `run_id` is an idempotency key: two starts with the same id and input are one run, the first, for as long as
+        the run is kept. An existing run isn't changed. Runs of a higher `priority` come first; `delay` is how long to
+        wait before the run begins. Its result is kept until it is deleted or expires. Raises `UsageError` without a
+        store, and `RunExists` if the run is of another graph or was started with another input, or, with
+        `if_exists="error"`, if it exists.
         """
         from limpet.queued_run import QueuedRun
 
@@ -210,8 +245,10 @@ class GraphMethods(ABC, Generic[S]):
         if type(priority) is not int or not -(2**63) <= priority < 2**63:
             raise UsageError(f"priority is a whole number of at most 64 bits, not {priority!r}")
         id = choose_id(run_id)
-        given = _one_input(input, input_state)
-        enqueue(compiled, given, config, id, labels, priority, seconds_of(delay, "delay"))
+        given = _started_with(_one_input(input, input_state), "start")
+        request = StartRequest(given, config, id, labels, named=run_id is not None)
+        begin = enqueue_or_find if _resumes(if_exists) else enqueue
+        begin(compiled, request, priority, seconds_of(delay, "delay"))
         client = compiled.need_client("start")
         nudge_supervisors(client.store)
         return QueuedRun(id, client, self.state_at)
@@ -313,7 +350,8 @@ class GraphMethods(ABC, Generic[S]):
         It is stored when this returns, and runs when it is iterated. The old run stays as it is.
         """
         forked = self._own_run("fork", run_id).fork(run_id, step, update, new_run_id=new_run_id, tags=tags)
-        return Run(forked, self._resuming(forked, ResumeInput(), None), self._raises_errors)
+        run: Run[S] = Run(forked, self._resuming(forked, ResumeInput(), None), self._raises_errors)
+        return run.allow_drop()
 
     async def afork(
         self,
@@ -326,7 +364,10 @@ class GraphMethods(ABC, Generic[S]):
     ) -> AsyncRun[S]:
         """`fork` without blocking the event loop; the new run is one for `async for`."""
         run = await change_in_thread(self.fork, run_id, step, update, new_run_id=new_run_id, tags=tags)
-        return AsyncRun(run.id, self._resuming(run.id, ResumeInput(), None), self._raises_errors)
+        forked: AsyncRun[S] = AsyncRun(
+            run.id, self._resuming(run.id, ResumeInput(), None), self._raises_errors
+        )
+        return forked.allow_drop()
 
     def rollback(self, run_id: str, step: int) -> S:
         """Set a run back to where it was after `step`, and return the state there; `resume` runs it from there."""
@@ -481,30 +522,26 @@ class GraphMethods(ABC, Generic[S]):
         self.compiled().check_own_run(run_id, call)
         return self._runs(call)
 
-    def _prepare(
-        self,
-        input: Any,
-        config: Config,
-        checkpoint: str | os.PathLike[str] | None,
-        run_id: str | None,
-        tags: Iterable[str],
-        stream: bool,
-    ) -> tuple[str, Callable[[], Session]]:
+    def _prepare(self, invocation: Invocation, stream: bool) -> tuple[str, OpenSession]:
         """The id of a run that is to begin, and the function that opens it when it does."""
         compiled = self.compiled()
+        input, config, checkpoint, run_id, tags, if_exists = invocation
         labels = tag_names(tags)
         if checkpoint is None:
-            if run_id is None and isinstance(input, State) and input.checkpoint_node is None:
-                run_id = input.run_id  # of a State that the user made for a run to come
-            id = choose_id(run_id)
-            return id, lambda: start(compiled, input, config, id, labels, stream)
+            given = _started_with(input, "invoke")
+            if run_id is None and isinstance(given, State) and given.checkpoint_node is None:
+                run_id = given.run_id  # of a State that the user made for a run to come
+            request = StartRequest(given, config, choose_id(run_id), labels, named=run_id is not None)
+            if compiled.client is None or not _resumes(if_exists):
+                return request.run_id, lambda _: start(compiled, request, stream)
+            return request.run_id, lambda has_gone: start_or_open(compiled, request, stream, has_gone)
         if run_id is not None:
             raise UsageError("a checkpoint belongs to its run: give checkpoint= or run_id=, not both")
         from limpet.engine.sessions.checkpoint_refs import run_of
         from limpet.engine.sessions.resume import resume_checkpoint
 
-        given = ResumeInput(NOT_GIVEN if input is None else input, config=config)
-        return run_of(checkpoint), lambda: resume_checkpoint(compiled, checkpoint, given, stream)
+        resumed = ResumeInput(NOT_GIVEN if input is None else input, config=config)
+        return run_of(checkpoint), lambda _: resume_checkpoint(compiled, checkpoint, resumed, stream)
 
     def _stream_resumed(
         self,
@@ -518,23 +555,37 @@ class GraphMethods(ABC, Generic[S]):
 
         given = ResumeInput(answers=answers, update=update)
         compiled = self.compiled()
-        return Run(run_id, lambda: resume(compiled, run_id, given, wait, stream=True))
+        return Run(run_id, lambda _: resume(compiled, run_id, given, wait, stream=True))
 
-    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
+    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> OpenSession:
         # Imported late here, as in the methods above: a program that only starts runs doesn't need it.
         from limpet.engine.sessions.resume import resume
 
         compiled = self.compiled()
         if not isinstance(run_id, str):
             raise UsageError(f"a run is resumed by its id, a str, not {run_id!r}; of a Run, that is .id")
-        return lambda: resume(compiled, run_id, given, wait, stream=False)
+        return lambda _: resume(compiled, run_id, given, wait, stream=False)
+
+
+def _started_with(input: Any, call: str) -> Any:
+    """What a new run starts with. Raises `UsageError` for None, with which other libraries resume a run."""
+    if input is None:
+        nothing = UsageError(f"{call}(None) has nothing to start a run with")
+        raise nothing.with_advice("give {} to start with an empty state, or checkpoint= to resume a run")
+    return None if input is NOT_GIVEN else input
+
+
+def _resumes(if_exists: str) -> bool:
+    if if_exists not in ("resume", "error"):
+        raise UsageError(f'if_exists is "resume" or "error", not {if_exists!r}')
+    return if_exists == "resume"
 
 
 def _one_input(input: Any, input_state: Any) -> Any:
     """The input under either of its names. Raises `UsageError` for both."""
     if input_state is NOT_GIVEN:
         return input
-    if input is not None:
+    if input is not NOT_GIVEN:
         raise UsageError("give the input once: as the first argument or as input_state=")
     return input_state
 

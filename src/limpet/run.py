@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from limpet.engine.loop.driver_commands import Verdict
 from limpet.engine.loop.state_changes import detached
@@ -18,7 +19,9 @@ from limpet.journal.waits import Question
 if TYPE_CHECKING:
     from limpet.drawing.run_marks import RunMarks
 
-OpenSession = Callable[[], Session]
+HasGone = Callable[[], bool]
+OpenSession = Callable[[HasGone], Session]
+"""Opens a run. It may wait for another process that executes the run, until the caller has gone."""
 S = TypeVar("S", bound=State)
 
 DEGRADED = "degraded"
@@ -30,6 +33,11 @@ class OpenedRun(Generic[S]):
 
     def __init__(self, run_id: str, open_session: OpenSession) -> None:
         self._slot = SessionSlot(run_id, open_session)
+
+    def allow_drop(self) -> Self:
+        """The same run, without a warning if it is never iterated: it is stored, so any process can run it."""
+        self._slot.warns = False
+        return self
 
     @property
     def id(self) -> str:
@@ -51,6 +59,26 @@ class OpenedRun(Generic[S]):
     def cancel(self) -> None:
         """Stop the run before its next node, from any thread. It can be resumed from what it saved."""
         self._slot.cancel()
+
+    def __getitem__(self, key: object) -> Any:
+        called = UsageError(
+            f"a {type(self).__name__} is a run to iterate, not its state, so it has no {key!r}"
+        )
+        raise called.with_advice("execute() returns the final state; a Run has it as .state", "execute")
+
+    def __del__(self) -> None:
+        # Not for one whose constructor failed.
+        slot = getattr(self, "_slot", None)
+        if slot is not None and slot.warns and not slot.began:
+            import warnings
+
+            with suppress(Exception):  # the interpreter may be ending
+                warnings.warn(
+                    f"run {slot.run_id!r} was never iterated, so it didn't run: iterate what invoke() or stream() "
+                    "returns, or call execute()",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
     def __repr__(self) -> str:
         status = self._status() if self._slot.began else "not begun"
@@ -220,6 +248,7 @@ class SessionSlot:
         "run_id",
         "session",
         "verdict",
+        "warns",
     )
 
     def __init__(self, run_id: str, open_session: OpenSession) -> None:
@@ -231,6 +260,8 @@ class SessionSlot:
         self.abandoned = False
         self.is_stranded: Callable[[], bool] | None = None
         """Whether the generator can't go on any more; None if it always can."""
+        self.warns = True
+        """Whether to warn if the run is dropped before it began."""
         self._open_session = open_session
         self._lock = Lock()
 
@@ -243,7 +274,7 @@ class SessionSlot:
             if self.abandoned:
                 raise UsageError(f"run {self.run_id!r} was cancelled before it began")
             self.began = True
-        session = self._open_session()
+        session = self._open_session(self.has_gone)
         if session.held is not None:
             session.held.is_stranded = self.is_stranded
         with self._lock:
@@ -254,6 +285,10 @@ class SessionSlot:
         if self.cancelled:
             session.stop.ask()
         return session
+
+    def has_gone(self) -> bool:
+        """Whether the caller no longer waits for the run to be opened."""
+        return self.abandoned or self.cancelled
 
     def abandon(self) -> bool:
         """The caller no longer waits for the run to be opened. Returns whether another thread has begun with it."""

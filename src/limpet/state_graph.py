@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,7 +11,6 @@ from limpet.compile_options import CompileOptions, read_encryption, resolve_obse
 from limpet.defaults import LEASE, MAX_ITERATIONS
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError, warn_of_change_in_run
-from limpet.engine.sessions.session import Session
 from limpet.errors import UsageError
 from limpet.graph_methods import GraphMethods
 from limpet.graphs.builder import GraphBuilder, interrupt_names
@@ -20,7 +19,7 @@ from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import text_of_values
 from limpet.graphs.state import State
 from limpet.observe.events import CHECKPOINT_LOAD, CHECKPOINT_SAVE
-from limpet.run import AsyncRun, Run
+from limpet.run import AsyncRun, OpenSession, Run
 from limpet.stores.opening import open_store
 from limpet.stores.user_stores.checkpointer import Checkpointer
 
@@ -85,6 +84,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         checkpoint_dir: str | os.PathLike[str] | None = None,
         interval: int | None = None,
         preserve: bool | None = None,
+        keep_result: bool | None = None,
         lease: float = LEASE,
         executor: Executor | None = None,
         max_concurrency: int | None = None,
@@ -97,7 +97,9 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         """Check the graph, set how it runs, and return it.
 
         `store` (an object, a registered name, a URL or a file) saves every run after each node, or after
-        every `interval`-th, and always when it stops; `preserve` keeps the journal of a run that completed.
+        every `interval`-th, and always when it stops. Of a run that completed, the result is kept until it is deleted
+        or expires, and its earlier steps are deleted in the background. `preserve` keeps these, too;
+        `keep_result=False` deletes the whole journal at once.
         `interrupt_before` and `interrupt_after` stop a run at nodes. They need somewhere to save the run: a store, a
         `checkpoint_dir`, or a `checkpointer` with `save` and `load`. In a `checkpoint_dir` a file is written wherever
         a run stops, before you get the event, which has the file's path as `checkpoint_path`.
@@ -120,8 +122,8 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         this graph are kept after they have stopped: expired runs are deleted in the background when a run stops, or
         by `cleanup()`.
 
-        `interval`, `preserve`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are stored with
-        it, and hold when another process resumes it, unless its `compile` is given other ones.
+        `interval`, `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are
+        stored with it, and hold when another process resumes it, unless its `compile` is given other ones.
 
         Raises `DefinitionError` that lists all mistakes.
         """
@@ -130,6 +132,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
             checkpointer=checkpointer,
             interval=interval,
             preserve=preserve,
+            keep_result=keep_result,
             lease=lease,
             executor=executor,
             max_concurrency=max_concurrency,
@@ -258,12 +261,12 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         path: str | os.PathLike[str],
         config: Mapping[str, Any] | None,
         state_update: Mapping[str, Any] | None,
-    ) -> Callable[[], Session]:
+    ) -> OpenSession:
         from limpet.engine.sessions.resume import resume_checkpoint
 
         compiled = self.compiled()
         given = ResumeInput(update=state_update, config=config)
-        return lambda: resume_checkpoint(compiled, path, given, stream=False, is_file=True)
+        return lambda _: resume_checkpoint(compiled, path, given, stream=False, is_file=True)
 
     def _compile(self) -> CompiledGraph:
         return self._options.compiled(self.freeze(*self._interrupts), self._observers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self, Unpack
 
 from limpet.async_methods import async_version
@@ -25,7 +25,7 @@ from limpet.graphs.workflow.redefinition import ResumePlan, plan_resume
 from limpet.graphs.workflow.state import WorkflowState
 from limpet.journal.reader import Checkpoint
 from limpet.journal.store import COMPLETED
-from limpet.run import AsyncRun, Run
+from limpet.run import AsyncRun, HasGone, OpenSession, Run
 
 
 class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
@@ -55,8 +55,10 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
     def compile(self, *, store: Any = None, **settings: Unpack[WorkflowOptions]) -> Self:
         """Check the workflow, set how it runs, and return it. Settings that you don't give stay as they were.
 
-        `store` (an object, a registered name, a URL or a file) saves each run; `preserve` keeps the journal of a run
-        that completed, and `keep` is how many of its newest checkpoints are kept, 5 by default (None keeps all).
+        `store` (an object, a registered name, a URL or a file) saves each run, and `keep` is how many of its newest
+        checkpoints are kept, 5 by default (None keeps all). Of a run that completed, the result is kept until it is
+        deleted or expires, and its earlier steps are deleted in the background. `preserve` keeps these, too;
+        `keep_result=False` deletes the whole journal at once.
         `lease` is how many seconds another process waits before it takes over a run whose process doesn't answer.
         At most `max_concurrency` tasks of a run are called concurrently: sync ones in threads, or by the `executor`
         (any of `concurrent.futures`), async ones on the event loop.
@@ -70,8 +72,8 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         needs a key, except in memory, unless `allow_plain_text_secrets` allows them to be stored as they are.
         `retention` says how long runs of this workflow are kept after they have stopped.
 
-        `preserve`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are stored with it, and hold
-        when another process resumes it, unless that process's workflow is given other ones.
+        `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are stored with
+        it, and hold when another process resumes it, unless that process's workflow is given other ones.
 
         Raises `DefinitionError` that lists all mistakes.
         """
@@ -183,11 +185,11 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
 
     acheckpoints = async_version(checkpoints)
 
-    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
+    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> OpenSession:
         """Resume a run by its id, or by that of one of its checkpoints."""
         compiled = self.compiled()
 
-        def open_session() -> Session:
+        def open_session(_: HasGone) -> Session:
             named_run, point = located(compiled, run_id)
             return resume(compiled, named_run, given, wait, stream=False, point=point)
 

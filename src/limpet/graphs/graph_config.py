@@ -19,7 +19,7 @@ class CheckpointConfig(_CheckpointFields):
     """When and where a run is saved.
 
     `store` is a registered name, a URL or a store object. `interval` 0 saves nothing; N saves after every N-th
-    completed node. `preserve` keeps the checkpoints of a run that completed.
+    completed node. The result of a run that completed is kept; `preserve` keeps all of its checkpoints.
     """
 
     __slots__ = ()

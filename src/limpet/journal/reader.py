@@ -305,7 +305,8 @@ def read_records_or_damage(tail: Tail) -> Iterator[tuple[int, list[Any] | Damage
     """The same, with a `DamagedRecord` in the place of a record that is damaged."""
     if not tail.records and tail.head.status == COMPLETED and not tail.head.snapshot:
         raise UsageError(
-            f"the journal of run {tail.head.run_id!r} was deleted when it completed; preserve=True keeps it"
+            f"the journal of run {tail.head.run_id!r} was deleted when it completed; "
+            "keep_result=True, the default, keeps it"
         )
     envelope = Envelope(tail.head.run_id)
     for number, data in enumerate(tail.records, tail.first):

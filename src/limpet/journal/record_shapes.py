@@ -69,6 +69,14 @@ def read_summary(note: bytes) -> dict[str, Any]:
     return found
 
 
+def is_preserved(note: bytes) -> bool:
+    """Whether a head's note says that the whole journal of its run is kept. True if it can't be read."""
+    try:
+        return bool(read_summary(note).get("preserved"))
+    except ValueError:
+        return True
+
+
 def _check_record(record: list[Any]) -> None:
     _check_beginning(record)
     _CHECKS[record[0]](record)
@@ -393,6 +401,7 @@ _OPENING: dict[str, Check] = {
 }
 
 _SUMMARY: dict[str, Check] = {
+    "preserved": _is_bool,
     "step": _is_count,
     "node": _is_str,
     "phase": _is_phase,

@@ -194,18 +194,19 @@ class Summary(NamedTuple):
 
 def summary(progress: Progress) -> Summary:
     """The summary of a run as it is now."""
-    note = encode(
-        {
-            "step": progress.step,
-            "node": progress.current_node(),
-            "phase": progress.phase,
-            "reason": progress.reason,
-            "error": progress.error,
-            "questions": [question.to_data() for question in progress.open_questions()],
-        }
-    )
+    described: dict[str, Any] = {
+        "step": progress.step,
+        "node": progress.current_node(),
+        "phase": progress.phase,
+        "reason": progress.reason,
+        "error": progress.error,
+        "questions": [question.to_data() for question in progress.open_questions()],
+    }
+    settings = progress.meta.get("settings")
+    if isinstance(settings, dict) and settings.get("preserve"):
+        described["preserved"] = True
     node = "" if progress.done else progress.current_node()
-    return Summary(note, Labels(node, (progress.error or {}).get("type", "")))
+    return Summary(encode(described), Labels(node, (progress.error or {}).get("type", "")))
 
 
 def error_data(error: BaseException, node: str, hide: Callable[[str], str] = str) -> dict[str, Any]:

@@ -82,9 +82,9 @@ class HeldLease:
     __slots__ = (
         "__weakref__",
         "_claimed_at",
-        "_claimed_by",
         "_driven",
         "_was_driven",
+        "claimed_by",
         "graph",
         "is_stranded",
         "known_posts",
@@ -98,7 +98,7 @@ class HeldLease:
 
     def __init__(self, lease: Lease, now: Callable[[], float]) -> None:
         self._claimed_at = monotonic()
-        self._claimed_by = get_ident()
+        self.claimed_by = get_ident()
         self._driven = Lock()
         self._was_driven = False
         self.lease = lease
@@ -135,7 +135,7 @@ class HeldLease:
 
     def is_unused_since(self, time: float) -> bool:
         """Whether this thread has claimed it since then, and no driver has run the run."""
-        if self._was_driven or self._claimed_by != get_ident():
+        if self._was_driven or self.claimed_by != get_ident():
             return False
         return self._claimed_at >= time
 

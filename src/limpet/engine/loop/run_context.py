@@ -42,8 +42,8 @@ class Saving(NamedTuple):
     """None for a run without a store."""
     interval: int = 1
     """Every how many steps the run is saved; 0 saves it only where it stops."""
-    preserve: bool = False
-    """Whether the journal stays when the run completes."""
+    purges: bool = False
+    """Whether the journal is deleted when the run completes."""
     tolerant: bool = False
     """Whether the run continues when it can't be saved."""
     keep_result: KeepResult | None = None
@@ -63,6 +63,8 @@ class Reporting(NamedTuple):
     """Whether the caller that iterates the run gets an event for each step."""
     resumed: bool = False
     """Whether this is a resume, so that observers see where it starts."""
+    repeats_stop: bool = False
+    """Whether nothing runs: the run has stopped, and why is reported once more."""
 
 
 class Limits(NamedTuple):

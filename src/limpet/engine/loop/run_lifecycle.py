@@ -100,6 +100,8 @@ class RunLifecycle:
 
     def run(self) -> Generator[Command, Any, Verdict]:
         """Run to the next stop."""
+        if self.context.reporting.repeats_stop:
+            return (yield from self._repeat_stop())
         # The commit of a resume has made the run's stored status `running` before this. The progress may still say
         # why it stopped, if a branch still waits. What can't be resumed, above all a completed run, is refused here.
         next_status(self.progress.status, RESUME)
@@ -141,20 +143,32 @@ class RunLifecycle:
     def _complete(self) -> Ending:
         p = self.progress
         saving = self.context.saving
-        saved = yield from self._save_stop(COMPLETE, {"reason": None}, purge=not saving.preserve)
+        saved = yield from self._save_stop(COMPLETE, {"reason": None}, purge=saving.purges)
         if isinstance(saved, Verdict):
             return saved
-        if not saving.preserve or self.context.save_error is not None:
+        if saving.purges or self.context.save_error is not None:
             # Its journal is deleted or incomplete, so the state has no checkpoint to resume from.
             self.loop.state._saved = None
         reporter = self.loop.reporter
         if self.context.reporting.emit is not None:
             last = None if self.loop.planning else p.made_by
             reporter.notify(events.GRAPH_COMPLETE, exit_point=last, iterations=p.iterations)
+        return (yield from self._report_complete())
+
+    def _report_complete(self) -> Ending:
         # The run is over, so the caller gets its values as they are: copying large ones would cost.
-        event = {"state": self.state._copy(), "run_id": p.run_id}
-        yield from _reports(reporter.stream_events.run_completes(event))
+        event = {"state": self.state._copy(), "run_id": self.progress.run_id}
+        yield from _reports(self.loop.reporter.stream_events.run_completes(event))
         return Verdict(COMPLETED)
+
+    def _repeat_stop(self) -> Ending:
+        """Report once more why a stored run stopped: it is complete, or it is paused."""
+        p = self.progress
+        if p.status == COMPLETED:
+            return (yield from self._report_complete())
+        is_own = bool(p.questions) or not any(p.stopped_branches())
+        yield from self._report_waits(is_own, p.checkpoint_id)
+        return Verdict(PAUSED, questions=p.open_questions())
 
     def _pause(self, stop: LoopStop) -> Generator[Command, Any, Verdict | None]:
         p = self.progress
@@ -167,15 +181,15 @@ class RunLifecycle:
                 saved.error.add_note(f"The save was for the run's pause: {stop.reason}")
             return saved
         self.loop.reporter.notify(events.RUN_PAUSE, node=p.current_node(), reason=stop.reason)
-        yield from self._report_waits(stop, saved)
+        yield from self._report_waits(stop.at is self.loop, saved)
         return Verdict(PAUSED, questions=p.open_questions())
 
-    def _report_waits(self, stop: LoopStop, saved: str) -> Generator[Command, Any, None]:
-        """Report what the run waits for: where its own loop stopped, and where each branch did."""
+    def _report_waits(self, is_own: bool, saved: str) -> Generator[Command, Any, None]:
+        """Report what the run waits for: where its own loop stopped, if that `is_own`, and where each branch did."""
         p = self.progress
         reporter = self.loop.reporter
         common = {"checkpoint_path": saved, "run_id": p.run_id}
-        if stop.at is self.loop:
+        if is_own:
             event: dict[str, Any] = {"node": p.node, "state": detached(self.state), **common}
             if p.section is not None and p.phase == BEFORE and p.section.layer is None:
                 event["parallel_results"] = self.loop.scope.results()

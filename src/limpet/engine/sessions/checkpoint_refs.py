@@ -24,17 +24,12 @@ _POINT = re.compile(r"([0-9]+)(?:\.([1-9][0-9]*))?")
 
 
 def located(compiled: CompiledGraph, reference: Any) -> tuple[str, Point | None]:
-    """The run and the point that a checkpoint's id names. A workflow also takes a run's id, whose point is None.
+    """The run and the point that a checkpoint's id names; of a run's id, the point is None.
 
     Raises `UsageError` for something that isn't an id, `WrongGraph` for a run of another graph, `RunNotFound`.
     """
     # Raises for something that isn't an id.
     run_of(reference)
-    run_id, point = _split(reference)
-    if compiled.plan.layers is None:
-        if point is None:
-            raise UsageError(f"{reference!r} isn't a checkpoint's id: that is a run id, '@' and a step")
-        return run_id, point
     call = "resuming or inspecting a run"
     run_id, point = run_and_point(compiled.need_client(call), reference)
     compiled.own_run(run_id, call)

@@ -32,6 +32,7 @@ def _is_count(value: Any) -> bool:
 RUN_SETTINGS: Final[dict[str, Callable[[Any], bool]]] = {
     "max_concurrency": _is_count,
     "preserve": lambda value: type(value) is bool,
+    "keep_result": lambda value: type(value) is bool,
     "on_save_error": lambda value: value in ("fail", "continue", "wait"),
     "keep": lambda value: value is None or _is_count(value),
     "interval": lambda value: type(value) is int and (value == 0 or _is_count(value)),
@@ -51,7 +52,7 @@ class CompiledGraph(NamedTuple):
     interval: int
     """After how many steps a run is saved; 0 saves it only where it stops."""
     preserve: bool
-    """Whether the journal of a run is kept when it completes."""
+    """Whether the whole journal of a run is kept when it completes."""
     emit: Emit | None
     """Where events go; None if no observer watches."""
     checkpointer: Checkpointer | None = None
@@ -72,8 +73,17 @@ class CompiledGraph(NamedTuple):
     """Whether anything in the plan is secret."""
     stores_plain_text: bool = False
     """Whether secrets would be stored unencrypted, which the user hasn't allowed."""
+    keep_result: bool = True
+    """Whether the result of a run is kept when it completes: its journal, from the newest snapshot on."""
     given: frozenset[str] = frozenset()
     """The names of the run settings that `compile()` was given. These hold for runs that have others stored, too."""
+
+    @property
+    def purges(self) -> bool:
+        """Whether the journal of a run is deleted when it completes: because the user, or the store, keeps none."""
+        if self.preserve:
+            return False
+        return not (self.keep_result and (self.client is None or self.client.store.abilities.keeps_results))
 
     def for_run(self, stored: Any) -> CompiledGraph:
         """The same with the settings that are stored with a run, except those that `compile()` was given.
@@ -119,22 +129,21 @@ class CompiledGraph(NamedTuple):
             check_own(self.plan, run_id, readable_head(self.need_client(call).store, run_id).graph)
 
     def on_store(self, store: Store) -> CompiledGraph:
-        """The same graph with its runs in this store, where completed runs keep their journals.
+        """The same graph with its runs in this store.
 
         Checkpoint files stay in use; another checkpointer doesn't, as it would keep runs elsewhere.
         """
         from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 
-        preserving = self._replace(preserve=True, given=self.given | {"preserve"})
         lease = LEASE
         if self.client is not None:
             if self.client.store is store:
-                return preserving
+                return self
             lease = self.client.ttl
         files = None
         if isinstance(self.checkpointer, CheckpointFiles):
             files = self.checkpointer
-        return preserving._replace(
+        return self._replace(
             client=client_for(store, lease),
             interval=self.interval or 1,
             checkpointer=files,

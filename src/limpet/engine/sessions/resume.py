@@ -39,6 +39,7 @@ from limpet.errors import (
     AlreadyCompleted,
     Conflict,
     RunNotFound,
+    RunPaused,
     RunQuarantined,
     UnstorableValue,
     UsageError,
@@ -48,7 +49,7 @@ from limpet.graphs.secrets import hide_secret_path, text_of_values
 from limpet.graphs.state import State, new_id
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
-from limpet.journal.reader import Point, read_progress_and_weight
+from limpet.journal.reader import Point, read_progress, read_progress_and_weight
 from limpet.journal.records import move_record
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, RunHead, Tail
 from limpet.journal.waits import EXPIRE, FAILED_PHASE, RESUME
@@ -130,7 +131,11 @@ def resume_checkpoint(
     is_file = is_file or isinstance(reference, os.PathLike)
     if compiled.checkpointer is None and not (is_file or names_file(compiled.plan, reference)):
         run_id, point = located(compiled, reference)
-        return resume(compiled, run_id, given, None, stream, point)
+        try:
+            return resume(compiled, run_id, given, None, stream, point)
+        except RunPaused:
+            # It waits for an answer and got none: the caller is told once more what it asks.
+            return stored_stop(compiled, run_id, stream)
     progress = _load(compiled, reference, is_file)
     check_fits(compiled.plan, progress, os.fspath(reference))
     if compiled.client is None:
@@ -153,6 +158,16 @@ def resume_checkpoint(
     return resume(compiled, progress.run_id, given, None, stream)
 
 
+def stored_stop(compiled: CompiledGraph, run_id: str, stream: bool) -> Session:
+    """A session of a run that is complete or paused, which runs nothing: it reports once more how the run stopped."""
+    tail = compiled.need_client("run_id=…").store.read(run_id)
+    if not tail.records:
+        refuse_completed(tail.head)
+    progress = read_progress(tail)
+    options = SessionOptions(stream, repeats_stop=True)
+    return Session(compiled.for_run(progress.meta.get("settings")), progress, None, None, options)
+
+
 def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> bytes:
     """Change the state as if a node had returned `update`; return the delta. Raises `UnstorableValue`."""
     changes = Changes(State(progress.state), plan.schema.reducers, durable=True, base=progress.state)
@@ -172,7 +187,7 @@ def refuse_completed(head: RunHead) -> None:
         complete = AlreadyCompleted(f"run {head.run_id!r} is complete", head.run_id)
         raise complete.with_advice("fork() it to run it again from one of its steps", "fork")
     complete = AlreadyCompleted(f"run {head.run_id!r} is complete, and its journal was deleted", head.run_id)
-    raise complete.with_advice("compile(preserve=True) keeps journals")
+    raise complete.with_advice("compile(keep_result=True), the default, keeps results")
 
 
 class _Reopened(NamedTuple):

@@ -20,13 +20,13 @@ from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.call_scope import JournalLock, Scope
 from limpet.engine.node_context.questions import CallAbandoned
 from limpet.engine.sessions.compiled_graph import CompiledGraph
-from limpet.engine.sessions.step_retention import StepRetention
+from limpet.engine.sessions.step_retention import StepRetention, prune_completed
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import Conflict, StoreError, StoreUnavailable, TooLarge
 from limpet.graphs.secrets import SecretMasker, text_of_values
 from limpet.journal.optional_calls import ReportsUndeleted, provides
 from limpet.journal.progress import Progress
-from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING, Commit, PostsWaiting, Store
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, PostsWaiting, Store
 from limpet.journal.writer import JournalWriter, Summary, summary
 from limpet.observe.events import CHECKPOINT_FAIL
 from limpet.observe.hub import Emit, both
@@ -65,6 +65,8 @@ class SessionOptions(NamedTuple):
     """How many of its holders crashed since it last made progress."""
     supervised: bool = False
     """Whether a supervisor resumed it, so that no caller gets what its nodes raise."""
+    repeats_stop: bool = False
+    """Whether it isn't run: why it has stopped is reported once more."""
 
 
 class Session:
@@ -236,6 +238,8 @@ class Session:
             self.held = None
             if self.compiled.cleanup is not None:
                 self.compiled.cleanup.start_if_due(client)
+            if commit.status == COMPLETED and not (commit.purge or self.compiled.preserve):
+                prune_completed(client)
             if commit.purge and not client.store.abilities.keeps_results:
                 self._report_undeleted(client.store)
         checkpointer = self.compiled.checkpointer
@@ -291,8 +295,7 @@ class Session:
         saving = Saving(
             writer=self.writer,
             interval=compiled.interval,
-            # A queued run's result is read by another process, so it is kept.
-            preserve=compiled.preserve or bool(progress.meta.get("queued")),
+            purges=compiled.purges,
             tolerant=compiled.on_save_error == "continue",
             keep_result=None if self.writer is None else self._keep_result,
             on_checkpoint=None if self._retention is None else self._on_checkpoint,
@@ -310,7 +313,13 @@ class Session:
             progress,
             Clocks(now=time, store=time if self.held is None else self.held.now, random=_random),
             saving,
-            Reporting(masker, self._emit(), self._options.stream, self._options.resumed),
+            Reporting(
+                masker,
+                self._emit(),
+                self._options.stream,
+                self._options.resumed,
+                self._options.repeats_stop,
+            ),
             limits,
             self.journal_lock,
         )

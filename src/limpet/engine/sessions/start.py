@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from limpet.engine.leases.process_identity import this_process
 from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import Session, SessionOptions
-from limpet.errors import RunExists, UnstorableValue, UsageError
+from limpet.errors import UnstorableValue, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import new_id
@@ -26,22 +27,31 @@ MAX_ID_LENGTH = 200
 """Characters that a run id may have."""
 
 
-def start(
-    compiled: CompiledGraph,
-    input: Any,
-    config: Mapping[str, Any] | None,
-    run_id: str,
-    tags: tuple[str, ...],
-    stream: bool,
-) -> Session:
+class StartRequest(NamedTuple):
+    """What a caller wants to start: the input, the config, and how the run is called.
+
+    `named` says that the caller chose the run's id. Then the same start may come twice, so a digest of the input is
+    stored with the run.
+    """
+
+    input: Any
+    config: Mapping[str, Any] | None
+    run_id: str
+    tags: tuple[str, ...] = ()
+    named: bool = False
+
+
+def start(compiled: CompiledGraph, request: StartRequest, stream: bool) -> Session:
     """Create a run and open it. Raises `RunExists`, `UnstorableValue`, `UsageError`."""
     client = compiled.client
-    progress = _initial_progress(compiled.plan, input, config, run_id)
+    run_id = request.run_id
+    tags = request.tags
+    progress = _initial_progress(compiled.plan, request)
     writer = None
     lease = None
     if client is not None:
         encode(progress.config, "config")
-        progress.meta = run_metadata(compiled, tags)
+        progress.meta = _new_metadata(compiled, request)
         try:
             snapshot = snapshot_record(progress)
         except UnstorableValue as problem:
@@ -52,28 +62,19 @@ def start(
     return Session(compiled, progress, writer, lease, SessionOptions(stream, resumed=False))
 
 
-def enqueue(
-    compiled: CompiledGraph,
-    input: Any,
-    config: Mapping[str, Any] | None,
-    run_id: str,
-    tags: tuple[str, ...],
-    priority: int,
-    delay: float,
-) -> bool:
-    """Create a run for a supervisor of the store. False if this run already exists.
-
-    Raises `RunExists` if the id is that of a run of another graph, `UnstorableValue`, `UsageError`.
-    """
+def enqueue(compiled: CompiledGraph, request: StartRequest, priority: int, delay: float) -> None:
+    """Create a run for a supervisor of the store. Raises `RunExists`, `UnstorableValue`, `UsageError`."""
+    run_id = request.run_id
+    tags = request.tags
     client = compiled.need_client("start")
     if not client.store.abilities.leases:
         unfit = UsageError(
             f"{client.store} can't keep two processes apart, so no other process can execute the run"
         )
         raise unfit.with_advice("execute() it here")
-    progress = _initial_progress(compiled.plan, input, config, run_id)
+    progress = _initial_progress(compiled.plan, request)
     encode(progress.config, "config")
-    progress.meta = {**run_metadata(compiled, tags), "queued": True}
+    progress.meta = {**_new_metadata(compiled, request), "queued": True}
     # The delay is by the store's clock, which a holder learns with its lease. So a run with a delay is created with
     # this process as its holder, which then commits when the run is due, and releases it.
     holder = this_process() if delay else None
@@ -81,19 +82,12 @@ def enqueue(
         run = new_run(progress, tags, holder, client.ttl, due=0.0, priority=priority)
     except UnstorableValue as problem:
         raise hide_secret_path(problem, compiled.plan.secrets) from None
-    try:
-        if not delay:
-            client.store.create(run)
-            return True
-        lease = client.create(run)
-    except RunExists:
-        if client.head(run_id).graph != compiled.plan.name:
-            raise
-        return False
-    with client.releasing(lease) as held:
+    if not delay:
+        client.store.create(run)
+        return
+    with client.releasing(client.create(run)) as held:
         writer = JournalWriter(run_id, held.fence, 1)
         held.commit(writer.commit(RUNNING, ignores_posts=True, due=held.now() + delay))
-    return True
 
 
 def new_run(
@@ -125,6 +119,30 @@ def new_run(
         priority=priority,
         labels=labels,
     )
+
+
+def _new_metadata(compiled: CompiledGraph, request: StartRequest) -> dict[str, Any]:
+    metadata = run_metadata(compiled, request.tags)
+    if request.named:
+        metadata["input"] = input_digest(request.input)
+    return metadata
+
+
+def input_digest(input: Any) -> str:
+    """A digest of what a run is started with: the same for equal inputs, whatever the order of their keys.
+
+    Raises `UnstorableValue`.
+    """
+    return blake2b(encode(_without_order({} if input is None else input)), digest_size=16).hexdigest()
+
+
+def _without_order(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        items = [[encode(key), _without_order(each)] for key, each in value.items()]
+        return ["dict", sorted(items, key=lambda item: item[0])]
+    if type(value) in (list, tuple):
+        return [type(value).__name__, [_without_order(each) for each in value]]
+    return value
 
 
 def run_metadata(compiled: CompiledGraph, tags: tuple[str, ...]) -> dict[str, Any]:
@@ -170,13 +188,13 @@ def tag_names(tags: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def _initial_progress(plan: Plan, input: Any, config: Mapping[str, Any] | None, run_id: str) -> Progress:
+def _initial_progress(plan: Plan, request: StartRequest) -> Progress:
     """A run before its first node. Its state shares nothing with the caller's input."""
+    input = request.input
+    config = dict(request.config or {})
     if plan.layers is not None:
         # The state of a workflow is made of the inputs, so these are copied.
         state = plan.schema.initial(detached_value(input))
     else:
         state = detached_value(plan.schema.initial(input))
-    return Progress(
-        run_id, plan.name, plan.fingerprint, plan.entry, state, at=time(), config=dict(config or {})
-    )
+    return Progress(request.run_id, plan.name, plan.fingerprint, plan.entry, state, at=time(), config=config)

@@ -1,18 +1,33 @@
-"""What of the journal can be deleted: old checkpoints of one run while it runs, and old runs of one graph."""
+"""What of the journal can be deleted: old steps of a run while it runs or when it completed, old runs of a graph."""
 
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from threading import Lock
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from limpet.defaults import CLEANUP_INTERVAL
-from limpet.journal.store import Commit
+from limpet.errors import RunNotFound
+from limpet.journal.record_shapes import is_preserved
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import COMPLETED, Commit, Store
+from limpet.threads.workers import JobQueue
 
 if TYPE_CHECKING:
     from limpet.engine.leases.lease_client import LeaseClient
     from limpet.stores.retention import Retention
+
+PRUNE_GRACE = 60.0
+"""Seconds for which the earlier steps of a completed run stay, for processes that follow it."""
+
+PRUNE_INTERVAL = 60.0
+"""Seconds until old steps of completed runs are looked for again."""
+
+MAX_PRUNED_AT_ONCE = 1000
+"""How many completed runs are looked at, the newest first, each time."""
 
 SHORTEST_CLEANUP_INTERVAL = 60.0
 """Seconds, at least, until old runs of a graph are looked for again. At most it is `CLEANUP_INTERVAL`."""
@@ -62,6 +77,64 @@ class BackgroundCleanup:
                     log.info("graph %s: deleted %d expired checkpoint files", self.graph, len(deleted))
         except Exception:
             log.warning("graph %s: couldn't delete expired runs; will try again", self.graph, exc_info=True)
+
+
+class CompletedRuns:
+    """Deletes the earlier steps of completed runs, up to the newest snapshot: their results stay.
+
+    This happens in the background, some time after a run completed, so that a process that follows it can still read
+    them. Whoever completes a run looks for all that completed before, since the process that executed them may have
+    ended since. Runs with `preserve=True` say so in their summaries.
+    """
+
+    __slots__ = ("_lock", "_next", "_seen", "_store")
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = Lock()
+        self._next = 0.0
+        self._seen = 0.0
+        """The runs that completed before this time were looked at before."""
+
+    def prune_if_due(self, upkeep: JobQueue) -> None:
+        """Have the earlier steps of completed runs deleted, unless that was done a short while ago."""
+        with self._lock:
+            now = monotonic()
+            if now < self._next:
+                return
+            self._next = now + PRUNE_INTERVAL
+        upkeep.do(self._prune_all)
+
+    def _prune_all(self) -> None:
+        try:
+            self._prune_before(time() - PRUNE_GRACE)
+        except Exception:
+            import logging
+
+            logging.getLogger("limpet.upkeep").warning(
+                "couldn't delete old steps of completed runs; will try again", exc_info=True
+            )
+
+    def _prune_before(self, until: float) -> None:
+        which = RunFilter(
+            statuses=(COMPLETED,), updated_since=self._seen, updated_before=until, limit=MAX_PRUNED_AT_ONCE
+        )
+        for head in self._store.list(which):
+            if head.snapshot > 1 and not is_preserved(head.note):
+                with suppress(RunNotFound):
+                    self._store.prune(head.run_id, head.snapshot)
+        self._seen = until
+
+
+_completed_runs: WeakKeyDictionary[LeaseClient, CompletedRuns] = WeakKeyDictionary()
+
+
+def prune_completed(client: LeaseClient) -> None:
+    """Have the earlier steps of completed runs deleted in the background: see `CompletedRuns`."""
+    runs = _completed_runs.get(client)
+    if runs is None:
+        runs = _completed_runs.setdefault(client, CompletedRuns(client.store))
+    runs.prune_if_due(client.upkeep)
 
 
 class StepRetention:

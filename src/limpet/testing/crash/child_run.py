@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +21,7 @@ from limpet.graph_methods import GraphMethods
 from limpet.graphs.state import State
 from limpet.graphs.workflow.state import WorkflowState
 from limpet.journal.store import COMPLETED, PAUSED, RUNNING, RunHead
-from limpet.run import AsyncRun, Run
+from limpet.run import AsyncRun, OpenSession, Run
 from limpet.testing import effects
 from limpet.testing.answers import Script, aresume_to_end, resume_arguments, resume_to_end
 from limpet.testing.crash.graph_source import GraphSource, build, load
@@ -98,13 +98,13 @@ class WatchedGraph(GraphMethods[State]):
     def compiled(self) -> CompiledGraph:
         return self._compiled
 
-    def _prepare(self, *args: Any, **kwargs: Any) -> tuple[str, Callable[[], Session]]:
+    def _prepare(self, *args: Any, **kwargs: Any) -> tuple[str, OpenSession]:
         run_id, open_session = super()._prepare(*args, **kwargs)
-        return run_id, lambda: self.process.watch(open_session())
+        return run_id, lambda has_gone: self.process.watch(open_session(has_gone))
 
-    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> Callable[[], Session]:
+    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> OpenSession:
         open_session = super()._resuming(run_id, given, wait)
-        return lambda: self.process.watch(open_session())
+        return lambda has_gone: self.process.watch(open_session(has_gone))
 
 
 def _run(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.errors import UsageError
 
 if TYPE_CHECKING:
-    from limpet.engine.sessions.session import Session
-    from limpet.graph_methods import GraphMethods
+    from limpet.graph_methods import GraphMethods, Invocation
+    from limpet.run import OpenSession
 
     _Base = GraphMethods[Any]
 else:
@@ -27,20 +27,13 @@ class ResumesFromCheckpoint(_Base):
     default_checkpoint: str | os.PathLike[str] | None = None
     """The path of a checkpoint file, or the id of a checkpoint; None if runs start at the beginning."""
 
-    def _prepare(
-        self,
-        input: Any,
-        config: Mapping[str, Any] | None,
-        checkpoint: str | os.PathLike[str] | None,
-        run_id: str | None,
-        tags: Iterable[str],
-        stream: bool,
-    ) -> tuple[str, Callable[[], Session]]:
-        if checkpoint is None and self.default_checkpoint is not None:
-            if run_id is not None:
+    def _prepare(self, invocation: Invocation, stream: bool) -> tuple[str, OpenSession]:
+        if invocation.checkpoint is None and self.default_checkpoint is not None:
+            if invocation.run_id is not None:
                 raise UsageError(
                     f"runs of this graph resume from the checkpoint {str(self.default_checkpoint)!r}, which belongs "
                     "to its run: leave out run_id, or load the graph without the checkpoint"
                 )
-            checkpoint = self.default_checkpoint
-        return super()._prepare(input, config, checkpoint, run_id, tags, stream)
+            given = None if invocation.input is NOT_GIVEN else invocation.input
+            invocation = invocation._replace(input=given, checkpoint=self.default_checkpoint)
+        return super()._prepare(invocation, stream)
