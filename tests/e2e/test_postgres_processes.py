@@ -16,7 +16,7 @@ import pytest
 from limpet import END, START, LimpetError, RunNotFound, StateGraph, StoreUnavailable, open_store
 from limpet.errors import Conflict, RunExists
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import COMPLETED, Commit, Lease, NewRun, OnSignal
+from limpet.journal.store import COMPLETED, Commit, Document, Lease, NewRun, Post
 from support.postgres import Server
 from support.store_processes import (
     Start,
@@ -102,6 +102,8 @@ class Break:
     def __init__(self, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store, self.patch = store, monkeypatch
         self.times = 0
+        self.meanwhile: Callable[[], object] = lambda: None
+        """What another process does before the call is repeated."""
 
     def __call__(self, arrives: bool, call: Callable[[], Any]) -> Any:
         """Make `call`, whose first attempt breaks: before it gets anywhere, or once it has been carried out."""
@@ -113,6 +115,7 @@ class Break:
                     self.times += 1
                     if arrives:
                         work(cursor, again)
+                    self.meanwhile()
                     self._end(cursor)
                 return work(cursor, again)
 
@@ -152,16 +155,61 @@ def test_a_call_whose_answer_was_lost_is_carried_out_once(
         assert store.read("s", first=1).records == [b"1", b"2", b"3"]
         lease = broken(arrives, lambda: store.claim("r", "bob", 1e6, instead_of=1))
         assert (lease.fence, lease.crashes) == (2, 1)
-        assert broken(arrives, lambda: store.renew([lease], 10)) == [""]
-        broken(arrives, lambda: store.signal("r", "cancel"))
-        end = Commit("r", 2, 6, [b"7"], status=COMPLETED, purge=True, on_signal=OnSignal.CLEAR)
+        assert broken(arrives, lambda: store.renew([lease], 10)) == [False]
+        assert broken(arrives, lambda: store.post("r", "key", b"body"))
+        assert list(store.inbox("r")) == [Post(1, "key", b"body")]
+        end = Commit("r", 2, 6, [b"7"], status=COMPLETED, purge=True, takes=1)
         assert broken(arrives, lambda: store.append([end])) == [None]
         head = store.head("r")
-        assert (head.status, head.sequence, head.signal, head.holder) == (COMPLETED, 7, None, None)
+        assert (head.status, head.sequence, head.taken, head.holder) == (COMPLETED, 7, 1, None)
         broken(arrives, lambda: store.release(lease))
         broken(arrives, lambda: store.delete("r"))
         with pytest.raises(RunNotFound):
             broken(arrives, lambda: store.head("r"))
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["carried out", "not carried out"])
+def test_a_post_output_or_document_whose_answer_was_lost_is_there_once(
+    database: str, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    """H10, H12, H17: the answer is that of the first attempt, although equal bodies were there before."""
+    with closing(open_store(database)) as store:
+        broken = Break(store, monkeypatch)
+        store.create(NewRun("r", "g", [b"1"], holder="ann", ttl=1e6))
+        for key in ("a", "b"):
+            assert broken(arrives, lambda: store.post("r", key, b"same"))  # noqa: B023
+            assert not broken(arrives, lambda: store.post("r", key, b"same"))  # noqa: B023
+        assert [post.key for post in store.inbox("r")] == ["a", "b"]
+        for number in (2, 4):
+            assert broken(arrives, lambda: store.add_output("r", 1, [b"same"] * 2, 10)) == number
+        assert [item.number for item in store.output("r")] == [1, 2, 3, 4]
+        first = broken(arrives, lambda: store.put_document("d", b"same", 0))
+        assert store.get_document("d") == Document("d", first, b"same")
+        second = broken(arrives, lambda: store.put_document("d", b"same", first))
+        assert store.get_document("d") == Document("d", second, b"same")
+        assert broken(arrives, lambda: store.put_document("d", b"same", first)) is None
+        assert broken(arrives, lambda: store.delete_document("d", second))
+        assert not broken(arrives, lambda: store.delete_document("d", second))
+        assert store.get_document("d") is None
+
+
+def test_a_change_whose_answer_was_lost_is_known_after_another_change(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H18: else a process that counts in a document would count twice."""
+    with closing(open_store(database)) as store, closing(open_store(database)) as other:
+        broken = Break(store, monkeypatch)
+        for change in (
+            lambda found: other.put_document("d", b"2", found.version),
+            lambda found: other.delete_document("d", found.version),
+        ):
+            broken.meanwhile = lambda: change(other.get_document("d"))  # noqa: B023
+            version = broken(True, lambda: store.put_document("d", b"1", 0))
+            assert version is not None
+            found = store.get_document("d")
+            assert found is None or found.version > version
+            if found is not None:
+                store.delete_document("d", found.version)
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["carried out", "not carried out"])

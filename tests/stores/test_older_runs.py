@@ -101,7 +101,7 @@ def test_in_sqlite(tmp_path: Path) -> None:
 
 
 def test_in_postgresql(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D10, H1: and a process that still runs the earlier version can continue."""
+    """D10, H1, H10: a process that still runs an earlier version, which overlooks posts, is refused."""
     import psycopg
 
     from limpet.stores.postgres import schema as postgres_schema
@@ -125,10 +125,11 @@ def test_in_postgresql(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> Non
             check(store)
             lease = store.claim("left", "bob", 10)
             as_before = f"'left', {lease.fence}, 3, '{{}}', 0, 'completed', '', false, true, 9, false"
-            assert connection.execute(
-                f"SELECT accepted FROM apply_commit({as_before})".encode()
-            ).fetchone() == (True,)
-            assert (store.head("left").status, store.head("left").due) == (COMPLETED, None)
+            with pytest.raises(psycopg.errors.UndefinedFunction):
+                connection.execute(f"SELECT accepted FROM apply_commit({as_before})".encode())
+            with pytest.raises(psycopg.errors.UndefinedColumn):
+                connection.execute("SELECT 1 FROM runs WHERE signal IS NULL")
+            assert store.renew([lease], 10) == [False]
     postgres.sql(f"DROP SCHEMA {schema} CASCADE")
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from limpet.errors import Conflict, LimpetError, RunNotFound, StoreUnavailable, TooLarge, UsageError
+from limpet.journal.encoding.codec import encode
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import COMPLETED, Commit, Lease, Level, NewRun, Store
+from limpet.journal.store import COMPLETED, Commit, Lease, Level, NewRun, Post, PostsWaiting, Store
 from limpet.testing.conformance import StoreConformance
 from support.postgres import Server, ServerClock, needed, new_schema
 
@@ -110,6 +111,10 @@ def test_a_statement_looks_up_the_runs_it_needs_and_no_others(open_store: OpenSt
         ("RENEW", (["r"] * 9, [1] * 9, 10.0)),
         ("READ", ("r", None, None)),
         ("CLAIM", ("ann", 1.0, 1, "r", None)),
+        ("FIND_MANY", (["r"] * 9,)),
+        ("INBOX", ("r",)),
+        ("READ_OUTPUT", (0, 10, "r")),
+        ("FIND_DOCUMENT", ("d",)),
         ("READY", {"graphs": ["g"], "limit": 10}),
     ):
         statement = sql[name]
@@ -191,6 +196,38 @@ def test_migrating_keeps_every_run(
     assert [version for (version,) in rows] == [*range(1, len(known) + 2)]
 
 
+def test_a_request_to_cancel_of_before_becomes_a_post(
+    open_store: OpenStore, postgres: Server, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D10, H10: one that waited when the database was migrated."""
+    from limpet.stores.postgres import schema as postgres_schema
+
+    known = postgres_schema.migrations()
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres_schema, "migrations", lambda: known[:4])
+        open_store().close()
+    name = database.partition("?")[0].rpartition("/")[2]
+    for run_id, status, signal, due in (
+        ("held", "running", "'cancel'", "0"),
+        ("asks", "paused", "'cancel'", "NULL"),
+        ("broken", "failed", "'cancel'", "NULL"),
+        ("done", "completed", "'cancel'", "NULL"),
+        ("other", "paused", "NULL", "NULL"),
+    ):
+        postgres.sql(
+            "INSERT INTO limpet.runs (run_id, graph, status, snapshot, created, updated, tags, note, mark, signal,"
+            f" due) VALUES ('{run_id}', 'g', '{status}', 0, 7, 8, '{{}}', '', 1, {signal}, {due})",
+            database=name,
+        )
+    store = open_store()
+    cancel = Post(1, "cancel", encode({"kind": "cancel"}))
+    inboxes = {head.run_id: list(store.inbox(head.run_id)) for head in store.list(RunFilter())}
+    assert inboxes == {"held": [cancel], "asks": [cancel], "broken": [cancel], "done": [], "other": []}
+    assert {head.run_id for head in store.ready(["g"], 9)} == {"held", "asks"}
+    rows = query(store, "SELECT run_id FROM limpet_runs WHERE cancel_requested ORDER BY run_id")
+    assert rows == [("asks",), ("broken",), ("held",)]
+
+
 def test_a_migration_that_fails_leaves_nothing_behind(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,19 +288,29 @@ def test_text_that_postgresql_cannot_keep_is_refused(open_store: OpenStore) -> N
             store.head(run_id)
         with pytest.raises(UsageError, match="PostgreSQL can"):
             store.append([Commit(run_id, 1, 1, [b"x"])])
+        with pytest.raises(UsageError, match="PostgreSQL can"):
+            store.post("r", run_id, b"")
+        with pytest.raises(UsageError, match="PostgreSQL can"):
+            store.put_document(run_id, b"", 0)
+        with pytest.raises(UsageError, match="PostgreSQL can"):
+            store.list(RunFilter(graph=run_id))
     assert store.list(RunFilter()) == []
 
 
 def test_a_deleted_run_takes_no_space(open_store: OpenStore) -> None:
-    """P7: a deleted, expired or purged run leaves no records behind."""
+    """P7: a deleted, expired or purged run leaves no records behind, and only the last has posts and output."""
     store = open_store()
     for run_id in ("deleted", "expired", "purged", "kept"):
         store.create(NewRun(run_id, "g", [b"1", b"2"]))
-    assert store.append([Commit("purged", 1, 2, [b"3"], purge=True)]) == [None]
-    assert store.append([Commit("expired", 1, 2, [b"3"], status=COMPLETED)]) == [None]
+        assert store.post(run_id, "key", b"")
+        store.add_output(run_id, 1, [b"emitted"], 10)
+    assert store.append([Commit("purged", 1, 2, [b"3"], purge=True, takes=1)]) == [None]
+    assert store.append([Commit("expired", 1, 2, [b"3"], status=COMPLETED, takes=1)]) == [None]
     store.delete("deleted")
     assert store.expire(-1) == 1
     assert query(store, "SELECT count(*) FROM records") == [(2,)]
+    assert query(store, "SELECT count(*) FROM posts") == [(2,)]
+    assert query(store, "SELECT count(*) FROM output") == [(2,)]
 
 
 def test_records_are_kept_uncompressed_out_of_line(open_store: OpenStore) -> None:
@@ -284,6 +331,12 @@ def test_no_number_is_too_large_to_be_refused(open_store: OpenStore) -> None:
     assert store.prune("r", 2**70) == store.prune("r", -(2**70)) == 0
     assert store.read("r", -(2**70), 2**70).records == [b"1"]
     assert store.renew([Lease("r", 2**70, 0.0)], 10) == [None]
+    with pytest.raises(Conflict):
+        store.add_output("r", 2**70, [b"x"], 2**70)
+    assert store.output("r", 2**70) == store.output("r", -(2**70)) == []
+    assert store.put_document("d", b"", 2**70) is None
+    assert not store.delete_document("d", -(2**70))
+    assert store.append([Commit("r", 1, 1, [b"2"], takes=2**70)]) == [None]
     store.release(Lease("r", 2**70, 0.0))
     with pytest.raises(Conflict):
         store.claim("r", "bob", 10, instead_of=2**70)
@@ -314,7 +367,8 @@ def test_a_write_waits_for_a_purge_under_way_and_is_refused(open_store: OpenStor
     with connected(other) as connection, ThreadPoolExecutor(1) as pool:
         with connection.transaction():
             connection.execute(
-                "SELECT apply_commit('r', 1, 1, ARRAY['2'::bytea], 0, NULL, NULL, true, true, 5, false)"
+                "SELECT apply_commit('r', 1, 1, ARRAY['2'::bytea], 0, NULL, NULL, true, 0, false, NULL, NULL, NULL, "
+                "NULL, 5, false)"
             )
             writing = pool.submit(store.append, [Commit("r", 1, 1, [b"late"])])
             wait_until_blocked(other)
@@ -322,6 +376,26 @@ def test_a_write_waits_for_a_purge_under_way_and_is_refused(open_store: OpenStor
     assert isinstance(outcome, Conflict)
     tail = store.read("r", first=1)
     assert (tail.head.sequence, tail.records) == (2, [])
+
+
+def test_a_write_waits_for_a_post_under_way_and_is_refused(open_store: OpenStore) -> None:
+    """H10: each commit after a post takes it in, the one too that was sent before the post was made."""
+    store = open_store()
+    other = open_store()
+    for run_id in ("a", "b"):
+        store.create(NewRun(run_id, "g", [b"1"], holder="ann"))
+    for key, commits in enumerate(
+        ([Commit("a", 1, 1, [b"2"])], [Commit(each, 1, 1, [b"2"]) for each in "ab"])
+    ):
+        with connected(other) as connection, ThreadPoolExecutor(1) as pool:
+            with connection.transaction():
+                for run_id in ("a", "b"):
+                    connection.execute("SELECT post(%s, %s, '', 0, false)", (run_id, str(key)))
+                writing = pool.submit(store.append, commits)
+                wait_until_blocked(other)
+            assert {type(outcome) for outcome in writing.result()} == {PostsWaiting}
+    assert [post.key for post in store.inbox("a")] == ["0", "1"]
+    assert store.read("a").records == store.read("b").records == [b"1"]
 
 
 def test_a_deadlock_is_resolved_without_an_error(open_store: OpenStore) -> None:

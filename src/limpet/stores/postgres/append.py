@@ -21,7 +21,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from limpet.errors import RunNotFound, TooLarge
-from limpet.journal.store import Commit, OnSignal
+from limpet.journal.store import Commit
 from limpet.stores.heads import refusal
 from limpet.stores.postgres.connections import Cursor
 from limpet.stores.postgres.rows import LARGEST_NUMBER, SQL, commits_values, head_of
@@ -97,8 +97,9 @@ def is_plain(commit: Commit) -> bool:
         and not commit.snapshot
         and commit.status is None
         and commit.note is None
+        and commit.labels is None
         and not commit.purge
-        and commit.on_signal is not OnSignal.CLEAR
+        and not commit.takes
         # What doesn't fit the types of the prepared statement takes the long way, which refuses it with a reason.
         and len(commit.records[0]) <= LARGEST
         and 0 <= commit.expected < LARGEST_NUMBER

@@ -1,8 +1,8 @@
 """Waiting for changes in a PostgreSQL database: a connection that listens, opened when a thread first waits.
 
 The server notifies with the transaction that changes something; see
-`stores/postgres/migrations/0002_due_and_priority.sql`. Of the threads that wait, one listens for all, and when
-it leaves, another takes its place: so any number of them need one connection. While the connection was broken
+`stores/postgres/migrations/0005_posts_output_and_documents.sql`. Of the threads that wait, one listens for all, and
+when it leaves, another takes its place: so any number of them need one connection. While the connection was broken
 anything may have happened, so a broken one counts as a change, and so does a new one. A connection from which nothing
 was heard for a while is asked for a sign of life, as it may lead nowhere by now. Where notifications don't arrive at
 all (a pooler that gives each transaction another session), threads that wait have to poll.

@@ -50,7 +50,10 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
         except StopIteration as end:
             outcome: Outcome = end.value
             return outcome
-        except psycopg.Error:
+        except (
+            psycopg.Error,
+            UnicodeEncodeError,
+        ):  # a text without a UTF-8 form is found before anything is sent
             raise
         except BaseException:
             self.abandon()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import Commit, NewRun, RunHead
 from limpet.stores.statements import statements_of
 
@@ -14,8 +13,9 @@ SQL = {name: statement.encode() for name, statement in statements_of("postgres")
 LARGEST_NUMBER = 2**62
 """Fences and sequence numbers beyond this are never given out; a `bigint` holds them, and what is added to them."""
 
+UNCHANGED_LABELS = (None, None, None)
+
 _TAGS = RunHead._fields.index("tags")
-_UNHELD = statements_of("postgres")["UNHELD"]
 
 
 def head_of(row: Sequence[Any]) -> RunHead:
@@ -38,6 +38,7 @@ def create_values(run: NewRun, mark: int) -> tuple[Any, ...]:
         run.note,
         run.due,
         run.priority,
+        *run.labels,
         mark,
         run.holder,
         list(run.records),
@@ -55,10 +56,12 @@ def commit_values(commit: Commit, mark: int, again: bool) -> tuple[Any, ...]:
         commit.status,
         commit.note,
         commit.purge,
-        commit.on_signal.value,
+        within_bigint(commit.takes),
+        commit.ignores_posts,
+        *(commit.labels or UNCHANGED_LABELS),
+        commit.due,
         mark,
         again,
-        commit.due,
     )
 
 
@@ -80,34 +83,15 @@ def commits_values(commits: Sequence[Commit], marks: Sequence[int], again: bool)
                 commit.status,
                 commit.note,
                 commit.purge,
-                commit.on_signal.value,
+                within_bigint(commit.takes),
+                commit.ignores_posts,
+                *(commit.labels or UNCHANGED_LABELS),
                 commit.due,
                 mark,
             )
         )
     columns = map(list, zip(*rows, strict=True))
     return (*columns, records, again)
-
-
-def condition_of(which: RunFilter) -> tuple[str, list[Any]]:
-    """The condition that keeps the runs that `which` asks for, and its parameters."""
-    conditions: list[str] = []
-    values: list[Any] = []
-    if which.statuses:
-        conditions.append("status = ANY (%s)")
-        values.append(list(which.statuses))
-    for column, value in (("graph", which.graph), ("parent", which.parent)):
-        if value is not None:
-            conditions.append(f"{column} = %s")
-            values.append(value)
-    if which.tag is not None:
-        conditions.append("%s = ANY (tags)")
-        values.append(which.tag)
-    if which.unclaimed:
-        conditions.append(_UNHELD)
-    if not conditions:
-        return "", values
-    return "WHERE " + " AND ".join(conditions), values
 
 
 def within_bigint(number: int) -> int:

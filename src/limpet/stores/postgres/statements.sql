@@ -5,7 +5,7 @@
 
 -- name: COLUMNS
 run_id, graph, status, sequence, snapshot, fence, created, updated,
-holder, lease_until, tags, parent, signal, note, crashes, due, priority
+holder, lease_until, tags, parent, note, crashes, due, priority, posted, taken, output, node, error, waits_for
 
 -- name: HEAD
 SELECT {COLUMNS} FROM heads
@@ -13,8 +13,8 @@ SELECT {COLUMNS} FROM heads
 -- name: FIND
 SELECT clock(), {COLUMNS} FROM heads WHERE run_id = %s
 
--- name: UNHELD
-(lease_until IS NULL OR lease_until <= (SELECT clock()))
+-- name: FIND_MANY
+SELECT {COLUMNS} FROM unnest(%s::text[]) AS asked (wanted), LATERAL (SELECT * FROM heads WHERE run_id = wanted) AS found
 
 -- name: DUE
 -- Runs of one graph that are ready, as of one moment.
@@ -57,7 +57,8 @@ WITH head AS (SELECT * FROM heads WHERE run_id = %s)
 SELECT NULL::bigint, NULL::bytea, {COLUMNS} FROM head
 UNION ALL
 SELECT records.sequence, records.data,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL, NULL
 FROM head JOIN records ON records.run = head.id
 WHERE records.sequence BETWEEN coalesce(%s::bigint, head.snapshot) AND coalesce(%s::bigint, head.sequence)
 
@@ -65,10 +66,10 @@ WHERE records.sequence BETWEEN coalesce(%s::bigint, head.snapshot) AND coalesce(
 WITH run AS (
     INSERT INTO runs
         (run_id, graph, status, snapshot, created, updated, holder, lease_until, tags, parent, note, due, priority,
-        mark)
+        node, error, waits_for, mark)
     SELECT %s, %s, %s, %s, server_time, server_time, holder,
         CASE WHEN holder IS NULL THEN NULL ELSE server_time + %s END,
-        %s::text[], %s, %b, %s, %s, %s
+        %s::text[], %s, %b, %s, %s, %s, %s, %s, %s
     FROM (SELECT clock() AS server_time, %s::text AS holder) AS now
     ON CONFLICT (run_id) DO NOTHING RETURNING id, lease_until
 ), journal AS (
@@ -85,7 +86,7 @@ SELECT lease_until FROM runs WHERE run_id = %s AND mark = %s
 -- The rules of stores/heads.py for a plain commit. The record before must exist: that makes this number the
 -- next one, and "snapshot" says that it isn't among those that were pruned; "floor" stands for the record after
 -- a purge.
-signal IS NULL AND floor <= expected AND snapshot <= expected
+posted = taken AND floor <= expected AND snapshot <= expected
 AND (floor = expected OR EXISTS (SELECT 1 FROM records WHERE run = id AND sequence = expected))
 
 -- name: APPEND
@@ -112,11 +113,14 @@ RETURNING (SELECT run_id FROM runs WHERE id = run)
 
 -- name: ANSWER
 accepted, server_time, (head).run_id, (head).graph, (head).status, (head).sequence, (head).snapshot, (head).fence,
-(head).created, (head).updated, (head).holder, (head).lease_until, (head).tags, (head).parent, (head).signal,
-(head).note, (head).crashes, (head).due, (head).priority
+(head).created, (head).updated, (head).holder, (head).lease_until, (head).tags, (head).parent, (head).note,
+(head).crashes, (head).due, (head).priority, (head).posted, (head).taken, (head).output, (head).node, (head).error,
+(head).waits_for
 
 -- name: APPLY_COMMIT
-SELECT {ANSWER} FROM apply_commit(%s, %s, %s, %b::bytea[], %s, %s, %b, %s, %s, %s, %s, %s)
+SELECT {ANSWER} FROM apply_commit(
+    %s, %s, %s, %b::bytea[], %s, %s, %b, %s, %s, %s, %s, %s, %s, %s, %s, %s
+)
 
 -- name: APPLY_COMMITS
 -- The same for commits of different runs. The records of all of them come in one array, as PostgreSQL has no
@@ -124,13 +128,15 @@ SELECT {ANSWER} FROM apply_commit(%s, %s, %s, %b::bytea[], %s, %s, %b, %s, %s, %
 SELECT number, {ANSWER}
 FROM unnest(
     %b::text[], %b::bigint[], %b::bigint[], %b::int[], %b::int[], %b::bigint[], %b::text[], %b::bytea[],
-    %b::bool[], %b::bool[], %b::float8[], %b::bigint[]
+    %b::bool[], %b::bigint[], %b::bool[], %b::text[], %b::text[], %b::text[], %b::float8[], %b::bigint[]
 ) WITH ORDINALITY AS sent (
-    run_id, fence, expected, low, high, snapshot, status, note, purge, refuse_on_signal, due, mark, number
+    run_id, fence, expected, low, high, snapshot, status, note, purge, takes, ignores_posts, node, error, waits_for,
+    due, mark, number
 ),
 (SELECT %b::bytea[] AS records, %s::bool AS again) AS common,
 LATERAL apply_commit(
-    run_id, fence, expected, records[low:high], snapshot, status, note, purge, refuse_on_signal, mark, again, due
+    run_id, fence, expected, records[low:high], snapshot, status, note, purge, takes, ignores_posts, node, error,
+    waits_for, due, mark, again
 )
 
 -- name: CLAIM
@@ -154,13 +160,39 @@ WITH mine AS (
     ) AS run
 ), renewed AS (
     UPDATE runs SET lease_until = server_time + %s, updated = server_time FROM (SELECT clock() AS server_time) AS now
-    WHERE id IN (SELECT id FROM mine) RETURNING id, signal
+    WHERE id IN (SELECT id FROM mine) RETURNING id, posted > taken AS posts_wait
 )
-SELECT mine.number, renewed.signal FROM mine JOIN renewed USING (id)
+SELECT mine.number, renewed.posts_wait FROM mine JOIN renewed USING (id)
 
 -- name: RELEASE
 -- `release` of stores/heads.py.
 UPDATE runs SET holder = NULL, lease_until = NULL WHERE run_id = %s AND fence = %s
 
--- name: SIGNAL
-UPDATE runs SET signal = %s WHERE run_id = %s
+-- name: POST
+SELECT post(%s, %s, %b, %s, %s)
+
+-- name: INBOX
+-- The posts that wait, and how many there are; without any, one row without a number.
+SELECT posted, taken, number, key, body
+FROM runs LEFT JOIN posts ON posts.run = runs.id AND number > taken
+WHERE run_id = %s ORDER BY number
+
+-- name: ADD_OUTPUT
+SELECT accepted, newest FROM add_output(%s, %s, %b::bytea[], %s, %s, %s)
+
+-- name: READ_OUTPUT
+-- Without any item, one row without a number.
+SELECT number, body
+FROM runs LEFT JOIN LATERAL (
+    SELECT number, body FROM output WHERE output.run = runs.id AND number > %s ORDER BY number LIMIT %s
+) AS item ON true
+WHERE run_id = %s ORDER BY number
+
+-- name: CHANGE_DOCUMENT
+SELECT change_document(%s, %s, %s, %b, %s, %s, %s)
+
+-- name: DOCUMENTS
+SELECT name, version, body, due FROM documents
+
+-- name: FIND_DOCUMENT
+{DOCUMENTS} WHERE name = %s

@@ -1,7 +1,7 @@
 """Runs in a PostgreSQL database, shared by all processes and machines that can reach it.
 
 The common commit (one record, nothing new for the head) is a single prepared statement that checks the fence, the
-sequence number and the signal, inserts, and is its own transaction: one round trip. Such commits of many runs are one
+sequence number and the posts, inserts, and is its own transaction: one round trip. Such commits of many runs are one
 statement as well. Every other commit is carried out by a function in the database, in one round trip, too; see
 `append.py`. Leases expire by the server's clock.
 
@@ -22,20 +22,28 @@ from typing import Any, LiteralString
 from limpet.durations import LONGEST_ANSWER, store_seconds
 from limpet.errors import RunExists, RunNotFound, StoreUnavailable, UsageError
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import ENDED, Abilities, Commit, Heads, Lease, Level, NewRun, RunHead, Tail
-from limpet.stores.heads import refusal, refuse_if_held
+from limpet.journal.store import (
+    ENDED,
+    Abilities,
+    Commit,
+    Document,
+    Heads,
+    Lease,
+    Level,
+    NewRun,
+    Output,
+    Post,
+    RunHead,
+    Tail,
+)
+from limpet.stores.heads import refusal, refuse_if_held, refuse_old_fence
+from limpet.stores.postgres import documents, posts
 from limpet.stores.postgres.address import Address
 from limpet.stores.postgres.append import Batch, append_one, is_plain, outcome_of, too_large
 from limpet.stores.postgres.connections import Connections, Cursor
 from limpet.stores.postgres.listener import Listener
-from limpet.stores.postgres.rows import (
-    SQL,
-    commit_values,
-    condition_of,
-    create_values,
-    head_of,
-    within_bigint,
-)
+from limpet.stores.postgres.lists import listed
+from limpet.stores.postgres.rows import SQL, commit_values, create_values, head_of, within_bigint
 from limpet.stores.postgres.schema import migrate
 
 PLANNER = {
@@ -138,6 +146,12 @@ class PostgresStore:
     def head(self, run_id: str) -> RunHead:
         return self._find(run_id)[1]
 
+    def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
+        wanted = [*run_ids]
+        rows = self._connections.use(lambda cursor, _: cursor.execute(SQL["FIND_MANY"], (wanted,)).fetchall())
+        found = {head.run_id: head for head in map(head_of, rows)}
+        return [found.get(run_id) for run_id in wanted]
+
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         bounds = [None if bound is None else within_bigint(bound) for bound in (first, last)]
 
@@ -171,9 +185,9 @@ class PostgresStore:
             refuse_if_held(head, now)
             # The run was released, or its lease expired, between the two statements: try again.
 
-    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         leases = list(leases)
-        answers: builtins.list[str | None] = [None] * len(leases)
+        answers: builtins.list[bool | None] = [None] * len(leases)
         if not leases:
             return answers
         ordered = sorted(enumerate(leases), key=lambda each: each[1].run_id)
@@ -183,28 +197,49 @@ class PostgresStore:
         def work(cursor: Cursor, again: bool) -> builtins.list[tuple[Any, ...]]:
             return cursor.execute(SQL["RENEW"], (ids, fences, ttl)).fetchall()
 
-        for number, signal in self._connections.use(work):
+        for number, posts_wait in self._connections.use(work):
             place = ordered[number - 1][0]
-            answers[place] = signal or ""
+            answers[place] = posts_wait
         return answers
 
     def release(self, lease: Lease) -> None:
         values = (lease.run_id, within_bigint(lease.fence))
         self._connections.use(lambda cursor, _: cursor.execute(SQL["RELEASE"], values))
 
-    def signal(self, run_id: str, signal: str) -> None:
-        values = (signal, run_id)
-        changed = self._connections.use(lambda cursor, _: cursor.execute(SQL["SIGNAL"], values).rowcount)
-        if changed == 0:
-            raise RunNotFound(run_id)
+    def post(self, run_id: str, key: str, body: bytes) -> bool:
+        return posts.post(self._connections, self._new_mark(), run_id, key, body)
+
+    def inbox(self, run_id: str) -> Sequence[Post]:
+        return posts.inbox(self._connections, run_id)
+
+    def add_output(self, run_id: str, fence: int, bodies: Sequence[bytes], keep: int) -> int:
+        newest = posts.add_output(self._connections, self._new_mark(), run_id, fence, bodies, keep)
+        if newest is None:
+            now, head = self._find(run_id)
+            refuse_old_fence(head, fence, now)
+            raise RunNotFound(run_id)  # it was deleted, and another one of this id has the fence
+        return newest
+
+    def output(self, run_id: str, after: int = 0, limit: int | None = None) -> Sequence[Output]:
+        return posts.read_output(self._connections, run_id, after, limit)
+
+    def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
+        document = Document(name, version, body, due)
+        return documents.put_document(self._connections, self._new_mark(), document)
+
+    def get_document(self, name: str) -> Document | None:
+        return documents.find_document(self._connections, name)
+
+    def list_documents(
+        self, prefix: str = "", due: bool = False, limit: int | None = None
+    ) -> Sequence[Document]:
+        return documents.list_documents(self._connections, prefix, due, limit)
+
+    def delete_document(self, name: str, version: int) -> bool:
+        return documents.delete_document(self._connections, self._new_mark(), name, version)
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        condition, values = condition_of(which)
-        order = "ORDER BY created DESC, run_id DESC LIMIT %s OFFSET %s"
-        query = b" ".join((SQL["HEAD"], condition.encode(), order.encode()))
-        values += (which.limit, which.offset)
-        rows = self._connections.use(lambda cursor, _: cursor.execute(query, values).fetchall(), attempts=1)
-        return [head_of(row) for row in rows]
+        return self._connections.use(lambda cursor, _: listed(cursor, which), attempts=1)
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         values = {"graphs": [*graphs], "limit": limit}
