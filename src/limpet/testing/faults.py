@@ -19,7 +19,19 @@ from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 from limpet.errors import StoreUnavailable, UsageError
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import ENDED, Abilities, Commit, Lease, NewRun, RunHead, Store, Tail
+from limpet.journal.store import (
+    ENDED,
+    Abilities,
+    Commit,
+    Document,
+    Lease,
+    NewRun,
+    Output,
+    Post,
+    RunHead,
+    Store,
+    Tail,
+)
 
 T = TypeVar("T")
 
@@ -28,11 +40,19 @@ OPERATIONS = (
     "create",
     "append",
     "head",
+    "heads",
     "read",
     "claim",
     "renew",
     "release",
-    "signal",
+    "post",
+    "inbox",
+    "add_output",
+    "output",
+    "put_document",
+    "get_document",
+    "list_documents",
+    "delete_document",
     "ready",
     "list",
     "prune",
@@ -207,20 +227,46 @@ class FaultyStore:
     def head(self, run_id: str) -> RunHead:
         return self._call("head", self.inner.head, run_id)
 
+    def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
+        return self._call("heads", self.inner.heads, run_ids)
+
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         return self._call("read", self.inner.read, run_id, first, last)
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         return self._call("claim", self.inner.claim, run_id, holder, ttl, instead_of)
 
-    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         return self._call("renew", self.inner.renew, list(leases), ttl)
 
     def release(self, lease: Lease) -> None:
         self._call("release", self.inner.release, lease)
 
-    def signal(self, run_id: str, signal: str) -> None:
-        self._call("signal", self.inner.signal, run_id, signal)
+    def post(self, run_id: str, key: str, body: bytes) -> bool:
+        return self._call("post", self.inner.post, run_id, key, body)
+
+    def inbox(self, run_id: str) -> Sequence[Post]:
+        return self._call("inbox", self.inner.inbox, run_id)
+
+    def add_output(self, run_id: str, fence: int, bodies: Sequence[bytes], keep: int) -> int:
+        return self._call("add_output", self.inner.add_output, run_id, fence, bodies, keep)
+
+    def output(self, run_id: str, after: int = 0, limit: int | None = None) -> Sequence[Output]:
+        return self._call("output", self.inner.output, run_id, after, limit)
+
+    def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
+        return self._call("put_document", self.inner.put_document, name, body, version, due)
+
+    def get_document(self, name: str) -> Document | None:
+        return self._call("get_document", self.inner.get_document, name)
+
+    def list_documents(
+        self, prefix: str = "", due: bool = False, limit: int | None = None
+    ) -> Sequence[Document]:
+        return self._call("list_documents", self.inner.list_documents, prefix, due, limit)
+
+    def delete_document(self, name: str, version: int) -> bool:
+        return self._call("delete_document", self.inner.delete_document, name, version)
 
     def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
         return self._call("ready", self.inner.ready, graphs, limit)

@@ -80,7 +80,7 @@ def test_a_save_on_a_silent_connection_is_settled_on_another_one(
 
 def test_every_call_ends_when_the_network_is_down(network: FaultyNetwork, database: str) -> None:
     """P8: with an error that names the timeout; when the network is back, the store works again."""
-    store = open_store(f"{address(network, database)}&connections=20")
+    store = open_store(f"{address(network, database)}&connections=30")
     lease = store.create(NewRun("r", "g", [b"1"], holder="ann", due=0.0))
     calls = (
         lambda: store.append([Commit("r", 1, 1, [b"2"])]),

@@ -243,7 +243,7 @@ def test_what_takes_leases_says_so(tmp_path: Path) -> None:
     there = release(JsonCheckpointStore(tmp_path / "kept.json"), [])
     run = here.stream({"version": "1"}, run_id="r")
     next(run)
-    with pytest.raises(Conflict, match=r"in another process, and <AdaptedStore of .*> has no leases"):
+    with pytest.raises(UsageError, match=r"in <AdaptedStore of .*> nothing can be posted to a run"):
         there.cancel("r")
     assert [event["type"] for event in run][-1] != "error"
     assert run.status == "paused"
@@ -270,6 +270,7 @@ def test_such_a_store_promises_what_it_can_keep(tmp_path: Path) -> None:
     """P4, P8: nothing about other processes, and the level that the object names."""
     assert open_store(InMemoryCheckpointStore()).abilities == (
         "memory",
+        False,
         False,
         False,
         False,
@@ -464,7 +465,7 @@ def test_a_run_that_another_object_saved_is_not_created_again() -> None:
         again.add_task("a", lambda: 1)
         again.add_task("b", lambda a: pause("b?"), ["a"])
         with pytest.raises(RunExists):
-            again.execute({}, run_id=run_id)
+            again.execute({}, run_id=run_id, if_exists="error")
         assert later._checkpoints == kept._checkpoints
         assert again.resume(run_id, "yes").results["b"] == "yes"
 

@@ -1,130 +1,44 @@
-"""Encryption at rest: a store around another one, which sees records and notes as ciphertext only.
+"""Encryption at rest: a store around another one, which sees records, notes, posts, output and documents encrypted.
 
-AES-256-GCM, with a new random nonce of 96 bits each time. A record or a note is stored as:
-
-    byte 0       0xC1, the format
-    byte 1       how many bytes the key's id has; the id follows
-    4 bytes      the key's fingerprint: the start of HMAC-SHA-256(key, "limpet key")
-    4 bytes      CRC-32 over all of this, big-endian, so that damage isn't taken for a missing key
-    12 bytes     the nonce
-    the rest     the ciphertext and its tag of 16 bytes
-
-The tag also covers these bytes up to the nonce, and the place as text: `record 3 <run id>`, or `note 0 <run id>`. So
-a ciphertext that was moved is refused: to another run, to another number, or from a record to a note.
-
-What it doesn't hide: ids of runs, names of graphs, tags, parents, statuses, holders, signals, times, priorities, and
-how large and how many the records are. What it can't detect: that a whole run, or a run's newest records, or a note,
-were replaced by an older version of themselves. An empty note stays empty.
+`ciphertexts.py` has the format. What it doesn't hide: ids of runs, names of graphs and nodes, types of errors, tags,
+parents, statuses, holders, times, priorities, keys of posts, names and due times of documents, and how large and how
+many the records are. What it can't detect: that a whole run, or a run's newest records, or a note, a post or a
+document, were replaced by an older version of themselves, and that items of one run's output were reordered. An empty
+note stays empty.
 """
 
 from __future__ import annotations
 
-import hmac
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
-from zlib import crc32
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from limpet.errors import DamagedRecord, KeyMissing, LimpetError, StoreUnavailable, TooLarge, UsageError
+from limpet.errors import DamagedRecord, KeyMissing, LimpetError, StoreUnavailable, UsageError
 from limpet.journal.encoding.envelope import ENCRYPTED
+from limpet.journal.inbox import CANCEL
 from limpet.journal.optional_calls import provides
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import ENDED, Abilities, Commit, Heads, Lease, NewRun, RunHead, Store, Tail
+from limpet.journal.store import (
+    Abilities,
+    Commit,
+    Document,
+    Heads,
+    Lease,
+    NewRun,
+    Output,
+    Post,
+    RunHead,
+    Store,
+    Tail,
+)
 from limpet.stores import heads
+from limpet.stores.composite.ciphertexts import Keys as Keys
+from limpet.stores.composite.ciphertexts import Place, post_place
 from limpet.stores.composite.wrapper import StoreWrapper
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+Stored = TypeVar("Stored")
 
 MAX_LOGGED = 1000
-"""How many runs are remembered as logged."""
-
-KEY_SIZE = 32
-NONCE_SIZE = 12
-TAG_SIZE = 16
-
-
-class Keys:
-    """The keys of an encrypted store, each of 32 bytes, by ids of your choice; `current` is the one that writes.
-
-    The others only read, so that keys can be rotated: add a new one, make it `current`, and keep the old ones for as
-    long as the store has runs that were written with them. Ids are stored in plain text; keys are shown nowhere.
-    """
-
-    def __init__(self, keys: Mapping[str, bytes], current: str | None = None) -> None:
-        if not isinstance(keys, Mapping) or not keys:
-            raise UsageError('Keys takes a dict of ids and keys: Keys({"2026": key}, current="2026")')
-        if current is None and len(keys) > 1:
-            raise UsageError(f"choose which of the keys {', '.join(map(repr, keys))} writes: current=…")
-        self.current = next(iter(keys)) if current is None else current
-        if self.current not in keys:
-            raise UsageError(
-                f"the current key {current!r} isn't among the keys given: {', '.join(map(repr, keys))}"
-            )
-        self._keys = {key_id: _checked(key_id, key) for key_id, key in keys.items()}
-        self._writing = self._keys[self.current]
-        self.mark = (self.current, tuple(sorted((key_id, _digest(key)) for key_id, key in keys.items())))
-        """What distinguishes these keys from others. No key can be derived from it."""
-
-    def __repr__(self) -> str:
-        return f"<Keys {', '.join(map(repr, self._keys))}; current={self.current!r}>"
-
-    def encrypted(self, place: Place, text: bytes) -> bytes:
-        """The ciphertext to store at this place. Raises `TooLarge`."""
-        key = self._writing
-        nonce = os.urandom(NONCE_SIZE)
-        try:
-            return key.header + nonce + key.cipher.encrypt(nonce, text, key.header + place.data)
-        except OverflowError as error:
-            raise TooLarge(
-                f"{place} has {len(text)} bytes, which is more than can be encrypted at once"
-            ) from error
-
-    def decrypted(self, place: Place, data: bytes) -> bytes:
-        """The plain text of what was encrypted for this place.
-
-        Raises `DamagedRecord` if the data was changed or is from elsewhere, and `KeyMissing`, which names the key's
-        id, if the key isn't among these.
-        """
-        key = self._writing
-        if not data.startswith(key.header):
-            key = self._key_of(place, data)
-        size = len(key.header)
-        if len(data) < size + NONCE_SIZE + TAG_SIZE:
-            raise place.damaged("it is shorter than what was written")
-        from cryptography.exceptions import InvalidTag
-
-        nonce = data[size : size + NONCE_SIZE]
-        ciphertext = data[size + NONCE_SIZE :]
-        try:
-            return key.cipher.decrypt(nonce, ciphertext, key.header + place.data)
-        except InvalidTag:
-            raise place.damaged(
-                "it was changed, or belongs to another place: it can't be decrypted"
-            ) from None
-
-    def _key_of(self, place: Place, data: bytes) -> _Key:
-        if len(data) < 2 or data[0] != ENCRYPTED:
-            raise place.damaged(
-                "it isn't encrypted. Export runs from before the store was encrypted, and import them into it"
-            )
-        size = 2 + data[1] + 8
-        header = data[:size]
-        if len(header) < size or crc32(header[:-4]) != int.from_bytes(header[-4:], "big"):
-            raise place.damaged("the header that names its key was changed")
-        key_id = header[2:-8].decode("utf-8", "replace")
-        key = self._keys.get(key_id)
-        if key is None:
-            raise KeyMissing(
-                f"{place} was encrypted with the key {key_id!r}, which isn't among those given: "
-                f"{', '.join(map(repr, self._keys))}. Add it to the Keys of the store"
-            )
-        if key.header != header:
-            raise KeyMissing(
-                f"{place} was encrypted with another key than the one that is given as {key_id!r}. "
-                "Give the right one under this id"
-            )
-        return key
+"""How many runs and documents are remembered as logged."""
 
 
 class EncryptedStore(StoreWrapper):
@@ -141,7 +55,7 @@ class EncryptedStore(StoreWrapper):
         self.inner = store
         self.keys = keys
         self._logged: dict[str, str] = {}
-        """Why runs were left out of lists, as far as that was logged."""
+        """Why runs and documents were left out of lists, as far as that was logged."""
 
     def __repr__(self) -> str:
         return f"EncryptedStore({self.inner!r}, {self.keys!r})"
@@ -178,10 +92,15 @@ class EncryptedStore(StoreWrapper):
     def head(self, run_id: str) -> RunHead:
         return self._head(self.inner.head(run_id))
 
+    def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
+        found = self.inner.heads(run_ids)
+        readable = {head.run_id: head for head in self._readable(head for head in found if head is not None)}
+        return [readable.get(run_id) for run_id in run_ids]
+
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         tail = self.inner.read(run_id, first, last)
         records = [
-            self.keys.decrypted(Place(run_id, number), data)
+            self.keys.decrypted(Place("record", run_id, number), data)
             for number, data in enumerate(tail.records, tail.first)
         ]
         return Tail(self._head(tail.head), tail.first, records)
@@ -192,23 +111,52 @@ class EncryptedStore(StoreWrapper):
         for number, data in super().salvage(run_id).items():
             try:
                 if isinstance(data, bytes):
-                    data = self.keys.decrypted(Place(run_id, number), data)
+                    data = self.keys.decrypted(Place("record", run_id, number), data)
                 found[number] = data
             except DamagedRecord as damage:
                 found[number] = damage
         return found
 
-    def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
-        return self.inner.claim(run_id, holder, ttl, instead_of)
+    def post(self, run_id: str, key: str, body: bytes) -> bool:
+        return self.inner.post(run_id, key, self.keys.encrypted(post_place(run_id, key), body))
 
-    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
-        return self.inner.renew(leases, ttl)
+    def inbox(self, run_id: str) -> Sequence[Post]:
+        return [self._post(run_id, post) for post in self.inner.inbox(run_id)]
 
-    def release(self, lease: Lease) -> None:
-        self.inner.release(lease)
+    def add_output(self, run_id: str, fence: int, bodies: Sequence[bytes], keep: int) -> int:
+        place = Place("output", run_id)
+        return self.inner.add_output(
+            run_id, fence, [self.keys.encrypted(place, body) for body in bodies], keep
+        )
 
-    def signal(self, run_id: str, signal: str) -> None:
-        self.inner.signal(run_id, signal)
+    def output(self, run_id: str, after: int = 0, limit: int | None = None) -> Sequence[Output]:
+        """As in every store. An item that is damaged is left out, with a warning in the log. Raises `KeyMissing`."""
+        place = Place("output", run_id)
+        items: list[Output] = []
+        for number, data in self.inner.output(run_id, after, limit):
+            try:
+                items.append(Output(number, self.keys.decrypted(place, data)))
+            except DamagedRecord as problem:
+                self._log_once(run_id, problem)
+        return items
+
+    def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
+        return self.inner.put_document(name, self.keys.encrypted(Place("document", name), body), version, due)
+
+    def get_document(self, name: str) -> Document | None:
+        found = self.inner.get_document(name)
+        return None if found is None else self._document(found)
+
+    def list_documents(
+        self, prefix: str = "", due: bool = False, limit: int | None = None
+    ) -> Sequence[Document]:
+        """As in every store. One that is damaged, or whose key is missing, is left out, with a warning in the log."""
+
+        def readable(wanted: int | None) -> tuple[int, list[Document]]:
+            found = self.inner.list_documents(prefix, due, wanted)
+            return len(found), self._readable_documents(found)
+
+        return _enough(readable, limit)
 
     def list(self, which: RunFilter) -> list[RunHead]:
         """As in every store. A run whose key is missing is left out, with a warning in the log.
@@ -245,23 +193,12 @@ class EncryptedStore(StoreWrapper):
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         """As in every store. A run with a damaged note or a missing key is left out, with a warning in the log."""
-        requested = limit
-        while True:
-            found = self.inner.ready(graphs, requested)
-            readable = self._readable(found)
-            if len(readable) >= limit or len(found) < requested:
-                return readable[:limit]
-            # Unreadable runs at the front must not hide the readable ones behind them.
-            requested *= 2
 
-    def prune(self, run_id: str, before: int) -> int:
-        return self.inner.prune(run_id, before)
+        def readable(wanted: int | None) -> tuple[int, Heads]:
+            found = self.inner.ready(graphs, limit if wanted is None else wanted)
+            return len(found), self._readable(found)
 
-    def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
-        return self.inner.expire(older_than, statuses)
-
-    def delete(self, run_id: str) -> None:
-        self.inner.delete(run_id)
+        return _enough(readable, limit)
 
     def close(self) -> None:
         self.inner.close()
@@ -279,24 +216,27 @@ class EncryptedStore(StoreWrapper):
             commit.status,
             note,
             commit.purge,
-            commit.on_signal,
             commit.due,
+            commit.takes,
+            commit.ignores_posts,
+            commit.labels,
         )
 
     def _records(self, run_id: str, after: int, records: Sequence[bytes]) -> Records:
         return [
-            self.keys.encrypted(Place(run_id, number), data) for number, data in enumerate(records, after + 1)
+            self.keys.encrypted(Place("record", run_id, number), data)
+            for number, data in enumerate(records, after + 1)
         ]
 
     def _note(self, run_id: str, note: bytes) -> bytes:
         if not note:
             return note
-        return self.keys.encrypted(Place(run_id, 0), note)
+        return self.keys.encrypted(Place("note", run_id), note)
 
     def _head(self, head: RunHead) -> RunHead:
         if not head.note:
             return head
-        return head._replace(note=self.keys.decrypted(Place(head.run_id, 0), head.note))
+        return head._replace(note=self.keys.decrypted(Place("note", head.run_id), head.note))
 
     def _readable(self, found: Iterable[RunHead]) -> Heads:
         """The heads that can be read. The others are logged."""
@@ -308,74 +248,48 @@ class EncryptedStore(StoreWrapper):
                 self._log_once(head.run_id, problem)
         return readable
 
-    def _log_once(self, run_id: str, problem: LimpetError) -> None:
-        """Log why a run can't be read, unless that was logged: a worker lists runs all the time."""
+    def _post(self, run_id: str, post: Post) -> Post:
+        # A request to cancel that a store of an older version had was made a post when the store was migrated.
+        if post.key == CANCEL and post.body[:1] != bytes([ENCRYPTED]):
+            return post
+        return post._replace(body=self.keys.decrypted(post_place(run_id, post.key), post.body))
+
+    def _document(self, document: Document) -> Document:
+        return document._replace(body=self.keys.decrypted(Place("document", document.name), document.body))
+
+    def _readable_documents(self, found: Iterable[Document]) -> Documents:
+        readable: Documents = []
+        for document in found:
+            try:
+                readable.append(self._document(document))
+            except (StoreUnavailable, KeyMissing) as problem:
+                self._log_once(document.name, problem)
+        return readable
+
+    def _log_once(self, name: str, problem: LimpetError) -> None:
+        """Log why a run or document can't be read, unless that was logged: a worker lists them all the time."""
         reason = str(problem)
-        if self._logged.get(run_id) == reason:
+        if self._logged.get(name) == reason:
             return
         if len(self._logged) >= MAX_LOGGED:
             self._logged.clear()
-        self._logged[run_id] = reason
+        self._logged[name] = reason
         import logging
 
-        logging.getLogger("limpet.stores").warning("a run in a list can't be read: %s", reason)
+        logging.getLogger("limpet.stores").warning("what is listed can't be read: %s", reason)
 
 
 ReadHeads = list[tuple[RunHead, LimpetError | None]]
 Records = list[bytes]
+Documents = list[Document]
 
 
-class Place(NamedTuple):
-    """Where something is stored: the run, and the record's number; 0 is the note."""
-
-    run_id: str
-    sequence: int
-
-    def __str__(self) -> str:
-        what = f"record {self.sequence}" if self.sequence else "the note"
-        return f"{what} of run {self.run_id!r}"
-
-    @property
-    def data(self) -> bytes:
-        """The place as the tag covers it. No two places have the same bytes."""
-        kind = "record" if self.sequence else "note"
-        return f"{kind} {self.sequence} {self.run_id}".encode("utf-8", "surrogatepass")
-
-    def damaged(self, reason: str) -> DamagedRecord:
-        """The error for a record or note that isn't what was stored."""
-        return DamagedRecord(self.run_id, self.sequence, reason)
-
-
-class _Key(NamedTuple):
-    """A cipher, and the header of all that it encrypts."""
-
-    cipher: AESGCM
-    header: bytes
-
-
-def _checked(key_id: str, key: bytes) -> _Key:
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError as error:
-        raise StoreUnavailable(
-            "an encrypted store needs the package cryptography: pip install 'limpet[encryption]'"
-        ) from error
-    if not isinstance(key_id, str) or not 0 < len(key_id) <= 60 or not key_id.isprintable():
-        raise UsageError("the id of a key is a str of 1 to 60 printable characters")
-    if not isinstance(key, bytes):
-        raise _bad_key(key_id, f"it is a {type(key).__name__}")
-    if len(key) != KEY_SIZE:
-        raise _bad_key(key_id, f"it has {len(key)}")
-    encoded_id = key_id.encode()
-    start = bytes([ENCRYPTED, len(encoded_id)]) + encoded_id + _digest(key)[:4]
-    return _Key(AESGCM(key), start + crc32(start).to_bytes(4, "big"))
-
-
-def _bad_key(key_id: str, reason: str) -> UsageError:
-    return UsageError(
-        f"the key {key_id!r} must be 32 random bytes, as secrets.token_bytes(32) gives; {reason}"
-    )
-
-
-def _digest(key: bytes) -> bytes:
-    return hmac.digest(key, b"limpet key", "sha256")
+def _enough(readable: Callable[[int | None], tuple[int, list[Stored]]], limit: int | None) -> list[Stored]:
+    """The first `limit` that can be read, of what a list gives: how many it found, and those that can be read."""
+    requested = limit
+    while True:
+        count, found = readable(requested)
+        if requested is None or limit is None or len(found) >= limit or count < requested:
+            return found[:limit]
+        # Unreadable ones at the front must not hide the readable ones behind them.
+        requested *= 2

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limpet.errors import UsageError
-from limpet.stores.composite.encrypted import KEY_SIZE, Keys
+from limpet.stores.composite.ciphertexts import KEY_SIZE, Keys
 
 KEY_VARIABLE = "LIMPET_ENCRYPTION_KEY"
 OLD_KEYS_VARIABLE = "LIMPET_ENCRYPTION_OLD_KEYS"

@@ -3,7 +3,7 @@
 Why a flushed, stale, slow or failing hot store never gives wrong data and never fails a run:
 
 1. Every write goes to the cold store, which acknowledges it. The hot store gets a copy afterwards, and its failures
-   are ignored. Leases, fences, signals, lists and heads are the cold store's alone.
+   are ignored. Leases, fences, lists, heads, posts, output and documents are the cold store's alone.
 2. The hot store has *copies* of the journals of live runs, each from the newest whole record on. A record of a copy
    carries a digest over the run's id, the run's time of creation, the record's number and its bytes. So a record
    that was changed, moved, or left over from an earlier run of the same id is not used.
@@ -25,7 +25,7 @@ who can write to the hot store: protect it as you do the cold one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import NamedTuple, TypeVar
@@ -42,7 +42,6 @@ from limpet.journal.store import (
     Heads,
     Lease,
     NewRun,
-    OnSignal,
     RunHead,
     Store,
     Tail,
@@ -155,26 +154,11 @@ class TieredStore(StoreWrapper):
         self._breaker.attempt(lambda: self._copy_tail(whole))
         return whole
 
-    def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
-        return self.cold.claim(run_id, holder, ttl, instead_of)
-
-    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
-        return self.cold.renew(leases, ttl)
-
-    def release(self, lease: Lease) -> None:
-        self.cold.release(lease)
-
-    def signal(self, run_id: str, signal: str) -> None:
-        self.cold.signal(run_id, signal)
-
     def list(self, which: RunFilter) -> list[RunHead]:
         return self.cold.list(which)
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         return self.cold.ready(graphs, limit)
-
-    def prune(self, run_id: str, before: int) -> int:
-        return self.cold.prune(run_id, before)
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
         count = self.cold.expire(older_than, statuses)
@@ -347,7 +331,6 @@ def _on_copy(commit: Commit, copy: Copy) -> Commit:
         commit.expected - copy.base,
         _with_digests(commit.run_id, copy, commit.expected + 1, commit.records),
         snapshot=snapshot,
-        on_signal=OnSignal.IGNORE,
     )
 
 

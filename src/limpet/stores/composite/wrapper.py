@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from limpet.errors import DamagedRecord, UsageError
 from limpet.journal.optional_calls import Inspectable, Notifying, ReportsUndeleted, Salvaging, provides
-from limpet.journal.store import Abilities, Store
+from limpet.journal.store import ENDED, Abilities, Document, Lease, Output, Post, RunHead, Store
 
 
 class StoreWrapper(ABC):
@@ -32,6 +32,53 @@ class StoreWrapper(ABC):
     def closed(self) -> bool:
         """Whether the wrapped store was closed."""
         return bool(getattr(self._durable_store, "closed", False))
+
+    def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
+        return self._durable_store.heads(run_ids)
+
+    def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
+        return self._durable_store.claim(run_id, holder, ttl, instead_of)
+
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
+        return self._durable_store.renew(leases, ttl)
+
+    def release(self, lease: Lease) -> None:
+        self._durable_store.release(lease)
+
+    def post(self, run_id: str, key: str, body: bytes) -> bool:
+        return self._durable_store.post(run_id, key, body)
+
+    def inbox(self, run_id: str) -> Sequence[Post]:
+        return self._durable_store.inbox(run_id)
+
+    def add_output(self, run_id: str, fence: int, bodies: Sequence[bytes], keep: int) -> int:
+        return self._durable_store.add_output(run_id, fence, bodies, keep)
+
+    def output(self, run_id: str, after: int = 0, limit: int | None = None) -> Sequence[Output]:
+        return self._durable_store.output(run_id, after, limit)
+
+    def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
+        return self._durable_store.put_document(name, body, version, due)
+
+    def get_document(self, name: str) -> Document | None:
+        return self._durable_store.get_document(name)
+
+    def list_documents(
+        self, prefix: str = "", due: bool = False, limit: int | None = None
+    ) -> Sequence[Document]:
+        return self._durable_store.list_documents(prefix, due, limit)
+
+    def delete_document(self, name: str, version: int) -> bool:
+        return self._durable_store.delete_document(name, version)
+
+    def prune(self, run_id: str, before: int) -> int:
+        return self._durable_store.prune(run_id, before)
+
+    def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
+        return self._durable_store.expire(older_than, statuses)
+
+    def delete(self, run_id: str) -> None:
+        self._durable_store.delete(run_id)
 
     def wait_for_change(self, timeout: float) -> bool:
         """As the wrapped store does. Raises `UsageError` if its `abilities.notifies` is False."""
