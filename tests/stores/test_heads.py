@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.errors import Conflict
-from limpet.journal.run_filter import RunFilter
+from limpet.errors import AlreadyCompleted, Conflict
+from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
 from limpet.journal.store import (
     CANCELLED,
     COMPLETED,
@@ -18,11 +19,11 @@ from limpet.journal.store import (
     PAUSED,
     RUNNING,
     Commit,
+    Labels,
     Lease,
     NewRun,
-    OnSignal,
+    PostsWaiting,
     RunHead,
-    Signalled,
     Tail,
 )
 from limpet.stores import MemoryStore, heads
@@ -111,7 +112,7 @@ def test_the_fence_to_break_isnt_a_condition_for_a_free_run() -> None:
     assert heads.claim(FREE, "b", 5.0, 50.0, instead_of=99)[1].fence == 5
 
 
-# renew, release, signal
+# renew, release, post
 
 
 def test_renewing_prolongs_a_lease_even_one_that_ran_out() -> None:
@@ -138,9 +139,25 @@ def test_a_lost_lease_releases_nothing() -> None:
     assert heads.release(HELD, Lease("r", 3, 100.0)) is None
 
 
-def test_a_later_signal_replaces_an_earlier_one() -> None:
-    """G4."""
-    assert heads.signal(heads.signal(HELD, "cancel"), "stop") == HELD._replace(signal="stop")
+@pytest.mark.parametrize(("due", "then"), [(None, 50.0), (80.0, 50.0), (20.0, 20.0)])
+@pytest.mark.parametrize("status", [RUNNING, PAUSED])
+def test_a_post_is_counted_and_makes_a_run_due(status: str, due: float | None, then: float) -> None:
+    """H10: at once, unless it was due before."""
+    before = HELD._replace(status=status, due=due)
+    assert heads.post(heads.post(before, 50.0), 60.0) == before._replace(posted=2, due=then)
+
+
+@pytest.mark.parametrize("status", [FAILED, CANCELLED])
+def test_a_post_to_a_run_that_ended_waits(status: str) -> None:
+    """H10: until it is resumed."""
+    before = FREE._replace(status=status, due=None)
+    assert heads.post(before, 50.0) == before._replace(posted=1)
+
+
+def test_a_completed_run_takes_no_post() -> None:
+    """H10: it would never be taken in."""
+    with pytest.raises(AlreadyCompleted, match="'r' is complete"):
+        heads.post(FREE._replace(status=COMPLETED), 50.0)
 
 
 # apply
@@ -162,13 +179,15 @@ def test_a_plain_commit_changes_the_sequence_alone() -> None:
         ({"status": RUNNING, "due": 9.0}, {"updated": 50.0, "due": 9.0}),
         ({"purge": True}, {"snapshot": 0}),
         ({"purge": True, "snapshot": 4}, {"snapshot": 0}),
-        ({"on_signal": OnSignal.CLEAR}, {"signal": None}),
+        ({"takes": 2}, {"taken": 2}),
+        ({"takes": 9}, {"taken": 3}),
+        ({"labels": Labels("n", "E", "w")}, {"node": "n", "error": "E", "waits_for": "w"}),
     ],
 )
 def test_a_commit_changes_what_it_gives(given: dict[str, Any], changed: dict[str, Any]) -> None:
     """H1: and nothing else."""
-    before = HELD._replace(signal="cancel", note=b"old")
-    each = commit(**{"on_signal": OnSignal.IGNORE, **given})
+    before = HELD._replace(posted=3, taken=1, note=b"old")
+    each = commit(**{"ignores_posts": True, **given})
     assert heads.apply(before, each, 50.0) == before._replace(sequence=4, **changed)
     assert heads.changes_more_than_sequence(before, each)
 
@@ -186,10 +205,11 @@ def test_a_due_time_without_a_status_changes_nothing() -> None:
 
 
 def test_giving_what_the_head_has_already_changes_nothing() -> None:
-    """Invariant 6: no signal to clear, the same note, the same snapshot."""
-    same = commit(on_signal=OnSignal.CLEAR, note=HELD.note, snapshot=HELD.snapshot)
-    assert not heads.changes_more_than_sequence(HELD, same)
-    assert heads.apply(HELD, same, 50.0) == HELD._replace(sequence=4)
+    """Invariant 6: posts that were taken in, the same note, the same snapshot, the same labels."""
+    before = HELD._replace(posted=2, taken=2)
+    same = commit(takes=1, note=HELD.note, snapshot=HELD.snapshot, labels=HELD.labels)
+    assert not heads.changes_more_than_sequence(before, same)
+    assert heads.apply(before, same, 50.0) == before._replace(sequence=4)
 
 
 # Refusals
@@ -206,18 +226,18 @@ def test_a_holder_whose_lease_ran_out_or_was_released_may_still_commit() -> None
     assert heads.refusal(commit(), FREE, 50.0) is None
 
 
-def test_an_old_fence_outweighs_a_wrong_sequence_and_both_a_signal() -> None:
+def test_an_old_fence_outweighs_a_wrong_sequence_and_both_a_post() -> None:
     """Invariant 5: the order of the reasons is the same in every store."""
-    signalled = HELD._replace(signal="cancel")
-    refused = heads.refusal(commit(fence=3, expected=9), signalled, 50.0)
+    posted = HELD._replace(posted=1)
+    refused = heads.refusal(commit(fence=3, expected=9), posted, 50.0)
     assert isinstance(refused, Conflict)
     assert "fence 3, but the run was claimed since (fence 4); held by a for another 50.0 s" in str(refused)
-    refused = heads.refusal(commit(expected=9), signalled, 50.0)
+    refused = heads.refusal(commit(expected=9), posted, 50.0)
     assert isinstance(refused, Conflict)
     assert "after record 9, but the run is at record 3" in str(refused)
-    refused = heads.refusal(commit(), signalled, 50.0)
-    assert isinstance(refused, Signalled)
-    assert (refused.run_id, refused.signal) == ("r", "cancel")
+    refused = heads.refusal(commit(), posted, 50.0)
+    assert isinstance(refused, PostsWaiting)
+    assert refused.run_id == "r"
 
 
 @pytest.mark.parametrize("wrong", [{"fence": 3}, {"expected": 9}])
@@ -228,10 +248,20 @@ def test_a_refused_commit_says_which_run_has_which_holder_until_when(wrong: dict
     assert (refused.run_id, refused.holder, refused.until) == ("r", "a", 100.0)
 
 
-@pytest.mark.parametrize("on_signal", [OnSignal.CLEAR, OnSignal.IGNORE])
-def test_a_commit_may_pass_a_waiting_signal(on_signal: OnSignal) -> None:
-    """G4: the answer to it, and what must be saved in any case."""
-    assert heads.refusal(commit(on_signal=on_signal), HELD._replace(signal="cancel"), 50.0) is None
+@pytest.mark.parametrize(
+    ("given", "is_taken"),
+    [
+        ({}, False),
+        ({"takes": 2}, False),
+        ({"takes": 3}, True),
+        ({"takes": 9}, True),
+        ({"ignores_posts": True}, True),
+    ],
+)
+def test_a_commit_takes_all_posts_in_or_leaves_them_on_purpose(given: dict[str, Any], is_taken: bool) -> None:
+    """H10: what must be saved in any case leaves them."""
+    refused = heads.refusal(commit(**given), HELD._replace(posted=3, taken=1), 50.0)
+    assert (refused is None) == is_taken
 
 
 def test_a_sequence_counted_elsewhere_replaces_the_heads_own() -> None:
@@ -266,23 +296,64 @@ def test_a_held_run_is_refused_until_its_lease_runs_out() -> None:
         (RunFilter(statuses=(PAUSED,)), False),
         (RunFilter(graph="g"), True),
         (RunFilter(graph="h"), False),
-        (RunFilter(tag="t"), True),
-        (RunFilter(tag="u"), False),
+        (RunFilter(tags=("t",)), True),
+        (RunFilter(tags=("t", "s")), True),
+        (RunFilter(tags=("t", "u")), False),
         (RunFilter(parent="p"), True),
         (RunFilter(parent="q"), False),
-        (RunFilter(unclaimed=True), False),
+        (RunFilter(lease_states=(LeaseState.HELD,)), True),
+        (RunFilter(lease_states=(LeaseState.FREE, LeaseState.EXPIRED)), False),
+        (RunFilter(node="n"), True),
+        (RunFilter(node=""), False),
+        (RunFilter(error="E"), True),
+        (RunFilter(error="F"), False),
+        (RunFilter(has_error=True), True),
+        (RunFilter(has_error=False), False),
+        (RunFilter(is_waiting=True), False),
+        (RunFilter(is_waiting=False), True),
+        (RunFilter(is_due=True), True),
+        (RunFilter(is_due=False), False),
+        (RunFilter(created_since=10.0, created_before=10.1), True),
+        (RunFilter(created_since=10.1), False),
+        (RunFilter(created_before=10.0), False),
+        (RunFilter(updated_since=20.0, updated_before=20.1), True),
+        (RunFilter(updated_since=20.1), False),
+        (RunFilter(updated_before=20.0), False),
+        (RunFilter(after=Cursor(10.0, "s")), True),
+        (RunFilter(after=Cursor(10.0, "r")), False),
+        (RunFilter(after=Cursor(9.0, "z")), False),
     ],
 )
 def test_a_filter_restricts_by_what_it_gives(which: RunFilter, found: bool) -> None:
     """H2."""
-    assert heads.matches(HELD._replace(tags=("s", "t"), parent="p"), which, 50.0) is found
+    head = HELD._replace(tags=("s", "t"), parent="p", node="n", error="E")
+    assert heads.matches(head, which, 50.0) is found
 
 
-def test_lists_are_newest_first_and_paged() -> None:
+@pytest.mark.parametrize(
+    ("head", "now", "state"),
+    [
+        (FREE, 50.0, LeaseState.FREE),
+        (HELD, 50.0, LeaseState.HELD),
+        (HELD, 100.0, LeaseState.EXPIRED),
+    ],
+)
+def test_a_run_is_free_or_held_or_its_lease_has_expired(head: RunHead, now: float, state: LeaseState) -> None:
+    """H11."""
+    assert heads.lease_state(head, now) is state
+
+
+def test_a_run_without_a_due_time_is_neither_due_nor_not_due() -> None:
+    """H11."""
+    for is_due in (True, False):
+        assert not heads.matches(FREE._replace(due=None), RunFilter(is_due=is_due), 50.0)
+
+
+def test_lists_are_newest_first_and_limited() -> None:
     """H2: by creation, then by run id, both descending."""
     runs = [FREE._replace(run_id=name, created=when) for name, when in [("a", 1.0), ("b", 2.0), ("c", 2.0)]]
     assert [head.run_id for head in heads.newest_first(runs, RunFilter())] == ["c", "b", "a"]
-    assert [head.run_id for head in heads.newest_first(runs, RunFilter(offset=1, limit=1))] == ["b"]
+    assert [head.run_id for head in heads.newest_first(runs, RunFilter(limit=2))] == ["c", "b"]
 
 
 def test_a_run_is_ready_when_due_free_and_of_a_known_graph() -> None:
@@ -352,20 +423,28 @@ def test_the_newest_whole_record_is_never_pruned(dropped: int, before: int, coun
 # A store
 
 
+class OnPosts(Enum):
+    """What a commit does about posts that wait."""
+
+    REFUSE = 1
+    TAKE = 2
+    IGNORE = 3
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("wait"), st.floats(0.0, 20.0)),
         st.tuples(st.just("claim"), st.sampled_from([None, 1, 2, 3])),
         st.tuples(st.just("renew"), st.integers(1, 4)),
         st.tuples(st.just("release"), st.integers(1, 4)),
-        st.tuples(st.just("signal"), st.just("cancel")),
+        st.tuples(st.just("post"), st.sampled_from("abc")),
         st.tuples(
             st.just("commit"),
             st.tuples(
                 st.integers(0, 3),
                 st.integers(-1, 1),
                 st.sampled_from([None, RUNNING, PAUSED, COMPLETED]),
-                st.sampled_from([*OnSignal]),
+                st.sampled_from([*OnPosts]),
                 st.booleans(),
             ),
         ),
@@ -383,6 +462,7 @@ def test_the_memory_store_does_what_the_rules_say(steps: list[tuple[str, Any]]) 
     new = NewRun("r", "g", [b"a"], holder="a", ttl=10.0)
     head, lease = heads.create(new, now)
     assert store.create(new) == lease
+    keys: set[str] = set()
     for action, given_ in steps:
         if action == "wait":
             now += given_
@@ -390,15 +470,14 @@ def test_the_memory_store_does_what_the_rules_say(steps: list[tuple[str, Any]]) 
             head = check_claim(store, head, now, given_)
         elif action == "renew":
             renewed = heads.renew(head, Lease("r", given_, 0.0), 10.0, now)
-            expected = None if renewed is None else head.signal or ""
+            expected = None if renewed is None else head.posted > head.taken
             assert store.renew([Lease("r", given_, 0.0)], 10.0) == [expected]
             head = renewed or head
         elif action == "release":
             store.release(Lease("r", given_, 0.0))
             head = heads.release(head, Lease("r", given_, 0.0)) or head
-        elif action == "signal":
-            store.signal("r", given_)
-            head = heads.signal(head, given_)
+        elif action == "post":
+            head = check_post(store, head, now, given_, keys)
         else:
             head = check_commit(store, head, now, given_)
         assert store.head("r") == head
@@ -417,11 +496,26 @@ def check_claim(store: MemoryStore, head: RunHead, now: float, instead_of: int |
     return claimed
 
 
+def check_post(store: MemoryStore, head: RunHead, now: float, key: str, keys: set[str]) -> RunHead:
+    if key in keys:
+        assert not store.post("r", key, b"")
+        return head
+    if head.status == COMPLETED:
+        with pytest.raises(AlreadyCompleted):
+            store.post("r", key, b"")
+        return head
+    assert store.post("r", key, b"")
+    keys.add(key)
+    return heads.post(head, now)
+
+
 def check_commit(store: MemoryStore, head: RunHead, now: float, given_: Any) -> RunHead:
-    behind, off, status, on_signal, purge = given_
+    behind, off, status, on_posts, purge = given_
     fence = head.fence - behind
     expected = head.sequence + off
-    each = Commit("r", fence, expected, [b"x"], status=status, on_signal=on_signal, purge=purge, due=now)
+    each = Commit("r", fence, expected, [b"x"], status=status, purge=purge, due=now)
+    each.takes = head.posted if on_posts is OnPosts.TAKE else 0
+    each.ignores_posts = on_posts is OnPosts.IGNORE
     refused = heads.refusal(each, head, now)
     (outcome,) = store.append([each])
     assert type(outcome) is type(refused)

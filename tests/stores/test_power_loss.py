@@ -18,8 +18,8 @@ import pytest
 
 from limpet import MemoryStore, RunPaused, StateGraph, pause
 from limpet.errors import RunNotFound
-from limpet.journal.store import COMPLETED, PAUSED, Commit, NewRun, OnSignal, Store
-from limpet.stores.files import run_files
+from limpet.journal.store import COMPLETED, PAUSED, Commit, NewRun, Store
+from limpet.stores.files import inbox_file, run_files
 from limpet.stores.files.store import FileStore
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.stores.user_stores.checkpoint_files import CheckpointFiles, read_checkpoint, write_checkpoint
@@ -71,6 +71,7 @@ stores = pytest.mark.parametrize(
 def early_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
     """Journals are rewritten when they are small, so that it happens here."""
     monkeypatch.setattr(run_files, "MIN_REWRITE_SIZE", 3000)
+    monkeypatch.setattr(inbox_file, "MIN_REWRITE_SIZE", 2000)
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +95,7 @@ def test_a_store_keeps_what_it_has_acknowledged(opened: Callable[..., Store]) ->
             landed(store, Commit("s", 1, 2, [b"3"], status=COMPLETED, purge=True))
             landed(store, Commit("r", 1, 5, [b"6" * 30_000]))
             store.create(NewRun("t", "g", [b"1" * 900], holder="a"))
-            landed(store, Commit("s", 1, 3, [b"4" * 500], on_signal=OnSignal.IGNORE))
+            landed(store, Commit("s", 1, 3, [b"4" * 500]))
             store.delete("s")
             landed(store, Commit("r", 1, 6, [b"7" * 70], status=PAUSED), Commit("t", 1, 1, [b"2" * 2000]))
 
@@ -119,6 +120,82 @@ def test_a_store_keeps_what_it_has_acknowledged(opened: Callable[..., Store]) ->
             check_runs(store, acknowledged)
 
     hunt(work, check, takeover, {files: 1800, sqlite: 2200}[opened])
+
+
+@stores
+def test_a_post_is_kept_until_a_commit_takes_it_in(opened: Callable[..., Store]) -> None:
+    """Invariant 1, H10: none that was acknowledged is lost, doubled, or taken in without its commit."""
+
+    def work(directory: Path, acknowledge: Acknowledge) -> None:
+        with closing(noting(opened(directory), acknowledge)) as store:
+            store.create(NewRun("r", "g", [b"1" * 100], holder="a"))
+            store.post("r", "first", b"1" * 900)
+            store.post("r", "second", b"2" * 2500)
+            landed(store, Commit("r", 1, 1, [b"2" * 30], takes=1, ignores_posts=True))
+            store.add_output("r", 1, [b"item" * 200], 2)
+            landed(store, Commit("r", 1, 2, [b"3" * 30], takes=2))
+            store.post("r", "third", b"3" * 50)  # rewrites the inbox
+            store.add_output("r", 1, [b"another" * 10, b"more"], 2)
+            landed(store, Commit("r", 1, 3, [b"4" * 700], snapshot=4, ignores_posts=True))
+            store.prune("r", 4)
+            store.post("r", "fourth", b"4" * 700)
+            landed(store, Commit("r", 1, 4, [b"5"], status=PAUSED, takes=4))
+
+    def takeover(directory: Path, acknowledge: Acknowledge) -> None:
+        with closing(noting(opened(directory), acknowledge)) as store, suppress(RunNotFound):
+            for key in ("first", "second", "fifth"):
+                store.post("r", key, b"again" * 100)
+            head = store.head("r")
+            lease = store.claim("r", "b", 60.0, instead_of=head.fence)
+            store.add_output("r", lease.fence, [b"after all"], 2)
+            landed(store, Commit("r", lease.fence, head.sequence, [b"!" * 900], takes=head.posted))
+            store.post("r", "sixth", b"6" * 300)
+
+    def check(directory: Path, acknowledged: list[Any]) -> None:
+        with closing(opened(directory)) as store:
+            check_runs(store, acknowledged)
+
+    hunt(work, check, takeover, {files: 600, sqlite: 300}[opened])
+
+
+@stores
+def test_a_document_is_the_old_one_or_the_new_one(opened: Callable[..., Store]) -> None:
+    """Invariant 1, H17: the new one once it was written; and no version is given twice."""
+
+    def work(directory: Path, acknowledge: Acknowledge) -> None:
+        with closing(opened(directory)) as store:
+            for number in range(3):
+                for name in ("a", "b"):
+                    found = store.get_document(name)
+                    body = b"%d" % number * 900
+                    acknowledge(("begun", name, body, 0))
+                    version = store.put_document(name, body, 0 if found is None else found.version)
+                    acknowledge(("done", name, body, version))
+            found = store.get_document("b")
+            assert found is not None
+            acknowledge(("begun", "b", None, 0))
+            assert store.delete_document("b", found.version)
+            acknowledge(("done", "b", None, 0))
+
+    def check(directory: Path, acknowledged: list[Any]) -> None:
+        allowed: dict[str, set[bytes | None]] = {"a": {None}, "b": {None}}
+        newest = 0
+        for what, name, body, version in acknowledged:
+            if what == "done":
+                allowed[name] = set()
+            allowed[name].add(body)
+            newest = max(newest, version)
+        with closing(opened(directory)) as store:
+            listed = {document.name: document for document in store.list_documents()}
+            for name, bodies in allowed.items():
+                found = store.get_document(name)
+                assert listed.get(name) == found
+                assert (None if found is None else found.body) in bodies
+            version = store.put_document("c", b"", 0)
+            assert version is not None
+            assert version > newest
+
+    hunt(work, check, work, {files: 600, sqlite: 300}[opened])
 
 
 @stores

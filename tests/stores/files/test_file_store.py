@@ -21,7 +21,7 @@ import pytest
 from limpet import StateGraph
 from limpet.errors import DamagedRecord, RunNotFound, StoreUnavailable, UsageError
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import COMPLETED, PAUSED, Commit, Level, NewRun, OnSignal, RunHead, Store, Tail
+from limpet.journal.store import COMPLETED, PAUSED, Commit, Level, NewRun, RunHead, Store, Tail
 from limpet.stores import open_store
 from limpet.stores.files import frames, locks, run_cache, run_files, run_names
 from limpet.stores.files.store import FileStore
@@ -71,9 +71,9 @@ def filled(path: Path) -> tuple[list[bytes], RunHead]:
         for number in range(2, 6):
             landed(store, Commit("r", 1, number - 1, [b"%d" % number * 20]))
         landed(store, Commit("r", 1, 5, [b"six" * 9, b"seven" * 9], snapshot=7, note=b"note"))
-        store.signal("r", "look")
-        landed(store, Commit("r", 1, 7, [b"eight" * 9], on_signal=OnSignal.IGNORE))
-        landed(store, Commit("r", 1, 8, [b"nine" * 9], note=b"newer", on_signal=OnSignal.IGNORE))
+        store.post("r", "look", b"body")
+        landed(store, Commit("r", 1, 7, [b"eight" * 9], ignores_posts=True))
+        landed(store, Commit("r", 1, 8, [b"nine" * 9], note=b"newer", ignores_posts=True))
         tail = store.read("r", first=1)
         return tail.records, tail.head
 
@@ -135,7 +135,7 @@ def test_every_cut_is_noticed_or_a_torn_tail(path: Path, caplog: pytest.LogCaptu
                 assert (cut == 0) == (caplog.text == "")
                 assert cut == 0 or f"cut off {cut} bytes that a writer left unfinished" in caplog.text
                 cuts.append(cut)
-                landed(store, Commit("r", 1, len(found.records), [b"again"], on_signal=OnSignal.IGNORE))
+                landed(store, Commit("r", 1, len(found.records), [b"again"], ignores_posts=True))
                 assert store.read("r", first=1).records == [*found.records, b"again"]
     assert sum(cut > 0 for cut in cuts) > 100
     file.write_bytes(b"")
@@ -229,7 +229,7 @@ def test_what_is_before_a_damaged_end_can_be_verified_read_and_forked(path: Path
     with closing(FileStore(path)) as store:
         graph.compile(store=store, preserve=True).execute({"n": 0}, run_id="r")
         if damage == "cut off":  # and the head knows that there was more
-            store.signal("r", "look")
+            store.release(store.claim("r", "ann", 10.0))
     file = journal_of(path)
     data = file.read_bytes()
     file.write_bytes(data[:-5] if damage == "cut off" else data[:-5] + b"?" + data[-4:])
@@ -364,10 +364,10 @@ def test_a_full_disk_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch
             with pytest.raises(StoreUnavailable, match="the disk is full"):
                 store.create(NewRun("t", "g", [b"1"]))
             with pytest.raises(StoreUnavailable, match="the disk is full"):
-                store.signal("r", "stop")
+                store.post("r", "stop", b"")
         for run_id in ("r", "s"):
             assert store.read(run_id).records == [b"1"]
-            assert store.head(run_id).signal is None
+            assert store.head(run_id).posted == 0
         assert len(store.list(RunFilter())) == 2
         landed(store, *commits)
         store.create(NewRun("t", "g", [b"1"]))
@@ -469,7 +469,7 @@ def test_a_lock_that_is_never_given_back_is_named(path: Path) -> None:
         with lock.path.open("r+b") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             with pytest.raises(StoreUnavailable, match=r"locked by another process for 0\.05 s"):
-                store.signal("r", "stop")
+                store.post("r", "stop", b"")
         assert store.head("r").run_id == "r"
 
 
@@ -543,13 +543,13 @@ def test_a_thread_that_waits_for_a_lock_keeps_no_other_from_reading(path: Path) 
         lock = store._locks.lock_of(run_names.file_name_of("r"))
         with ThreadPoolExecutor() as pool, lock.path.open("r+b") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
-            writing = pool.submit(store.signal, "r", "stop")
+            writing = pool.submit(store.post, "r", "stop", b"")
             assert store.read("r").records == [b"1"]
-            assert [head.signal for head in store.list(RunFilter())] == [None]
+            assert [head.posted for head in store.list(RunFilter())] == [0]
             assert not writing.done()
             fcntl.flock(other, fcntl.LOCK_UN)
             writing.result(timeout=60)
-        assert store.head("r").signal == "stop"
+        assert store.head("r").posted == 1
 
 
 def test_what_is_read_without_a_lock_is_of_one_moment(path: Path) -> None:
@@ -623,7 +623,7 @@ def test_two_processes_can_prepare_a_directory_at_once(path: Path, monkeypatch: 
 def test_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
     """P10: an older Limpet says what to do."""
     FileStore(path).close()
-    (path / "FORMAT").write_bytes(b"limpet files 2\n")
+    (path / "FORMAT").write_bytes(b"limpet files 3\n")
     with pytest.raises(StoreUnavailable, match=r"newer Limpet.* upgrade"):
         FileStore(path)
 

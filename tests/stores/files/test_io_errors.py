@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from limpet.errors import RunNotFound, StoreUnavailable
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import COMPLETED, Commit, NewRun, OnSignal, Store, Tail
-from limpet.stores.files import run_files
+from limpet.journal.store import COMPLETED, Commit, NewRun, Output, Post, Store, Tail
+from limpet.stores.files import inbox_file, run_files
 from limpet.stores.files.store import FileStore
 
 CALLS = (
@@ -37,11 +37,17 @@ OPERATIONS: dict[str, Callable[[Store], Any]] = {
     "append with a head": lambda store: landed(
         store, Commit("r", 1, 4, [b"5" * 600], snapshot=5, note=b"note")
     ),
-    "append to two runs": lambda store: landed(store, Commit("r", 1, 4, [b"5"]), Commit("s", 1, 1, [b"2"])),
+    "append to two runs": lambda store: landed(store, Commit("r", 1, 4, [b"5"]), Commit("t", 1, 2, [b"3"])),
+    "append that takes": lambda store: landed(store, Commit("s", 1, 1, [b"2"], takes=1)),
     "complete": lambda store: landed(store, Commit("r", 1, 4, [b"5"], status=COMPLETED)),
     "purge": lambda store: landed(store, Commit("r", 1, 4, [b"5"], status=COMPLETED, purge=True)),
     "claim": lambda store: store.claim("r", "b", 60.0, instead_of=1),
-    "signal": lambda store: store.signal("r", "stop"),
+    "first post": lambda store: store.post("r", "stop", b"body"),
+    "post": lambda store: store.post("s", "second", b"body"),
+    "rewriting post": lambda store: store.post("t", "second", b"body"),
+    "first output": lambda store: store.add_output("r", 1, [b"a", b"b"], 10),
+    "output": lambda store: store.add_output("s", 1, [b"c"], 10),
+    "shortened output": lambda store: store.add_output("s", 1, [b"c"], 1),
     "prune": lambda store: store.prune("r", 3),
     "rewrite": lambda store: store.prune("r", 4),
     "delete": lambda store: store.delete("r"),
@@ -61,6 +67,7 @@ def test_an_error_of_the_system_leaves_a_run_as_it_was_or_as_it_should_be(
 ) -> None:
     """G9: the same for this process and for others; and the run, or its id, can be used."""
     monkeypatch.setattr(run_files, "MIN_REWRITE_SIZE", 1500)
+    monkeypatch.setattr(inbox_file, "MIN_REWRITE_SIZE", 1500)
     change = OPERATIONS[operation]
     before, after = contents_before_and_after(tmp_path, change)
     failures = 0
@@ -120,18 +127,32 @@ def opened(path: Path) -> FileStore:
 
 
 def prepared(path: Path) -> FileStore:
-    """A store with two runs; "r" has a snapshot at record 4 and no valid lease."""
+    """A store with three runs. "r" has a snapshot at record 4, "s" a post and output, "t" a large post taken in."""
     store = opened(path)
     store.create(NewRun("r", "g", [b"1" * 900]))
     for number in (2, 3):
         landed(store, Commit("r", 1, number - 1, [b"%d" % number * 900]))
     landed(store, Commit("r", 1, 3, [b"4" * 900], snapshot=4))
     store.create(NewRun("s", "g", [b"1"]))
+    store.post("s", "first", b"body")
+    store.add_output("s", 1, [b"a", b"b"], 10)
+    store.create(NewRun("t", "g", [b"1"]))
+    store.post("t", "first", b"x" * 2000)
+    landed(store, Commit("t", 1, 1, [b"2"], takes=1))
     return store
 
 
-def contents(store: Store) -> dict[str, Tail]:
-    return {head.run_id: store.read(head.run_id, first=1) for head in store.list(RunFilter())}
+class Contents(NamedTuple):
+    tail: Tail
+    inbox: list[Post]
+    output: list[Output]
+
+
+def contents(store: Store) -> dict[str, Contents]:
+    return {
+        run_id: Contents(store.read(run_id, first=1), [*store.inbox(run_id)], [*store.output(run_id)])
+        for run_id in [head.run_id for head in store.list(RunFilter())]
+    }
 
 
 def contents_before_and_after(tmp_path: Path, change: Callable[[Store], Any]) -> tuple[Any, Any]:
@@ -143,12 +164,17 @@ def contents_before_and_after(tmp_path: Path, change: Callable[[Store], Any]) ->
 
 def check_usable(store: Store, path: Path) -> None:
     """Claim each run and append to it, here; and look at it from elsewhere."""
-    for run_id, tail in contents(store).items():
-        head = tail.head
+    for run_id, found in contents(store).items():
+        head = found.tail.head
         lease = store.claim(run_id, "afterwards", 60.0, instead_of=head.fence)
-        landed(store, Commit(run_id, lease.fence, head.sequence, [b"afterwards"], on_signal=OnSignal.IGNORE))
+        landed(store, Commit(run_id, lease.fence, head.sequence, [b"afterwards"], ignores_posts=True))
+        if head.status != COMPLETED:
+            assert store.post(run_id, "afterwards", b"body")
+        assert store.add_output(run_id, lease.fence, [b"afterwards"], 10) == head.output + 1
         with closing(opened(path)) as other:
             assert other.read(run_id, first=head.sequence + 1).records == [b"afterwards"]
+            assert other.inbox(run_id) == store.inbox(run_id)
+            assert [item.body for item in other.output(run_id)][-1:] == [b"afterwards"]
     with pytest.raises(RunNotFound):
         store.head("none")
 

@@ -99,10 +99,10 @@ def test_rewrites_of_one_size_in_one_moment_are_noticed(stores: tuple[FileStore,
     """H1: no time and no size of a file is relied on."""
     reader, writer = stores
     for number in range(300):
-        writer.signal("r007", f"{number:04}")
+        writer.post("r007", f"{number:04}", b"")
         if number % 10 == 0:
-            (signal,) = [head.signal for head in reader.ready(["g"], RUNS) if head.run_id == "r007"]
-            assert signal == f"{number:04}"
+            (posted,) = [head.posted for head in reader.ready(["g"], RUNS) if head.run_id == "r007"]
+            assert posted == number + 1
 
 
 def test_more_changes_than_are_remembered_are_noticed(
@@ -113,11 +113,11 @@ def test_more_changes_than_are_remembered_are_noticed(
     ready(reader)
     reads = Reads(monkeypatch)
     for number in range(locks.REMEMBERED_CHANGES + 1):
-        writer.signal("r007", str(number))
+        writer.post("r007", str(number), b"")
     writer.delete("r008")
     reads.since()
-    (signal,) = [head.signal for head in reader.ready(["g"], RUNS) if head.run_id == "r007"]
-    assert signal == str(locks.REMEMBERED_CHANGES)
+    (posted,) = [head.posted for head in reader.ready(["g"], RUNS) if head.run_id == "r007"]
+    assert posted == locks.REMEMBERED_CHANGES + 1
     heads, scans = reads.since()
     assert scans == 1
     lock = reader._locks.lock_of(file_name_of("r007"))

@@ -27,7 +27,7 @@ from zlib import crc32
 
 from limpet.errors import LimpetError
 from limpet.journal.encoding.codec import decode, encode
-from limpet.journal.store import RUNNING, RunHead
+from limpet.journal.store import COMPLETED, RUNNING, RunHead
 
 PLAIN = 0
 MIXED = 1
@@ -82,7 +82,8 @@ class JournalPlace(NamedTuple):
 
     `token` is part of the journal file's name, and `end` is how much of the file the head covers: frames after it are
     newer than the head. Records up to number `dropped` were pruned. The frame with the first record that is left
-    begins at `oldest_frame`, that with the newest whole record at `snapshot_frame`.
+    begins at `oldest_frame`, that with the newest whole record at `snapshot_frame`. `inbox` is part of the name of
+    the file with the run's posts; it is empty until the first one.
     """
 
     token: str
@@ -90,6 +91,7 @@ class JournalPlace(NamedTuple):
     dropped: int = 0
     oldest_frame: int = 0
     snapshot_frame: int = 0
+    inbox: str = ""
 
 
 def checksum_seed(run_id: str, token: str) -> int:
@@ -246,12 +248,25 @@ def _head_fields(head: RunHead) -> list[Any]:
 
 
 def _head_from(run_id: str, fields: list[Any]) -> RunHead:
-    # Written by a version whose heads had no `due` and no `priority`.
-    if len(fields) == _FIELDS_BEFORE_DUE:
-        due = 0.0 if fields[_STATUS_FIELD] == RUNNING else None
-        fields = [*fields, due, 0]
+    if len(fields) < len(RunHead._fields) - 1:
+        fields = _earlier_fields(fields)
     return RunHead._make([run_id, *fields[:9], tuple(fields[9]), *fields[10:]])
 
 
+def _earlier_fields(fields: list[Any]) -> list[Any]:
+    """The fields of a head that an earlier version wrote, as they are now.
+
+    The first one had no `due` and no `priority`. Neither had posts, but a signal: always a request to cancel, which
+    counts as a first post.
+    """
+    if len(fields) == _FIELDS_BEFORE_DUE:
+        fields = [*fields, 0.0 if fields[_STATUS_FIELD] == RUNNING else None, 0]
+    signal = fields[_SIGNAL_FIELD]
+    status = fields[_STATUS_FIELD]
+    posted = 0 if signal is None or status == COMPLETED else 1
+    return [*fields[:_SIGNAL_FIELD], *fields[_SIGNAL_FIELD + 1 :], posted, 0, 0, "", "", ""]
+
+
 _STATUS_FIELD = RunHead._fields.index("status") - 1
-_FIELDS_BEFORE_DUE = RunHead._fields.index("due") - 1
+_SIGNAL_FIELD = 11
+_FIELDS_BEFORE_DUE = 14

@@ -18,8 +18,9 @@ from limpet.stores import heads
 from limpet.stores.atomic_files import flush_directory
 from limpet.stores.files.damaged_heads import listed_head
 from limpet.stores.files.locks import LockFile, Locks
-from limpet.stores.files.run_files import RunFiles, open_run
-from limpet.stores.files.run_names import HEAD_SUFFIX, file_name_of, parse_head_file, remove_journals
+from limpet.stores.files.run_files import RunFiles
+from limpet.stores.files.run_names import HEAD_SUFFIX, file_name_of, parse_head_file, remove_files
+from limpet.stores.files.run_opening import open_run
 from limpet.stores.files.unlocked_reads import read_unlocked
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class RunCache:
         (self.directory / f"{name}{HEAD_SUFFIX}").unlink()
         if self.flush:
             flush_directory(self.directory)
-        remove_journals(self.directory, name)
+        remove_files(self.directory, name)
 
     def names_by_lock(self) -> dict[Path, set[str]]:
         """The names of all runs in the directory, by the paths of their locks."""

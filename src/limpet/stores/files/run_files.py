@@ -3,7 +3,7 @@
 The journal file only grows. A commit is one frame at its end, which also says how the head changes, if it does. So a
 commit is whole when its frame is, and never needs two files to change together.
 
-The head file is replaced whole. It has what changes without a commit (holder, signal, dropped records), and how much
+The head file is replaced whole. It has what changes without a commit (holder, posts, dropped records), and how much
 of the journal it covers. To know the present head, read the head file and then the frames after the part it covers.
 
 What is flushed before what, at the level "disk":
@@ -17,7 +17,8 @@ What is flushed before what, at the level "disk":
 - A journal that is rewritten without its dropped records: the new journal file, under another name, is flushed
   first; then a head file that names it replaces the old one; then the old journal is removed. So the head file names
   a whole journal at every moment. A purge is the same with an empty journal, whose file comes with its first record.
-- A deletion: the head file goes first, and with it the run; then its journals.
+- A post: the frame in the inbox file is written and flushed, then a head file that counts it replaces the old one.
+- A deletion: the head file goes first, and with it the run; then its other files.
 
 All of this happens under the run's lock.
 """
@@ -44,6 +45,8 @@ from limpet.stores.files.frames import (
     records_in,
     scan_frames,
 )
+from limpet.stores.files.inbox_file import KnownPosts
+from limpet.stores.files.output_file import KnownOutput, newest_output
 from limpet.stores.files.run_names import (
     CUT_SUFFIX,
     HEAD_SUFFIX,
@@ -51,7 +54,7 @@ from limpet.stores.files.run_names import (
     file_name_of,
     parse_head_file,
     read_head_file,
-    remove_journals,
+    remove_files,
 )
 from limpet.stores.heads import prunable
 
@@ -60,13 +63,14 @@ MIN_REWRITE_SIZE = 64 * 1024
 
 
 class RunFiles:
-    """A run that this process knows. Get one with `open_run` or `create_run`.
+    """A run that this process knows. Get one with `open_run` or `create_run` of `run_opening.py`.
 
     `head` is the present head, and `end` the place in the journal file where the next frame goes. `flushed_end` is
     how much of the file is known to be on the disk, and `names_are_flushed` whether the names of the files are.
     `head_bytes` is the head file as it was last read or written. `is_current` is False once another process may have
     written, or a write has failed. `damage` says what is wrong with the end of the journal, if anything is: `head` is
-    then that of the last commit before it.
+    then that of the last commit before it. `posts` and `output` are what was last known of the files beside the
+    journal: see `inbox_file.py` and `output_file.py`.
     """
 
     __slots__ = (
@@ -81,7 +85,9 @@ class RunFiles:
         "is_current",
         "name",
         "names_are_flushed",
+        "output",
         "place",
+        "posts",
         "seed",
     )
 
@@ -94,6 +100,8 @@ class RunFiles:
         self.damage: DamagedRecord | None = None
         self.names_are_flushed = False
         self.head_bytes = b""
+        self.posts: KnownPosts | None = None
+        self.output: KnownOutput | None = None
         self._set_head(head, place)
 
     def _set_head(self, head: RunHead, place: JournalPlace) -> None:
@@ -125,8 +133,14 @@ class RunFiles:
             self.head_bytes = content
             self.names_are_flushed = False
             self._set_head(head, place)
-        self._read_new_frames()
+        self.read_further()
         self.is_current = True
+
+    def read_further(self, cut: bool = True) -> None:
+        """Read what the head file doesn't cover: the newest frames of the journal, and how far the output goes."""
+        self._read_new_frames(cut)
+        if self.head.output:
+            self.head = self.head._replace(output=newest_output(self))
 
     def _read_new_frames(self, cut: bool = True) -> None:
         """Read the frames after the known end, and cut off one that a killed writer left unfinished.
@@ -290,9 +304,11 @@ class RunFiles:
 
     # Replacing the head
 
-    def replace_head(self, head: RunHead) -> None:
-        """Make this the head, whole or not at all."""
-        self._store_head(head, self.place._replace(end=self.end))
+    def replace_head(self, head: RunHead, inbox: str | None = None) -> None:
+        """Make this the head, whole or not at all; and `inbox` the token of the file with the run's posts."""
+        if inbox is None:
+            inbox = self.place.inbox
+        self._store_head(head, self.place._replace(end=self.end, inbox=inbox))
 
     def _store_head(self, head: RunHead, place: JournalPlace) -> None:
         """Replace the head file. What it says of the journal is on the disk before it is."""
@@ -310,7 +326,7 @@ class RunFiles:
 
     def purge(self, head: RunHead) -> None:
         """Drop the journal and make this the head, in one."""
-        self._switch_journal(head, JournalPlace(_new_token(), dropped=head.sequence))
+        self._switch_journal(head, JournalPlace(new_token(), dropped=head.sequence, inbox=self.place.inbox))
 
     def prune(self, before: int) -> int:
         """Drop the records below a number; returns how many. They leave the file when that frees enough of it."""
@@ -329,7 +345,7 @@ class RunFiles:
     def _rewrite(self, dropped: int) -> None:
         """Put the records that are left into a new journal file, and remove the old one."""
         records = self.records(dropped + 1, self.head.sequence)
-        place = JournalPlace(_new_token(), dropped=dropped)
+        place = JournalPlace(new_token(), dropped=dropped, inbox=self.place.inbox)
         seed = checksum_seed(self.head.run_id, place.token)
         journal, snapshot_frame = encode_journal(seed, dropped + 1, records, self.head.snapshot)
         path = self.directory / f"{self.name}.{place.token}{JOURNAL_SUFFIX}"
@@ -345,12 +361,12 @@ class RunFiles:
             old.unlink()
 
     def remove(self) -> None:
-        """Remove the run: its head first, since a run without one doesn't exist, and then its journals."""
+        """Remove the run: its head first, since a run without one doesn't exist, and then its other files."""
         self.close()
         self.head_path.unlink()
         if self.flush:
             flush_directory(self.directory)
-        remove_journals(self.directory, self.name)
+        remove_files(self.directory, self.name)
 
     # The journal file
 
@@ -405,46 +421,6 @@ class RunFiles:
         return DamagedRecord(self.head.run_id, sequence, reason)
 
 
-def open_run(
-    directory: Path, flush: bool, run_id: str, cut: bool = True, content: bytes | None = None
-) -> RunFiles:
-    """A run, as it is now. Raises `RunNotFound`, and `DamagedRecord` for a damaged head file.
-
-    `content` is that of the head file, if it was read just now. Without `cut`, the files aren't changed.
-    """
-    content = content or read_head_file(directory, run_id)
-    head, place = parse_head_file(run_id, content)
-    run = RunFiles(directory, flush, head, place)
-    run.head_bytes = content
-    try:
-        run._read_new_frames(cut)
-    except BaseException:
-        run.close()
-        raise
-    return run
-
-
-def create_run(directory: Path, flush: bool, head: RunHead, records: list[bytes]) -> RunFiles:
-    """A new run with its first records. It exists once its head file does, so that comes last."""
-    run = RunFiles(directory, flush, head._replace(sequence=0), JournalPlace(_new_token()))
-    try:
-        if records:
-            frame = run.write_frame(records, None)
-            run.flush_journal()
-            run.accept_frame(frame, len(records), None)
-        run.replace_head(head._replace(sequence=len(records)))
-    except BaseException:
-        run.close()
-        # The head may be there already, if only its name couldn't be flushed. It goes first; the journal stays if
-        # the head may come back with a power loss, and goes with the next `expire`.
-        with suppress(OSError):
-            run.head_path.unlink(missing_ok=True)
-            if flush:
-                flush_directory(directory)
-            run.journal_path.unlink()
-        raise
-    return run
-
-
-def _new_token() -> str:
+def new_token() -> str:
+    """What makes the name of another file of a run unlike all earlier ones."""
     return os.urandom(6).hex()

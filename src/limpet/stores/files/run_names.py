@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from functools import lru_cache
@@ -15,6 +16,8 @@ HEAD_SUFFIX = ".head"
 JOURNAL_SUFFIX = ".log"
 CUT_SUFFIX = ".cut"
 """Of the file with what was cut off at the end of a journal."""
+INBOX_SUFFIX = ".posts"
+OUTPUT_SUFFIX = ".output"
 
 
 @lru_cache(4096)
@@ -46,9 +49,9 @@ def parse_head_file(run_id: str | None, content: bytes) -> tuple[RunHead, Journa
     return head, place
 
 
-def remove_journals(directory: Path, name: str) -> None:
-    """Remove the journals of a run whose head is gone, and what was cut off of them."""
-    for suffix in (JOURNAL_SUFFIX, CUT_SUFFIX):
-        for path in directory.glob(f"{name}.*{suffix}"):
+def remove_files(directory: Path, name: str) -> None:
+    """Remove what a run has beside its head, which is gone: journals, what was cut off of them, posts and output."""
+    for entry in os.scandir(directory):
+        if entry.name.startswith(f"{name}.") and not entry.name.endswith(HEAD_SUFFIX):
             with suppress(OSError):
-                path.unlink()
+                os.unlink(entry.path)

@@ -26,24 +26,37 @@ from limpet.errors import (
     UsageError,
 )
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import ENDED, Abilities, Commit, Heads, Lease, Level, NewRun, RunHead, Tail
+from limpet.journal.store import (
+    ENDED,
+    Abilities,
+    Commit,
+    Document,
+    Heads,
+    Lease,
+    Level,
+    NewRun,
+    Output,
+    Post,
+    RunHead,
+    Tail,
+)
 from limpet.stores import heads
-from limpet.stores.atomic_files import TEMPORARY_SUFFIX, create_file, explain, flush_directory, make_directory
+from limpet.stores.atomic_files import explain
 from limpet.stores.files.batch import CommitBatch
 from limpet.stores.files.damaged_heads import salvaged_records
+from limpet.stores.files.directory import prepare_directory, remove_stale_files, remove_stray_files
+from limpet.stores.files.documents import LOCK_NAME, DocumentFiles
+from limpet.stores.files.inbox_file import add_post, has_key, waiting_posts
 from limpet.stores.files.locks import HAS_FILE_LOCKS, LockBusy, LockFile, Locks
+from limpet.stores.files.output_file import add_output, read_output
 from limpet.stores.files.run_cache import RunCache, intact_head
-from limpet.stores.files.run_files import RunFiles, create_run
-from limpet.stores.files.run_names import HEAD_SUFFIX, JOURNAL_SUFFIX, file_name_of, parse_head_file
+from limpet.stores.files.run_files import RunFiles
+from limpet.stores.files.run_names import file_name_of
+from limpet.stores.files.run_opening import create_run
 from limpet.stores.files.unlocked_reads import read_unlocked
 from limpet.stores.lease_clock import SINCE_BOOT, Clock, ahead_in_directory, own_lease_clock
 
 Outcome = TypeVar("Outcome")
-
-FORMAT = b"limpet files 1\n"
-FORMAT_FILE = "FORMAT"
-STALE_AFTER = 3600.0
-"""Seconds after which a temporary file is taken for one that a killed writer left."""
 
 
 class FileStore:
@@ -75,10 +88,11 @@ class FileStore:
         self._flush = level == "disk"
         self._runs = self.path / "runs"
         with _explaining(self.path):
-            _prepare_directory(self.path, self._flush)
+            prepare_directory(self.path, self._flush)
             self._locks = Locks(self.path / "locks", timeout)
             self._cache = RunCache(self._runs, self._locks, self._flush)
-            _remove_stale_files(self._runs)
+            remove_stale_files(self._runs)
+            self._documents = DocumentFiles(self.path / "documents", self._flush)
             self._lease_clock = own_lease_clock(clock) or self._shared_lease_clock()
 
     def __repr__(self) -> str:
@@ -124,6 +138,9 @@ class FileStore:
     def head(self, run_id: str) -> RunHead:
         return self._reading(run_id, intact_head)
 
+    def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
+        return [self._head_or_none(run_id) for run_id in run_ids]
+
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         def read(run: RunFiles) -> Tail:
             if run.damage is not None and (last is None or last >= run.damage.sequence):
@@ -150,7 +167,7 @@ class FileStore:
 
         return self._holding(claim, run_id)
 
-    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         self._refuse_closed()
         return [self._renew(lease, ttl) for lease in leases]
 
@@ -164,16 +181,56 @@ class FileStore:
         with suppress(RunNotFound):
             self._holding(release, lease.run_id)
 
-    def signal(self, run_id: str, signal: str) -> None:
-        def leave(lock: LockFile) -> None:
+    def post(self, run_id: str, key: str, body: bytes) -> bool:
+        def post(lock: LockFile) -> bool:
             run = self._cache.find(lock, run_id)
-            self._cache.replace_head(lock, run, heads.signal(run.head, signal))
+            if has_key(run, key):
+                return False
+            head = heads.post(run.head, self.clock())
+            lock.count_change(run.name)
+            add_post(run, head, key, body)
+            return True
 
-        self._holding(leave, run_id)
+        return self._holding(post, run_id)
+
+    def inbox(self, run_id: str) -> Sequence[Post]:
+        return self._reading(run_id, waiting_posts)
+
+    def add_output(self, run_id: str, fence: int, bodies: Sequence[bytes], keep: int) -> int:
+        def add(lock: LockFile) -> int:
+            run = self._cache.find(lock, run_id)
+            heads.refuse_old_fence(run.head, fence, self._lease_clock())
+            lock.count_change(run.name)
+            return add_output(run, bodies, keep)
+
+        return self._holding(add, run_id)
+
+    def output(self, run_id: str, after: int = 0, limit: int | None = None) -> Sequence[Output]:
+        return self._reading(run_id, lambda run: read_output(run, after, limit))
+
+    def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
+        return self._holding_documents(lambda: self._documents.put(name, body, version, due))
+
+    def get_document(self, name: str) -> Document | None:
+        self._refuse_closed()
+        with _explaining(self.path):
+            return self._documents.get(name)
+
+    def list_documents(
+        self, prefix: str = "", due: bool = False, limit: int | None = None
+    ) -> Sequence[Document]:
+        self._refuse_closed()
+        with _explaining(self.path):
+            found = [document for document in self._documents.all() if document.name.startswith(prefix)]
+        return heads.selected_documents(found, self.clock() if due else None)[:limit]
+
+    def delete_document(self, name: str, version: int) -> bool:
+        return self._holding_documents(lambda: self._documents.delete(name, version))
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        now = self._lease_clock()
-        found = [head for head in self._heads() if heads.matches(head, which, now)]
+        now = self.clock()
+        lease_now = self._lease_clock()
+        found = [head for head in self._heads() if heads.matches(head, which, now, lease_now)]
         return heads.newest_first(found, which)
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
@@ -211,7 +268,9 @@ class FileStore:
             return is_expired
 
         count = 0
-        self._remove_stray_journals()
+        self._refuse_closed()
+        with _explaining(self.path):
+            remove_stray_files(self._runs, self._locks, self._flush)
         for found in self._heads(only_changeable=True):
             if found.status not in statuses:
                 continue
@@ -240,6 +299,10 @@ class FileStore:
         self._refuse_closed()
         locks = [self._locks.lock_of(file_name_of(run_id)) for run_id in run_ids]
         return self._holding_locks(locks, lambda: work(*locks))
+
+    def _holding_documents(self, work: Callable[[], Outcome]) -> Outcome:
+        self._refuse_closed()
+        return self._holding_locks([self._locks.lock_of(LOCK_NAME)], work)
 
     def _reading(self, run_id: str, use: Callable[[RunFiles], Outcome]) -> Outcome:
         """What `use` gives for a run: under its lock, or without if another process doesn't release that."""
@@ -278,14 +341,19 @@ class FileStore:
         if self.closed:
             raise StoreUnavailable(f"this store on {self.path} was closed; open it again")
 
-    def _renew(self, lease: Lease, ttl: float) -> str | None:
-        def renew(lock: LockFile) -> str | None:
+    def _head_or_none(self, run_id: str) -> RunHead | None:
+        with suppress(RunNotFound, DamagedRecord):
+            return self.head(run_id)
+        return None
+
+    def _renew(self, lease: Lease, ttl: float) -> bool | None:
+        def renew(lock: LockFile) -> bool | None:
             run = self._cache.find(lock, lease.run_id)
             head = heads.renew(run.head, lease, ttl, self.clock(), self._lease_clock())
             if head is None:
                 return None
             self._cache.replace_head(lock, run, head)
-            return head.signal or ""
+            return head.posted > head.taken
 
         with suppress(RunNotFound):
             return self._holding(renew, lease.run_id)
@@ -358,67 +426,6 @@ class FileStore:
             timeout = self._locks.reading_timeout(unknown[0])
             with suppress(LockBusy):  # then each lock that isn't busy is looked at by itself
                 self._holding_locks(unknown, lambda: self._cache.learn_names(unknown), timeout)
-
-    def _remove_stray_journals(self) -> None:
-        """Remove journal files that killed writers left and that no head names."""
-        self._refuse_closed()
-        with _explaining(self.path):
-            for path in self._runs.glob(f"*{JOURNAL_SUFFIX}"):
-                name, _, token = path.name.removesuffix(JOURNAL_SUFFIX).rpartition(".")
-                head_path = self._runs / f"{name}{HEAD_SUFFIX}"
-                lock = self._locks.lock_of(name)
-                work = partial(_remove_if_stray, path, head_path, token, self._flush)
-                with suppress(FileNotFoundError, DamagedRecord, LockBusy):
-                    self._locks.holding([lock], work, self._locks.reading_timeout(lock))
-
-
-def _remove_if_stray(path: Path, head_path: Path, token: str, flush: bool) -> None:
-    """Remove a journal file unless this head names its token."""
-    if head_path.exists():
-        _, place = parse_head_file(None, head_path.read_bytes())
-        if place.token == token:
-            return
-    # First, so that no power loss brings back a head that names it: it may have been removed and not flushed.
-    if flush:
-        flush_directory(path.parent)
-    path.unlink()
-
-
-def _prepare_directory(path: Path, flush: bool) -> None:
-    """Make the directory a store, unless it is one. Raises `StoreUnavailable` if it is something else."""
-    make_directory(path, flush=flush)
-    format_file = path / FORMAT_FILE
-    if not format_file.exists():
-        others = [name for name in os.listdir(path) if not name.startswith(".") and name != FORMAT_FILE]
-        # Another process may be preparing the directory just now. It writes the format first, so look for that again.
-        if others and not format_file.exists():
-            raise StoreUnavailable(
-                f"{path} has something else in it ({sorted(others)[0]!r}): give Limpet a directory of its own"
-            )
-        with suppress(FileExistsError):  # another process prepares the directory, too
-            create_file(format_file, FORMAT, flush=flush)
-    found = format_file.read_bytes()
-    if found != FORMAT:
-        raise StoreUnavailable(
-            f"{path} was written by a newer Limpet, or isn't a store ({FORMAT_FILE} has {found[:40]!r}): "
-            "upgrade limpet, or use another directory"
-        )
-    parts = [path / name for name in ("locks", "runs")]
-    # The name of the format file first: without it, a directory that has the others isn't taken for a store.
-    if flush and not all(part.is_dir() for part in parts):
-        flush_directory(path)
-    for part in parts:
-        make_directory(part, flush=flush)
-
-
-def _remove_stale_files(runs: Path) -> None:
-    """Remove temporary files that killed writers left long ago."""
-    with suppress(OSError):
-        for entry in os.scandir(runs):
-            if not entry.name.endswith(TEMPORARY_SUFFIX):
-                continue
-            if entry.stat().st_mtime < time.time() - STALE_AFTER:
-                os.unlink(entry.path)
 
 
 @contextmanager

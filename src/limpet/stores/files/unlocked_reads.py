@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from limpet.errors import DamagedRecord, StoreUnavailable
-from limpet.stores.files.run_files import RunFiles, open_run
+from limpet.stores.files.run_files import RunFiles
 from limpet.stores.files.run_names import read_head_file
+from limpet.stores.files.run_opening import open_run
 
 Outcome = TypeVar("Outcome")
 

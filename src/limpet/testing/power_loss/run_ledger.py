@@ -21,19 +21,24 @@ class Tried(NamedTuple):
     purges: bool = False
     prunes_before: int = 0
     deletes: bool = False
+    takes: int = 0
+    post: tuple[str, bytes] | None = None
+    output: tuple[bytes, ...] = ()
 
 
 class Saved(NamedTuple):
-    """The same call has returned: what it changed must be there."""
+    """The same call has returned: what it changed must be there. A post has got its number."""
 
     tried: Tried
+    number: int = 0
 
 
 class RunLedger:
     """What is known of one run from the calls that were noted.
 
     `tried` are the records by their numbers, more than one if two processes tried; `saved` those that must be there,
-    unless they are below number `first`, as they may have been dropped.
+    unless they are below number `first`, as they may have been dropped. The same for posts, of which those up to
+    number `taken` were taken in, and others up to `may_be_taken` may have been.
     """
 
     def __init__(self) -> None:
@@ -45,14 +50,21 @@ class RunLedger:
         self.exists = False
         self.may_be_gone = False
         self.first = 1
+        self.tried_posts: set[tuple[str, bytes]] = set()
+        self.saved_posts: dict[int, tuple[str, bytes]] = {}
+        self.taken = 0
+        self.may_be_taken = 0
+        self.tried_output: set[bytes] = set()
 
     def add(self, note: Tried | Saved) -> None:
         """Take in a note."""
         match note:
             case Tried():
                 self._add_tried(note)
-            case Saved(tried):
+            case Saved(tried, number):
                 self._add_saved(tried)
+                if tried.post is not None:
+                    self.saved_posts[number] = tried.post
 
     def _add_tried(self, tried: Tried) -> None:
         for number, record in enumerate(tried.records, tried.first):
@@ -61,6 +73,10 @@ class RunLedger:
             self.statuses.add(tried.status)
         self.may_be_gone |= tried.deletes
         self.first = max(self.first, tried.prunes_before)
+        self.may_be_taken = max(self.may_be_taken, tried.takes)
+        if tried.post is not None:
+            self.tried_posts.add(tried.post)
+        self.tried_output.update(tried.output)
         if tried.purges:  # its own records go as well
             self.first = max(self.first, tried.first + len(tried.records))
 
@@ -73,6 +89,7 @@ class RunLedger:
             self.saved[number] = record
             self.sequence = number
         self.fence = max(self.fence, tried.fence)
+        self.taken = max(self.taken, tried.takes)
         if tried.status is not None:
             self.statuses = {tried.status}
         if tried.deletes:
@@ -86,6 +103,8 @@ def noting(store: Any, acknowledge: Callable[[Any], None]) -> Any:
     prune = store.prune
     delete = store.delete
     claim = store.claim
+    post = store.post
+    add_output = store.add_output
 
     def note(tried: Tried, call: Callable[[], Any]) -> Any:
         acknowledge(tried)
@@ -113,7 +132,22 @@ def noting(store: Any, acknowledge: Callable[[Any], None]) -> Any:
         acknowledge(Saved(Tried(run_id, fence=lease.fence)))
         return lease
 
+    def noted_post(run_id: str, key: str, body: bytes) -> bool:
+        tried = Tried(run_id, post=(key, body))
+        acknowledge(tried)
+        is_new: bool = post(run_id, key, body)
+        if is_new:
+            acknowledge(Saved(tried, store.head(run_id).posted))
+        return is_new
+
+    def noted_add_output(run_id: str, fence: int, bodies: Sequence[bytes], keep: int) -> int:
+        acknowledge(Tried(run_id, output=tuple(bodies)))
+        newest: int = add_output(run_id, fence, bodies, keep)
+        return newest
+
     store.create = noted_create
+    store.post = noted_post
+    store.add_output = noted_add_output
     store.append = noted_append
     store.claim = noted_claim
     store.prune = lambda run_id, before: note(
@@ -144,6 +178,8 @@ def check_runs(store: Store, notes: Sequence[Tried | Saved], *, advance: bool = 
         head = store.read(run_id, first=1).head
         if not ledgers[run_id].may_be_gone:  # else another run may have its id by now
             _check_run(store, run_id, ledgers[run_id])
+            if store.abilities.takes_part:
+                _check_posts(store, run_id, ledgers[run_id])
         if advance:
             _advance(store, head)
 
@@ -167,9 +203,30 @@ def _check_run(store: Store, run_id: str, ledger: RunLedger) -> None:
         assert record in allowed, f"record {number} of {run_id} isn't what was written"
 
 
+def _check_posts(store: Store, run_id: str, ledger: RunLedger) -> None:
+    head = store.head(run_id)
+    assert head.posted >= max(ledger.saved_posts, default=0), (
+        f"{run_id} has {head.posted} posts, and {sorted(ledger.saved_posts)} were saved"
+    )
+    assert ledger.taken <= head.taken <= ledger.may_be_taken, f"{run_id} has taken in {head.taken} posts"
+    waiting = list(store.inbox(run_id))
+    numbers = [post.number for post in waiting]
+    assert numbers == list(range(head.taken + 1, head.posted + 1)), f"{run_id} has posts {numbers} waiting"
+    for number, key, body in waiting:
+        allowed = ledger.tried_posts
+        if number in ledger.saved_posts:
+            allowed = {ledger.saved_posts[number]}
+        assert (key, body) in allowed, f"post {number} of {run_id} isn't what was posted"
+    for key, _ in ledger.saved_posts.values():
+        assert not store.post(run_id, key, b"again"), f"{run_id} doesn't know that {key!r} was posted"
+    strange = [item for item in store.output(run_id) if item.body not in ledger.tried_output]
+    assert not strange, f"{run_id} has output that was never added: {strange}"
+
+
 def _advance(store: Store, head: RunHead) -> None:
     lease = store.claim(head.run_id, "afterwards", 60.0, instead_of=head.fence)
-    (refusal,) = store.append([Commit(head.run_id, lease.fence, head.sequence, [b"afterwards"])])
+    commit = Commit(head.run_id, lease.fence, head.sequence, [b"afterwards"], takes=head.posted)
+    (refusal,) = store.append([commit])
     assert refusal is None, f"{head.run_id} can't be advanced: {refusal}"
     assert store.read(head.run_id, first=head.sequence + 1).records == [b"afterwards"]
 
@@ -181,4 +238,5 @@ def _tried(commit: Commit) -> Tried:
         tuple(commit.records),
         commit.status,
         purges=commit.purge,
+        takes=commit.takes,
     )
