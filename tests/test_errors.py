@@ -145,12 +145,15 @@ def test_a_class_that_isnt_registered_is_never_taken_for_damage(tmp_path: Path) 
     """F16, H5: the error is a ValueError, and readers of journals and files take other ValueErrors for damage."""
     subprocess.run([sys.executable, "-c", WRITE_RUN, str(tmp_path)], check=True, timeout=60)
     runs = Runs(f"sqlite:///{tmp_path}/runs.db")
+    assert [info.status for info in runs.list()] == [runs.get("r").status] == ["paused"]
+    assert repr(runs.state("r")["tide"]) == "<__main__:Tide, which isn't known here: {'height': 3}>"
+    assert [step.node for step in runs.history("r")] == [None, "a"]
+    graph = StateGraph(name="g").add_node("b", run=lambda state: {}).set_entry_point("b")
+    graph.set_finish_point("b").compile(store=f"sqlite:///{tmp_path}/runs.db")
     calls = (
-        lambda: runs.state("r"),
-        lambda: runs.history("r"),
-        lambda: runs.get("r"),
-        lambda: runs.list(),
         lambda: runs.answer("r", 1),
+        lambda: graph.resume("r", 1),
+        lambda: graph.fork("r"),
         lambda: Runs(MemoryStore()).import_(tmp_path / "r.run"),
     )
     for call in calls:

@@ -18,6 +18,7 @@ from limpet import (
     RunPaused,
     Runs,
     StateGraph,
+    UsageError,
     Workflow,
     WrongGraph,
     pause,
@@ -35,6 +36,7 @@ A_RUN = "theirs"
 """A run of graph 'a' that asks something; every call below is made on graph 'b'."""
 
 REFUSED: dict[str, Call] = {
+    "get": lambda b, _: b.get(A_RUN),
     "resume": lambda b, _: b.resume(A_RUN, "yes"),
     "history": lambda b, _: b.history(A_RUN),
     "state_at": lambda b, _: b.state_at(A_RUN),
@@ -225,8 +227,10 @@ def test_runs_reaches_the_runs_of_all_graphs(tmp_path: Path) -> None:
         runs.answer("copy", "yes")
         runs.cancel("copy")
         runs.delete("copy")
-    with pytest.raises(WrongGraph):
+    with pytest.raises(UsageError, match="against its graph, 'a'"):
         Runs(store, asking_graph("b", store)).fork(A_RUN)
+    assert Runs(store, [asking_graph("b", store), theirs]).fork(A_RUN, new_run_id="f") == "f"
+    Runs(store).delete("f")
     assert Runs(store).cleanup_expired(0, "paused") == 1
 
 

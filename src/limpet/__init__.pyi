@@ -64,6 +64,8 @@ from limpet.graphs.workflow.redefinition import ResumePlan as ResumePlan
 from limpet.graphs.workflow.state import TaskRecord as TaskRecord
 from limpet.graphs.workflow.state import TaskResult as TaskResult
 from limpet.graphs.workflow.state import WorkflowState as WorkflowState
+from limpet.handle import RunHandle as RunHandle
+from limpet.journal.encoding.unknown_values import UnknownValue as UnknownValue
 from limpet.journal.encoding.user_types import register_type as register_type
 from limpet.journal.reader import Checkpoint as Checkpoint
 from limpet.journal.verify import Damage as Damage
@@ -71,7 +73,6 @@ from limpet.journal.verify import Verification as Verification
 from limpet.journal.waits import Question as Question
 from limpet.observe.events import Event as Event
 from limpet.observe.observer_registry import register_observer as register_observer
-from limpet.queued_run import QueuedRun as QueuedRun
 from limpet.run import AsyncRun as AsyncRun
 from limpet.run import Run as Run
 from limpet.runs import Runs as Runs

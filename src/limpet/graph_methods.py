@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from limpet.drawing.run_marks import RunMarks
     from limpet.engine.operations.run_info import RunInfo
     from limpet.engine.operations.stored_state import Difference
+    from limpet.handle import RunHandle
     from limpet.journal.reader import Checkpoint
     from limpet.journal.verify import Verification
-    from limpet.queued_run import QueuedRun
     from limpet.runs import Runs
     from limpet.stores.retention import Expired, Retention
 
@@ -229,8 +229,8 @@ class GraphMethods(ABC, Generic[S]):
         priority: int = 0,
         delay: Span = 0.0,
         if_exists: IfExists = "resume",
-    ) -> QueuedRun[S]:
-        """Create a run in the store and return; any supervisor of the store executes it.
+    ) -> RunHandle[S]:
+        """Create a run in the store and return its handle; any supervisor of the store executes it.
 
         `run_id` is an idempotency key: two starts with the same id and input are one run, the first, for as long as
         the run is kept. An existing run isn't changed. Runs of a higher `priority` come first; `delay` is how long to
@@ -238,7 +238,7 @@ class GraphMethods(ABC, Generic[S]):
         store, and `RunExists` if the run is of another graph or was started with another input, or, with
         `if_exists="error"`, if it exists.
         """
-        from limpet.queued_run import QueuedRun
+        from limpet.handle import RunHandle
 
         compiled = self.compiled()
         labels = tag_names(tags)
@@ -251,11 +251,24 @@ class GraphMethods(ABC, Generic[S]):
         begin(compiled, request, priority, seconds_of(delay, "delay"))
         client = compiled.need_client("start")
         nudge_supervisors(client.store)
-        return QueuedRun(id, client, self.state_at)
+        return RunHandle(id, client, compiled)
 
     enqueue = start
 
     astart = async_version(start, changes=True)
+
+    def get(self, run_id: str) -> RunHandle[S]:
+        """A run of this graph by its id: its status, state and result, and all that can be done with it.
+
+        Raises `RunNotFound`, and `WrongGraph` for a run of another graph.
+        """
+        from limpet.handle import RunHandle
+
+        compiled = self.compiled()
+        compiled.check_own_run(run_id, "get")
+        return RunHandle(run_id, compiled.need_client("get"), compiled)
+
+    aget = async_version(get)
 
     def recover(self, *, concurrency: int = MAX_RUNS_AT_ONCE, max_crashes: int = MAX_CRASHES) -> list[str]:
         """Resume all runs of this graph that no process is executing, each to its next stop; return their ids.

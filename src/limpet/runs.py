@@ -10,18 +10,18 @@ from limpet.async_methods import async_version
 from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
 from limpet.engine.leases.lease_client import client_for, with_holder_described
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.run_info import RunInfo, RunList, info_of, list_runs, with_position
+from limpet.engine.operations.run_info import RunInfo, RunList, list_runs, with_position
 from limpet.engine.operations.stored_state import (
     Difference,
     as_state,
     checkpoints,
     difference,
-    progress_of,
     secrets_of,
+    viewed_progress,
 )
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import tag_names
-from limpet.errors import Conflict, UsageError
+from limpet.errors import Conflict, DamagedRecord, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
@@ -31,6 +31,7 @@ from limpet.stores.opening import open_store
 if TYPE_CHECKING:
     from limpet.engine.operations.flatten import Flattened
     from limpet.graph_methods import GraphMethods
+    from limpet.handle import RunHandle
     from limpet.journal.verify import Verification
 
 Checkpoints = list[Checkpoint]
@@ -39,26 +40,25 @@ Checkpoints = list[Checkpoint]
 class Runs:
     """The runs in a store: list them, look at them, answer, cancel, fork, roll back, export, import, verify, delete.
 
-    `store` is whatever `open_store` takes. Only `fork` and `rollback` need the code of the runs' graph, in order to
-    check that it can resume the run from there: give it as `graph`, compiled or not. With a `graph`, `state` returns
-    that graph's own kind of state for its runs. States and differences of other runs mask the keys that were secret
-    when the run was created.
+    `store` is whatever `open_store` takes. Only `fork`, `rollback`, and a `retry` with an update need the code of a
+    run's graph: give it among `graphs`, one or several, compiled or not; it is found by the run's graph name. Then
+    `state` returns that graph's own kind of state. States and differences of other runs mask the keys that were
+    secret when the run was created, and have an `UnknownValue` where a class isn't known here.
 
     Every method has an async version, whose name begins with an `a`, that doesn't block the event loop.
     """
 
-    def __init__(self, store: Any, graph: GraphMethods[Any] | None = None) -> None:
-        opened = open_store(store)
-        if graph is None:
-            self._client = client_for(opened)
-            self._compiled: CompiledGraph | None = None
-            return
-        compiled = graph.compiled()
-        if compiled.client is None:
-            self._client = client_for(opened)
-        else:
-            self._client = client_for(opened, compiled.client.ttl)
-        self._compiled = compiled._replace(client=self._client)
+    def __init__(self, store: Any, graphs: GraphMethods[Any] | Iterable[GraphMethods[Any]] = ()) -> None:
+        self._client = client_for(open_store(store))
+        self._graphs: dict[str, CompiledGraph] = {}
+        for graph in graphs if isinstance(graphs, Iterable) else (graphs,):
+            if isinstance(graph, (str, type)) or not callable(getattr(graph, "compiled", None)):
+                raise UsageError(f"graphs are StateGraphs or Workflows, not {graph!r}")
+            compiled = graph.compiled()
+            client = self._client
+            if compiled.client is not None:
+                client = client_for(client.store, compiled.client.ttl)
+            self._graphs[compiled.plan.name] = compiled._replace(client=client)
 
     @classmethod
     def of_graph(cls, compiled: CompiledGraph, call: str) -> Runs:
@@ -66,7 +66,7 @@ class Runs:
         runs = cls.__new__(cls)
         # Not by way of `open_store`, which could encrypt what the graph was compiled to store as it is.
         runs._client = compiled.need_client(call)
-        runs._compiled = compiled
+        runs._graphs = {compiled.plan.name: compiled}
         return runs
 
     def list(
@@ -85,9 +85,18 @@ class Runs:
 
     alist = async_version(list)
 
-    def get(self, run_id: str) -> RunInfo:
-        """What the store knows of a run. A damaged run has the status `damaged`. Raises `RunNotFound`."""
-        return info_of(self._client, run_id)
+    def get(self, run_id: str) -> RunHandle[Any]:
+        """The run with this id: its `info`, its state and result, and all that can be done with it.
+
+        Raises `RunNotFound`.
+        """
+        from limpet.handle import RunHandle
+
+        compiled = self._compiled_for(self._graph_of(run_id))
+        client = self._client
+        if compiled is not None:
+            client = compiled.need_client("get")
+        return RunHandle(run_id, client, compiled)
 
     aget = async_version(get)
 
@@ -108,14 +117,14 @@ class Runs:
 
     def state(self, run_id: str, step: int | None = None) -> State:
         """The state of a run after a step, or its newest saved state."""
-        progress = progress_of(self._client, run_id, step)
+        progress = viewed_progress(self._client, run_id, step)
         return as_state(progress, self._plan_for(progress.graph))
 
     astate = async_version(state)
 
     def secrets(self, run_id: str) -> frozenset[str]:
         """The keys of a run's state that are masked when it is printed."""
-        progress = progress_of(self._client, run_id, None)
+        progress = viewed_progress(self._client, run_id)
         plan = self._plan_for(progress.graph)
         return secrets_of(progress) if plan is None else plan.secrets
 
@@ -123,9 +132,7 @@ class Runs:
 
     def diff(self, run_id: str, a: int, b: int) -> Difference:
         """How the state after step `b` differs from the state after step `a`."""
-        from limpet.journal.verify import readable_head
-
-        plan = self._plan_for(readable_head(self._client.store, run_id).graph)
+        plan = self._plan_for(self._graph_of(run_id))
         return difference(self._client, run_id, a, b, plan)
 
     adiff = async_version(diff)
@@ -142,23 +149,23 @@ class Runs:
         """Create a run that starts where `run_id` was after `step` (its newest, if None), and return its id.
 
         `update` is merged into its state. The new run is paused: `resume` runs it. The old run stays as it is.
-        Raises `UsageError` without a `graph`, and `DefinitionError` if the graph can't resume from there.
+        Raises `UsageError` if the graph isn't known, and `DefinitionError` if it can't resume from there.
         """
         from limpet.engine.operations.fork import fork
 
-        return fork(self._need_graph("fork"), run_id, step, update, new_run_id, tag_names(tags))
+        return fork(self._need_graph("fork", run_id), run_id, step, update, new_run_id, tag_names(tags))
 
     afork = async_version(fork, changes=True)
 
     def rollback(self, run_id: str, step: int) -> State:
         """Set a run back to where it was after `step`, paused, and return the state there.
 
-        Its history stays. Raises `UsageError` without a `graph`, `Conflict` while another process advances the run,
-        and `DefinitionError` if the graph can't resume from there.
+        Its history stays. Raises `UsageError` if the graph isn't known, `Conflict` while another process advances
+        the run, and `DefinitionError` if the graph can't resume from there.
         """
         from limpet.engine.operations.rollback import rollback
 
-        return rollback(self._need_graph("rollback"), run_id, step)
+        return rollback(self._need_graph("rollback", run_id), run_id, step)
 
     arollback = async_version(rollback, changes=True)
 
@@ -172,6 +179,19 @@ class Runs:
         cancel(self._client, run_id)
 
     acancel = async_version(cancel, changes=True)
+
+    def retry(self, run_id: str, update: Mapping[str, Any] | None = None) -> None:
+        """Hand a run that failed, or was cancelled or quarantined, back to the workers, from where it stopped.
+
+        `update` is merged into its state, which needs the graph. Raises `RunNotFound`, `AlreadyCompleted`,
+        `Conflict`, and `UsageError` for a run that hasn't stopped.
+        """
+        from limpet.engine.operations.retry import retry
+
+        compiled = self._need_graph("retry", run_id) if update else None
+        retry(self._client, run_id, update, compiled)
+
+    aretry = async_version(retry, changes=True)
 
     def answer(
         self,
@@ -278,13 +298,32 @@ class Runs:
     def __repr__(self) -> str:
         return f"<Runs in {self._client.store!r}>"
 
-    def _plan_for(self, graph: str) -> Plan | None:
-        """The plan of the graph with this name, if that is the graph that was given."""
-        if self._compiled is None or self._compiled.plan.name != graph:
-            return None
-        return self._compiled.plan
+    def _graph_of(self, run_id: str) -> str:
+        """The name of a run's graph, even if the run is damaged. Raises `RunNotFound`."""
+        try:
+            return self._client.head(run_id).graph
+        except DamagedRecord as damage:
+            from limpet.journal.verify import readable_head  # late, as it is hardly ever needed
 
-    def _need_graph(self, call: str) -> CompiledGraph:
-        if self._compiled is None:
-            raise UsageError(f"{call}() checks a run against its graph: give it with Runs(store, graph=…)")
-        return self._compiled
+            try:
+                return readable_head(self._client.store, run_id).graph
+            except DamagedRecord:
+                raise damage from None
+
+    def _compiled_for(self, graph: str) -> CompiledGraph | None:
+        """The graph with this name, if it was given. A run that was saved by hand has none: it is of the only one."""
+        if not graph and len(self._graphs) == 1:
+            return next(iter(self._graphs.values()))
+        return self._graphs.get(graph)
+
+    def _plan_for(self, graph: str) -> Plan | None:
+        compiled = self._compiled_for(graph)
+        return None if compiled is None else compiled.plan
+
+    def _need_graph(self, call: str, run_id: str) -> CompiledGraph:
+        graph = self._graph_of(run_id)
+        compiled = self._compiled_for(graph)
+        if compiled is None:
+            unknown = UsageError(f"{call}() checks run {run_id!r} against its graph, {graph!r}")
+            raise unknown.with_advice("give it with Runs(store, graphs=[…])")
+        return compiled

@@ -34,9 +34,9 @@ from limpet import (
     LimpetError,
     MemoryStore,
     NodeContext,
-    QueuedRun,
     Retry,
     Run,
+    RunHandle,
     Runs,
     State,
     StateGraph,
@@ -238,7 +238,7 @@ def test_every_page_is_on_the_map() -> None:
 
 
 API = (REFERENCE / "api.md").read_text(encoding="utf-8")
-CLASSES = (StateGraph, Workflow, Run, AsyncRun, QueuedRun, Runs, Supervisor, State, NodeContext)
+CLASSES = (StateGraph, Workflow, Run, AsyncRun, RunHandle, Runs, Supervisor, State, NodeContext)
 INTERNAL = {"compiled", "freeze", "at", "call", "offer", "of_graph", (NodeContext, "close")}
 
 

@@ -101,7 +101,7 @@ def test_a_list_shows_every_run_and_says_which_are_damaged(place: Place) -> None
         assert [info.run_id for info in line(store, "other").runs()] == ["d"]
         assert [info.run_id for info in line(store, "other").runs(status="damaged")] == []
         assert runs.list(status="damaged", limit=0) == []
-        assert runs.get("b")._replace(created=0, updated=0) == damaged._replace(created=0, updated=0)
+        assert runs.get("b").info._replace(created=0, updated=0) == damaged._replace(created=0, updated=0)
 
 
 def test_the_store_itself_lists_a_damaged_run_by_no_other_status(place: Place) -> None:
@@ -218,7 +218,7 @@ def test_a_summary_that_is_damaged_in_postgresql_is_a_damaged_head(postgres: Ser
         assert {info.run_id: info.status for info in runs.list()} == {"a": "completed", "b": "damaged"}
         assert [info.run_id for info in runs.list(status="damaged")] == ["b"]
         assert [info.run_id for info in runs.list(status="completed")] == ["a"]
-        assert "summary" in str(runs.get("b").problem)
+        assert "summary" in str(runs.get("b").info.problem)
         assert line(store).state_at("b")["n"] == 3
 
 

@@ -89,17 +89,17 @@ def _make_storable(kind: Any) -> None:
         TYPES.register(kind, to=lambda value: value.get_secret_value(), restore=kind)
 
 
-def masked(value: Any, names: Collection[str], depth: int = 0) -> Any:
+def masked(value: Any, names: Collection[str], depth: int = 0, mask: Any = MASKED) -> Any:
     """A copy to be shown, in which plain dicts have a mask under the names."""
     if depth > MAX_DEPTH:
-        return MASKED
+        return mask
     kind = type(value)
     if kind is dict:
         return {
-            key: MASKED if key in names else masked(each, names, depth + 1) for key, each in value.items()
+            key: mask if key in names else masked(each, names, depth + 1, mask) for key, each in value.items()
         }
     if kind is list or kind is tuple:
-        return kind(masked(each, names, depth + 1) for each in value)
+        return kind(masked(each, names, depth + 1, mask) for each in value)
     return value
 
 

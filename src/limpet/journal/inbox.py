@@ -1,4 +1,4 @@
-"""What is posted to a run: its kinds, and how each is written and read.
+"""What a run has beside its journal: what is posted to it, and its output. How each is written and read.
 
 This is the file to open for a new kind of post: give it a name, a function that makes it, and a case in
 `engine/loop/taking_in.py`, which is where a run takes posts in.
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from limpet.errors import DamagedRecord
-from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.encoding.codec import decode, decode_for_viewing, encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.store import Post
 
@@ -62,5 +62,28 @@ def read_post(run_id: str, post: Post) -> Posted:
 
 
 def _new_post(run_id: str, key: str, data: Mapping[str, Any]) -> NewPost:
-    # A post has no number before the store has it, so its envelope has none.
-    return NewPost(key, Envelope(run_id).close(0, encode(dict(data))))
+    return NewPost(key, _enclosed(run_id, encode(dict(data))))
+
+
+class OutputItem(NamedTuple):
+    """What a node of a run emitted, and when."""
+
+    node: str
+    at: float
+    data: Any
+
+
+def output_body(run_id: str, item: OutputItem) -> bytes:
+    """The bytes of an item of output for the store. Raises `UnstorableValue`."""
+    return _enclosed(run_id, encode([item.node, item.at, item.data], "output"))
+
+
+def read_output(run_id: str, body: bytes) -> OutputItem:
+    """An item of output, to be looked at. Raises `DamagedRecord` or ValueError if it isn't what was emitted."""
+    node, at, data = decode_for_viewing(Envelope(run_id).open(0, body))
+    return OutputItem(str(node), float(at), data)
+
+
+def _enclosed(run_id: str, data: bytes) -> bytes:
+    # It has no number before the store has it, so its envelope has none.
+    return Envelope(run_id).close(0, data)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from limpet.errors import DamagedRecord, LimpetError, UsageError
 from limpet.journal.delta import read_delta
+from limpet.journal.encoding.codec import decode, decode_for_viewing
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import Progress
 from limpet.journal.record_shapes import decode_records
@@ -51,6 +52,12 @@ class Point(NamedTuple):
 
     step: int
     closed: int = 0
+
+
+class ViewedTail(Tail):
+    """A tail that is only looked at: its values of classes that aren't known here are read as `UnknownValue`s."""
+
+    __slots__ = ()
 
 
 class ChangedValue(NamedTuple):
@@ -309,9 +316,10 @@ def read_records_or_damage(tail: Tail) -> Iterator[tuple[int, list[Any] | Damage
             "keep_result=True, the default, keeps it"
         )
     envelope = Envelope(tail.head.run_id)
+    decoding = decode_for_viewing if isinstance(tail, ViewedTail) else decode
     for number, data in enumerate(tail.records, tail.first):
         try:
-            records = decode_records(envelope.open(number, data))
+            records = decode_records(envelope.open(number, data), decoding)
         except DamagedRecord as damage:
             yield number, damage
         except LimpetError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from limpet.journal.encoding.codec import decode
+from limpet.journal.encoding.codec import decode, decode_for_viewing
 from limpet.journal.records import MEMO, MOVE, NESTED, OPEN, SNAPSHOT, STEP, unbundle
 from limpet.journal.store import STATUSES
 from limpet.journal.waits import AFTER, ANSWER, BEFORE, EXPIRE, FAILED_PHASE, RESUME, RETRY_BRANCHES, Question
@@ -28,7 +28,7 @@ MAX_NESTING = 50
 Check = Callable[[Any], bool]
 
 
-def decode_records(body: bytes) -> list[list[Any]]:
+def decode_records(body: bytes, decode: Callable[[bytes], Any] = decode) -> list[list[Any]]:
     """The records in a body, each of the shape of its kind. Raises ValueError, with the part that is wrong."""
     record = decode(body)
     # Nearly all records of a long journal are steps that set keys, and reading one costs a few microseconds. So these
@@ -59,7 +59,7 @@ def decode_records(body: bytes) -> list[list[Any]]:
 
 def read_summary(note: bytes) -> dict[str, Any]:
     """What a head's note says of its run: see `writer.summary`. Raises ValueError unless it has that shape."""
-    summary = decode(note) if note else {}
+    summary = decode_for_viewing(note) if note else {}
     if not _has_str_keys(summary):
         raise ValueError("it isn't a dict")
     for name, is_valid in _SUMMARY.items():

@@ -24,6 +24,12 @@ SNAPSHOT_FACTOR = 8
 MIN_WEIGHT = 64 * 1024
 """Below this weight of records a snapshot isn't considered: reading them takes no time to speak of."""
 
+RETOLD = "retold"
+"""The field of a snapshot that says: this and the next records, as many in all, were written before, and are again.
+
+It isn't part of a progress. Deleting old checkpoints writes newer ones again; a follower doesn't tell them twice.
+"""
+
 LARGE_SNAPSHOT = 500_000
 """How many bytes the whole state of a run may have before that is worth a warning."""
 

@@ -64,7 +64,7 @@ def test_a_queued_run_is_durable_and_begins_later(store: Any) -> None:
     assert run.result(0)["log"] == ["hi"]
     assert run.state["log"] == ["hi"]
     assert calls == [run.id]
-    assert repr(run) == f"<QueuedRun {run.id}>"
+    assert repr(run) == f"<RunHandle {run.id}>"
 
 
 def test_the_same_id_twice_is_one_run(store: Any) -> None:

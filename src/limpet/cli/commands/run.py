@@ -68,7 +68,7 @@ def answer(args: Namespace, output: Output) -> int:
     if len(named) > 1:
         raise UsageError("answer RUN [QUESTION] VALUE: quote a value of several words")
     runs = find_runs(args)
-    info = runs.get(args.run)
+    info = runs.get(args.run).info
     question = _find_question(info, named[0] if named else None)
     answers = {question.id: _read_answer(text, question)}
     if not args.detach and _knows_graph(args, info.graph):
@@ -120,7 +120,7 @@ def _follow(running: Run[Any], graph: GraphOnStore, args: Namespace, output: Out
         output.say(f"interrupted; everything that run {running.id} finished is saved")
         output.hint("Resume it with:", command_line("resume", args, running.id))
         return INTERRUPTED
-    info = Runs.of_graph(graph.compiled(), "run").get(running.id)
+    info = Runs.of_graph(graph.compiled(), "run").get(running.id).info
     state = masked(dict(running.state), graph.secrets)
     if output.json:
         output.result(

@@ -63,7 +63,7 @@ def list_runs(args: Namespace, output: Output) -> int:
 def show(args: Namespace, output: Output) -> int:
     """Everything that is known about one run."""
     runs = find_runs(args)
-    info = runs.with_position(runs.get(args.run))
+    info = runs.with_position(runs.get(args.run).info)
     if output.json:
         output.result(_facts(info))
         return OK
@@ -158,7 +158,7 @@ def watch(args: Namespace, output: Output) -> int:
     """Follow a run until it stops; each change is shown once."""
     store = find_store(args, must_exist=True)
     runs = Runs(store)
-    info = runs.get(args.run)
+    info = runs.get(args.run).info
     shown = None
     shown_holder = None
     while True:
@@ -166,7 +166,7 @@ def watch(args: Namespace, output: Output) -> int:
         head = store.head(args.run)
         current = (head.sequence, head.status, head.holder)
         if current != shown:
-            info = runs.with_position(runs.get(args.run))
+            info = runs.with_position(runs.get(args.run).info)
             _show_change(info, head.holder != shown_holder or shown is None, output)
             if info.shown_status == ABANDONED and not output.json:
                 suggest_next(info, args, output)
@@ -217,14 +217,14 @@ def import_(args: Namespace, output: Output) -> int:
         output.result({"run_id": run_id})
         return OK
     output.text(run_id)
-    suggest_next(runs.get(run_id), args, output)
+    suggest_next(runs.get(run_id).info, args, output)
     return OK
 
 
 def delete(args: Namespace, output: Output) -> int:
     """Delete a run and its journal, after a confirmation."""
     runs = find_runs(args)
-    info = runs.get(args.run)
+    info = runs.get(args.run).info
     if not args.yes:
         if not sys.stdin.isatty():
             output.say(f"this deletes run {args.run} permanently; pass --yes to confirm", "failed")

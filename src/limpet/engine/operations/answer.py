@@ -15,7 +15,7 @@ from limpet.errors import AlreadyAnswered, Conflict, UsageError
 from limpet.journal.encoding.codec import encode
 from limpet.journal.inbox import answer_post
 from limpet.journal.progress import Progress
-from limpet.journal.reader import Point, read_progress, read_progress_and_weight
+from limpet.journal.reader import Point, ViewedTail, read_progress, read_progress_and_weight
 from limpet.journal.waits import EXPIRE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 
@@ -40,7 +40,7 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
         _post_answers(client, run_id, point, given)
         return
     with holding as held:
-        tail = held.read()
+        tail = ViewedTail(*held.read())  # the state stays as it is, so its classes needn't be known here
         refuse_completed(tail.head)
         progress, weight = read_progress_and_weight(tail)
         check_point(progress, point)
@@ -61,7 +61,7 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
 
 def _post_answers(client: LeaseClient, run_id: str, point: Point | None, given: ResumeInput) -> None:
     """Post answers to a run that a process executes: a branch of it asks, while others are under way."""
-    tail = client.store.read(run_id)
+    tail = ViewedTail(*client.store.read(run_id))
     refuse_completed(tail.head)
     progress = read_progress(tail)
     check_point(progress, point)

@@ -12,7 +12,7 @@ from limpet.errors import AlreadyCompleted, Conflict, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import new_id
 from limpet.journal.inbox import cancel_post
-from limpet.journal.reader import read_progress
+from limpet.journal.reader import ViewedTail, read_progress
 from limpet.journal.store import CANCELLED, ENDED, RunHead
 from limpet.journal.writer import JournalWriter, summary
 
@@ -51,7 +51,7 @@ def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> None:
 
 
 def _mark_cancelled(held: HeldRun, run_id: str) -> None:
-    tail = held.read()
+    tail = ViewedTail(*held.read())
     _refuse_ended(tail.head)
     progress = read_progress(tail)
     progress.crashes = held.crashes

@@ -25,7 +25,7 @@ from limpet.errors import (
 from limpet.graphs.secrets import mask_text, masked, secret_values, text_forms
 from limpet.journal.encoding.json_values import to_json_value
 from limpet.journal.progress import Progress
-from limpet.journal.reader import StepChange, changes_by_step
+from limpet.journal.reader import StepChange, ViewedTail, changes_by_step
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import RunHead
 
@@ -86,7 +86,7 @@ def _flat_run(
         head = tail.head
         info = run_info(head)
         if tail.records:
-            for change in changes_by_step(tail):
+            for change in changes_by_step(ViewedTail(*tail)):
                 info = info._replace(step=change.checkpoint.step, node=change.progress.current_node())
                 if change.last > known:
                     steps.append(_step_row(change))

@@ -12,6 +12,7 @@ from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import Progress
 from limpet.journal.reader import (
     Checkpoint,
+    ViewedTail,
     check_complete,
     history,
     progress_at,
@@ -19,6 +20,7 @@ from limpet.journal.reader import (
     read_records,
 )
 from limpet.journal.records import SNAPSHOT, bundle, snapshot_record
+from limpet.journal.snapshots import RETOLD
 from limpet.journal.store import Commit, Tail
 
 
@@ -35,13 +37,13 @@ def prune_checkpoints(client: LeaseClient, run_id: str, keep: int) -> int:
     try:
         holding = client.holding(run_id)
     except Conflict:
-        return _prune_to_snapshot(client, client.store.read(run_id, first=1), keep)
+        return _prune_to_snapshot(client, ViewedTail(*client.store.read(run_id, first=1)), keep)
     with holding as held:
-        tail = held.read(first=1)
+        tail = ViewedTail(*held.read(first=1))
         oldest = _oldest_to_keep(tail, keep)
         if oldest is not None:
             _write_snapshot(held, tail, oldest)
-        return _prune_to_snapshot(client, held.read(first=1), keep)
+        return _prune_to_snapshot(client, ViewedTail(*held.read(first=1)), keep)
 
 
 def _oldest_to_keep(tail: Tail, keep: int) -> int | None:
@@ -72,11 +74,13 @@ def _write_snapshot(held: HeldRun, tail: Tail, step: int) -> None:
             later.append(record)
     if snapshot_step == step:
         return
-    parts = _parts(snapshot_record(progress_at(tail, step)), later)
+    parts_after_first = sum(record[0] == SNAPSHOT for record in later)
+    snapshot = snapshot_record(progress_at(tail, step), retold=1 + parts_after_first)
+    parts = _parts(snapshot, later)
     envelope = Envelope(run_id)
     first = tail.head.sequence + 1
     records = [envelope.close(first + place, bundle(part)) for place, part in enumerate(parts)]
-    rewritten = Tail(tail.head._replace(sequence=first + len(records) - 1), first, records)
+    rewritten = ViewedTail(tail.head._replace(sequence=first + len(records) - 1), first, records)
     if snapshot_record(read_progress(rewritten)) != snapshot_record(_newest(tail)):
         return  # more is kept than was asked for, rather than less
     newest_snapshot = first + len(parts) - 1
@@ -88,6 +92,7 @@ def _parts(snapshot: bytes, later: list[list[Any]]) -> list[list[bytes]]:
     parts = [[snapshot]]
     for record in later:
         if record[0] == SNAPSHOT:
+            record[4].pop(RETOLD, None)  # it counted records after its old place
             parts.append([])
         parts[-1].append(encode(record))
     return parts
@@ -95,7 +100,7 @@ def _parts(snapshot: bytes, later: list[list[Any]]) -> list[list[bytes]]:
 
 def _newest(tail: Tail) -> Progress:
     first = tail.head.snapshot
-    return read_progress(Tail(tail.head, first, tail.records[first - tail.first :]))
+    return read_progress(ViewedTail(tail.head, first, tail.records[first - tail.first :]))
 
 
 def _prune_to_snapshot(client: LeaseClient, tail: Tail, keep: int) -> int:

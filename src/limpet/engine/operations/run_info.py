@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.process_identity import describe_holder, is_dead
-from limpet.engine.operations.stored_state import progress_of
+from limpet.engine.operations.stored_state import viewed_progress
 from limpet.errors import (
     DamagedRecord,
     KeyMissing,
@@ -230,11 +230,11 @@ def with_position(client: LeaseClient, info: RunInfo) -> RunInfo:
     if info.status != RUNNING:
         return info
     try:
-        progress = progress_of(client, info.run_id, None)
+        progress = viewed_progress(client, info.run_id)
     except (DamagedRecord, KeyMissing, UnsupportedFormat) as problem:
         return info._replace(problem=info.problem or problem.message)
     except LimpetError:
-        return info  # deleted meanwhile, or with a class of the graph's code, which isn't here
+        return info  # deleted meanwhile
     return info._replace(step=progress.step, node=progress.current_node(), reason=None, questions=[])
 
 

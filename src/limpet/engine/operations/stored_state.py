@@ -13,6 +13,7 @@ from limpet.journal.encoding.codec import encode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import (
     Checkpoint,
+    ViewedTail,
     check_complete,
     history,
     progress_at,
@@ -36,7 +37,7 @@ class Difference(NamedTuple):
 def checkpoints(client: LeaseClient, run_id: str) -> list[Checkpoint]:
     """All steps of a run that its journal still has, oldest first. Raises `DamagedRecord` for a damaged record."""
     tail = whole_tail(client.store, run_id)
-    found = history(tail)
+    found = history(ViewedTail(*tail))
     check_complete(tail)
     return found
 
@@ -49,6 +50,16 @@ def progress_of(client: LeaseClient, run_id: str, step: int | None, closed: int 
         # An earlier step can be read although later records are damaged: damage is an error only where it matters.
         tail = salvaged_tail(client.store, run_id)
         progress = progress_at(tail, step) if closed is None else progress_at_pause(tail, step, closed)
+    check_stored_workflows(progress)
+    return progress
+
+
+def viewed_progress(client: LeaseClient, run_id: str, step: int | None = None) -> Progress:
+    """The same to be looked at: values of classes that aren't known here are `UnknownValue`s."""
+    if step is None:
+        progress = read_progress(ViewedTail(*newest_tail(client.store, run_id)))
+    else:
+        progress = progress_at(ViewedTail(*salvaged_tail(client.store, run_id)), step)
     check_stored_workflows(progress)
     return progress
 
@@ -76,7 +87,7 @@ def difference(client: LeaseClient, run_id: str, a: int, b: int, plan: Plan | No
 
     The plan knows which keys are secret; without it, they are those that were when the run was created.
     """
-    tail = salvaged_tail(client.store, run_id)
+    tail = ViewedTail(*salvaged_tail(client.store, run_id))
     old = progress_at(tail, a).state_so_far()
     newer = progress_at(tail, b)
     new = newer.state_so_far()

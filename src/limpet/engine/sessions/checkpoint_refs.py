@@ -15,7 +15,7 @@ from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import DamagedRecord, RunNotFound, UsageError
 from limpet.graphs.plan import Plan
 from limpet.journal.progress import Progress
-from limpet.journal.reader import Point, questions_at
+from limpet.journal.reader import Point, ViewedTail, questions_at
 
 MAX_STEP_DIGITS = 4000
 """Digits that a step may have. Python refuses to convert much longer numbers."""
@@ -62,7 +62,7 @@ def asked_at(client: LeaseClient, progress: Progress, point: Point | None) -> fr
     if point is None or point == (progress.step, progress.closed_questions()):
         return None
     try:
-        questions = questions_at(client.store.read(progress.run_id, first=1), *point)
+        questions = questions_at(ViewedTail(*client.store.read(progress.run_id, first=1)), *point)
     except (UsageError, DamagedRecord):
         return frozenset()
     return frozenset(question.id for question in questions)

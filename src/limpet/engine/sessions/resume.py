@@ -369,7 +369,7 @@ def _store_input(
     at = time()
     writer.add_move(progress, _changes(compiled, progress, given, answers, overdue), at)
     if update:
-        _note_update(compiled.plan, progress, writer, update, at)
+        note_update(compiled.plan, progress, writer, update, at)
     # An answer and a deadline lead to the same status as a plain resume, so the three aren't distinguished here.
     status = run_lifecycle.next_status(head.status, run_lifecycle.RESUME)
     commit = writer.commit(status, summary(progress), due=0.0, ignores_posts=True)
@@ -402,10 +402,13 @@ def _changes(
     return changes
 
 
-def _note_update(
+def note_update(
     plan: Plan, progress: Progress, writer: JournalWriter, update: Mapping[str, Any], at: float
 ) -> None:
-    """Merge an update into the state, and into the private states of branches that are in progress."""
+    """Merge an update into the state, and into the private states of branches that are in progress.
+
+    Raises `UnstorableValue`.
+    """
     writer.add_record(move_record(progress, {}, at, merge_update(plan, update, progress)))
     for path, branch in list(progress.branches_under_way()):
         delta = merge_update(*update_for_branch(plan, progress, path, update), branch)

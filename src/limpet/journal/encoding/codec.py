@@ -37,6 +37,7 @@ from ormsgpack import Ext, packb, unpackb
 
 from limpet.errors import LimpetError, UnstorableValue, UnsupportedFormat, UsageError
 from limpet.journal.encoding.builtin_types import FORMATS, LAZY_FORMATS, TypeFormat, flat_items, format_of
+from limpet.journal.encoding.unknown_values import UnknownValue, stored_bytes
 from limpet.journal.encoding.user_types import TYPES, builtin_base, conversion_of
 
 _OPTIONS = (
@@ -86,8 +87,17 @@ def decode(data: bytes) -> Any:
     Raises `UsageError` for a class that isn't registered or whose `restore` fails, and `UnsupportedFormat` for a
     kind of value that this version doesn't know.
     """
+    return _decode(data, _restore)
+
+
+def decode_for_viewing(data: bytes) -> Any:
+    """The same for a value that is only looked at: where a class isn't registered, it has an `UnknownValue`."""
+    return _decode(data, _restore_for_viewing)
+
+
+def _decode(data: bytes, restore: Callable[[int, bytes], Any]) -> Any:
     try:
-        return unpackb(data, ext_hook=_restore)
+        return unpackb(data, ext_hook=restore)
     except ValueError as failure:
         error = _take_callback_error() or failure
     if isinstance(error, LimpetError | RecursionError | MemoryError) or not isinstance(error, Exception):
@@ -100,8 +110,8 @@ def detached_value(value: Any) -> Any:
     if type(value) in IMMUTABLE_TYPES:
         return value
     try:
-        # Several times faster than deepcopy for plain data.
-        return decode(encode(value))
+        # Several times faster than deepcopy for plain data. What is looked at may hold values of unknown classes.
+        return decode_for_viewing(encode(value))
     except UnstorableValue:
         from copy import deepcopy
 
@@ -205,16 +215,22 @@ def _take_callback_error() -> BaseException | None:
     return error
 
 
-def _restore(tag: int, payload: bytes) -> Any:
-    try:
-        form = _BY_TAG.get(tag)
-        if form is None:
-            raise UnsupportedFormat(f"a value of kind {tag}: a newer Limpet wrote it; upgrade to read it")
-        return form.restore(payload if form.raw else unpackb(payload, ext_hook=_restore))
-    except BaseException as error:
-        # The first error is the cause. Callbacks further out only see what unpackb made of it.
-        _callback.__dict__.setdefault("error", error)
-        raise
+def _restorer(for_viewing: bool) -> Callable[[int, bytes], Any]:
+    def restore(tag: int, payload: bytes) -> Any:
+        try:
+            form = _BY_TAG.get(tag)
+            if form is None:
+                raise UnsupportedFormat(f"a value of kind {tag}: a newer Limpet wrote it; upgrade to read it")
+            content: Any = payload if form.raw else unpackb(payload, ext_hook=restore)
+            if for_viewing and tag == _REGISTERED and not TYPES.is_known(content[0]):
+                return UnknownValue(content[0], payload)
+            return form.restore(content)
+        except BaseException as error:
+            # The first error is the cause. Callbacks further out only see what unpackb made of it.
+            _callback.__dict__.setdefault("error", error)
+            raise
+
+    return restore
 
 
 class _CarefulEncoder:
@@ -428,4 +444,7 @@ _BY_TAG: dict[int, TypeFormat] = {
     **{form.tag: form for form in FORMATS.values()},
     **{form.tag: form for _, form in LAZY_FORMATS.values()},
 }
+FORMATS[UnknownValue] = TypeFormat(_REGISTERED, True, stored_bytes, bytes)
 _extend = _extender(_FAST_LEVELS)
+_restore = _restorer(for_viewing=False)
+_restore_for_viewing = _restorer(for_viewing=True)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+from limpet.journal.encoding.unknown_values import UnknownValue
+
 
 def to_json_value(value: Any) -> Any:
     """A value as JSON can express it: bytes become base64, and types that JSON doesn't know become text.
@@ -26,6 +28,8 @@ def to_json_value(value: Any) -> Any:
         return [to_json_value(each) for each in value]
     if isinstance(value, (set, frozenset)):
         return sorted((to_json_value(each) for each in value), key=repr)
+    if isinstance(value, UnknownValue):
+        return {"class": value.class_name, "content": to_json_value(value.content)}
     if isinstance(value, (bytes, bytearray)):
         return b64encode(value).decode()
     if hasattr(value, "isoformat"):

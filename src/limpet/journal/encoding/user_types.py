@@ -89,6 +89,10 @@ class TypeRegistry:
                     return cls
         return None
 
+    def is_known(self, name: str) -> bool:
+        """Whether values that were stored under this name can be restored in this process."""
+        return name in self._by_name and (name not in _NUMPY or "numpy" in sys.modules)
+
     def named(self, name: str) -> StoredType:
         """The type registered under this name. Raises UsageError if no type is (yet)."""
         stored = self._by_name.get(name)

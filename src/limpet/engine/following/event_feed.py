@@ -1,0 +1,201 @@
+"""`EventFeed`: reads a run's journal and output from a place on, as far as they go by now, and makes events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from limpet.engine.following.cursor import EventCursor
+from limpet.engine.following.run_events import STOPS, Event, EventMaker
+from limpet.errors import DamagedRecord, UsageError
+from limpet.journal.inbox import read_output
+from limpet.journal.reader import ViewedTail, read_records
+from limpet.journal.records import SNAPSHOT
+from limpet.journal.store import ENDED, RunHead, Store, Tail
+
+FIRST_PAGE = 64
+LARGEST_PAGE = 2048
+"""How many records are read at a time: few at first, and more if they are small."""
+
+MAX_EVENTS = 2**31
+"""More events than a record makes."""
+
+PAGE_BYTES = 1_000_000
+"""How many bytes of records are to be read at a time, about."""
+
+
+class Entry(NamedTuple):
+    """An event, and the place after it. `is_output` says that of the place only the number of the output counts."""
+
+    event: Event
+    place: EventCursor
+    is_output: bool = False
+    size: int = 0
+
+
+class Batch(NamedTuple):
+    """Events, the run's head as of the moment when they were read, and whether there are more to read by then."""
+
+    entries: list[Entry]
+    head: RunHead
+    has_more: bool
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the run has ended with these events."""
+        return not self.has_more and self.head.status in ENDED
+
+
+class EventFeed:
+    """The events of one run after a cursor. Used by one thread at a time.
+
+    `place` is how far it has read, which may be further than its last event: not all records make one.
+    """
+
+    def __init__(self, store: Store, run_id: str, cursor: EventCursor, secrets: frozenset[str]) -> None:
+        self.place = cursor
+        self._store = store
+        self._run_id = run_id
+        self._given = cursor
+        """The cursor that it began with: events up to there aren't given."""
+        self._next = cursor.base + 1
+        """The number of the next record to read."""
+        self._maker = EventMaker(run_id, secrets, cursor.step - 1)
+        self._page = FIRST_PAGE
+        self._knows_secrets = not cursor.has_secrets
+
+    def read(self) -> Batch:
+        """The next events. Raises `RunNotFound`, `DamagedRecord`, and `UsageError` for a cursor of another run."""
+        tail, gap = self._read_page()
+        head = tail.head
+        if self._given.record > head.sequence or self._given.output > head.output:
+            raise UsageError(f"{self._given.to_text()!r} isn't a cursor of run {self._run_id!r}")
+        self._learn_secrets()
+        entries = list(self._skipped(tail, gap))
+        entries += self._entries(tail, after_gap=gap > 0)
+        has_more = self._next <= head.sequence
+        if gap and not tail.records and head.status in ENDED:
+            entries.append(self._end_without_records(head))
+        if head.output > self.place.output:
+            entries, has_more_output = self._with_output(entries, has_more)
+            has_more = has_more or has_more_output
+        return Batch(entries, head, has_more)
+
+    def _read_page(self) -> tuple[Tail, int]:
+        """The next records, and how many before them are no longer stored."""
+        first = self._next
+        tail = self._store.read(self._run_id, first, first + self._page - 1)
+        if not tail.records and tail.head.sequence >= first:
+            tail = self._store.read(
+                self._run_id
+            )  # all of them were deleted, up to the newest snapshot at most
+            if not tail.records:
+                tail = tail._replace(first=tail.head.sequence + 1)
+        gap = max(0, tail.first - max(first, self._given.record + 1)) if tail.first > first else 0
+        size = sum(map(len, tail.records))
+        if size > PAGE_BYTES:
+            self._page = max(1, self._page // 2)
+        elif size < PAGE_BYTES // 2:
+            self._page = min(LARGEST_PAGE, self._page * 2)
+        self._next = max(first, tail.first) + len(tail.records)
+        return tail, gap
+
+    def _learn_secrets(self) -> None:
+        """Find out which keys are secret, if the reader that made the cursor knew that some are."""
+        if self._knows_secrets:
+            return
+        tail = self._store.read(self._run_id)
+        first = ViewedTail(tail.head, tail.first, tail.records[:1])
+        for _, record in read_records(first):
+            if record[0] == SNAPSHOT:
+                self._maker.secrets |= frozenset(record[4].get("meta", {}).get("secrets", ()))
+        self._knows_secrets = True
+
+    def _skipped(self, tail: Tail, gap: int) -> Iterator[Entry]:
+        """The event that says that older ones are no longer stored."""
+        if not gap:
+            return
+        self.place = self.place._replace(record=tail.first - 1, part=0, base=tail.first - 1)
+        event = {
+            "type": "skipped",
+            "run_id": self._run_id,
+            "at": tail.head.updated,
+            "step": max(self._maker.step, 0),
+            "records": gap,
+        }
+        yield Entry(event, self.place)
+
+    def _entries(self, tail: Tail, after_gap: bool) -> Iterator[Entry]:
+        """The events of records, without those that were given before."""
+        maker = self._maker
+        number = tail.first
+        for data in tail.records:
+            records = [record for _, record in read_records(ViewedTail(tail.head, number, [data]))]
+            known = self._known_events(number)
+            events = maker.events_of(number, records, after_gap=after_gap, was_told=known > 0)
+            after_gap = False
+            step = maker.step + 1
+            secret = int(bool(maker.secrets))
+            base = self.place.base
+            after = self.place._replace(record=number, part=0, step=step, has_secrets=secret)
+            if maker.root.is_blank:
+                after = after._replace(base=number)
+            for index, event in enumerate(events[known:], known + 1):
+                if event is None:
+                    continue
+                place = after
+                if index < len(events):
+                    place = after._replace(record=number - 1, part=index, base=base)
+                yield Entry(event, place, size=len(data) // len(events))
+            if number > self._given.record:
+                self.place = after
+            else:
+                self.place = self.place._replace(base=after.base)
+            number += 1
+
+    def _known_events(self, number: int) -> int:
+        """How many events of a record were given before, at least."""
+        if number <= self._given.record:
+            return MAX_EVENTS
+        return self._given.part if number == self._given.record + 1 else 0
+
+    def _end_without_records(self, head: RunHead) -> Entry:
+        """The end of a run whose journal was deleted with it."""
+        event = {
+            "type": STOPS[head.status],
+            "run_id": self._run_id,
+            "at": head.updated,
+            "step": max(self._maker.step, 0),
+        }
+        return Entry(event, self.place)
+
+    def _with_output(self, entries: list[Entry], has_more: bool) -> tuple[list[Entry], bool]:
+        """The same events with the run's output between them, by time; and whether there is more output.
+
+        What was emitted later than the last event waits, if there are more records to read.
+        """
+        items = self._store.output(self._run_id, self.place.output, LARGEST_PAGE)
+        waiting = [self._output_entry(item.number, item.body) for item in items]
+        merged: list[Entry] = []
+        taken = 0
+        for entry in entries:
+            while taken < len(waiting) and waiting[taken].event["at"] <= entry.event["at"]:
+                merged.append(waiting[taken])
+                taken += 1
+            merged.append(entry)
+        if not has_more:
+            merged += waiting[taken:]
+            taken = len(waiting)
+        if taken:
+            self.place = self.place._replace(output=waiting[taken - 1].place.output)
+        return merged, len(items) == LARGEST_PAGE
+
+    def _output_entry(self, number: int, body: bytes) -> Entry:
+        event: Event = {"type": "output", "run_id": self._run_id, "at": 0.0, "number": number}
+        try:
+            item = read_output(self._run_id, body)
+        except (DamagedRecord, ValueError, TypeError) as problem:
+            event["problem"] = str(problem)
+        else:
+            event |= {"at": item.at, "node": item.node, "data": self._maker.mask(item.data)}
+        return Entry(event, self.place._replace(output=number), is_output=True, size=len(body))

@@ -1,0 +1,262 @@
+"""What a follower of a run is told: events, made from the records of its journal.
+
+This is the file to open for a new event, and `docs/how-to/runs-in-your-hands.md` lists them all. An event is a plain
+dict: its `type`, the `run_id`, the time `at`, and the `step`; in a branch, also its name. It has the values that
+changed, never a whole state. Records that say nothing to a user, such as the result of a `once()`, make no event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from limpet.engine.following.open_branches import OpenBranch
+from limpet.graphs.edges import END
+from limpet.graphs.plan import PLANNER
+from limpet.graphs.secrets import MASK, masked
+from limpet.graphs.workflow.state import TASK_SKIPPED
+from limpet.journal.delta import read_delta
+from limpet.journal.open_parallel_section import Key
+from limpet.journal.records import MEMO, MOVE, NESTED, OPEN, SNAPSHOT, STEP
+from limpet.journal.snapshots import RETOLD
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
+from limpet.journal.waits import ANSWER, ARRIVAL, EXPIRE, NEXT_ATTEMPT, RESUME
+
+Event = dict[str, Any]
+
+
+class EventMaker:
+    """Makes the events of one run's records, which it is given in order.
+
+    `secrets` are the keys whose values are masked. `step` is the newest step that was seen before, and -1 for none.
+    """
+
+    def __init__(self, run_id: str, secrets: frozenset[str], step: int = -1) -> None:
+        self.run_id = run_id
+        self.secrets = secrets
+        self.step = step
+        self.root = OpenBranch()
+        self._retold_until = 0
+        self._retold_step = -1
+
+    def events_of(
+        self, number: int, records: Sequence[list[Any]], *, after_gap: bool = False, was_told: bool = False
+    ) -> list[Event | None]:
+        """The events of a stored record, which may be a bundle; None in place of one that repeats another.
+
+        `after_gap` says that the records before it were deleted, `was_told` that the follower has had events of it.
+        """
+        events: list[Event | None] = []
+        for record in records:
+            made = self._events(number, record, after_gap)
+            if record[0] == SNAPSHOT and not was_told:
+                self._note_retold(number, record)
+            if number > self._retold_until or record[1] > self._retold_step:
+                events += made
+            else:
+                events += [None] * len(made)
+            self.step = max(self.step, record[1])
+        return events
+
+    def _note_retold(self, number: int, record: list[Any]) -> None:
+        """Deleting old checkpoints may write the newer ones again, after a snapshot: those were told before."""
+        retold = record[4].get(RETOLD, 0)
+        if retold and record[1] < self.step:
+            self._retold_until = number + retold - 1
+            self._retold_step = self.step
+
+    def _events(self, number: int, record: list[Any], after_gap: bool) -> list[Event]:
+        if record[0] == SNAPSHOT:
+            return self._of_snapshot(number, record, after_gap)
+        path: Sequence[Key] = ()
+        inner = record
+        if record[0] == NESTED:
+            path = record[4]
+            inner = record[5]
+        branch = self.root.at(path)
+        place = {"run_id": self.run_id, "at": inner[2], "step": record[1], **self._place(path)}
+        if inner[0] == STEP:
+            return self._of_step(branch, place, inner)
+        if inner[0] == OPEN:
+            return self._of_opening(branch, place, inner[4])
+        if inner[0] == MOVE:
+            return [{"type": kind, **place, **more} for kind, more in self._of_move(branch, path, inner)]
+        assert inner[0] == MEMO
+        return []
+
+    def _place(self, path: Sequence[Key]) -> Event:
+        """Where in the run an event happened."""
+        if not path:
+            return {}
+        if not self.root.is_task(path):
+            return {"branch": self.root.name(path)}
+        place: Event = {"task": str(path[-1]), "layer": self.root.at(path[:-1]).layer}
+        if len(path) > 1:
+            place["branch"] = self.root.name(path[:-1])
+        return place
+
+    def _of_snapshot(self, number: int, record: list[Any], after_gap: bool) -> list[Event]:
+        """A snapshot is an event where the run begins, and where it is set back."""
+        _, step, at, _, fields, state = record
+        self.root.restore(fields)
+        self.secrets |= frozenset(fields.get("meta", {}).get("secrets", ()))
+        place = {"run_id": self.run_id, "at": at, "step": step}
+        if number == 1:
+            shown = {key: value for key, value in state.items() if not (key == "dag" and "tasks" in state)}
+            start = {"type": "start", **place, "graph": fields.get("graph", ""), "update": self.mask(shown)}
+            if fields.get("parent"):
+                start["parent"] = fields["parent"]
+            return [start]
+        if step > self.step and not after_gap:
+            return [{"type": "rollback", **place, "reason": fields.get("reason")}]
+        return []
+
+    def _of_step(self, branch: OpenBranch, place: Event, record: list[Any]) -> list[Event]:
+        node = record[4]
+        layer = branch.layer if branch.is_open else None
+        branch.complete()
+        if node != PLANNER:
+            return [{"type": "step", **place, "node": node, **self._changes(record[6])}]
+        skipped = {
+            name: task.get("reason")
+            for name, task in read_delta(record[6]).merges.get("tasks", {}).items()
+            if task.get("status") == TASK_SKIPPED
+        }
+        if layer is None and not skipped:
+            return []
+        return [{"type": "layer_end", **place, "layer": layer, "skipped": skipped}]
+
+    def _of_opening(self, branch: OpenBranch, place: Event, opening: Mapping[str, Any]) -> list[Event]:
+        branch.open_section(opening)
+        if branch.layer is not None:
+            return [{"type": "layer_start", **place, "layer": branch.layer, "tasks": list(opening["tasks"])}]
+        if opening.get("inside"):
+            return []
+        event = {"type": "branches", **place, "node": opening["source"]}
+        if "branches" in opening:
+            return [{**event, "branches": list(opening["branches"])}]
+        return [{**event, "each": opening.get("each")}]
+
+    def _of_move(
+        self, branch: OpenBranch, path: Sequence[Key], record: list[Any]
+    ) -> Iterator[tuple[str, Event]]:
+        """What else happened: each event's type, and what it has besides its place."""
+        changes = record[4]
+        answers = {**changes.get(RESUME, {}), **changes.get(ANSWER, {})}
+        expired = changes.get(EXPIRE, ())
+        is_resume = RESUME in changes or EXPIRE in changes or changes.get("status") == RUNNING
+        if expired:
+            yield "deadline", {"questions": list(expired)}
+        if answers:
+            yield "answer", {"answers": self._shown_answers(answers)}
+        elif is_resume and not expired:
+            yield "resume", {}
+        self.root.close([*answers, *expired])
+        if "questions" in changes:
+            branch.ask(changes["questions"])
+        if path:
+            yield from self._branch_stop(branch, changes)
+        else:
+            yield from self._run_stop(changes)
+        yield from _waits(changes)
+        if len(record) > 5:
+            yield "update", self._changes(record[5])
+
+    def _run_stop(self, changes: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
+        reason = changes.get("reason")
+        match changes.get("status"):
+            case "paused":
+                questions = [dict(question) for question in self.root.all_questions()]
+                yield "pause", {"reason": reason, "questions": questions}
+            case "failed":
+                yield "fail", {"reason": reason, "error": _shown_error(changes.get("error"))}
+            case "cancelled":
+                yield "cancel", {}
+            case "completed":
+                yield "complete", {}
+
+    def _branch_stop(self, branch: OpenBranch, changes: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
+        """A branch asks, or has failed; the run may be under way elsewhere."""
+        reason = changes.get("reason")
+        if changes.get("status") == PAUSED:
+            questions = [dict(question) for question in branch.questions.values()]
+            yield "question", {"reason": reason, "questions": questions}
+        elif changes.get("status") == FAILED or (changes.get("node") == END and changes.get("error")):
+            yield "error", {"reason": reason, "error": _shown_error(changes.get("error"))}
+
+    def _shown_answers(self, answers: Mapping[str, Any]) -> dict[str, Any]:
+        """The answers by question id. One to a question that isn't known here might be secret."""
+        asked = {question["id"]: question for question in self.root.all_questions()}
+        shown = {}
+        for question_id, answer in answers.items():
+            question = asked.get(question_id)
+            is_shown = question is not None and not question.get("secret")
+            shown[question_id] = self.mask(answer) if is_shown else MASK
+        return shown
+
+    def _changes(self, delta: Any) -> Event:
+        """The keys that were set; and if there are any, what was added to lists and dicts, and what was removed."""
+        change = read_delta(delta)
+        found: Event = {"update": self.mask(change.sets)}
+        if change.appends:
+            found["appended"] = self.mask(change.appends)
+        if change.merges:
+            found["merged"] = self.mask(change.merges)
+        if change.deletes:
+            found["removed"] = list(change.deletes)
+        for tasks in (change.sets.get("tasks"), change.merges.get("tasks")):
+            if isinstance(tasks, dict) and any(_is_secret_task(task) for task in tasks.values()):
+                return _without_results(found)
+        return found
+
+    def mask(self, value: Any) -> Any:
+        """A value as it is shown: without the values of secret keys."""
+        return masked(value, self.secrets, mask=MASK) if self.secrets else value
+
+
+def _waits(changes: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
+    """A node failed and is tried again, or it sleeps."""
+    timers = changes.get("timers")
+    if timers is None or changes.get("status") is not None:
+        return
+    error = changes.get("error")
+    if error and "attempts" in changes:
+        failed = _shown_error(error)
+        yield (
+            "retry",
+            {
+                "node": failed.get("node"),
+                "attempt": changes["attempts"],
+                "error": failed,
+                "due": timers.get(NEXT_ATTEMPT),
+            },
+        )
+    elif ARRIVAL in timers:
+        yield "sleep", {"until": timers[ARRIVAL]}
+
+
+def _shown_error(error: Mapping[str, Any] | None) -> dict[str, Any]:
+    """An error without its traceback."""
+    return {name: value for name, value in (error or {}).items() if name != "traceback"}
+
+
+def _is_secret_task(task: Any) -> bool:
+    return isinstance(task, dict) and bool(task.get("secret"))
+
+
+def _without_results(changes: Event) -> Event:
+    """The changes with a mask for the results of secret tasks."""
+    shown = dict(changes)
+    for name in ("update", "merged"):
+        tasks = shown.get(name, {}).get("tasks")
+        if isinstance(tasks, dict):
+            hidden = {
+                key: {**task, "result": MASK} if _is_secret_task(task) else task
+                for key, task in tasks.items()
+            }
+            shown[name] = {**shown[name], "tasks": hidden}
+    return shown
+
+
+STOPS = {COMPLETED: "complete", FAILED: "fail", CANCELLED: "cancel"}
+"""For each status that ends a run, the event that says so."""

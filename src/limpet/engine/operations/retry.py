@@ -1,0 +1,90 @@
+"""Hand a run that has failed, or was cancelled or quarantined, back to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import time
+from typing import Any
+
+from limpet.engine.leases.lease_client import HeldRun, LeaseClient, nudge_supervisors
+from limpet.engine.loop.run_context import Clocks
+from limpet.engine.loop.run_lifecycle import RESUME, next_status
+from limpet.engine.loop.taking_in import record_posts
+from limpet.engine.node_context.questions import check_update
+from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.resume import note_update, refuse_completed
+from limpet.errors import UsageError
+from limpet.journal.progress import Progress
+from limpet.journal.reader import ViewedTail, read_progress_and_weight
+from limpet.journal.store import CANCELLED, FAILED, RunHead, Tail
+from limpet.journal.waits import RESUME as RESUMED
+from limpet.journal.writer import JournalWriter, summary
+
+
+def retry(
+    client: LeaseClient,
+    run_id: str,
+    update: Mapping[str, Any] | None = None,
+    compiled: CompiledGraph | None = None,
+) -> None:
+    """Make a stopped run due at once, from where it stopped; a supervisor of the store continues it.
+
+    Its node gets all its attempts again, and the crashes that put it into quarantine no longer count. A request to
+    cancel that was never carried out is withdrawn. `update` is merged into the state, by the reducers of the graph,
+    which is then needed. Raises `RunNotFound`, `AlreadyCompleted`, `UsageError` for a run that hasn't stopped,
+    `Conflict`, `UnstorableValue`.
+    """
+    check_update(update)
+    if update and compiled is None:
+        unknown = UsageError(f"retry({run_id!r}, update=…) merges by the reducers of the run's graph")
+        raise unknown.with_advice("give the graph with Runs(store, graphs=[…])")
+    # Before the claim, so that a run which can't be retried stays untouched.
+    _refuse_unless_stopped(client.head(run_id))
+    with client.holding(run_id) as held:
+        tail = ViewedTail(*held.read())
+        _refuse_unless_stopped(tail.head)
+        _make_due(client, held, tail, update, compiled)
+    nudge_supervisors(client.store)
+
+
+def _refuse_unless_stopped(head: RunHead) -> None:
+    refuse_completed(head)
+    if head.status in (FAILED, CANCELLED):
+        return
+    not_stopped = UsageError(f"run {head.run_id!r} is {head.status}: only a run that has stopped is retried")
+    raise not_stopped.with_advice("answer() what a paused run asks", "answer")
+
+
+def _make_due(
+    client: LeaseClient,
+    held: HeldRun,
+    tail: Tail,
+    update: Mapping[str, Any] | None,
+    compiled: CompiledGraph | None,
+) -> None:
+    """Commit that the run is running again, with the update."""
+    head = tail.head
+    progress, weight = read_progress_and_weight(tail)
+    # Not `count_crashes`: the crashes so far don't count as attempts of the node.
+    progress.crashes = held.crashes
+    writer = JournalWriter(head.run_id, held.fence, head.sequence, weight)
+    if head.posted > head.taken:
+        clocks = Clocks(now=time, store=held.now, random=float)
+        record_posts(progress, writer, client.read_inbox(head.run_id), clocks, stops=True)
+    at = time()
+    writer.add_move(progress, _changes(progress), at)
+    if update and compiled is not None:
+        if compiled.plan.layers is not None:
+            update = compiled.plan.layers.check_update(update)
+        note_update(compiled.plan, progress, writer, update, at)
+    status = next_status(head.status, RESUME)
+    due = progress.due() or 0.0
+    held.commit(writer.commit(status, summary(progress), due=due, ignores_posts=True))
+
+
+def _changes(progress: Progress) -> dict[str, Any]:
+    """What a retry changes in the progress: what had stopped runs again."""
+    changes: dict[str, Any] = {RESUMED: {}, "error": None}
+    if progress.section is None:
+        changes["attempts"] = 0
+    return changes

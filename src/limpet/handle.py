@@ -1,0 +1,277 @@
+"""`RunHandle`: one stored run, by its id, in any process: look at it, wait for it, follow it, and change it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from limpet.async_methods import async_version
+from limpet.durations import patience_of
+from limpet.engine.following import follow
+from limpet.engine.leases.lease_client import LeaseClient, with_holder_described
+from limpet.engine.loop.run_lifecycle import advise_retry
+from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
+from limpet.engine.operations.run_info import RunInfo, info_of
+from limpet.engine.operations.stored_state import as_state, checkpoints, viewed_progress
+from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.start import tag_names
+from limpet.errors import Conflict, ExecutionError, LimpetError, RunCancelled, RunPaused, UsageError
+from limpet.graphs.state import State
+from limpet.journal.reader import Checkpoint
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED
+from limpet.journal.waits import Question
+
+if TYPE_CHECKING:
+    from limpet.journal.verify import Verification
+
+S = TypeVar("S", bound=State)
+
+
+class RunHandle(Generic[S]):
+    """A run in a store, whichever process executes it. `graph.get(id)`, `Runs(store).get(id)` and `start` return it.
+
+    It holds nothing: each call asks the store. What changes the run may be called from any process. Every method has
+    an async version, whose name begins with an `a`, that doesn't block the event loop; `await_` is that of `wait`.
+    """
+
+    def __init__(self, run_id: str, client: LeaseClient, compiled: CompiledGraph | None = None) -> None:
+        self.id = run_id
+        self._client = client
+        self._compiled = compiled
+
+    @property
+    def info(self) -> RunInfo:
+        """What the store knows of the run. A damaged one has the status `damaged`.
+
+        Raises `RunNotFound` once the run has been deleted or has expired.
+        """
+        return info_of(self._client, self.id)
+
+    @property
+    def status(self) -> str:
+        """`running` (also while it is queued), `paused`, `completed`, `failed` or `cancelled`."""
+        return self.info.status
+
+    @property
+    def shown_status(self) -> str:
+        """The status as people see it: `queued`, `sleeping`, `retrying`, `abandoned`, `quarantined`, or `status`."""
+        return self.info.shown_status
+
+    @property
+    def graph(self) -> str:
+        """The name of the run's graph."""
+        return self.info.graph
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the run was created with."""
+        return self.info.tags
+
+    @property
+    def questions(self) -> list[Question]:
+        """What the run asks. A branch may ask while others are under way."""
+        return self.info.questions
+
+    @property
+    def state(self) -> S:
+        """The newest state that was saved. A value whose class isn't known here is an `UnknownValue`."""
+        plan = None if self._compiled is None else self._compiled.plan
+        return cast(S, as_state(viewed_progress(self._client, self.id), plan))
+
+    async def ainfo(self) -> RunInfo:
+        """`info` without blocking the event loop."""
+        from asyncio import to_thread
+
+        return await to_thread(lambda: self.info)
+
+    async def astate(self) -> S:
+        """`state` without blocking the event loop."""
+        from asyncio import to_thread
+
+        return await to_thread(lambda: self.state)
+
+    def history(self) -> list[Checkpoint]:
+        """The steps of the run, oldest first, as far as its journal goes back."""
+        return checkpoints(self._client, self.id)
+
+    ahistory = async_version(history)
+
+    def wait(self, timeout: float | None = None) -> RunInfo:
+        """Wait until the run ends or asks something, and return what is known of it then. Raises `TimeoutError`."""
+        patience = patience_of(timeout, "timeout")
+        if follow.wait_for_stop(self._client, self.id, patience) is None:
+            raise self._too_late(timeout)
+        return self.info
+
+    async def await_(self, timeout: float | None = None) -> RunInfo:
+        """`wait` without blocking the event loop, or a thread."""
+        patience = patience_of(timeout, "timeout")
+        if await follow.await_stop(self._client, self.id, patience) is None:
+            raise self._too_late(timeout)
+        return await self.ainfo()
+
+    def result(self, timeout: float | None = None) -> S:
+        """Wait until the run ends, and return the final state. Raises what `resume` would, and `TimeoutError`."""
+        info = self.wait(timeout)
+        if info.status == COMPLETED:
+            return self.state
+        raise _why_no_result(info)
+
+    async def aresult(self, timeout: float | None = None) -> S:
+        """`result` without blocking the event loop, or a thread."""
+        info = await self.await_(timeout)
+        if info.status == COMPLETED:
+            return await self.astate()
+        raise _why_no_result(info)
+
+    def events(self, after: str | None = None) -> Iterator[dict[str, Any]]:
+        """What happened in the run, and what happens from now on, until it completes, fails or is cancelled.
+
+        Each event is a dict with its `type`, the `run_id`, the time `at`, and a `cursor`. `after` is the cursor of an
+        event, also one from another process: the events after it are given, none twice and none left out. A paused
+        run keeps the caller waiting for what comes next. `docs/how-to/runs-in-your-hands.md` lists the events.
+        Raises `RunNotFound`, also when the run is deleted meanwhile, `DamagedRecord`, and `UsageError` for a cursor
+        that isn't one of this run.
+        """
+        return follow.follow(self._client, self.id, after, self._secrets)
+
+    def aevents(self, after: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """`events` for `async for`."""
+        return follow.afollow(self._client, self.id, after, self._secrets)
+
+    def answer(
+        self, value: Any = NOT_GIVEN, *, answers: Mapping[str, Any] | None = None, wait: float | None = None
+    ) -> None:
+        """Answer what the run asks; the process that executes it, or a supervisor, continues it.
+
+        `answers` are by question id. The answer is durable when this returns. Raises `AnswerRefused`,
+        `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunNotFound`, `Conflict`, and `UsageError` for a run
+        that asks nothing.
+        """
+        from limpet.engine.operations.answer import answer
+
+        answer(self._client, self.id, ResumeInput(value, answers), wait)
+
+    aanswer = async_version(answer, changes=True)
+
+    def cancel(self) -> None:
+        """Stop the run between two nodes, whichever process executes it. It can be continued from what it saved.
+
+        Raises `RunNotFound`, and `UsageError` for a run that has ended.
+        """
+        from limpet.engine.operations.cancel import cancel
+
+        cancel(self._client, self.id)
+
+    acancel = async_version(cancel, changes=True)
+
+    def retry(self, update: Mapping[str, Any] | None = None) -> None:
+        """Hand a run that failed, or was cancelled or quarantined, back to the workers, from where it stopped.
+
+        Finished nodes don't run again; the one that failed gets all its attempts again. `update` is merged into the
+        state, which needs the graph. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`, and `UsageError` for a run
+        that hasn't stopped.
+        """
+        from limpet.engine.operations.retry import retry
+
+        retry(self._client, self.id, update, self._compiled)
+
+    aretry = async_version(retry, changes=True)
+
+    def fork(
+        self,
+        step: int | None = None,
+        update: Mapping[str, Any] | None = None,
+        *,
+        new_run_id: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> RunHandle[S]:
+        """Create a run that starts where this one was after `step` (its newest, if None), with `update` merged in.
+
+        The new run is paused: `resume` runs it. This one stays as it is. Raises `UsageError` if the graph isn't
+        known, and `DefinitionError` if it can't resume from there.
+        """
+        from limpet.engine.operations.fork import fork
+
+        compiled = self._need_graph("fork")
+        forked = fork(compiled, self.id, step, update, new_run_id, tag_names(tags))
+        return RunHandle(forked, self._client, compiled)
+
+    afork = async_version(fork, changes=True)
+
+    def rollback(self, step: int) -> S:
+        """Set the run back to where it was after `step`, paused, and return the state there. Its history stays.
+
+        Raises `UsageError` if the graph isn't known, `Conflict` while another process advances the run, and
+        `DefinitionError` if the graph can't resume from there.
+        """
+        from limpet.engine.operations.rollback import rollback
+
+        return cast(S, rollback(self._need_graph("rollback"), self.id, step))
+
+    arollback = async_version(rollback, changes=True)
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write the run with its whole journal to one file, replacing a file that exists; `import_` reads it.
+
+        The run stays as it is. The file isn't encrypted. Raises `RunNotFound`, `Conflict` while another process
+        advances the run, `DamagedRecord`, and `StoreUnavailable` if the file can't be written.
+        """
+        from limpet.engine.operations.export import export_run
+
+        export_run(self._client, self.id, path)
+
+    aexport = async_version(export)
+
+    def verify(self) -> Verification:
+        """Which parts of the stored run are damaged, and which can still be read. Changes nothing.
+
+        Damage is reported, not raised. Raises `RunNotFound`, and `KeyMissing` if the store has no key for the run.
+        """
+        from limpet.journal.verify import verify
+
+        return verify(self._client.store, self.id)
+
+    averify = async_version(verify)
+
+    def delete(self) -> None:
+        """Delete the run and its journal. Raises `RunNotFound`, and `Conflict` while a process holds the run."""
+        try:
+            self._client.store.delete(self.id)
+        except Conflict as conflict:
+            raise with_holder_described(conflict).with_advice("cancel() it first", "cancel") from None
+
+    adelete = async_version(delete, changes=True)
+
+    def __repr__(self) -> str:
+        return f"<RunHandle {self.id}>"
+
+    @property
+    def _secrets(self) -> frozenset[str]:
+        """The keys that are secret by the code of the graph. Its runs know those that were when they were created."""
+        return frozenset() if self._compiled is None else self._compiled.plan.secrets
+
+    def _need_graph(self, call: str) -> CompiledGraph:
+        if self._compiled is None:
+            unknown = UsageError(f"{call}() checks run {self.id!r} against its graph, {self.graph!r}")
+            raise unknown.with_advice("give it with Runs(store, graphs=[…]), or ask graph.get(…) for the run")
+        return self._compiled
+
+    def _too_late(self, timeout: float | None) -> TimeoutError:
+        return TimeoutError(
+            f"run {self.id!r} is still running after {timeout} s; is a supervisor running for its graph?"
+        )
+
+
+def _why_no_result(info: RunInfo) -> LimpetError:
+    run_id = info.run_id
+    if info.status == PAUSED:
+        return RunPaused(run_id, info.reason or "it waits", info.questions, info.node)
+    if info.status == CANCELLED:
+        cancelled = RunCancelled(f"run {run_id!r} was cancelled", run_id)
+        return cancelled.with_advice(f"resume it with resume({run_id!r})", "resume")
+    if info.status == FAILED:
+        failed = ExecutionError(info.reason or "it failed", run_id=run_id, node=info.node)
+        return advise_retry(failed, info.reason or "")
+    return UsageError(f"run {run_id!r} is {info.status}")
