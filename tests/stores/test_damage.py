@@ -140,6 +140,8 @@ def test_a_journal_that_was_cut_off_is_an_earlier_moment(
     reported = 0
     for journal in patient.whole.rglob("*.log"):
         run_id, data = journal.name.partition(".")[0], journal.read_bytes()
+        if run_id not in earlier:
+            continue
         for size in range(len(data)) if ALL else chance.sample(range(len(data)), 8):
             copy = patient.copy()
             (copy / journal.relative_to(patient.whole)).write_bytes(data[:size])

@@ -119,7 +119,8 @@ def test_the_store_itself_lists_a_damaged_run_by_no_other_status(place: Place) -
         assert [head.run_id for head in store.list(RunFilter(statuses=(DAMAGED,)))] == ["b"]
         both = RunFilter(statuses=(DAMAGED, "running"))
         assert {head.run_id for head in store.list(both)} == {"a", "b"}
-        assert len(store.list(both._replace(limit=1))) == len(store.list(both._replace(offset=1))) == 1
+        (first,) = store.list(both._replace(limit=1))
+        assert len(store.list(both._replace(after=first.cursor))) == 1
         assert store.expire(-1, ("running",)) == 1
         assert [head.run_id for head in store.list(RunFilter())] == ["b"]
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from limpet.errors import Conflict
-from limpet.journal.run_filter import RunFilter
+from limpet.journal.run_filter import LeaseState, RunFilter
 from limpet.journal.store import NewRun, Store
 from limpet.stores import lease_clock
 from limpet.stores.files.store import FileStore
 from limpet.stores.memory import MemoryStore
-from limpet.stores.sqlite import store as sqlite_store
+from limpet.stores.sqlite import lease_clocks
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing import FakeClock
 from limpet.testing.conformance import ManualClock
@@ -55,12 +55,12 @@ def test_a_clock_that_is_set_forward_takes_no_run_from_its_holder(store: Store, 
     with pytest.raises(Conflict, match=r"held by ann for another 10\.0 s"):
         store.claim("r", "bob", 10.0)
     assert store.ready(["g"], 10) == []
-    assert store.list(RunFilter(unclaimed=True)) == []
+    assert store.list(RunFilter(lease_states=(LeaseState.FREE, LeaseState.EXPIRED))) == []
     assert store.expire(10.0, ["running"]) == 0
     with pytest.raises(Conflict):
         store.delete("r")
     clock.advance(9.0)
-    assert store.renew([lease], 10.0) == [""]
+    assert store.renew([lease], 10.0) == [False]
     clock.advance(9.0)
     with pytest.raises(Conflict):
         store.claim("r", "bob", 10.0)
@@ -147,7 +147,7 @@ def test_a_lease_from_before_a_boot_ends_soon_whatever_it_says(
         store.create(NewRun("r", "g", [b"1"], holder="ann", ttl=DAY))
         store.create(NewRun("s", "g", [b"1"], holder="ann", ttl=5.0))
         short = store.head("s").lease_until
-    monkeypatch.setattr(sqlite_store, "this_boot", lambda: "another boot")
+    monkeypatch.setattr(lease_clocks, "this_boot", lambda: "another boot")
     with closing(SQLiteStore(path)) as store:
         until = store.head("r").lease_until
         assert until is not None

@@ -13,6 +13,8 @@ import pytest
 from limpet import Cleaner, MemoryStore, RunPaused, StateGraph, UsageError, Workflow
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import ENDED, PAUSED, RUNNING, STATUSES, Commit, NewRun, RunHead
+from limpet.stores import retention
+from limpet.stores.retention import Retention, find_expired
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing.conformance.store_calls import ManualClock
 from support.checkpoint_stores import InMemoryCheckpointStore
@@ -98,7 +100,7 @@ def test_a_run_that_is_held_is_spared() -> None:
     class Late(MemoryStore):
         def list(self, which: RunFilter) -> list[RunHead]:
             found = super().list(which)
-            if which.offset:
+            if which.lease_states and which.after is None:
                 self.claim("old", "bob", 60)
                 super().delete("older")
             return found
@@ -233,3 +235,19 @@ def test_runs_continue_while_it_works() -> None:
         assert [graph.execute({"n": 0})["n"] for _ in range(20)] == [20] * 20
     cleaner.clean()
     assert left(store) == set()
+
+
+def test_runs_are_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P7, H11: however many there are, and whatever their number is."""
+    monkeypatch.setattr(retention, "PAGE_SIZE", 3)
+    clock = ManualClock()
+    for count in (2, 3, 7, 9):
+        store = MemoryStore(clock)
+        for number in range(count):
+            store.create(NewRun(f"r{number}", "g", [b"1"], status="failed"))
+        policy = Retention(failed=0)
+        expired = find_expired(store, policy, clock=clock)
+        assert [each.run_id for each in expired] == [f"r{number}" for number in reversed(range(count))]
+        cleaner = Cleaner(store, max_age_hours=None, keep_runs=2)
+        assert cleaner.clean() == count - 2
+        assert left(store) == {f"r{count - 2}", f"r{count - 1}"}

@@ -14,8 +14,10 @@ from typing import Annotated, Any
 import pytest
 
 from limpet import RunPaused, StateGraph, open_store, pause, secret
-from limpet.journal.store import NewRun
+from limpet.journal.store import Commit, NewRun
 from limpet.stores.migrations import migrations_of
+from support.older_runs import DATA
+from support.postgres import Server
 
 COLUMNS = [
     "run_id", "graph", "status", "created_at", "updated_at", "due_at", "priority", "tags", "parent", "holder",
@@ -110,6 +112,19 @@ def test_the_view_can_be_asked_as_any_table(place: Database) -> None:
     assert [tuple(row.values()) for row in found] == [("cancelled", 1), ("running", 2)]
 
 
+def test_the_view_shows_which_runs_were_asked_to_stop(place: Database) -> None:
+    """D12: until their holder has taken that in. No other post counts."""
+    with closing(open_store(place.url)) as store:
+        store.create(NewRun("r", "g", [b"1"]))
+        for key, is_asked in (("answer:cancel", False), ("cancel:1", True), ("message", True)):
+            store.post("r", key, b"")
+            (row,) = place.query("SELECT cancel_requested FROM limpet.limpet_runs")
+            assert bool(row["cancel_requested"]) is is_asked
+        assert store.append([Commit("r", 1, 1, [b"2"], takes=2, ignores_posts=True)]) == [None]
+        (row,) = place.query("SELECT cancel_requested FROM limpet.limpet_runs")
+        assert not row["cancel_requested"]
+
+
 def test_neither_secrets_nor_states_are_in_the_view(place: Database) -> None:
     """D12: with and without encryption, the bodies aren't shown; ids, graphs and tags are."""
     pytest.importorskip("cryptography")
@@ -144,18 +159,24 @@ def test_a_file_from_before_has_the_view_once_it_is_opened(tmp_path: Path) -> No
 
 
 def test_a_database_from_before_has_the_view_once_it_is_opened(
-    database: str, monkeypatch: pytest.MonkeyPatch
+    postgres: Server, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D12, D10: the runs in it stay."""
     from limpet.stores.postgres import schema
 
     known = schema.migrations()
     view = next(migration for migration in known if "limpet_runs" in migration.sql)
-    monkeypatch.setattr(schema, "migrations", lambda: known[: view.version - 1])
-    with closing(open_store(database)) as store:
-        store.create(NewRun("old", "g", [b"1"]))
+    before = view.version - 1
+    monkeypatch.setattr(schema, "migrations", lambda: known[:before])
+    open_store(database).close()
+    dump = (DATA / f"postgres_{before}.sql").read_text()
+    postgres.sql(*dump.splitlines(), database=database.partition("?")[0].rpartition("/")[2])
     monkeypatch.undo()
     with closing(open_store(database)) as store:
-        assert store.head("old").graph == "g"
-    (row,) = in_postgres(database, "SELECT run_id, records FROM limpet.limpet_runs")
-    assert row == {"run_id": "old", "records": 1}
+        assert store.head("waits").graph == "example"
+    rows = in_postgres(database, "SELECT run_id, graph FROM limpet.limpet_runs ORDER BY run_id")
+    assert [tuple(row.values()) for row in rows] == [
+        ("complete", "example"),
+        ("gone", "example"),
+        ("waits", "example"),
+    ]

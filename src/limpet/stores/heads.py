@@ -261,6 +261,8 @@ def describe_lease(head: RunHead, now: float) -> str:
 
 def matches(head: RunHead, which: RunFilter, now: float, lease_now: float | None = None) -> bool:
     """Whether a run is among those that `which` asks for. One of which nothing is known may be, whatever they are."""
+    if which.after is not None and not head.cursor < which.after:
+        return False
     if head.status == DAMAGED and not head.graph:
         return not which.statuses or DAMAGED in which.statuses
     return (
@@ -271,7 +273,6 @@ def matches(head: RunHead, which: RunFilter, now: float, lease_now: float | None
         and _labels_match(head, which)
         and _times_match(head, which, now)
         and (not which.lease_states or lease_state(head, _lease_time(now, lease_now)) in which.lease_states)
-        and (which.after is None or head.cursor < which.after)
     )
 
 
