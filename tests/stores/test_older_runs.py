@@ -6,7 +6,7 @@ import sqlite3
 import time
 from base64 import b64decode, b64encode
 from collections import namedtuple
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,24 @@ from limpet.errors import StoreError
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.export import ExportedRun
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import COMPLETED, PAUSED, RUNNING, Commit, NewRun, RunHead, Store
+from limpet.journal.store import (
+    COMPLETED,
+    PAUSED,
+    RUNNING,
+    Commit,
+    Lease,
+    NewRun,
+    Post,
+    PostsWaiting,
+    RunHead,
+    Store,
+)
+from limpet.journal.store import STATUSES as RUN_STATUSES
 from limpet.stores import MemoryStore
 from limpet.stores.files import frames
 from limpet.stores.files.store import FileStore
 from limpet.stores.migrations import migrations_of
-from limpet.stores.redis.head_fields import CHECKSUMMED_FIELDS, CHECKSUMMED_IN_FORMAT_1, checksum
+from limpet.stores.redis.head_fields import CHECKSUMMED_BEFORE, CHECKSUMMED_FIELDS, OLDER_FIELDS, checksum
 from limpet.stores.redis.store import RedisStore
 from limpet.stores.sqlite.schema import APPLICATION_ID
 from limpet.stores.sqlite.store import SQLiteStore
@@ -146,21 +158,63 @@ def test_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         check(store)
 
 
-def test_in_redis(tmp_path: Path) -> None:
-    """D10, H1: those that no call has changed since are found, too."""
+@pytest.mark.parametrize("version", [b"1", b"2"])
+def test_in_redis(tmp_path: Path, version: bytes) -> None:
+    """D10, H1: those that no call has changed since are found, too, by all that they can be searched for."""
     with (
         redis_server(tmp_path) as server,
         closing(RedisStore(server.url)) as store,
         server.client() as client,
     ):
         fill(store)
-        for run_id in STATUSES:
-            key = f"limpet:run:{run_id}"
-            client.hdel(key, "due", "priority")
-            client.hset(key, "v", "1")
-            client.hset(key, "sum", checksum(client.hmget(key, CHECKSUMMED_FIELDS[:CHECKSUMMED_IN_FORMAT_1])))
-        assert not client.keys("limpet:runs:due*")
+        as_in_redis_before(client, version)
+        assert {head.run_id for head in store.list(RunFilter(graph="g"))} == set(STATUSES)
+        assert not client.exists("limpet:runs:due")
         check(store)
+
+
+@pytest.mark.parametrize("version", [b"1", b"2"])
+def test_a_request_to_cancel_in_redis_becomes_a_post(tmp_path: Path, version: bytes) -> None:
+    """D10, H10: whichever call comes upon it first."""
+    with (
+        redis_server(tmp_path) as server,
+        closing(RedisStore(server.url)) as store,
+        server.client() as client,
+    ):
+        firsts: list[Callable[[], object]] = [
+            lambda: store.inbox("r"),
+            lambda: store.renew([Lease("r", 1, 0.0)], 10),
+            lambda: store.claim("r", "bob", 10, instead_of=1),
+            lambda: store.post("r", "cancel", b""),
+            lambda: store.append([Commit("r", 1, 1, [b"2"], ignores_posts=True)]),
+            lambda: store.append([Commit("r", 1, 1, [b"2"])]),
+        ]
+        for first in firsts:
+            store.create(NewRun("r", "g", [b"1"], holder="ann", ttl=1e6))
+            as_in_redis_before(client, version, b"=cancel")
+            assert (store.head("r").posted, store.head("r").taken) == (1, 0)
+            first()
+            assert list(store.inbox("r")) == [Post(1, "cancel", encode({"kind": "cancel"}))]
+            assert store.post("r", "answer", b"yes")
+            head = store.head("r")
+            (refused,) = store.append([Commit("r", head.fence, head.sequence, [b"x"])])
+            assert isinstance(refused, PostsWaiting)
+            taking = Commit("r", head.fence, head.sequence, [b"x"], takes=2, status=COMPLETED)
+            assert store.append([taking]) == [None]
+            assert (list(store.inbox("r")), store.post("r", "cancel", b"")) == ([], False)
+            store.delete("r")
+
+
+def as_in_redis_before(client: Any, version: bytes, signal: bytes = b"") -> None:
+    """Make all heads those of an earlier format, and forget all sets that it didn't have."""
+    covered = OLDER_FIELDS[: CHECKSUMMED_BEFORE[version]]
+    for key in client.keys("limpet:run:*"):
+        due = b"=0" if client.hget(key, "status") == RUNNING.encode() else b""
+        client.hset(key, mapping={"v": version, "signal": signal, "due": due})
+        client.hdel(key, *[name for name in CHECKSUMMED_FIELDS if name not in covered])
+        client.hset(key, "sum", checksum(client.hmget(key, covered)))
+    known = {f"limpet:runs:{status}".encode() for status in RUN_STATUSES}
+    client.delete(*[key for key in client.keys("limpet:runs:*") if key not in known])
 
 
 @pytest.mark.parametrize("fields", [15, 17])

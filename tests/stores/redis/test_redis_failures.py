@@ -26,7 +26,7 @@ from limpet.errors import (
     UsageError,
 )
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import COMPLETED, FAILED, RUNNING, Commit, Lease, NewRun
+from limpet.journal.store import COMPLETED, FAILED, RUNNING, Commit, Document, Labels, Lease, NewRun, Post
 from limpet.stores.redis import store as redis_store
 from limpet.stores.redis.head_fields import CHECKSUMMED_FIELDS, FIELDS, checksum
 from limpet.stores.redis.store import RedisStore
@@ -323,6 +323,17 @@ class TestServerAway:
         assert (store.head("s").sequence, store.read("s").records) == (3, [])
         (outcome,) = cut_off("append", [Commit("r", 1, 4, [b"5"])])
         assert isinstance(outcome, Conflict)
+        assert cut_off("post", "r", "key", b"body")
+        assert not cut_off("post", "r", "key", b"body")
+        assert list(store.inbox("r")) == [Post(1, "key", b"body")]
+        for newest in (2, 4):
+            assert cut_off("add_output", "r", 2, [b"same"] * 2, 10) == newest
+        assert [item.number for item in store.output("r")] == [1, 2, 3, 4]
+        version = cut_off("put_document", "d", b"same", 0)
+        assert store.get_document("d") == Document("d", version, b"same")
+        assert cut_off("put_document", "d", b"same", 0) is None
+        assert cut_off("delete_document", "d", version)
+        assert not cut_off("delete_document", "d", version)
 
     def test_forgotten_scripts_are_sent_again(self, store: RedisStore, client: Any) -> None:
         lease = begin(store)
@@ -387,7 +398,7 @@ class TestDamage:
             if outcome is None:  # nothing that this commit relies on was touched
                 break
         if field != "sequence":
-            for change in (lambda: store.claim("r", "bob", 1, 1), lambda: store.signal("r", "cancel")):
+            for change in (lambda: store.claim("r", "bob", 1, 1), lambda: store.post("r", "key", b"")):
                 with pytest.raises(StoreError):
                     change()
         assert store.read("other").records == [b"1"]
@@ -456,7 +467,7 @@ class TestDamage:
         """P10."""
         begin(store)
         values = [client.hget("limpet:run:r", name) for name in CHECKSUMMED_FIELDS[1:]]
-        client.hset("limpet:run:r", mapping={"v": "3", "sum": checksum([b"3", *values])})
+        client.hset("limpet:run:r", mapping={"v": "4", "sum": checksum([b"4", *values])})
         with pytest.raises(StoreUnavailable, match="upgrade"):
             store.read("r")
 
@@ -477,23 +488,32 @@ class TestKeys:
     def test_a_deleted_run_takes_no_space(self, store: RedisStore, client: Any) -> None:
         """P7."""
         for run_id in ("deleted", "expired"):
-            store.create(NewRun(run_id, "g", [b"1", b"2"], due=0.0))
-        assert store.append([Commit("expired", 1, 2, [b"3"], status=COMPLETED)]) == [None]
+            store.create(
+                NewRun(run_id, "g", [b"1", b"2"], due=0.0, tags=("a", "b"), parent="p", holder="ann")
+            )
+            store.post(run_id, "key", b"")
+            store.add_output(run_id, 1, [b"emitted"], 5)
+            store.release(Lease(run_id, 1, 0.0))
+        ended = Commit("expired", 1, 2, [b"3"], status=COMPLETED, takes=1, labels=Labels("n", "e", "w"))
+        assert store.append([ended]) == [None]
         store.delete("deleted")
         assert store.expire(-1) == 1
         assert client.keys() == []
 
     def test_ended_runs_expire_by_themselves(self, server: RedisServer, client: Any) -> None:
         """P7: by ttl, counted by the server; a run that hasn't ended, or that a process holds, stays."""
-        keys = ("limpet:run:r", "limpet:journal:r")
+        keys = ("limpet:run:r", "limpet:journal:r", "limpet:posts:r", "limpet:output:r")
         with closing(open_store(f"{server.url}?ttl=3600")) as store:
-            lease = store.create(NewRun("r", "g", [b"1"], holder="ann"))
+            lease = store.create(NewRun("r", "g", [b"1"], holder="ann", tags=("a",), parent="p"))
             assert lease is not None
-            assert [client.ttl(key) for key in keys] == [-1, -1]
-            assert store.append([Commit("r", 1, 1, [b"2"], status=FAILED)]) == [None]
+            store.add_output("r", 1, [b"emitted"], 5)
+            assert [client.ttl(key) for key in keys] == [-1, -1, -2, -1]
+            failed = Commit("r", 1, 1, [b"2"], status=FAILED, labels=Labels("n", "e", "w"))
+            assert store.append([failed]) == [None]
+            assert store.post("r", "key", b"")
             assert all(3590 < client.ttl(key) <= 3600 for key in keys)
             lease = store.claim("r", "bob", 10)
-            assert [client.ttl(key) for key in keys] == [-1, -1]
+            assert [client.ttl(key) for key in keys] == [-1] * 4
             store.release(lease)
             assert all(3590 < client.ttl(key) <= 3600 for key in keys)
             for key in keys:
@@ -511,11 +531,9 @@ class TestKeys:
         for number in range(600):
             store.create(NewRun(f"{number:03}", "g" if number % 3 else "h", [b"1"]))
         assert len(store.list(RunFilter())) == 600
-        assert [head.run_id for head in store.list(RunFilter(graph="h", limit=3, offset=100))] == [
-            "297",
-            "294",
-            "291",
-        ]
+        listed = store.list(RunFilter(graph="h"))
+        found = store.list(RunFilter(graph="h", limit=3, after=listed[99].cursor))
+        assert [head.run_id for head in found] == ["297", "294", "291"]
         records = [b"%d" % number for number in range(12_000)]
         assert store.append([Commit("000", 1, 1, records)]) == [None]
         assert store.read("000", 2).records == records

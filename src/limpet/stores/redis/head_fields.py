@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from limpet.errors import DamagedRecord, StoreUnavailable
-from limpet.journal.store import RUNNING, RunHead
+from limpet.journal.encoding.codec import encode
+from limpet.journal.inbox import CANCEL
+from limpet.journal.store import COMPLETED, RUNNING, RunHead
 
-CHECKSUMMED_FIELDS = (
+CHECKSUMMED_FIELDS: tuple[str, ...] = (
     "v",
     "run",
     "graph",
@@ -24,24 +26,45 @@ CHECKSUMMED_FIELDS = (
     "until",
     "tags",
     "parent",
-    "signal",
     "note",
     "crashes",
     "due",
     "priority",
+    "posted",
+    "taken",
+    "output",
+    "node",
+    "error",
+    "waits_for",
 )
 """The fields of a head that its checksum covers, in this order."""
 
-CHECKSUMMED_IN_FORMAT_1 = len(CHECKSUMMED_FIELDS) - 2
-"""How many of them a head of format 1 has: it lacks the run's due time and priority."""
-
 FIELDS = (*CHECKSUMMED_FIELDS, "sum", "sequence", "last")
+
+SIGNAL = "signal"
+"""A field of earlier formats: a request to cancel. It is a post now."""
+
+FOUND_FIELDS = (*FIELDS, SIGNAL)
+"""What the scripts read of a head."""
+
+_PLACE = CHECKSUMMED_FIELDS.index("note")
+OLDER_FIELDS = (
+    *CHECKSUMMED_FIELDS[:_PLACE],
+    SIGNAL,
+    *CHECKSUMMED_FIELDS[_PLACE : CHECKSUMMED_FIELDS.index("posted")],
+)
+"""The fields that the checksum of a head of format 2 covers."""
+
+CHECKSUMMED_BEFORE = {b"1": len(OLDER_FIELDS) - 2, b"2": len(OLDER_FIELDS)}
+"""How many of them the checksum covers in an earlier format. The first had neither due time nor priority."""
 
 MAX_DIGITS = 15
 """Of a number of records that can be right."""
 
-FORMAT_1 = b"1"
-FORMAT = b"2"
+FORMAT = b"3"
+
+CANCEL_BODY = encode({"kind": CANCEL})
+"""The body of the post that a waiting signal becomes."""
 
 
 def head_of(run_id: str, found: Sequence[bytes | None], length: int) -> RunHead:
@@ -50,17 +73,21 @@ def head_of(run_id: str, found: Sequence[bytes | None], length: int) -> RunHead:
     Raises `DamagedRecord` if it isn't what was written, or if records are missing, and `StoreUnavailable` if a newer
     Limpet wrote it.
     """
-    covered = len(CHECKSUMMED_FIELDS)
-    if found and found[0] == FORMAT_1:
-        covered = CHECKSUMMED_IN_FORMAT_1
-        found = _completed(found)
-    values = [value for value in found if value is not None]
-    if len(values) != len(FIELDS):
+    fields = dict(zip(FOUND_FIELDS, found, strict=True))
+    version = fields["v"]
+    names = CHECKSUMMED_FIELDS
+    if version in CHECKSUMMED_BEFORE:
+        names = OLDER_FIELDS[: CHECKSUMMED_BEFORE[version]]
+    covered = [value for name in names if (value := fields[name]) is not None]
+    if len(covered) != len(names) or None in (fields["sum"], fields["sequence"], fields["last"]):
         raise _damaged(run_id, "fields of it are missing")
-    if checksum(values[:covered]) != values[-3]:
+    if checksum(covered) != fields["sum"]:
         raise _damaged(run_id, "its checksum doesn't match")
-    if values[0] not in (FORMAT_1, FORMAT):
+    if version in CHECKSUMMED_BEFORE:
+        fields.update(_since_then(version, fields))
+    elif version != FORMAT:
         raise StoreUnavailable(f"run {run_id!r} was written by a newer Limpet: upgrade limpet")
+    values = [fields[name] or b"" for name in FIELDS]
     try:
         head, dropped = _parsed(values)
     except ValueError as error:
@@ -101,16 +128,21 @@ def checksum(values: Sequence[bytes]) -> bytes:
     return hashlib.sha1(parts, usedforsecurity=False).hexdigest().encode()
 
 
-def _completed(found: Sequence[bytes | None]) -> list[bytes | None]:
-    """The fields of a head of format 1 with those that were added later; `lua/head.lua` does the same."""
-    is_running = found[CHECKSUMMED_FIELDS.index("status")] == RUNNING.encode()
-    due = b"=0" if is_running else b""
-    return [*found[:CHECKSUMMED_IN_FORMAT_1], due, b"0", *found[len(CHECKSUMMED_FIELDS) :]]
+def _since_then(version: bytes, fields: Mapping[str, bytes | None]) -> dict[str, bytes]:
+    """The fields that a head of an earlier format lacks; `lua/head.lua` does the same."""
+    status = fields["status"]
+    cancel_waits = fields[SIGNAL] != b"" and status != COMPLETED.encode()
+    added = dict.fromkeys(CHECKSUMMED_FIELDS[CHECKSUMMED_FIELDS.index("node") :], b"")
+    added |= {"posted": b"1" if cancel_waits else b"0", "taken": b"0", "output": b"0"}
+    if version == b"1":
+        added |= {"due": b"=0" if status == RUNNING.encode() else b"", "priority": b"0"}
+    return added
 
 
 def _parsed(values: Sequence[bytes]) -> tuple[RunHead, int]:
     _, run, graph, status, dropped, snapshot, fence, created, updated, *rest = values
-    holder, until, tags, parent, signal, note, crashes, due, priority, _, sequence, _ = rest
+    holder, until, tags, parent, note, crashes, due, priority, *rest = rest
+    posted, taken, output, node, error, waits_for, _, sequence, _ = rest
     head = RunHead(
         run_id=run.decode(),
         graph=graph.decode(),
@@ -124,11 +156,16 @@ def _parsed(values: Sequence[bytes]) -> tuple[RunHead, int]:
         lease_until=_optional_time(until),
         tags=tuple(json.loads(tags)),
         parent=_optional_text(parent),
-        signal=_optional_text(signal),
         note=note,
         crashes=int(crashes),
         due=_optional_time(due),
         priority=int(priority),
+        posted=int(posted),
+        taken=int(taken),
+        output=int(output),
+        node=node.decode(),
+        error=error.decode(),
+        waits_for=waits_for.decode(),
     )
     return head, int(dropped)
 

@@ -9,6 +9,10 @@ file. This module says what each script takes; all of them get three keys:
   status, by creation. `KEYS[3]:due:<graph>` has the runs of a graph that are due, by the time from which a worker
   may claim them (the later of `due` and the end of the lease). From that time on, as soon as a worker looks, they are
   in `KEYS[3]:urgent:<graph>` instead, the most urgent first. So runs are found without looking at any other run.
+  `KEYS[3]:graph:<graph>`, `KEYS[3]:tag:<tag>` and the like (`places` in `index.lua`) are what lists are read from.
+
+Beside the journal a run has what was posted to it (`post.lua` says how) and what it emitted, a list. Documents have
+keys of their own: see `documents.py`.
 
 In the head, a value that may be missing is "" if it is missing, else "=…". `sum` is a checksum of all
 fields but `sequence` and `last`, so that a commit that only adds records need not compute it; `sequence` is checked
@@ -32,8 +36,15 @@ from string import Template
 from typing import NamedTuple
 
 from limpet.errors import UsageError
-from limpet.journal.store import Commit, NewRun, OnSignal
-from limpet.stores.redis.head_fields import CHECKSUMMED_FIELDS, CHECKSUMMED_IN_FORMAT_1, FIELDS
+from limpet.journal.store import Commit, NewRun
+from limpet.stores.redis.head_fields import (
+    CANCEL_BODY,
+    CHECKSUMMED_BEFORE,
+    CHECKSUMMED_FIELDS,
+    FIELDS,
+    FOUND_FIELDS,
+    OLDER_FIELDS,
+)
 
 RECORDS_PER_COMMAND = 1000
 """Records that one command of a script takes: Lua's stack is bounded."""
@@ -43,10 +54,19 @@ LARGEST_NUMBER = 2**53
 
 _LUA = Path(__file__).parent / "lua"
 
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
 _VALUES = {
-    "FIELDS": ", ".join(f"'{name}'" for name in FIELDS),
+    "FIELDS": _quoted(FIELDS),
+    "FOUND_FIELDS": _quoted(FOUND_FIELDS),
+    "OLDER_FIELDS": _quoted(OLDER_FIELDS),
     "CHECKSUMMED_FIELDS": len(CHECKSUMMED_FIELDS),
-    "CHECKSUMMED_IN_FORMAT_1": CHECKSUMMED_IN_FORMAT_1,
+    "CHECKSUMMED_IN_FORMAT_1": CHECKSUMMED_BEFORE[b"1"],
+    "CHECKSUMMED_IN_FORMAT_2": CHECKSUMMED_BEFORE[b"2"],
+    "CANCEL_BODY": "'" + "".join(f"\\{byte:03}" for byte in CANCEL_BODY) + "'",
     "RECORDS_PER_COMMAND": RECORDS_PER_COMMAND,
 }
 
@@ -84,13 +104,31 @@ CLAIM = _script("claim")
 """Takes token, clock, holder, ttl, instead_of or "". Answers `{1, fence, lease_until, crashes}`."""
 
 RENEW = _script("renew")
-"""Takes fence, clock, ttl. Answers `{1, signal}`, or 0 if the lease is no longer valid."""
+"""Takes fence, clock, ttl. Answers `{1, 1}` if posts wait, else `{1, 0}`; 0 if the lease is no longer valid."""
 
 RELEASE = _script("release")
 """Takes fence, keep_for. Answers 1, or 0 if there was nothing to release."""
 
-SIGNAL = _script("signal")
-"""Takes the signal. Answers 1."""
+POST = _script("post")
+"""Takes token, clock, key, body. Answers `{1, "posted"}`, `{1, "known"}` or `{1, "completed"}`."""
+
+INBOX = _script("inbox")
+"""Takes nothing. Answers `{1, taken, posts}`, each post as "<bytes of the key>:<key><body>"."""
+
+ADD_OUTPUT = _script("add_output")
+"""Takes token, clock, fence, keep, items …. Answers `{1, newest}`."""
+
+OUTPUT = _script("output")
+"""Takes the number after which items are wanted, limit or "", run. Answers `{1, first, items}`."""
+
+CHANGE_DOCUMENT = _script("change_document")
+"""Takes name, version, "1" to delete it, due time (see `optional_time`), body; for `Documents`.
+
+Answers `{1, version}`, or 0 if the document has another version.
+"""
+
+LIST_DOCUMENTS = _script("list_documents")
+"""Takes clock, prefix, "1" for those that are due, limit or ""; for `Documents`. Answers `{name, value, …}`."""
 
 PRUNE = _script("prune")
 """Takes the number of the first record to keep. Answers `{1, count}`."""
@@ -105,9 +143,31 @@ READY = _script("ready")
 """Takes clock, limit, graphs …; for an empty run id. Answers `{{run, "", length, head}, …}`."""
 
 REMOVE_FROM_INDEX = _script("remove_from_index")
-"""Takes run, statuses …. Answers 1, or 0 if the run exists."""
+"""Takes run, names of sets …. Answers 1, or 0 if the run exists."""
 
-ALL = (CREATE, APPEND, READ, CLAIM, RENEW, RELEASE, SIGNAL, PRUNE, DELETE, EXPIRE, READY, REMOVE_FROM_INDEX)
+INDEX_OLDER = _script("index_older")
+"""Takes runs …; for an empty run id. Answers 1."""
+
+ALL = (
+    CREATE,
+    APPEND,
+    READ,
+    CLAIM,
+    RENEW,
+    RELEASE,
+    POST,
+    INBOX,
+    ADD_OUTPUT,
+    OUTPUT,
+    CHANGE_DOCUMENT,
+    LIST_DOCUMENTS,
+    PRUNE,
+    DELETE,
+    EXPIRE,
+    READY,
+    REMOVE_FROM_INDEX,
+    INDEX_OLDER,
+)
 
 
 def create_arguments(run: NewRun, token: bytes, clock: bytes, keep_for: bytes) -> tuple[bytes, ...]:
@@ -130,30 +190,33 @@ def create_arguments(run: NewRun, token: bytes, clock: bytes, keep_for: bytes) -
         run.note,
         optional_time(run.due),
         b"%d" % run.priority,
+        *map(text, run.labels),
         *run.records,
     )
 
 
 def append_arguments(commit: Commit, token: bytes, clock: bytes, keep_for: bytes) -> tuple[bytes, ...]:
     """What `APPEND` takes: the place of the commit, then "" or what changes in the head, then the records."""
-    on_signal = _ON_SIGNAL[commit.on_signal]
     fence = b"%d" % commit.fence
     expected = b"%d" % commit.expected
+    ignores_posts = b"1" if commit.ignores_posts else b"0"
     if _only_adds_records(commit):
-        return (token, fence, expected, on_signal, clock, b"", *commit.records)
+        return (token, fence, expected, ignores_posts, clock, b"", *commit.records)
     return (
         token,
         fence,
         expected,
-        on_signal,
+        ignores_posts,
         clock,
         b"head",
+        number(commit.takes),
         b"%d" % commit.snapshot,
         optional_text(commit.status),
         b"" if commit.note is None else b"=" + commit.note,
         b"1" if commit.purge else b"0",
         keep_for,
         optional_time(commit.due),
+        *map(optional_text, commit.labels or _UNCHANGED_LABELS),
         *commit.records,
     )
 
@@ -197,10 +260,11 @@ def _only_adds_records(commit: Commit) -> bool:
         commit.snapshot == 0
         and commit.status is None
         and commit.note is None
+        and commit.labels is None
         and not commit.purge
-        and commit.on_signal is not OnSignal.CLEAR
+        and not commit.takes
         and 0 < len(commit.records) <= RECORDS_PER_COMMAND
     )
 
 
-_ON_SIGNAL = {OnSignal.REFUSE: b"refuse", OnSignal.CLEAR: b"clear", OnSignal.IGNORE: b"ignore"}
+_UNCHANGED_LABELS = (None, None, None)

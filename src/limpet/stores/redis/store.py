@@ -10,37 +10,39 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from limpet.durations import LONGEST_ANSWER, store_seconds
 from limpet.errors import DamagedRecord, RunExists, RunNotFound, StoreUnavailable, TooLarge
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import (
-    DAMAGED,
     ENDED,
     STATUSES,
     Abilities,
     Commit,
+    Document,
     Heads,
     Lease,
     Level,
     NewRun,
+    Output,
+    Post,
     RunHead,
     Tail,
 )
-from limpet.stores.heads import held_conflict, matches, refusal, unreadable
-from limpet.stores.redis import scripts
+from limpet.stores.heads import held_conflict, refusal
+from limpet.stores.redis import documents, posts, scripts
 from limpet.stores.redis.connections import Connections
-from limpet.stores.redis.head_fields import FIELDS, head_of, likely_dropped
-from limpet.stores.redis.scripts import Script, number, seconds, text, texts
+from limpet.stores.redis.head_fields import FOUND_FIELDS, head_of, likely_dropped
+from limpet.stores.redis.lists import RunLists
+from limpet.stores.redis.script_calls import ScriptCalls, changed_while_read, existing, undamaged
+from limpet.stores.redis.scripts import number, seconds, text, texts
 from limpet.stores.redis.server_settings import inspect_server, level_of
 
 LARGEST = 512 * 1024 * 1024
 """Bytes of the largest record: Redis's limit for a value."""
-
-HEADS_PER_CALL = 256
-"""Heads that are read together when runs are listed."""
 
 
 class RedisStore:
@@ -74,8 +76,8 @@ class RedisStore:
             url = url.removeprefix("redis+")
         self._connections = Connections(url, timeout=timeout, options=connection)
         self._clock = _clock_argument(clock)
-        self._prefix = text(prefix)
-        self._index = self._prefix + b"runs"
+        self._calls = ScriptCalls(self._connections, text(prefix))
+        self._lists = RunLists(self._calls)
         self._keep_for = b"" if ttl is None else seconds(ttl)
         self._tokens = _Tokens()
         self.abilities = Abilities(level=self._open(level), shared=True)
@@ -96,7 +98,7 @@ class RedisStore:
         if too_large is not None:
             raise too_large
         arguments = scripts.create_arguments(run, next(self._tokens), self._clock(), self._keep_for)
-        reply = self._run(scripts.CREATE, run.run_id, *arguments)
+        reply = self._calls.run(scripts.CREATE, run.run_id, *arguments)
         if reply == 0:
             raise RunExists(run.run_id)
         if run.holder is None:
@@ -116,11 +118,18 @@ class RedisStore:
         return outcomes
 
     def head(self, run_id: str) -> RunHead:
-        reply = self._existing(run_id, self._run(scripts.READ, run_id, b"", b"", b"0"))
+        reply = existing(run_id, self._calls.run(scripts.READ, run_id, b"", b"", b"0"))
         return head_of(run_id, reply[3], reply[2])
 
+    def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
+        commands = [self._calls.command(scripts.READ, run_id, b"", b"", b"0") for run_id in run_ids]
+        if not commands:
+            return []
+        replies = self._connections.call(commands)
+        return [self._readable_head(run_id, reply) for run_id, reply in zip(run_ids, replies, strict=True)]
+
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
-        reply = self._existing(run_id, self._run(scripts.READ, run_id, number(first), number(last), b"1"))
+        reply = existing(run_id, self._calls.run(scripts.READ, run_id, number(first), number(last), b"1"))
         head = head_of(run_id, reply[3], reply[2])
         if len(reply) < 5:
             return Tail(head, head.sequence + 1, [])
@@ -129,56 +138,76 @@ class RedisStore:
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         broken_fence = b"" if instead_of is None else b"%d" % instead_of
         arguments = (next(self._tokens), self._clock(), text(holder), seconds(ttl), broken_fence)
-        reply = self._existing(run_id, self._run(scripts.CLAIM, run_id, *arguments))
+        reply = existing(run_id, self._calls.run(scripts.CLAIM, run_id, *arguments))
         if reply[0] == 2:
             raise held_conflict(head_of(run_id, reply[3], reply[2]), float(reply[1]))
         return Lease(run_id, int(reply[1]), float(reply[2]), int(reply[3]))
 
-    def renew(self, leases: Iterable[Lease], ttl: float) -> list[str | None]:
+    def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         now = self._clock()
         commands = [
-            self._command(scripts.RENEW, lease.run_id, b"%d" % lease.fence, now, seconds(ttl))
+            self._calls.command(scripts.RENEW, lease.run_id, b"%d" % lease.fence, now, seconds(ttl))
             for lease in leases
         ]
-        return [None if reply == 0 else reply[1][1:].decode() for reply in self._call_all(commands)]
+        return [None if reply == 0 else reply[1] == 1 for reply in self._calls.all(commands)]
 
     def release(self, lease: Lease) -> None:
-        self._run(scripts.RELEASE, lease.run_id, b"%d" % lease.fence, self._keep_for)
+        self._calls.run(scripts.RELEASE, lease.run_id, b"%d" % lease.fence, self._keep_for)
 
-    def signal(self, run_id: str, signal: str) -> None:
-        self._undamaged(run_id, self._run(scripts.SIGNAL, run_id, text(signal)))
+    def post(self, run_id: str, key: str, body: bytes) -> bool:
+        return posts.post(self._calls, next(self._tokens), self._clock(), run_id, key, body)
+
+    def inbox(self, run_id: str) -> Sequence[Post]:
+        return posts.inbox(self._calls, run_id)
+
+    def add_output(self, run_id: str, fence: int, bodies: Sequence[bytes], keep: int) -> int:
+        call = (next(self._tokens), self._clock())
+        return posts.add_output(self._calls, call, run_id, fence, bodies, keep)
+
+    def output(self, run_id: str, after: int = 0, limit: int | None = None) -> Sequence[Output]:
+        return posts.read_output(self._calls, run_id, after, limit)
+
+    def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
+        return documents.put_document(self._calls, next(self._tokens), Document(name, version, body, due))
+
+    def get_document(self, name: str) -> Document | None:
+        return documents.find_document(self._calls, name)
+
+    def list_documents(
+        self, prefix: str = "", due: bool = False, limit: int | None = None
+    ) -> Sequence[Document]:
+        return documents.list_documents(self._calls, self._clock(), prefix, due, limit)
+
+    def delete_document(self, name: str, version: int) -> bool:
+        return documents.delete_document(self._calls, next(self._tokens), name, version)
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        if which.limit == 0:
-            return []
-        stop = None if which.limit is None else which.offset + which.limit
-        # No set has the damaged runs: all are read to find them.
-        statuses = () if DAMAGED in which.statuses else which.statuses
-        heads = self._fitting(self._ids(statuses), which)
-        return [*itertools.islice(heads, which.offset, stop)]
+        return self._lists.matching(which, self._now)
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        command = self._command(scripts.READY, "", self._clock(), b"%d" % limit, *texts(graphs))
-        (reply,) = self._call_all([command])
+        command = self._calls.command(scripts.READY, "", self._clock(), b"%d" % limit, *texts(graphs))
+        (reply,) = self._calls.all([command])
         return [head_of(_decoded(run), found, length) for run, _, length, found in reply]
 
     def prune(self, run_id: str, before: int) -> int:
-        reply = self._undamaged(run_id, self._run(scripts.PRUNE, run_id, number(before)))
+        reply = undamaged(run_id, self._calls.run(scripts.PRUNE, run_id, number(before)))
         return int(reply[1])
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
-        command = self._command(scripts.EXPIRE, "", self._clock(), seconds(older_than), *texts(statuses))
-        (reply,) = self._call_all([command])
+        command = self._calls.command(
+            scripts.EXPIRE, "", self._clock(), seconds(older_than), *texts(statuses)
+        )
+        (reply,) = self._calls.all([command])
         return int(reply[1])
 
     def salvage(self, run_id: str) -> Mapping[int, bytes | DamagedRecord]:
         """The records in the run's list. Which one is the first follows from its head, as far as that can be read."""
         key = text(run_id)
-        run = self._prefix + b"run:" + key
+        run = self._calls.prefix + b"run:" + key
         commands = [
             (b"EXISTS", run),
-            (b"HMGET", run, *map(str.encode, FIELDS)),
-            (b"LRANGE", self._prefix + b"journal:" + key, b"0", b"-1"),
+            (b"HMGET", run, *map(str.encode, FOUND_FIELDS)),
+            (b"LRANGE", self._calls.prefix + b"journal:" + key, b"0", b"-1"),
         ]
         exists, found, records = self._connections.call(commands)
         if exists == 0:
@@ -194,13 +223,11 @@ class RedisStore:
     def delete(self, run_id: str) -> None:
         repeats: list[bool] = []
         arguments = (self._clock(), text(run_id), *texts(STATUSES))
-        command = self._command(scripts.DELETE, run_id, *arguments)
-        (reply,) = self._connections.call([command], lambda: repeats.append(True))
-        if isinstance(reply, Exception):
-            raise self._explained(run_id, reply) from reply
+        command = self._calls.command(scripts.DELETE, run_id, *arguments)
+        reply = self._calls.one(run_id, command, lambda: repeats.append(True))
         if reply == 0 and repeats:
             return  # most likely by the first attempt, whose answer did not arrive
-        reply = self._existing(run_id, reply)
+        reply = existing(run_id, reply)
         if reply != 1:
             raise held_conflict(head_of(run_id, reply[3], reply[2]), float(reply[1]))
 
@@ -220,110 +247,36 @@ class RedisStore:
 
     def _append_command(self, commit: Commit) -> tuple[Any, ...]:
         arguments = scripts.append_arguments(commit, next(self._tokens), self._clock(), self._keep_for)
-        return self._command(scripts.APPEND, commit.run_id, *arguments)
-
-    def _command(self, script: Script, run_id: str, *arguments: bytes) -> tuple[Any, ...]:
-        key = text(run_id)
-        run = self._prefix + b"run:" + key
-        journal = self._prefix + b"journal:" + key
-        return (b"EVALSHA", script.sha, b"3", run, journal, self._index, *arguments)
-
-    def _run(self, script: Script, run_id: str, *arguments: bytes) -> Any:
-        """The answer of one script. Raises what the server refused it for."""
-        (reply,) = self._connections.call([self._command(script, run_id, *arguments)])
-        if isinstance(reply, Exception):
-            raise self._explained(run_id, reply) from reply
-        return reply
-
-    def _call_all(self, commands: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
-        """The answers to all commands. Raises the first error among them."""
-        if not commands and not self.closed:
-            return []
-        replies = self._connections.call(commands)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise self._connections.explained(reply) from reply
-        return replies
-
-    def _existing(self, run_id: str, reply: Any) -> Any:
-        """The same answer, of a run that exists. Raises `RunNotFound`."""
-        if reply == 0:
-            raise RunNotFound(run_id)
-        return reply
-
-    def _undamaged(self, run_id: str, reply: Any) -> Any:
-        """The same answer, of a script that fails only if the run is missing or damaged."""
-        reply = self._existing(run_id, reply)
-        if reply != 1 and reply[0] == 2:
-            head_of(run_id, reply[3], reply[2])
-            raise _changed_while_read(run_id)
-        return reply
+        return self._calls.command(scripts.APPEND, commit.run_id, *arguments)
 
     def _refused(self, commit: Commit, reply: Any) -> Exception:
         """Why a commit was refused, from an answer other than 1."""
         if isinstance(reply, Exception):
-            return self._explained(commit.run_id, reply)
+            return self._calls.explained(commit.run_id, reply)
         if reply == 0:
             return RunNotFound(commit.run_id)
         try:
             head = head_of(commit.run_id, reply[3], reply[2])
         except (DamagedRecord, StoreUnavailable) as damage:
             return damage
-        return refusal(commit, head, float(reply[1])) or _changed_while_read(commit.run_id)
+        return refusal(commit, head, float(reply[1])) or changed_while_read(commit.run_id)
 
-    def _explained(self, run_id: str, error: Exception) -> Exception:
-        """The `LimpetError` for a script of a run that failed."""
-        if "WRONGTYPE" in str(error):
-            return DamagedRecord(run_id, 0, "its keys in Redis belong to another program")
-        return self._connections.explained(error)
-
-    def _ids(self, statuses: Sequence[str]) -> dict[str, float]:
-        """The ids of runs in the index, newest first, and when each was created."""
-        sets = [self._index + b":" + status for status in texts(statuses)] or [self._index]
-        commands = [(b"ZREVRANGE", each, b"0", b"-1", b"WITHSCORES") for each in sets]
-        created: dict[str, float] = {}
-        for reply in self._call_all(commands):
-            created.update(zip(map(_decoded, reply[::2]), map(float, reply[1::2]), strict=True))
-        newest_first = sorted(created, key=lambda run_id: (created[run_id], run_id), reverse=True)
-        return {run_id: created[run_id] for run_id in newest_first}
-
-    def _fitting(self, created: dict[str, float], which: RunFilter) -> Iterator[RunHead]:
-        now = 0.0
-        run_ids = list(created)
-        if which.unclaimed and run_ids:
-            now = self._now()
-        for start in range(0, len(run_ids), HEADS_PER_CALL):
-            part = run_ids[start : start + HEADS_PER_CALL]
-            commands = [self._command(scripts.READ, run_id, b"", b"", b"0") for run_id in part]
-            for run_id, reply in zip(part, self._connections.call(commands), strict=True):
-                head = self._listed(run_id, reply, created[run_id])
-                if head is not None and matches(head, which, now):
-                    yield head
-
-    def _listed(self, run_id: str, reply: Any, created: float) -> RunHead | None:
-        """The head of a run in a list, which says so if it is damaged; None for a run that was deleted."""
+    def _readable_head(self, run_id: str, reply: Any) -> RunHead | None:
+        """The head in an answer of `READ`; None if the run doesn't exist or is damaged."""
         if reply == 0:
-            # The server deleted the run when its ttl had passed, but can't know of the index.
-            self._run(scripts.REMOVE_FROM_INDEX, run_id, text(run_id), *texts(ENDED))
             return None
-        if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
-            raise self._connections.explained(reply) from reply
-        try:
+        with suppress(DamagedRecord):
             if isinstance(reply, Exception):
-                raise self._explained(run_id, reply)
+                raise self._calls.explained(run_id, reply)
             return head_of(run_id, reply[3], reply[2])
-        except DamagedRecord as damage:
-            import logging
-
-            logging.getLogger("limpet.stores").warning("a run is listed as damaged: %s", damage)
-            return unreadable(run_id, created)
+        return None
 
     def _now(self) -> float:
         """The time, as `time_of` in `lua/head.lua` has it."""
         clock = self._clock().decode()
         if not clock.startswith("+"):
             return float(clock)
-        ((whole_seconds, microseconds),) = self._call_all([(b"TIME",)])
+        ((whole_seconds, microseconds),) = self._calls.all([(b"TIME",)])
         return int(whole_seconds) + int(microseconds) / 1e6 + float(clock)
 
 
@@ -356,10 +309,6 @@ def _clock_argument(clock: Callable[[], float] | None) -> Callable[[], bytes]:
 
 def _decoded(data: bytes) -> str:
     return data.decode(errors="replace")
-
-
-def _changed_while_read(run_id: str) -> DamagedRecord:
-    return DamagedRecord(run_id, 0, "its head in Redis changed while it was read")
 
 
 def _too_large(run_id: str, records: Sequence[bytes]) -> TooLarge | None:

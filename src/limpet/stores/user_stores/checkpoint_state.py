@@ -151,4 +151,5 @@ def _head_from(data: list[Any]) -> RunHead:
         data = [*data, due, 0]
     if len(data) == 17:
         del data[12]
-    return RunHead._make([*data[:10], tuple(data[10]), *data[11:]])
+    data[10] = tuple(data[10])
+    return RunHead(*data)

@@ -31,6 +31,7 @@ if head.last ~= token then
   head.last = token
   set_due(head)
   drop_urgent(head)
+  enter_places(head)
   save(KEYS[1], head)
   set_expiry(head, '')
 end

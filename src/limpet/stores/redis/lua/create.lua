@@ -19,7 +19,10 @@ local parent = ARGV[10]
 local note = ARGV[11]
 local due = ARGV[12]
 local priority = ARGV[13]
-local FIRST_RECORD = 14
+local node = ARGV[14]
+local error_type = ARGV[15]
+local waits_for = ARGV[16]
+local FIRST_RECORD = 17
 
 if redis.call('EXISTS', KEYS[1]) == 1 then
   local before = redis.call('HMGET', KEYS[1], 'last', 'until')
@@ -36,7 +39,7 @@ if holder ~= '' then
 end
 local records = #ARGV - FIRST_RECORD + 1
 local head = {
-  v = '2',
+  v = '3',
   run = run,
   graph = graph,
   status = status,
@@ -49,21 +52,31 @@ local head = {
   ['until'] = lease_until ~= '' and '=' .. lease_until or '',
   tags = tags,
   parent = parent,
-  signal = '',
   note = note,
   crashes = '0',
   due = due,
   priority = priority,
+  posted = '0',
+  taken = '0',
+  output = '0',
+  node = node,
+  error = error_type,
+  waits_for = waits_for,
   sequence = whole(records),
   last = token,
 }
 check_index(head.status)
+-- From the first run on, all are in the sets that lists are read from. Runs of earlier versions aren't.
+if redis.call('ZCARD', KEYS[3]) == 0 then
+  redis.call('SET', KEYS[3] .. ':indexed', '1')
+end
 redis.call('ZADD', KEYS[3], head.created, head.run)
 -- By urgency at once, so that a worker that finds many new runs doesn't have to sort all of them in one call.
 set_due(head, now)
-redis.call('UNLINK', KEYS[2])
+redis.call('UNLINK', KEYS[2], beside('posts', run), beside('output', run))
 push_records(FIRST_RECORD)
 save(KEYS[1], head)
+enter_places(head)
 set_status(head, head.status)
 set_expiry(head, keep_for)
 return {1, lease_until}

@@ -21,11 +21,7 @@ for i = FIRST_STATUS, #ARGV do
   for _, run in ipairs(redis.call('ZRANGEBYSCORE', status_set(status), '-inf', exact(limit))) do
     local head = redis.call('TYPE', KEYS[1] .. run).ok == 'hash' and load(KEYS[1] .. run)
     if head and head.status == status and tonumber(head.updated) <= limit and not is_held(head, now) then
-      redis.call('UNLINK', KEYS[1] .. run, KEYS[2] .. run)
-      redis.call('ZREM', KEYS[3], run)
-      redis.call('ZREM', status_set(status), run)
-      redis.pcall('ZREM', due_set(head.graph), run)
-      drop_urgent(head)
+      remove(KEYS[1] .. run, KEYS[2] .. run, head)
       count = count + 1
     end
   end

@@ -24,42 +24,81 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- The checksum of the first `count` fields. Each value goes in with its length, so that no two heads read the same.
--- `sequence` and `last` are left out: a commit that only adds records then need not compute it.
-local function checksum(head, count)
+-- The key of what was posted to a run, or of what it emitted. KEYS[3] is the prefix of all keys and "runs".
+local function beside(what, run)
+  return string.sub(KEYS[3], 1, -5) .. what .. ':' .. run
+end
+
+-- The checksum of the first `count` of these fields. Each value goes in with its length, so that no two heads read the
+-- same. `sequence` and `last` are left out: a commit that only adds records then need not compute it.
+local function checksum(head, fields, count)
   local parts = {}
   for i = 1, count do
-    local value = head[FIELDS[i]]
+    local value = head[fields[i]]
     parts[i] = #value .. ':' .. value
   end
   return redis.sha1hex(table.concat(parts))
 end
 
--- The head and the raw values of its fields; nil instead of the head if it is missing or damaged.
-local function load(key)
-  local found = redis.call('HMGET', key, unpack(FIELDS))
-  local head = {}
-  local is_format_1 = found[1] == '1'
-  for i, name in ipairs(FIELDS) do
-    local is_newer = i > CHECKSUMMED_IN_FORMAT_1 and i <= CHECKSUMMED_FIELDS
-    if not found[i] and not (is_format_1 and is_newer) then
-      return nil, found
+-- Whether all fields that a head of this format has were found, and its checksum is right.
+local function is_intact(head)
+  local fields = FIELDS
+  local count = CHECKSUMMED_FIELDS
+  if CHECKSUMMED_BEFORE[head.v] then
+    fields = OLDER_FIELDS
+    count = CHECKSUMMED_BEFORE[head.v]
+  end
+  for i = 1, count do
+    if not head[fields[i]] then
+      return false
     end
-    head[name] = found[i]
   end
-  if checksum(head, is_format_1 and CHECKSUMMED_IN_FORMAT_1 or CHECKSUMMED_FIELDS) ~= head.sum then
-    return nil, found
-  end
-  if is_format_1 then
-    head.v = '2'
+  return head.sum and head.sequence and head.last and checksum(head, fields, count) == head.sum
+end
+
+-- Bring a head of an earlier format to the present one; `head_fields.py` does the same. A signal was always a request to
+-- cancel, and becomes a post: `save` adds it.
+local function bring_up_to_date(head)
+  if head.v == '1' then
     head.due = head.status == 'running' and '=0' or ''
     head.priority = '0'
+  end
+  head.is_older = true
+  head.cancel_waits = head.signal ~= '' and head.status ~= 'completed'
+  head.v = '3'
+  head.posted = head.cancel_waits and '1' or '0'
+  head.taken = '0'
+  head.output = '0'
+  head.node = ''
+  head.error = ''
+  head.waits_for = ''
+end
+
+-- The head and the raw values of its fields; nil instead of the head if it is missing or damaged.
+local function load(key)
+  local found = redis.call('HMGET', key, $FOUND_FIELDS)
+  local head = {signal = found[#FIELDS + 1]}
+  for i, name in ipairs(FIELDS) do
+    head[name] = found[i]
+  end
+  if not is_intact(head) then
+    return nil, found
+  end
+  if CHECKSUMMED_BEFORE[head.v] then
+    bring_up_to_date(head)
   end
   return head, found
 end
 
 local function save(key, head)
-  head.sum = checksum(head, CHECKSUMMED_FIELDS)
+  if head.is_older then
+    if head.cancel_waits then
+      redis.call('HSET', beside('posts', head.run), 'k:cancel', '1 ', 'p:1', '6:cancel' .. $CANCEL_BODY)
+    end
+    -- A process of an earlier version, which would overlook posts, finds no signal and takes the head for damaged.
+    redis.call('HDEL', key, 'signal')
+  end
+  head.sum = checksum(head, FIELDS, CHECKSUMMED_FIELDS)
   local values = {}
   for _, name in ipairs(FIELDS) do
     values[#values + 1] = name
@@ -81,9 +120,21 @@ local function is_held(head, now)
   return head['until'] ~= '' and tonumber(string.sub(head['until'], 2)) > now
 end
 
--- Append ARGV[first] and all that follow to the journal, in parts: Lua's stack is bounded.
-local function push_records(first)
+-- Append ARGV[first] and all that follow to a list, in parts: Lua's stack is bounded.
+local function push(list, first)
   for i = first, #ARGV, $RECORDS_PER_COMMAND do
-    redis.call('RPUSH', KEYS[2], unpack(ARGV, i, math.min(i + $RECORDS_PER_COMMAND - 1, #ARGV)))
+    redis.call('RPUSH', list, unpack(ARGV, i, math.min(i + $RECORDS_PER_COMMAND - 1, #ARGV)))
+  end
+end
+
+local function push_records(first)
+  push(KEYS[2], first)
+end
+
+-- Have the server delete a key when it deletes the run.
+local function keep_as_long(key)
+  local at = redis.call('PEXPIRETIME', KEYS[1])
+  if at > 0 then
+    redis.call('PEXPIREAT', key, whole(at))
   end
 end

@@ -36,6 +36,42 @@ local function drop_urgent(head)
   redis.pcall('ZREM', urgent_set(head.graph), urgency(head.run, head.priority, head.due, head.created))
 end
 
+-- The sets of runs that lists are read from, sorted by creation, in which a run is by what its head says.
+local function places(head)
+  local found = {'graph:' .. head.graph}
+  local function add(is_there, name)
+    if is_there then
+      found[#found + 1] = name
+    end
+  end
+  local is_text, tags = pcall(cjson.decode, head.tags)
+  for _, tag in ipairs(is_text and tags or {}) do
+    add(true, 'tag:' .. tag)
+  end
+  add(head.parent ~= '', 'parent:' .. string.sub(head.parent, 2))
+  add(head.node ~= '', 'node:' .. head.node)
+  add(head.error ~= '', 'error:' .. head.error)
+  add(head.error ~= '', 'with error')
+  add(head.waits_for ~= '', 'waiting')
+  add(head.due ~= '', 'with due time')
+  add(head.holder ~= '', 'with holder')
+  return found
+end
+
+-- Take a run out of the sets in which it was before a change.
+local function leave_places(run, before)
+  for _, name in ipairs(before) do
+    redis.pcall('ZREM', status_set(name), run)
+  end
+end
+
+-- List a run by what its head says now.
+local function enter_places(head)
+  for _, name in ipairs(places(head)) do
+    redis.pcall('ZADD', status_set(name), head.created, head.run)
+  end
+end
+
 -- Fail here if another program uses the index's keys. A script that fails keeps the changes it has made so far, so
 -- what can fail has to come before the first change.
 local function check_index(...)
@@ -77,15 +113,40 @@ local function set_due(head, now)
   end
 end
 
--- Have the server delete an ended run that no process holds after `keep_for` seconds ("": never); keep any other run.
+-- Have the server delete an ended run that no process holds after `keep_for` seconds ("": never); keep any other run. Once
+-- its head is gone, `KEYS[3]:expiring` is all that says where else it is listed.
 local function set_expiry(head, keep_for)
+  local keys = {KEYS[1], KEYS[2], beside('posts', head.run), beside('output', head.run)}
   if keep_for ~= '' and ENDED[head.status] and head.holder == '' then
     local time = redis.call('TIME')
     local at = whole(tonumber(time[1]) * 1000 + tonumber(keep_for) * 1000)
-    redis.call('PEXPIREAT', KEYS[1], at)
-    redis.call('PEXPIREAT', KEYS[2], at)
+    for _, key in ipairs(keys) do
+      redis.call('PEXPIREAT', key, at)
+    end
+    redis.call('HSET', KEYS[3] .. ':expiring', head.run, cjson.encode(places(head)))
   else
-    redis.call('PERSIST', KEYS[1])
-    redis.call('PERSIST', KEYS[2])
+    for _, key in ipairs(keys) do
+      redis.call('PERSIST', key)
+    end
+    redis.call('HDEL', KEYS[3] .. ':expiring', head.run)
   end
+end
+
+-- Once there are no runs, nothing of the index is left.
+local function forget_if_empty()
+  if redis.call('ZCARD', KEYS[3]) == 0 then
+    redis.call('DEL', KEYS[3] .. ':indexed')
+  end
+end
+
+-- Delete a run, with all that belongs to it, and its entries in the index.
+local function remove(key, journal, head)
+  leave_places(head.run, places(head))
+  redis.pcall('ZREM', due_set(head.graph), head.run)
+  drop_urgent(head)
+  redis.call('UNLINK', key, journal, beside('posts', head.run), beside('output', head.run))
+  redis.call('ZREM', KEYS[3], head.run)
+  redis.call('ZREM', status_set(head.status), head.run)
+  redis.call('HDEL', KEYS[3] .. ':expiring', head.run)
+  forget_if_empty()
 end

@@ -3,13 +3,11 @@
 -- Atomic because head and journal have to be of one moment: their lengths are compared. The checksum is checked in
 -- Python, which reads every head anyway, and not on the one thread that all clients of the server share.
 
--- include fields.lua
-
 local first_wanted = ARGV[1]
 local last_wanted = ARGV[2]
 local wants_records = ARGV[3] == '1'
 
-local found = redis.call('HMGET', KEYS[1], unpack(FIELDS))
+local found = redis.call('HMGET', KEYS[1], $FOUND_FIELDS)
 if not found[1] and redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
 end

@@ -1,4 +1,4 @@
--- Renew a lease: `renew` of `stores/heads.py`. Answers with the waiting signal, or 0 if the lease is no longer valid.
+-- Renew a lease: `renew` of `stores/heads.py`. Answers whether posts wait, or 0 if the lease is no longer valid.
 --
 -- Atomic because a run that another process claims meanwhile must not get its old lease back. Repeating it is
 -- harmless, so it needs no token.
@@ -19,4 +19,4 @@ head['until'] = '=' .. exact(now + tonumber(ttl))
 head.updated = exact(now)
 set_due(head)
 save(KEYS[1], head)
-return {1, head.signal}
+return {1, head.posted == head.taken and 0 or 1}

@@ -1,0 +1,184 @@
+"""Lists of runs on a Redis server: which sorted set to read, and the runs in it that match.
+
+Each status, graph, tag, … has a set of its runs, sorted by creation (`places` in `lua/index.lua`). Of the sets that a
+filter names, the smallest is read, page by page, and the heads of its runs are looked at until enough of them match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any, NamedTuple
+
+from limpet.errors import DamagedRecord
+from limpet.journal.run_filter import LeaseState, RunFilter
+from limpet.journal.store import DAMAGED, ENDED, RunHead
+from limpet.stores.heads import matches, unreadable
+from limpet.stores.redis import scripts
+from limpet.stores.redis.head_fields import head_of
+from limpet.stores.redis.script_calls import ScriptCalls
+from limpet.stores.redis.scripts import text, texts
+
+PER_CALL = 256
+"""Ids, or heads, that are read together at most."""
+
+FEWEST = 32
+"""Heads that are read together at least."""
+
+OLDER_PER_CALL = 1000
+"""Runs of an earlier version that are listed together."""
+
+ALL_RUNS = ""
+
+
+class Entry(NamedTuple):
+    """A run in a sorted set. Entries sort as runs in a list do."""
+
+    created: float
+    run_id: str
+
+
+class RunLists:
+    """The lists of a store's runs."""
+
+    def __init__(self, calls: ScriptCalls) -> None:
+        self._calls = calls
+        self._lists_all = False
+        """Whether all runs are known to be in the sets, those of earlier versions too."""
+
+    def matching(self, which: RunFilter, now: Callable[[], float]) -> list[RunHead]:
+        """The runs that match, in order."""
+        if which.limit == 0:
+            return []
+        moment = 0.0
+        if which.is_due is not None or which.lease_states:
+            moment = now()
+        sets = self._smallest(which)
+        entries = merge(*[self._entries(name, which) for name in sets], reverse=True)
+        found = (head for head in self._heads(entries, sets, which.limit) if matches(head, which, moment))
+        return [*islice(found, which.limit)]
+
+    def _smallest(self, which: RunFilter) -> Sequence[str]:
+        """The sets, the runs of which are all that can match: of several choices, those with the fewest runs."""
+        choices: list[Sequence[str]] = [[ALL_RUNS]]
+        # No set has the damaged runs: all are read to find them.
+        if DAMAGED not in which.statuses:
+            named = _named_sets(which)
+            if named:
+                self._list_older()
+            choices += [[name] for name in named]
+            if which.statuses:
+                choices.append(list(dict.fromkeys(which.statuses)))
+        if len(choices) == 1:
+            return choices[0]
+        lowest, highest = _bounds(which)
+        names = [name for choice in choices for name in choice]
+        counts = self._calls.all([(b"ZCOUNT", self._set(name), lowest, highest) for name in names])
+        sizes = dict(zip(names, counts, strict=True))
+        return min(choices, key=lambda choice: sum(sizes[name] for name in choice))
+
+    def _list_older(self) -> None:
+        """List runs of earlier versions in the sets, once."""
+        if self._lists_all:
+            return
+        flag = self._set("indexed")
+        is_done, count = self._calls.all([(b"EXISTS", flag), (b"ZCARD", self._calls.index)])
+        if not is_done and count:
+            (run_ids,) = self._calls.all([(b"ZRANGE", self._calls.index, b"0", b"-1")])
+            for start in range(0, len(run_ids), OLDER_PER_CALL):
+                part = run_ids[start : start + OLDER_PER_CALL]
+                self._calls.all([self._calls.command(scripts.INDEX_OLDER, "", *part)])
+            self._calls.all([(b"SET", flag, b"1")])
+        self._lists_all = bool(is_done or count)
+
+    def _entries(self, name: str, which: RunFilter) -> Iterator[Entry]:
+        """The runs in a set, newest first, from the filter's cursor on."""
+        lowest, highest = _bounds(which)
+        last = None if which.after is None else Entry(*which.after)
+        size = min(which.limit or PER_CALL, PER_CALL)
+        while True:
+            command = (b"ZREVRANGEBYSCORE", self._set(name), highest, lowest, b"WITHSCORES", b"LIMIT")
+            (reply,) = self._calls.all([(*command, b"0", b"%d" % size)])
+            page = [
+                Entry(float(created), _decoded(run))
+                for run, created in zip(reply[::2], reply[1::2], strict=True)
+            ]
+            fresh = [entry for entry in page if last is None or entry < last]
+            yield from fresh
+            if len(page) < size:
+                return
+            # Runs that were created at one moment come again with the next page, which must reach beyond them.
+            is_one_moment = page[0].created == page[-1].created
+            size = max(size * 2, PER_CALL) if is_one_moment else PER_CALL
+            if fresh:
+                last = fresh[-1]
+            highest = b"%r" % page[-1].created
+
+    def _heads(self, entries: Iterator[Entry], sets: Sequence[str], limit: int | None) -> Iterator[RunHead]:
+        """The heads of the runs that exist. One that is damaged says so."""
+        size = min(limit or PER_CALL, PER_CALL)
+        previous = ""
+        while part := [*islice(entries, size)]:
+            size = min(max(size * 2, FEWEST), PER_CALL)
+            commands = [self._calls.command(scripts.READ, entry.run_id, b"", b"", b"0") for entry in part]
+            for entry, reply in zip(part, self._calls.connections.call(commands), strict=True):
+                head = self._head(entry, reply, sets)
+                # A run whose status changes meanwhile may be found twice.
+                if head is not None and entry.run_id != previous:
+                    yield head
+                previous = entry.run_id
+
+    def _head(self, entry: Entry, reply: Any, sets: Sequence[str]) -> RunHead | None:
+        run_id = entry.run_id
+        if reply == 0:
+            # The server deleted the run when its ttl had passed, but can't know of the index.
+            names = texts([*ENDED, *filter(None, sets)])
+            self._calls.run(scripts.REMOVE_FROM_INDEX, run_id, text(run_id), *names)
+            return None
+        if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
+            raise self._calls.connections.explained(reply) from reply
+        try:
+            if isinstance(reply, Exception):
+                raise self._calls.explained(run_id, reply)
+            return head_of(run_id, reply[3], reply[2])
+        except DamagedRecord as damage:
+            import logging
+
+            logging.getLogger("limpet.stores").warning("a run is listed as damaged: %s", damage)
+            return unreadable(run_id, entry.created)
+
+    def _set(self, name: str) -> bytes:
+        return self._calls.index + b":" + text(name) if name else self._calls.index
+
+
+def _named_sets(which: RunFilter) -> list[str]:
+    """The sets that have all runs that match, beside those of statuses."""
+    names = [f"tag:{tag}" for tag in which.tags]
+    for kind, value in (("graph", which.graph), ("parent", which.parent)):
+        if value is not None:
+            names.append(f"{kind}:{value}")
+    for kind, label in (("node", which.node), ("error", which.error)):
+        if label:
+            names.append(f"{kind}:{label}")
+    for name, is_wanted in (
+        ("with error", which.has_error),
+        ("waiting", which.is_waiting),
+        ("with due time", which.is_due is not None),
+        ("with holder", which.lease_states and LeaseState.FREE not in which.lease_states),
+    ):
+        if is_wanted:
+            names.append(name)
+    return names
+
+
+def _bounds(which: RunFilter) -> tuple[bytes, bytes]:
+    """Between which times of creation the runs are, both included. No run is created after it was last updated."""
+    lowest = b"-inf" if which.created_since is None else b"%r" % float(which.created_since)
+    limits = [which.created_before, which.updated_before, which.after and which.after.created]
+    highest = min((limit for limit in limits if limit is not None), default=None)
+    return lowest, b"+inf" if highest is None else b"%r" % float(highest)
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode(errors="replace")

@@ -1,0 +1,14 @@
+-- List runs of earlier versions by what their heads say. Those that can't be read are left out.
+--
+-- Atomic because a run may change meanwhile. KEYS[1] is here what the keys of all runs begin with.
+
+-- include head.lua
+-- include index.lua
+
+for _, run in ipairs(ARGV) do
+  local head = redis.call('TYPE', KEYS[1] .. run).ok == 'hash' and load(KEYS[1] .. run)
+  if head then
+    enter_places(head)
+  end
+end
+return 1

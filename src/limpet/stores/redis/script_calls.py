@@ -1,0 +1,77 @@
+"""Having the server run scripts, for all parts of the Redis store: the keys they get, and what their errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from limpet.errors import DamagedRecord, RunNotFound
+from limpet.stores.redis.connections import Connections
+from limpet.stores.redis.head_fields import head_of
+from limpet.stores.redis.scripts import Script, text
+
+Command = tuple[Any, ...]
+
+
+class ScriptCalls:
+    """Calls to the scripts of a store whose keys all begin with `prefix`."""
+
+    def __init__(self, connections: Connections, prefix: bytes) -> None:
+        self.connections = connections
+        self.prefix = prefix
+        self.index = prefix + b"runs"
+
+    def command(self, script: Script, run_id: str, *arguments: bytes) -> Command:
+        """A call of a script about a run."""
+        key = text(run_id)
+        run = self.prefix + b"run:" + key
+        journal = self.prefix + b"journal:" + key
+        return (b"EVALSHA", script.sha, b"3", run, journal, self.index, *arguments)
+
+    def run(self, script: Script, run_id: str, *arguments: bytes) -> Any:
+        """The answer of one script about a run. Raises what the server refused it for."""
+        return self.one(run_id, self.command(script, run_id, *arguments))
+
+    def one(self, run_id: str, command: Command, on_repeat: Callable[[], object] | None = None) -> Any:
+        """The answer to one command about a run. Raises what the server refused it for."""
+        (reply,) = self.connections.call([command], on_repeat)
+        if isinstance(reply, Exception):
+            raise self.explained(run_id, reply) from reply
+        return reply
+
+    def all(self, commands: Sequence[Command]) -> Sequence[Any]:
+        """The answers to all commands. Raises the first error among them."""
+        if not commands and not self.connections.closed:
+            return []
+        replies = self.connections.call(commands)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise self.connections.explained(reply) from reply
+        return replies
+
+    def explained(self, run_id: str, error: Exception) -> Exception:
+        """The `LimpetError` for a script of a run that failed."""
+        if "WRONGTYPE" in str(error):
+            return DamagedRecord(run_id, 0, "its keys in Redis belong to another program")
+        return self.connections.explained(error)
+
+
+def existing(run_id: str, reply: Any) -> Any:
+    """The same answer, of a run that exists. Raises `RunNotFound`."""
+    if reply == 0:
+        raise RunNotFound(run_id)
+    return reply
+
+
+def undamaged(run_id: str, reply: Any) -> Any:
+    """The same answer, of a script that fails only if the run is missing or damaged."""
+    reply = existing(run_id, reply)
+    if reply != 1 and reply[0] == 2:
+        head_of(run_id, reply[3], reply[2])
+        raise changed_while_read(run_id)
+    return reply
+
+
+def changed_while_read(run_id: str) -> DamagedRecord:
+    """The error for a run whose head is not the one that a script has seen."""
+    return DamagedRecord(run_id, 0, "its head in Redis changed while it was read")
