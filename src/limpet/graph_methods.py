@@ -162,7 +162,7 @@ class GraphMethods(ABC, Generic[S]):
         `ExecutionError` when a node or a save fails, `RunPaused` when the run waits for an answer or an approval,
         `RunCancelled`, `RunExists`, and `Conflict` when another process took over the run.
         """
-        given = _one_input(input, input_state)
+        given = _or_nothing(_one_input(input, input_state))
         return self.invoke(given, config, run_id=run_id, tags=tags, if_exists=if_exists).result()
 
     async def aexecute(
@@ -176,7 +176,7 @@ class GraphMethods(ABC, Generic[S]):
         if_exists: IfExists = "resume",
     ) -> S:
         """`execute` without blocking the event loop."""
-        given = _one_input(input, input_state)
+        given = _or_nothing(_one_input(input, input_state))
         run = self.ainvoke(given, config, run_id=run_id, tags=tags, if_exists=if_exists)
         return await run.result()
 
@@ -245,7 +245,7 @@ class GraphMethods(ABC, Generic[S]):
         if type(priority) is not int or not -(2**63) <= priority < 2**63:
             raise UsageError(f"priority is a whole number of at most 64 bits, not {priority!r}")
         id = choose_id(run_id)
-        given = _started_with(_one_input(input, input_state), "start")
+        given = _started_with(_or_nothing(_one_input(input, input_state)))
         request = StartRequest(given, config, id, labels, named=run_id is not None)
         begin = enqueue_or_find if _resumes(if_exists) else enqueue
         begin(compiled, request, priority, seconds_of(delay, "delay"))
@@ -541,7 +541,7 @@ class GraphMethods(ABC, Generic[S]):
         input, config, checkpoint, run_id, tags, if_exists = invocation
         labels = tag_names(tags)
         if checkpoint is None:
-            given = _started_with(input, "invoke")
+            given = _started_with(input)
             if run_id is None and isinstance(given, State) and given.checkpoint_node is None:
                 run_id = given.run_id  # of a State that the user made for a run to come
             request = StartRequest(given, config, choose_id(run_id), labels, named=run_id is not None)
@@ -580,10 +580,15 @@ class GraphMethods(ABC, Generic[S]):
         return lambda _: resume(compiled, run_id, given, wait, stream=False)
 
 
-def _started_with(input: Any, call: str) -> Any:
+def _or_nothing(input: Any) -> Any:
+    """The input of a call that can only start a run: None is the same as none."""
+    return NOT_GIVEN if input is None else input
+
+
+def _started_with(input: Any) -> Any:
     """What a new run starts with. Raises `UsageError` for None, with which other libraries resume a run."""
     if input is None:
-        nothing = UsageError(f"{call}(None) has nothing to start a run with")
+        nothing = UsageError("invoke(None) and stream(None) have nothing to start a run with")
         raise nothing.with_advice("give {} to start with an empty state, or checkpoint= to resume a run")
     return None if input is NOT_GIVEN else input
 

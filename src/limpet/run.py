@@ -64,7 +64,7 @@ class OpenedRun(Generic[S]):
         called = UsageError(
             f"a {type(self).__name__} is a run to iterate, not its state, so it has no {key!r}"
         )
-        raise called.with_advice("execute() returns the final state; a Run has it as .state", "execute")
+        raise called.with_advice("execute() returns the final state; a Run has it as .state")
 
     def __del__(self) -> None:
         # Not for one whose constructor failed.
