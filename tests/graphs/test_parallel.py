@@ -16,6 +16,7 @@ from random import randbytes
 from typing import Annotated, Any
 
 import pytest
+from tests.support.posts import post_cancel
 
 from limpet import (
     END,
@@ -1431,7 +1432,7 @@ def test_a_run_cancelled_by_its_last_branches_does_not_come_to_the_fan_in(how: s
 
     def cancel(state: State, ctx: NodeContext) -> None:
         both.wait(SOON)
-        graph.cancel(ctx.run_id) if how == "here" else store.signal(ctx.run_id, "cancel")
+        graph.cancel(ctx.run_id) if how == "here" else post_cancel(store, ctx.run_id)
 
     graph = fan({"a": cancel, "b": cancel}, calls).compile(store=store)
     with pytest.raises(RunCancelled):

@@ -11,6 +11,7 @@ from itertools import permutations
 from typing import Annotated, Any
 
 import pytest
+from tests.support.posts import post_cancel
 
 from limpet import (
     AnswerRefused,
@@ -753,7 +754,7 @@ def test_what_a_branch_finished_is_saved_at_once_although_the_run_is_asked_to_st
 
     def asks_to_stop(node: str) -> dict[str, Any]:
         calls.append(node)
-        store.signal("r", "cancel")
+        post_cancel(store, "r")
         return {node: True}
 
     def waits_for_the_other(node: str) -> dict[str, Any]:

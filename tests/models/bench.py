@@ -16,22 +16,32 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from tests.support.posts import post_cancel
 
 from limpet import MemoryStore, StoreUnavailable
 from limpet.engine.drivers.node_call import call_node
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.loop.driver_commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
+from limpet.engine.loop.driver_commands import (
+    Begin,
+    Cancelled,
+    Command,
+    Gather,
+    Report,
+    StopAsked,
+    Verdict,
+    Wait,
+)
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import Session
-from limpet.engine.sessions.start import start
+from limpet.engine.sessions.start import StartRequest, start
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 from limpet.journal.reader import read_progress, read_records
 from limpet.journal.records import MEMO, NESTED, STEP, apply_record
-from limpet.journal.store import FAILED, PAUSED, RUNNING, Commit, Lease, OnSignal, Signalled, Tail
+from limpet.journal.store import FAILED, PAUSED, RUNNING, Commit, Lease, Tail
 from limpet.testing.conformance import ManualClock
 
 
@@ -192,7 +202,7 @@ class ModelBench:
         if self.created:
             self.resume()
             return
-        self.opened_session(start(self.compiled, deepcopy(self.inputs), None, self.run_id, (), self.stream))
+        self.opened_session(start(self.compiled, StartRequest(deepcopy(self.inputs), None, self.run_id), self.stream))
         self.created = True
         self.followed = read_progress(STORE.read(self.run_id))
 
@@ -322,8 +332,8 @@ class ModelBench:
 
     def commit(self, commit: Commit) -> Exception | None:
         assert self.session is not None
-        if self.cancelled and commit.on_signal is OnSignal.REFUSE:
-            return Signalled(self.run_id, "cancel")
+        if self.cancelled and not commit.ignores_posts and commit.status in (None, PAUSED):
+            return StopAsked()
         refusal = self.session.write(commit)
         self.check_nothing_wrong()
         return self.session.finish_commit(commit, refusal)  # type: ignore[return-value]  # there is no checkpointer
@@ -343,7 +353,7 @@ class ModelBench:
         if self.left == -1 and self.fate == CANCEL:
             self.cancelled = True
         if self.left == -1 and self.fate == SIGNAL and STORE.head(self.run_id).status == RUNNING:
-            STORE.signal(self.run_id, "cancel")
+            post_cancel(STORE, self.run_id)
 
     def may_snapshot(self) -> bool:
         """Whether a snapshot may be taken now."""

@@ -20,10 +20,11 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.support.posts import post_cancel
 
 from limpet.engine.drivers.node_call import call_node
 from limpet.engine.leases.held_lease import StopRequest
-from limpet.engine.loop.driver_commands import Cancelled, Report, Verdict, Wait
+from limpet.engine.loop.driver_commands import Cancelled, Report, StopAsked, Verdict, Wait
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.node_context import NodeContext, pause
@@ -50,8 +51,6 @@ from limpet.journal.store import (
     RUNNING,
     Commit,
     Lease,
-    OnSignal,
-    Signalled,
 )
 from limpet.journal.waits import AFTER, BEFORE
 from limpet.journal.writer import JournalWriter
@@ -597,7 +596,7 @@ class Bench:
 
         def keep(scope: Any, key: str, value: Any) -> None:
             writer.add_memo(progress, scope.path, key, value, CLOCK())
-            commit = writer.commit(on_signal=OnSignal.CLEAR)
+            commit = writer.commit(ignores_posts=True)
             assert STORE.append([commit]) == [None]
             writer.acknowledge(len(commit.records))
 
@@ -650,8 +649,8 @@ class Bench:
 
     def _commit(self, commit: Commit) -> Exception | None:
         self._check_interval(commit)
-        if commit.on_signal is OnSignal.REFUSE and self._is_cancelled():
-            return Signalled(self.run_id, "cancel")
+        if not commit.ignores_posts and commit.status in (None, PAUSED) and self._is_cancelled():
+            return StopAsked()
         self.commits += 1
         if self.commits - 1 == self.refuse_at:
             return StoreUnavailable("the disk is full")
@@ -1025,7 +1024,7 @@ def test_a_request_to_cancel_outlives_a_result_that_is_kept() -> None:
     def cancelling(step: int, key: str) -> Any:
         if not sent:
             sent.append(step)
-            STORE.signal(bench.run_id, "cancel")
+            post_cancel(STORE, bench.run_id)
         return fetch(step, key)
 
     bench.world.fetch = cancelling

@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 )
 
 from limpet.errors import LimpetError
-from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import STATUSES, Commit, Lease, NewRun, OnSignal, Signalled, Store
+from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
+from limpet.journal.store import STATUSES, Commit, Labels, Lease, NewRun, PostsWaiting, Store
 from limpet.stores import MemoryStore
 from limpet.stores.files.store import FileStore
 from limpet.stores.sqlite.store import SQLiteStore
@@ -47,6 +47,7 @@ priorities = st.sampled_from([0, 0, 0, 3, -1])
 slips = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1])
 rarely = st.sampled_from([False, False, False, False, True])
 
+labels = st.builds(Labels, texts, texts, texts)
 commits = st.fixed_dictionaries(
     {
         "run_id": run_ids,
@@ -57,8 +58,10 @@ commits = st.fixed_dictionaries(
         "status": st.none() | statuses,
         "note": st.none() | st.binary(max_size=3),
         "purge": st.sampled_from([False, False, True]),
-        "on_signal": st.sampled_from(OnSignal),
         "due": st.none() | ttls,
+        "takes": st.sampled_from([0, 0, 1, 2, 3]),
+        "ignores_posts": st.booleans(),
+        "labels": st.none() | labels,
     }
 )
 
@@ -90,6 +93,7 @@ class Servers:
         self._client.flushall()
         for schema in self.schemas:
             self._sql.execute(f"DELETE FROM {schema}.records; DELETE FROM {schema}.runs")
+            self._sql.execute(f"DELETE FROM {schema}.documents")
 
     def set_clock(self, now: float) -> None:
         self._sql.execute("; ".join(f"UPDATE {schema}.moment SET now = {now!r}" for schema in self.schemas))
@@ -156,6 +160,13 @@ class StoresAgree(RuleBasedStateMachine):
             pair.reverse()
             assert outcome(pair[0], method, *arguments, **more) == expected, name
 
+    def each(self, call: Callable[[Store], Any]) -> None:
+        """The same for what a function does with a store."""
+        expected = call(self.model)
+        for name, pair in self.stores.items():
+            pair.reverse()
+            assert call(pair[0]) == expected, name
+
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.servers.set_clock(self.clock())
@@ -198,6 +209,7 @@ class StoresAgree(RuleBasedStateMachine):
         note=st.binary(max_size=3),
         due=st.none() | ttls,
         priority=priorities,
+        labels=labels,
     )
     def create(self, run_id: str, data: list[bytes], tags: list[str], due: float | None, **more: Any) -> None:
         if (run_id, self.clock()) in self.born:
@@ -233,14 +245,29 @@ class StoresAgree(RuleBasedStateMachine):
     @rule(
         statuses=st.lists(statuses, max_size=2),
         graph=st.none() | texts,
-        tag=st.none() | texts,
+        tags=st.lists(texts, max_size=2).map(tuple),
         parent=st.none() | run_ids,
-        unclaimed=st.booleans(),
+        node=st.none() | texts,
+        error=st.none() | texts,
+        created_since=st.none() | ttls,
+        updated_before=st.none() | ttls,
+        lease_states=st.lists(st.sampled_from(LeaseState), max_size=2).map(tuple),
+        is_due=st.none() | st.booleans(),
+        has_error=st.none() | st.booleans(),
+        is_waiting=st.none() | st.booleans(),
+        after=st.none() | run_ids,
         limit=st.none() | numbers,
-        offset=st.sampled_from([0, 0, 1, 2]),
     )
-    def list(self, statuses: list[str], **more: Any) -> None:
-        self.same("list", RunFilter(statuses=tuple(statuses), **more))
+    def list(self, statuses: list[str], after: str | None, **more: Any) -> None:
+        cursor = None if after is None else Cursor(self.clock(), after)
+        for name in ("created_since", "updated_before"):
+            if more[name] is not None:
+                more[name] = self.clock() - more[name]
+        self.same("list", RunFilter(statuses=tuple(statuses), after=cursor, **more))
+
+    @rule(run_ids=st.lists(run_ids, max_size=3))
+    def heads(self, run_ids: list[str]) -> None:
+        self.same("heads", run_ids)
 
     @rule(graphs=st.lists(texts, max_size=3), limit=numbers)
     def ready(self, graphs: Any, limit: int) -> None:
@@ -260,9 +287,26 @@ class StoresAgree(RuleBasedStateMachine):
     def release(self, run_id: str, fence: int) -> None:
         self.same("release", Lease(run_id, self.written(run_id, fence, 0, []).fence, 0.0))
 
-    @rule(run_id=run_ids, signal=texts.filter(bool))
-    def signal(self, run_id: str, signal: str) -> None:
-        self.same("signal", run_id, signal)
+    @rule(run_id=run_ids, key=texts, body=st.binary(max_size=3))
+    def post(self, run_id: str, key: str, body: bytes) -> None:
+        self.same("post", run_id, key, body)
+        self.same("inbox", run_id)
+
+    @rule(run_id=run_ids, fence=slips, bodies=st.lists(st.binary(max_size=3), max_size=3))
+    def add_output(self, run_id: str, fence: int, bodies: list[bytes]) -> None:
+        self.same("add_output", run_id, self.written(run_id, fence, 0, []).fence, bodies, 100)
+        self.same("output", run_id, after=1, limit=2)
+
+    @rule(name=texts, body=st.binary(max_size=3), slip=slips, due=st.none() | ttls)
+    def put_document(self, name: str, body: bytes, slip: int, due: float | None) -> None:
+        when = None if due is None else self.clock() + due
+        self.each(lambda store: _put(store, name, body, slip, when))
+
+    @rule(prefix=texts, due=st.booleans(), limit=st.none() | numbers)
+    def list_documents(self, prefix: str, due: bool, limit: int | None) -> None:
+        self.each(
+            lambda store: [each._replace(version=0) for each in store.list_documents(prefix, due, limit)]
+        )
 
     @rule(run_id=run_ids, before=numbers)
     def prune(self, run_id: str, before: int) -> None:
@@ -288,17 +332,26 @@ class StoresAgree(RuleBasedStateMachine):
         self.same("ready", ["x", "y", 'x"', ""], 9)
 
 
+def _put(store: Store, name: str, body: bytes, slip: int, due: float | None) -> Any:
+    """Write a document, or delete it if it has no body. Versions differ from store to store."""
+    found = store.get_document(name)
+    version = slip if found is None else found.version + slip
+    if not body:
+        return store.delete_document(name, version)
+    return store.put_document(name, body, version, due) is not None
+
+
 def outcome(store: Store, method: str, *arguments: Any, **more: Any) -> Any:
     """What a call returned or raised, in a form in which two of them can be compared."""
     try:
         returned = getattr(store, method)(*arguments, **more)
     except LimpetError as error:
         return comparable(error)
-    return [comparable(item) for item in returned] if isinstance(returned, list) else returned
+    return [comparable(item) for item in returned] if isinstance(returned, list | tuple) else returned
 
 
 def comparable(item: Any) -> Any:
-    if isinstance(item, LimpetError | Signalled):
+    if isinstance(item, LimpetError | PostsWaiting):
         return type(item), str(item), vars(item)
     return item
 

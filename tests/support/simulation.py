@@ -172,7 +172,10 @@ class Simulation(World):
         while not made or made[-1] is None:
             try:
                 compiled = self.compiled(case.graph.name)
-                made.append(creation.enqueue(compiled, given, None, run_id, (), priority, delay))
+                creation.enqueue(compiled, creation.StartRequest(given, None, run_id), priority, delay)
+                made.append(True)
+            except RunExists:
+                made.append(False)
             except StoreUnavailable:
                 made.append(None)
                 self.outage = max(0, self.outage - 1)
@@ -232,7 +235,7 @@ class Simulation(World):
         with suppress(StoreUnavailable, UsageError, RunNotFound, Conflict):
             cancel.cancel(self.outside_link(), run_id)
         head = MemoryStore.head(self.store, run_id)
-        if head.signal is not None or head.status == CANCELLED:
+        if head.posted > head.taken or head.status == CANCELLED:
             self.runs[run_id].cancelled = len(self.trace)
 
     def idle(self, seconds: float) -> None:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.support.posts import post_cancel
 
 from limpet import (
     Conflict,
@@ -219,15 +220,15 @@ def test_a_request_to_cancel_whose_holder_died_ends_with_the_resume() -> None:
     graph = graph_of(store, lambda state: {"first": True})
     run = graph.stream({}, run_id="r")
     next(run)
-    store.signal("r", "cancel")
+    post_cancel(store, "r")
     run.close()
     assert graph.resume("r") == {"first": True, "second": True}
 
 
-def test_a_signal_stops_a_run_at_its_next_save() -> None:
+def test_a_request_to_cancel_stops_a_run_at_its_next_save() -> None:
     """G12: with what the node did kept."""
     store = MemoryStore()
-    graph = graph_of(store, lambda state: store.signal("r", "cancel") or {"first": True})
+    graph = graph_of(store, lambda state: post_cancel(store, "r") or {"first": True})
     with pytest.raises(RunCancelled):
         graph.execute({}, run_id="r")
     assert graph.state_at("r") == {"first": True}
@@ -331,7 +332,7 @@ def test_a_renewal_brings_a_request_to_cancel_and_the_run_stays_held() -> None:
     store = MemoryStore(clock)
     client = client_for(store, 10.0)
     asked, other = (client.create(new_run(name)._replace(ttl=10.0)) for name in ("asked", "other"))
-    store.signal("asked", "cancel")
+    post_cancel(store, "asked")
     clock.advance(9.0)
     client.renew()
     assert (asked.stop.asked, asked.lost, other.stop.asked) == (True, False, False)

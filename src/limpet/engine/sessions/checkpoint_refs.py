@@ -30,6 +30,9 @@ def located(compiled: CompiledGraph, reference: Any) -> tuple[str, Point | None]
     """
     # Raises for something that isn't an id.
     run_of(reference)
+    run_id, point = _split(reference)
+    if compiled.plan.layers is None and point is not None:
+        return run_id, point
     call = "resuming or inspecting a run"
     run_id, point = run_and_point(compiled.need_client(call), reference)
     compiled.own_run(run_id, call)

@@ -7,6 +7,7 @@ happens then follows from its status: see `open_existing`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from threading import get_ident
 from time import time
 
@@ -42,13 +43,10 @@ def start_or_open(
     `has_gone` says that the caller no longer waits. Raises what `start` and `open_existing` raise.
     """
     while True:
-        try:
+        with suppress(RunExists):
             return start(compiled, request, stream)
-        except RunExists:
-            try:
-                return open_existing(compiled, request, stream, has_gone)
-            except RunNotFound:
-                continue  # it was deleted meanwhile
+        with suppress(RunNotFound):  # it was deleted meanwhile
+            return open_existing(compiled, request, stream, has_gone)
 
 
 def enqueue_or_find(compiled: CompiledGraph, request: StartRequest, priority: int, delay: float) -> None:
@@ -57,13 +55,10 @@ def enqueue_or_find(compiled: CompiledGraph, request: StartRequest, priority: in
     Raises what `enqueue` raises, and `RunExists` for another start.
     """
     while True:
-        try:
+        with suppress(RunExists):
             return enqueue(compiled, request, priority, delay)
-        except RunExists:
-            try:
-                return check_same_start(compiled, request)
-            except RunNotFound:
-                continue
+        with suppress(RunNotFound):
+            return check_same_start(compiled, request)
 
 
 def open_existing(
@@ -112,7 +107,7 @@ def check_same_start(compiled: CompiledGraph, request: StartRequest) -> None:
     stored = read_progress(client.store.read(run_id)).meta.get("input")
     if stored is None:
         raise RunExists(run_id, "its id wasn't chosen by whoever started it")
-    if stored != input_digest(request.input):
+    if stored != input_digest(compiled.plan, request):
         raise RunExists(run_id, "it was started with another input")
 
 

@@ -51,7 +51,7 @@ def start(compiled: CompiledGraph, request: StartRequest, stream: bool) -> Sessi
     lease = None
     if client is not None:
         encode(progress.config, "config")
-        progress.meta = _new_metadata(compiled, request)
+        progress.meta = _new_metadata(compiled, request, progress.state)
         try:
             snapshot = snapshot_record(progress)
         except UnstorableValue as problem:
@@ -74,7 +74,7 @@ def enqueue(compiled: CompiledGraph, request: StartRequest, priority: int, delay
         raise unfit.with_advice("execute() it here")
     progress = _initial_progress(compiled.plan, request)
     encode(progress.config, "config")
-    progress.meta = {**_new_metadata(compiled, request), "queued": True}
+    progress.meta = {**_new_metadata(compiled, request, progress.state), "queued": True}
     # The delay is by the store's clock, which a holder learns with its lease. So a run with a delay is created with
     # this process as its holder, which then commits when the run is due, and releases it.
     holder = this_process() if delay else None
@@ -121,19 +121,28 @@ def new_run(
     )
 
 
-def _new_metadata(compiled: CompiledGraph, request: StartRequest) -> dict[str, Any]:
+def _new_metadata(compiled: CompiledGraph, request: StartRequest, state: Mapping[str, Any]) -> dict[str, Any]:
     metadata = run_metadata(compiled, request.tags)
     if request.named:
-        metadata["input"] = input_digest(request.input)
+        try:
+            metadata["input"] = _digest(state)
+        except UnstorableValue as problem:
+            raise hide_secret_path(problem, compiled.plan.secrets) from None
     return metadata
 
 
-def input_digest(input: Any) -> str:
-    """A digest of what a run is started with: the same for equal inputs, whatever the order of their keys.
+def input_digest(plan: Plan, request: StartRequest) -> str:
+    """A digest of the state that a run is started with: equal for equal inputs, whatever the order of their keys.
 
-    Raises `UnstorableValue`.
+    Raises `UnstorableValue`, `UsageError`.
     """
-    return blake2b(encode(_without_order({} if input is None else input)), digest_size=16).hexdigest()
+    return _digest(_initial_progress(plan, request).state)
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    for key, value in state.items():
+        encode(value, key)  # which raises with the path, if it can't be stored
+    return blake2b(encode(_without_order(state)), digest_size=16).hexdigest()
 
 
 def _without_order(value: Any) -> Any:
