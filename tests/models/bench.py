@@ -202,7 +202,9 @@ class ModelBench:
         if self.created:
             self.resume()
             return
-        self.opened_session(start(self.compiled, StartRequest(deepcopy(self.inputs), None, self.run_id), self.stream))
+        self.opened_session(
+            start(self.compiled, StartRequest(deepcopy(self.inputs), None, self.run_id), self.stream)
+        )
         self.created = True
         self.followed = read_progress(STORE.read(self.run_id))
 

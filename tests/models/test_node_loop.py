@@ -24,7 +24,8 @@ from tests.support.posts import post_cancel
 
 from limpet.engine.drivers.node_call import call_node
 from limpet.engine.leases.held_lease import StopRequest
-from limpet.engine.loop.driver_commands import Cancelled, Report, StopAsked, Verdict, Wait
+from limpet.engine.leases.lease_client import client_for
+from limpet.engine.loop.driver_commands import Cancelled, PostsArrived, Report, StopAsked, Verdict, Wait
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.node_context import NodeContext, pause
@@ -51,6 +52,7 @@ from limpet.journal.store import (
     RUNNING,
     Commit,
     Lease,
+    PostsWaiting,
 )
 from limpet.journal.waits import AFTER, BEFORE
 from limpet.journal.writer import JournalWriter
@@ -604,7 +606,7 @@ class Bench:
         context = RunContext(
             progress,
             Clocks(now=CLOCK, store=CLOCK, random=lambda: CHANCE),
-            Saving(writer, self.interval, preserve=True, keep_result=keep),
+            Saving(writer, self.interval, purges=False, keep_result=keep),
             Reporting(SecretMasker(plan.secrets), emit, self.stream),
             Limits(),
         )
@@ -655,6 +657,8 @@ class Bench:
         if self.commits - 1 == self.refuse_at:
             return StoreUnavailable("the disk is full")
         refusal: Exception | None = STORE.append([commit])[0]
+        if isinstance(refusal, PostsWaiting):
+            return PostsArrived(client_for(STORE).read_inbox(self.run_id))
         if refusal is None:
             assert self.writer is not None
             self.writer.acknowledge(len(commit.records))

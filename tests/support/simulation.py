@@ -35,7 +35,7 @@ from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions import session
 from limpet.engine.sessions import start as creation
 from limpet.engine.supervisor import orphans, run_resumer, watch_loop
-from limpet.errors import AnswerRefused, Conflict, RunNotFound, StoreUnavailable, UsageError
+from limpet.errors import AnswerRefused, Conflict, RunExists, RunNotFound, StoreUnavailable, UsageError
 from limpet.journal.reader import read_progress
 from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, RunHead
 from limpet.stores.memory import MemoryStore

@@ -244,11 +244,12 @@ class RunLifecycle:
         status = next_status(RUNNING, SLEEP)
         due = p.due() or 0.0
         answer = yield writer.commit(status, summary(p), due=due)
-        if isinstance(answer, PostsArrived):
-            # An answer may make it due. A request to cancel is left to the process that resumes it, at once.
+        while isinstance(answer, PostsArrived):
             take_in(self.context, answer.posts)
-            due = 0.0 if self.context.cancel_requested else p.due() or 0.0
-            answer = yield writer.commit(status, summary(p), due=due, ignores_posts=True)
+            if self.context.cancel_requested:
+                return (yield from self._cancel())
+            due = p.due() or 0.0  # earlier, maybe, with an answer
+            answer = yield writer.commit(status, summary(p), due=due)
         if isinstance(answer, LimpetError):
             return Verdict(RUNNING, answer)
         if not isinstance(answer, Exception):
