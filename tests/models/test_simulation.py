@@ -186,7 +186,7 @@ def test_a_clock_that_is_ahead_of_the_stores_is_caught(monkeypatch: pytest.Monke
         def link_here(self) -> None:
             super().link_here()
             for each in (self.outside if self.current is None else self.current.links).values():
-                each._clock = lambda: self.clock.now + LEASE
+                each.clock = lambda: self.clock.now + LEASE
 
     caught(Hasty, "before its time|slept too short|before its edge|before its deadline|in time")
 
