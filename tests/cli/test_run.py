@@ -310,7 +310,7 @@ def test_a_command_that_only_reads_makes_no_store(
         done = limpet(*words, *arguments)
         assert done.code == 6
         assert "nope" in done.err
-        assert "doesn't exist, so it holds no runs" in done.err
+        assert "there is no store at" in done.err
         assert named_by in done.err
     assert sorted(here.iterdir()) == before
 

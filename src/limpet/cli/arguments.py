@@ -127,22 +127,22 @@ def _add_runs_verbs(verbs: Verbs) -> None:
         help=f"how often to check ({WATCH_INTERVAL:g})",
     )
     fork = _add_run_verb(
-        verbs, "fork", "runs:fork", "create a run that starts where this one was after a step"
+        verbs, "fork", "run_changes:fork", "create a run that starts where this one was after a step"
     )
     fork.add_argument("--step", type=int, help="after this step (default: the newest)")
     fork.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the state first"
     )
     fork.add_argument("--id", help="the id of the new run")
-    rollback = _add_run_verb(verbs, "rollback", "runs:rollback", "set a run back to a step")
+    rollback = _add_run_verb(verbs, "rollback", "run_changes:rollback", "set a run back to a step")
     rollback.add_argument("step", type=int, metavar="STEP")
-    _add_run_verb(verbs, "cancel", "runs:cancel", "stop a run before its next node")
-    export = _add_run_verb(verbs, "export", "runs:export", "write a run to one file")
+    _add_run_verb(verbs, "cancel", "run_changes:cancel", "stop a run before its next node")
+    export = _add_run_verb(verbs, "export", "run_changes:export", "write a run to one file")
     export.add_argument("file", metavar="FILE")
-    imported = _add_verb(verbs, "import", "runs:import_", "put an exported run into the store")
+    imported = _add_verb(verbs, "import", "run_changes:import_", "put an exported run into the store")
     imported.add_argument("file", metavar="FILE")
     imported.add_argument("--id", help="its id in this store (default: the one it had)")
-    delete = _add_run_verb(verbs, "delete", "runs:delete", "delete a run and its journal")
+    delete = _add_run_verb(verbs, "delete", "run_changes:delete", "delete a run and its journal")
     delete.add_argument("--yes", action="store_true", help="don't ask for confirmation")
 
 

@@ -30,7 +30,7 @@ STATUSES = {
     "cancelled": "35",
     "damaged": "31",
 }
-COLOURS = {**STATUSES, "damaged": "31", "dim": "2", "bold": "1"}
+COLOURS = {**STATUSES, "dim": "2", "bold": "1"}
 NEVER_CUT = ("run", "status")
 """Columns that are never shortened: users type run ids again, and the status has a colour."""
 

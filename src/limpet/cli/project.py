@@ -291,12 +291,12 @@ def _relative_to(folder: Path, store: str) -> str:
 
 
 def _check_exists(path: object, named_by: str, must_exist: bool) -> None:
-    """Refuse a file that doesn't exist, if it must, rather than create one for a misspelt name.
+    """Refuse a path that doesn't exist, if it must, rather than create it for a misspelt name.
 
     A user's own store may call anything its `path`: only a `Path` is one here.
     """
     if must_exist and isinstance(path, Path) and not path.exists():
-        raise StoreUnavailable(f"the file {path} doesn't exist, so it holds no runs; check {named_by}")
+        raise StoreUnavailable(f"there is no store at {path}, so there are no runs; check {named_by}")
 
 
 def _path_of(store: str) -> Path | None:
