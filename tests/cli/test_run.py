@@ -286,7 +286,7 @@ def test_a_store_that_is_misspelt_is_not_made(limpet: Command, here: Path) -> No
         ["store", "prune"],
     ):
         done = limpet(*words, "--store", "sqlite:///nope.db")
-        assert (done.code, "the file nope.db doesn't exist" in done.err) == (6, True)
+        assert (done.code, "there is no store at nope.db" in done.err) == (6, True)
     assert not (here / "nope.db").exists()
 
 
