@@ -6,10 +6,21 @@ the command is called.
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
+from argparse import (
+    SUPPRESS,
+    Action,
+    ArgumentError,
+    ArgumentParser,
+    ArgumentTypeError,
+    RawDescriptionHelpFormatter,
+    _SubParsersAction,
+)
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from limpet.defaults import LEASE, MAX_RUNS_AT_ONCE, POLL_INTERVAL, RETENTION_HOURS, STOP_GRACE
+from limpet.errors import did_you_mean
 from limpet.version import VERSION
 
 if TYPE_CHECKING:
@@ -18,6 +29,21 @@ if TYPE_CHECKING:
 EXIT_CODES = """\
 exit codes: 0 ok · 1 failed · 2 wrong usage · 3 paused, waiting for an answer · 4 not found
             5 conflict: another process holds the run · 6 the store can't be used"""
+
+EXAMPLES = """\
+examples:
+  limpet demo                         see a run survive kill -9, in a minute
+  limpet run flow.yaml -i topic=kelp  run a graph, with an input
+  limpet run app.py:graph --detach    queue a run for a worker
+  limpet worker app.py:graph          execute queued, sleeping and crashed runs
+  limpet runs list --status failed    which runs need attention
+  limpet runs show RUN                what a run needs, and the command for it
+  limpet answer RUN yes               answer what a paused run asks
+  limpet graph draw flow.yaml         a picture of a graph
+
+The first characters of a run's id are enough, if no other id begins with them.
+The store is --store, else LIMPET_STORE, the project's, or limpet.db here.
+"""
 
 INPUT = (
     "JSON, @file with JSON in it, or key=value; values are parsed as JSON if possible, otherwise taken as text; "
@@ -44,32 +70,76 @@ class WrongCommandLine(Exception):
 class CommandParser(ArgumentParser):
     """A parser that raises `WrongCommandLine`, and leaves it to the caller to say so."""
 
+    ways: Sequence[str] = ()
+    """All commands there are, as they are typed: `run`, `runs list` …"""
+
     def error(self, message: str) -> NoReturn:
         raise WrongCommandLine(message, self.format_usage().rstrip())
 
+    def _check_value(self, action: Action, value: Any) -> None:
+        """Refuse a word that isn't one of the choices, and suggest one that is like it."""
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(each) for each in action.choices]
+        near = did_you_mean(value, known)
+        listed = ", ".join(known)
+        if not isinstance(action, _SubParsersAction):
+            raise ArgumentError(action, f"{value!r} isn't one of {listed}{near}")
+        if not near:
+            way_of = {way.split()[-1]: way for way in self.ways}
+            similar = get_close_matches(value, way_of, n=1)
+            near = f"; did you mean 'limpet {way_of[similar[0]]}'?" if similar else ""
+        kind = str(action.metavar).lower()
+        raise ArgumentError(None, f"there is no {kind} {value!r}{near or f'; there are {listed}'}")
+
 
 def make_parser() -> ArgumentParser:
-    """The parser of the whole command line. Raises `WrongCommandLine`."""
+    """The parser of the whole command line. Raises `WrongCommandLine`.
+
+    A line that ends before its verb has no `command`: `usage_of` is the parser whose help lists what may come next.
+    """
     parser: ArgumentParser = CommandParser(
         prog="limpet",
         description="Run, watch and repair durable graphs.",
-        epilog=EXIT_CODES,
+        epilog=f"{EXAMPLES}\n{EXIT_CODES}",
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"limpet {VERSION}")
     parser.set_defaults(json=False, no_color=False, store=None, graph=None)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = _add_subcommands(parser, "COMMAND")
     _add_run_commands(commands)
     _add_runs_verbs(_add_noun(commands, "runs", "list, inspect and change runs"))
     _add_graph_verbs(_add_noun(commands, "graph", "inspect a graph"))
     _add_store_verbs(_add_noun(commands, "store", "look after a store"))
     _add_other_commands(commands)
+    ways = _ways(commands)
+    for each in (parser, *commands.choices.values()):
+        each.ways = ways  # type: ignore[attr-defined]  # subparsers are of the same class
     return parser
+
+
+def _add_subcommands(parser: ArgumentParser, kind: str) -> Verbs:
+    parser.set_defaults(command=None, usage_of=parser)
+    return parser.add_subparsers(metavar=kind)
+
+
+def _ways(commands: Verbs, before: str = "") -> list[str]:
+    found = []
+    for name, parser in commands.choices.items():
+        inner = [action for action in parser._actions if isinstance(action, _SubParsersAction)]
+        if inner:
+            found += _ways(inner[0], f"{before}{name} ")
+        else:
+            found.append(f"{before}{name}")
+    return found
 
 
 def _add_run_commands(commands: Verbs) -> None:
     run = _add_verb(commands, "run", "run:run", "run a graph to its end or its next pause")
-    run.add_argument("target", metavar="GRAPH", help=TARGET)
+    target = run.add_argument("target", metavar="GRAPH", help=TARGET)
+    target.required = (
+        False  # `--input a=1 b=2 GRAPH` takes it for one more input; the command puts that right
+    )
     run.add_argument("--input", "-i", action="append", nargs="+", default=[], metavar="INPUT", help=INPUT)
     run.add_argument(
         "--config", action="append", default=[], metavar="KEY=VALUE", help="settings for the nodes"
@@ -78,7 +148,7 @@ def _add_run_commands(commands: Verbs) -> None:
     run.add_argument("--tag", action="append", default=[], help="a tag to find the run by")
     run.add_argument("--checkpoint", help="resume from this checkpoint (a file, or run@step)")
     run.add_argument("--detach", action="store_true", help="only queue it: a worker executes it")
-    run.add_argument("--priority", type=int, default=0, help="with --detach: higher ones first")
+    run.add_argument("--priority", type=int, help="with --detach: higher ones first (0)")
     resume = _add_verb(commands, "resume", "run:resume", "resume a run that stopped or crashed")
     resume.add_argument("run", metavar="RUN")
     resume.add_argument(
@@ -105,7 +175,9 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     listed.add_argument("--status", help="running, paused, completed, failed, cancelled or damaged")
     listed.add_argument("--of", metavar="NAME", help="only runs of the graph with this name")
     listed.add_argument("--tag", help="only runs with this tag")
-    listed.add_argument("--limit", type=int, default=LISTED_RUNS, help=f"how many at most ({LISTED_RUNS})")
+    listed.add_argument(
+        "--limit", type=_at_least_one, default=LISTED_RUNS, help=f"how many at most ({LISTED_RUNS})"
+    )
     _add_run_verb(
         verbs, "show", "runs:show", "one run: its status, its error or question, and what to do next"
     )
@@ -232,7 +304,7 @@ def _add_other_commands(commands: Verbs) -> None:
 
 def _add_noun(commands: Verbs, name: str, about: str) -> Verbs:
     parser = commands.add_parser(name, help=about, description=_sentence(about))
-    return parser.add_subparsers(metavar="VERB", required=True)
+    return _add_subcommands(parser, "VERB")
 
 
 def _add_run_verb(verbs: Verbs, name: str, command: str, about: str) -> ArgumentParser:
@@ -262,6 +334,17 @@ def _add_verb(commands: Verbs, name: str, command: str, about: str) -> ArgumentP
     parser.add_argument("--no-color", action="store_true", help="no colours", **common)
     parser.set_defaults(command=f"limpet.cli.commands.{command}")
     return parser
+
+
+def _at_least_one(text: str) -> int:
+    """A number of things that are wanted. Raises `ArgumentTypeError`."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ArgumentTypeError(f"takes a whole number of at least 1, not {text!r}")
+    return number
 
 
 def _sentence(about: str) -> str:

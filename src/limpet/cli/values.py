@@ -40,6 +40,11 @@ def read_pairs(pairs: Iterable[str], option: str) -> dict[str, Any]:
     return found
 
 
+def is_input(part: str) -> bool:
+    """Whether this can be a part of an input."""
+    return part.startswith("@") or part.lstrip().startswith("{") or "=" in part
+
+
 def read_input(parts: Iterable[str]) -> dict[str, Any]:
     """An input: JSON objects, `@files` that hold one, and `key=value` pairs; later ones win. Raises `UsageError`."""
     found: dict[str, Any] = {}

@@ -20,17 +20,22 @@ from limpet.cli.project import (
     load_target,
     project_targets,
 )
-from limpet.cli.values import read_input, read_pairs, read_value, utc_time
+from limpet.cli.values import is_input, read_input, read_pairs, read_value, utc_time
 from limpet.errors import LimpetError, RunNotFound, UsageError
 from limpet.graphs.secrets import masked
 
 
 def run(args: Namespace, output: Output) -> int:
     """Start a run of a graph, or queue one."""
-    loaded = load_target(args.target)
+    target, given = _target_and_input(args)
+    if args.priority is not None and not args.detach:
+        raise UsageError(
+            "--priority is about the order of queued runs: give --detach as well, or leave it out"
+        )
+    loaded = load_target(target)
     # The commands that are suggested later then say where the code is.
-    args.graph = args.graph or [args.target]
-    values = read_input(part for parts in args.input for part in parts)
+    args.graph = args.graph or [target]
+    values = read_input(given)
     config = read_pairs(args.config, "--config")
     store = find_store(args, loaded)
     graph = GraphOnStore(loaded, store)
@@ -44,14 +49,14 @@ def run(args: Namespace, output: Output) -> int:
                 "can open, such as --store sqlite:///runs.db"
             )
         existing = _status_of(Runs(store), args.id)
-        queued = graph.start(values, config, run_id=args.id, tags=args.tag, priority=args.priority)
+        queued = graph.start(values, config, run_id=args.id, tags=args.tag, priority=args.priority or 0)
         if existing is not None:
             output.say(f"run {queued.id} already exists ({existing}); this input isn't used")
         return _report_queued(queued.id, args, output)
-    given: dict[str, Any] | None = values
+    first: dict[str, Any] | None = values
     if checkpoint is not None and not values:
-        given = None
-    started = graph.stream(given, config, checkpoint, run_id=args.id, tags=args.tag)
+        first = None
+    started = graph.stream(first, config, checkpoint, run_id=args.id, tags=args.tag)
     return _follow(started, graph, args, output)
 
 
@@ -152,6 +157,21 @@ def _report_queued(run_id: str, args: Namespace, output: Output) -> int:
         output.hint(text, command_line("worker", args, "GRAPH", "--once"))
     output.hint("Follow it with:", command_line("runs watch", args, run_id))
     return OK
+
+
+def _target_and_input(args: Namespace) -> tuple[str, list[str]]:
+    """The graph to run, and the parts of its input. Raises `UsageError`.
+
+    In `run -i a=1 GRAPH`, the option takes the graph for one more part of the input, and it can't be one.
+    """
+    parts = [part for parts in args.input for part in parts]
+    if args.target is not None:
+        return args.target, parts
+    graphs = [part for parts in args.input for part in parts[1:] if not is_input(part)]
+    if not graphs:
+        raise UsageError("run needs a GRAPH: file.yaml, file.py:attribute or package.module:attribute")
+    parts.remove(graphs[0])
+    return graphs[0], parts
 
 
 def _status_of(runs: Runs, run_id: str | None) -> str | None:
