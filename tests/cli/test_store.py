@@ -21,6 +21,23 @@ def test_what_a_store_is_and_has(runs: Command) -> None:
     assert runs("store", "info", "--store", "sqlite:///no/such/dir/a.db").code == 6
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("sqlit:///runs.db", "sqlite://"),
+        ("postgress://localhost/app", "postgres://"),
+        ("rediss+unix://s", "redis+unix://"),
+        ("memry", "memory"),
+    ],
+)
+def test_a_mistyped_store_is_answered_with_the_one_that_was_meant(
+    limpet: Command, typed: str, meant: str
+) -> None:
+    """H6."""
+    done = limpet("runs", "list", "--store", typed)
+    assert (done.code, f"did you mean '{meant}'?" in done.err) == (2, True)
+
+
 def test_a_store_is_verified(runs: Command, here: Path) -> None:
     """H5: damage ends with 1."""
     assert runs("store", "verify").code == 0

@@ -46,8 +46,8 @@ The store is --store, else LIMPET_STORE, the project's, or limpet.db here.
 """
 
 INPUT = (
-    "JSON, @file with JSON in it, or key=value; values are parsed as JSON if possible, otherwise taken as text; "
-    "repeatable"
+    "JSON, @file with JSON in it, or key=value; values have the types of the graph's schema, and else are JSON if "
+    "possible, otherwise text; repeatable"
 )
 LISTED_RUNS = 50
 """How many runs `runs list` shows, unless `--limit` is given."""

@@ -35,6 +35,8 @@ NEVER_CUT = ("run", "status")
 """Columns that are never shortened: users type run ids again, and the status has a colour."""
 
 NARROWEST_COLUMN = 8
+MIN_WIDTH = 20
+"""How narrow a terminal is believed to be at most."""
 
 
 class Output:
@@ -48,6 +50,13 @@ class Output:
     def live(self) -> bool:
         """Whether progress can be shown: standard error is a terminal, and the output isn't JSON."""
         return not self.json and sys.stderr.isatty()
+
+    @property
+    def width(self) -> int | None:
+        """How many columns the terminal has that results go to, at least 20; None if they go elsewhere."""
+        if self.json or not sys.stdout.isatty():
+            return None
+        return max(MIN_WIDTH, shutil.get_terminal_size().columns)
 
     def result(self, data: Any) -> None:
         """One result for a program: a line of JSON. Characters that a terminal may act upon are escaped in it."""

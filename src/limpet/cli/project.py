@@ -97,11 +97,15 @@ def find_store(args: Namespace, graph: Graph | None = None, must_exist: bool = F
         _check_exists(_path_of(named), f"store under {TABLE}", must_exist)
         return open_store(named)
     for known in [graph] if graph is not None else project_graphs(args):
+        declared = getattr(known, "declared_store", None)
+        if isinstance(declared, str):
+            _check_exists(_path_of(declared), "the graph's store", must_exist)
+            return open_store(declared)
         client = known.compiled().client
         if client is not None and client.store.abilities.shared:
             _check_exists(getattr(client.store, "path", None), "the graph's store", must_exist)
             return client.store
-    if graph is not None or Path(FALLBACK_FILE).exists():
+    if Path(FALLBACK_FILE).exists() or (graph is not None and not must_exist):
         return open_store(f"sqlite:///{FALLBACK_FILE}")
     raise UsageError(
         'no store named: pass --store sqlite:///runs.db, set LIMPET_STORE, or write store = "…" under '

@@ -7,8 +7,10 @@ from typing import Any
 
 from limpet import Question, Run, RunInfo, Runs
 from limpet.cli.exit_codes import BY_STATUS, INTERRUPTED, OK
+from limpet.cli.inputs import input_keys, is_input, read_input, read_pairs, state_keys
 from limpet.cli.output import Output
 from limpet.cli.project import (
+    Graph,
     GraphOnStore,
     can_be_typed,
     command_line,
@@ -20,7 +22,7 @@ from limpet.cli.project import (
     load_target,
     project_targets,
 )
-from limpet.cli.values import is_input, read_input, read_pairs, read_value, utc_time
+from limpet.cli.values import read_value, utc_time
 from limpet.errors import LimpetError, RunNotFound, UsageError
 from limpet.graphs.secrets import masked
 
@@ -35,7 +37,10 @@ def run(args: Namespace, output: Output) -> int:
     loaded = load_target(target)
     # The commands that are suggested later then say where the code is.
     args.graph = args.graph or [target]
-    values = read_input(given)
+    known = input_keys(loaded.compiled().plan)
+    values = read_input(given, known)
+    for warning in known.warnings(values):
+        output.say(warning)
     config = read_pairs(args.config, "--config")
     store = find_store(args, loaded)
     graph = GraphOnStore(loaded, store)
@@ -62,8 +67,8 @@ def run(args: Namespace, output: Output) -> int:
 
 def resume(args: Namespace, output: Output) -> int:
     """Resume a run, with changes to its state if some are given."""
-    update = read_pairs(args.set, "--set") or None
     graph = graph_of_run(args, args.run)
+    update = read_changes(args, graph, output) or None
     return _follow(graph.stream_resumed(args.run, update=update, wait=args.wait), graph, args, output)
 
 
@@ -81,6 +86,15 @@ def answer(args: Namespace, output: Output) -> int:
         return _follow(graph.stream_resumed(args.run, answers=answers), graph, args, output)
     runs.answer(args.run, answers=answers)
     return _report_queued(args.run, args, output)
+
+
+def read_changes(args: Namespace, graph: Graph, output: Output) -> dict[str, Any]:
+    """The changes of a run's state that `--set` gives, read by the schema of the run's graph."""
+    known = state_keys(graph.compiled().plan)
+    update = read_pairs(args.set, "--set", known)
+    for warning in known.warnings(update):
+        output.say(warning)
+    return update
 
 
 def suggest_next(info: RunInfo, args: Namespace, output: Output) -> None:

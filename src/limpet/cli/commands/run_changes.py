@@ -9,18 +9,19 @@ import sys
 from argparse import Namespace
 
 from limpet import Runs
-from limpet.cli.commands.run import suggest_next
+from limpet.cli.commands.run import read_changes, suggest_next
 from limpet.cli.exit_codes import OK, USAGE
 from limpet.cli.output import Output
 from limpet.cli.project import command_line, find_runs, find_store, graph_named
-from limpet.cli.values import read_pairs
 from limpet.journal.store import CANCELLED
 
 
 def fork(args: Namespace, output: Output) -> int:
     """Create a run that starts where another one was."""
-    update = read_pairs(args.set, "--set")
-    forked = _runs_with_graph(args).fork(args.run, args.step, update, new_run_id=args.id)
+    store = find_store(args, must_exist=True)
+    graph = graph_named(args, Runs(store).get(args.run).graph)
+    update = read_changes(args, graph, output)
+    forked = Runs(store, graph).fork(args.run, args.step, update, new_run_id=args.id)
     return _done({"run_id": forked, "forked_from": args.run}, forked, args, output)
 
 
