@@ -254,6 +254,7 @@ def _add_store_verbs(verbs: Verbs) -> None:
         "--newest", type=int, metavar="N", help="keep at most the newest N ended runs of each graph"
     )
     prune.add_argument("--dry-run", action="store_true", help="only list what would be deleted")
+    prune.add_argument("--yes", action="store_true", help="don't ask for confirmation")
 
 
 def _add_other_commands(commands: Verbs) -> None:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from limpet.cli.exit_codes import NextCommand
+from limpet.errors import UsageError
 
 if TYPE_CHECKING:
     from logging import Formatter, LogRecord
@@ -90,12 +91,11 @@ class Output:
         known = [
             (" ".join(printable(name).split("\n")), value)
             for name, value in data.items()
-            if value not in (None, "", [], {}, ())
+            if not is_empty(value)
         ]
         width = max((_width(name) for name, _ in known), default=0)
         for name, value in known:
-            text = value if isinstance(value, str) else _as_json(value)
-            first, *more = _wrapped(printable(text), width + 2)
+            first, *more = _wrapped(printable(as_text(value)), width + 2)
             style = first if name == "status" else ""
             self._write(sys.stdout, (_fitted(name, width), "dim"), ("  ", ""), (first, style))
             for line in more:
@@ -131,8 +131,27 @@ class Output:
         if not self.json:
             self._write(sys.stderr, (f"{what}\n  ", ""), (" ".join(command.split("\n")), "bold"))
 
-    def ask(self, question: str) -> str:
-        """What a person types after a question."""
+    @property
+    def interactive(self) -> bool:
+        """Whether a person can be asked: input and output are a terminal, and the output isn't JSON."""
+        return not self.json and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+    def confirm(self, question: str, what: str) -> bool:
+        """Whether a person agrees to `what`. Raises `UsageError` where none can be asked."""
+        if self.json or not sys.stdin.isatty():
+            raise UsageError(f"this {what}: pass --yes to confirm")
+        try:
+            reply = self.ask(f"{question} [y/N] ")
+        except EOFError:
+            reply = ""
+        return reply.strip().lower() in ("y", "yes")
+
+    def ask(self, question: str, hidden: bool = False) -> str:
+        """What a person types after a question; `hidden` if it isn't to be seen."""
+        if hidden:
+            from getpass import getpass
+
+            return getpass(printable(question))
         return input(printable(question))
 
     def problem(self, message: str, code: str, next_command: NextCommand | None = None) -> None:
@@ -168,11 +187,28 @@ def _as_json(value: Any) -> str:
     return json.dumps(to_json_value(value), ensure_ascii=False)
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else _as_json(value)
+def as_text(value: Any) -> str:
+    """A value as it is shown: text as it is, everything else as JSON."""
+    return value if isinstance(value, str) else _as_json(value)
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a value is None, or a text or container without anything in it."""
+    return value is None or (isinstance(value, str | list | dict | tuple) and not value)
+
+
+def one_line(text: str) -> str:
+    """A text in one line, without control sequences."""
     return " ".join(printable(text).split())
+
+
+def shortened(text: str, length: int) -> str:
+    """At most this many characters of a text."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else one_line(as_text(value))
 
 
 def _joined(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:

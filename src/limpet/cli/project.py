@@ -12,10 +12,11 @@ import shlex
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
@@ -24,6 +25,8 @@ from limpet.engine.supervisor.catalog import find_graph
 from limpet.errors import DefinitionError, LimpetError, StoreUnavailable, UsageError, did_you_mean
 from limpet.graph_methods import GraphMethods
 from limpet.journal.store import Store
+from limpet.observe.events import Event
+from limpet.observe.hub import both, gather
 from limpet.stores.opening import ENCRYPTED, SQLITE_SUFFIXES, default_choice, open_default_store, open_store
 
 if TYPE_CHECKING:
@@ -46,15 +49,22 @@ FALLBACK_FILE = "limpet.db"
 
 
 class GraphOnStore(GraphMethods[State]):
-    """A graph that runs on the store the command chose. Its completed runs are kept."""
+    """A graph that runs on the store the command chose. Its completed runs are kept.
+
+    `observer` gets the events of its runs, besides the observers that the graph has.
+    """
 
     def __init__(self, graph: Graph, store: Store) -> None:
         self.graph = graph
         self.name = graph.name
+        self.observer: Callable[[Event], None] | None = None
         self._store = store
 
     def compiled(self) -> CompiledGraph:
-        return self.graph.compiled().on_store(self._store)
+        compiled = self.graph.compiled().on_store(self._store)
+        if self.observer is None:
+            return compiled
+        return compiled._replace(emit=both(compiled.emit, gather([self.observer], time)))
 
     @property
     def secrets(self) -> frozenset[str]:

@@ -33,11 +33,13 @@ def show(args: Namespace, output: Output) -> int:
         entry = plan.entry
         columns = ("node", "then", "policy", "stops")
         rows = [_node_row(plan, node) for node in plan.nodes.values()]
-    if output.json:
+    if output.json:  # for programs, layers count from 0, as in events and in the records of tasks
         about = {"name": plan.name, "fingerprint": plan.fingerprint, "kind": kind}
         output.result({**about, "nodes": [dict(zip(columns, row, strict=True)) for row in rows]})
     else:
         output.facts({"graph": plan.name, "fingerprint": plan.fingerprint, "entry": entry})
+        if plan.layers is not None:
+            rows = [(layer + 1, *rest) for layer, *rest in rows]
         output.table(columns, rows)
     return OK
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from limpet import Question, Run, RunInfo, Runs
@@ -22,8 +24,9 @@ from limpet.cli.project import (
     load_target,
     project_targets,
 )
+from limpet.cli.run_display import RunDisplay, Summary, cut, summary_of
 from limpet.cli.values import read_value, utc_time
-from limpet.errors import LimpetError, RunNotFound, UsageError
+from limpet.errors import AnswerRefused, LimpetError, RunNotFound, UsageError
 from limpet.graphs.secrets import masked
 
 
@@ -61,15 +64,16 @@ def run(args: Namespace, output: Output) -> int:
     first: dict[str, Any] | None = values
     if checkpoint is not None and not values:
         first = None
-    started = graph.stream(first, config, checkpoint, run_id=args.id, tags=args.tag)
-    return _follow(started, graph, args, output)
+    begin = partial(graph.stream, first, config, checkpoint, run_id=args.id, tags=args.tag)
+    return _follow(begin, graph, args, output)
 
 
 def resume(args: Namespace, output: Output) -> int:
     """Resume a run, with changes to its state if some are given."""
     graph = graph_of_run(args, args.run)
     update = read_changes(args, graph, output) or None
-    return _follow(graph.stream_resumed(args.run, update=update, wait=args.wait), graph, args, output)
+    begin = partial(graph.stream_resumed, args.run, update=update, wait=args.wait)
+    return _follow(begin, graph, args, output)
 
 
 def answer(args: Namespace, output: Output) -> int:
@@ -83,7 +87,7 @@ def answer(args: Namespace, output: Output) -> int:
     answers = {question.id: _read_answer(text, question)}
     if not args.detach and _knows_graph(args, info.graph):
         graph = graph_of_run(args, args.run)
-        return _follow(graph.stream_resumed(args.run, answers=answers), graph, args, output)
+        return _follow(partial(graph.stream_resumed, args.run, answers=answers), graph, args, output)
     runs.answer(args.run, answers=answers)
     return _report_queued(args.run, args, output)
 
@@ -129,16 +133,36 @@ _WHY_IT_WAITS = {
 """Why a run makes no progress, by its shown status."""
 
 
-def _follow(running: Run[Any], graph: GraphOnStore, args: Namespace, output: Output) -> int:
-    """Drive a run to its next stop, show its steps, and report how it stopped."""
+def _follow(begin: Callable[[], Run[Any]], graph: GraphOnStore, args: Namespace, output: Output) -> int:
+    """Drive a run to its end, or to a pause that isn't answered here."""
+    code, info = _drive(begin, graph, args, output)
+    while info is not None and info.status == "paused" and output.interactive:
+        try:
+            answers = _ask_here(info, output)
+            if answers is None:
+                break
+            resumed = partial(graph.stream_resumed, info.run_id, answers=answers or None)
+            code, info = _drive(resumed, graph, args, output)
+        except AnswerRefused as refused:
+            output.problem(refused.message, refused.code)
+    return code
+
+
+def _drive(
+    begin: Callable[[], Run[Any]], graph: GraphOnStore, args: Namespace, output: Output
+) -> tuple[int, RunInfo | None]:
+    """Drive a run to its next stop, show its steps, and report how it stopped; None if it was interrupted."""
+    display = RunDisplay(output)
+    graph.observer = display.observe
+    running = begin()
     try:
         for event in running:
-            _show(event, output)
+            display.show(event)
     except KeyboardInterrupt:
         running.close()
         output.say(f"interrupted; everything that run {running.id} finished is saved")
         output.hint("Resume it with:", command_line("resume", args, running.id))
-        return INTERRUPTED
+        return INTERRUPTED, None
     info = Runs.of_graph(graph.compiled(), "run").get(running.id)
     state = masked(dict(running.state), graph.secrets)
     if output.json:
@@ -153,8 +177,28 @@ def _follow(running: Run[Any], graph: GraphOnStore, args: Namespace, output: Out
             }
         )
     else:
-        _report_stop(info, state, running.error, args, output)
-    return BY_STATUS.get(running.status, OK)
+        _report_stop(info, summary_of(state, graph.compiled().plan), running.error, args, output)
+    return BY_STATUS.get(running.status, OK), info
+
+
+def _ask_here(info: RunInfo, output: Output) -> dict[str, Any] | None:
+    """The answers to what a paused run asks, as they are typed at the terminal; None to leave it paused."""
+    try:
+        if not info.questions:
+            reply = output.ask("Resume it here? [y/N] ")
+            return {} if reply.strip().lower() in ("y", "yes") else None
+        answers = {}
+        for question in info.questions:
+            what = "Answer here"
+            if len(info.questions) > 1:
+                what = f"Answer {question.node} here"
+            reply = output.ask(f"{what}, or press Enter to leave it: ", hidden=question.secret)
+            if reply.strip():
+                answers[question.id] = _read_answer(reply, question)
+        return answers or None
+    except (EOFError, KeyboardInterrupt):
+        output.say("")
+        return None
 
 
 def _report_queued(run_id: str, args: Namespace, output: Output) -> int:
@@ -241,37 +285,15 @@ def _read_answer(text: str, question: Question) -> Any:
     return read_value(text)
 
 
-def _show(event: dict[str, Any], output: Output) -> None:
-    """One event of the run, as it happens."""
-    place = _place(event)
-    match event["type"]:
-        case "state" | "task_complete":
-            output.say(f"  ✓ {place}", "completed")
-        case "layer_start":
-            output.say(f"  layer {event['layer']}: {', '.join(map(str, event.get('tasks', ())))}", "dim")
-        case "task_error" | "error":
-            output.say(f"  ✗ {place}: {event.get('error')}", "failed")
-
-
-def _place(event: dict[str, Any]) -> str:
-    """The node or task, with its branch where that has another name."""
-    name = str(event.get("task") or event.get("node"))
-    branch = event.get("branch") or ""
-    if branch.rpartition("/")[2] == name:
-        return str(branch)
-    if branch:
-        return f"{branch}/{name}"
-    return name
-
-
 def _report_stop(
-    info: RunInfo, state: dict[str, Any], error: LimpetError | None, args: Namespace, output: Output
+    info: RunInfo, summary: Summary, error: LimpetError | None, args: Namespace, output: Output
 ) -> None:
-    values = {f"  {key}": value for key, value in state.items()}
-    output.facts({"run": info.run_id, "status": info.status, **values})
+    output.facts({"run": info.run_id, "status": info.status, **summary.lines})
     if error is not None and info.status == "failed":
-        output.problem(info.reason or error.message, error.code)
+        output.problem(cut(info.reason or error.message), error.code)
         output.hint("The whole error:", command_line("runs show", args, info.run_id))
+    if not summary.is_whole:
+        output.hint("The whole state:", command_line("runs state", args, info.run_id))
     suggest_next(info, args, output)
 
 

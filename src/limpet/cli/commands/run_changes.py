@@ -5,12 +5,11 @@ None of these runs a node. Only `fork` and `rollback` need the code of the run's
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 
 from limpet import Runs
 from limpet.cli.commands.run import read_changes, suggest_next
-from limpet.cli.exit_codes import OK, USAGE
+from limpet.cli.exit_codes import OK
 from limpet.cli.output import Output
 from limpet.cli.project import command_line, find_runs, find_store, graph_named
 from limpet.journal.store import CANCELLED
@@ -64,14 +63,10 @@ def delete(args: Namespace, output: Output) -> int:
     """Delete a run and its journal, after a confirmation."""
     runs = find_runs(args)
     info = runs.get(args.run)
-    if not args.yes:
-        if not sys.stdin.isatty():
-            output.say(f"this deletes run {args.run} permanently; pass --yes to confirm", "failed")
-            return USAGE
-        reply = output.ask(f"Delete run {args.run} of {info.graph} ({info.status})? [y/N] ")
-        if reply.strip().lower() not in ("y", "yes"):
-            output.say("not deleted")
-            return OK
+    question = f"Delete run {info.run_id} of {info.graph} ({info.status})?"
+    if not args.yes and not output.confirm(question, f"deletes run {info.run_id} permanently"):
+        output.say("not deleted")
+        return OK
     runs.delete(args.run)
     return _done({"run_id": args.run, "deleted": True}, "deleted", None, output)
 
