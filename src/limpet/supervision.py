@@ -36,10 +36,10 @@ def supervise(
 
     `lease` is for how many seconds it holds a run without renewing: after a crash, another supervisor resumes the run
     within twice that. At most `concurrency` runs are executed at once, of each graph `per_graph` (a number, or a dict
-    by name). The store is read every `poll` seconds. A run that crashes its process `max_crashes` times in a
-    row is quarantined: it counts as failed. A run that sleeps longer than `max_sleep` seconds is released until it is
-    due. `grace` is how many seconds nodes have to finish when the supervisor is stopped. `observers`, by name or as
-    objects, watch all its runs.
+    by name). The store is read every `poll` seconds. A run that crashes its process `max_crashes` times in a row,
+    while it executes alone, is quarantined: it counts as failed. A run that sleeps longer than `max_sleep` seconds is
+    released until it is due. `grace` is how many seconds nodes have to finish when the supervisor is stopped.
+    `observers`, by name or as objects, watch all its runs.
 
     A save that fails because the store can't be reached is tried again until it can, unless the graph was compiled
     with `on_save_error="continue"`. Raises `UsageError` and `DefinitionError` for wrong arguments.
