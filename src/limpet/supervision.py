@@ -9,7 +9,7 @@ from limpet.defaults import LEASE, MAX_CRASHES, MAX_RUNS_AT_ONCE, MAX_SLEEP, POL
 from limpet.engine.supervisor.catalog import REGISTERED, GraphCatalog, Reference
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.supervisor import Supervisor
-from limpet.errors import UsageError
+from limpet.errors import UsageError, did_you_mean
 from limpet.observe.observer_registry import resolve_observer
 from limpet.stores.opening import open_default_store, open_store
 
@@ -49,6 +49,7 @@ def supervise(
         raise UsageError("supervise() needs a store: supervise('sqlite:///runs.db', …), or LIMPET_STORE")
     if graphs is not None:
         catalog = GraphCatalog(graphs)
+        _check_names(per_graph, catalog)
     elif REGISTERED.names:
         catalog = REGISTERED
     else:
@@ -63,3 +64,13 @@ def supervise(
         grace=grace,
     )
     return Supervisor(opened, catalog, options, [resolve_observer(each) for each in observers])
+
+
+def _check_names(per_graph: int | Mapping[str, int] | None, catalog: GraphCatalog) -> None:
+    """Refuse a limit for a graph that isn't among those to be supervised: it would never take effect."""
+    if not isinstance(per_graph, Mapping):
+        return
+    for name in per_graph:
+        if name not in catalog.names:
+            near = did_you_mean(name, catalog.names)
+            raise UsageError(f"per_graph names {name!r}, which isn't one of the graphs{near}")

@@ -19,7 +19,15 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from limpet.defaults import LEASE, MAX_RUNS_AT_ONCE, POLL_INTERVAL, RETENTION_HOURS, STOP_GRACE
+from limpet.defaults import (
+    LEASE,
+    MAX_CRASHES,
+    MAX_RUNS_AT_ONCE,
+    MAX_SLEEP,
+    POLL_INTERVAL,
+    RETENTION_HOURS,
+    STOP_GRACE,
+)
 from limpet.errors import did_you_mean
 from limpet.version import VERSION
 
@@ -258,40 +266,7 @@ def _add_store_verbs(verbs: Verbs) -> None:
 
 
 def _add_other_commands(commands: Verbs) -> None:
-    worker = _add_verb(
-        commands, "worker", "worker:work", "execute queued, sleeping and crashed runs until it is stopped"
-    )
-    worker.add_argument(
-        "targets", nargs="*", metavar="GRAPH", help=f"{TARGET} (default: the project's graphs)"
-    )
-    worker.add_argument(
-        "--concurrency",
-        type=int,
-        default=MAX_RUNS_AT_ONCE,
-        help=f"runs at the same time ({MAX_RUNS_AT_ONCE})",
-    )
-    worker.add_argument(
-        "--lease",
-        type=float,
-        default=LEASE,
-        metavar="SECONDS",
-        help=f"how long it holds a run without renewing ({LEASE:g})",
-    )
-    worker.add_argument(
-        "--poll",
-        type=float,
-        default=POLL_INTERVAL,
-        metavar="SECONDS",
-        help=f"how often to look for runs ({POLL_INTERVAL:g})",
-    )
-    worker.add_argument(
-        "--grace",
-        type=float,
-        default=STOP_GRACE,
-        metavar="SECONDS",
-        help=f"how long nodes may finish when it is stopped ({STOP_GRACE:g})",
-    )
-    worker.add_argument("--once", action="store_true", help="resume everything that is ready, then exit")
+    _add_worker(commands)
     demo = _add_verb(
         commands, "demo", "demo:show", "a graph with a crash, parallel branches and a question, in a minute"
     )
@@ -301,6 +276,43 @@ def _add_other_commands(commands: Verbs) -> None:
         commands, "completion", "completion:show", "a script that completes commands for your shell"
     )
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def _add_worker(commands: Verbs) -> None:
+    worker = _add_verb(
+        commands, "worker", "worker:work", "execute queued, sleeping and crashed runs until it is stopped"
+    )
+    worker.add_argument(
+        "targets", nargs="*", metavar="GRAPH", help=f"{TARGET} (default: the project's graphs)"
+    )
+    runs = f"runs at the same time ({MAX_RUNS_AT_ONCE})"
+    worker.add_argument("--concurrency", type=int, default=MAX_RUNS_AT_ONCE, metavar="N", help=runs)
+    worker.add_argument(
+        "--per-graph",
+        type=_per_graph,
+        action="append",
+        default=[],
+        metavar="[NAME=]N",
+        help="runs of each graph, or of the graph NAME, at the same time; repeatable",
+    )
+    crashes = f"crashes of a worker in which a run is alone, until it is quarantined ({MAX_CRASHES})"
+    worker.add_argument("--max-crashes", type=int, default=MAX_CRASHES, metavar="N", help=crashes)
+    _add_seconds(worker, "--lease", LEASE, "how long it holds a run without renewing")
+    _add_seconds(worker, "--poll", POLL_INTERVAL, "how often to look for runs")
+    _add_seconds(worker, "--max-sleep", MAX_SLEEP, "a run that sleeps longer is released for that time")
+    _add_seconds(worker, "--grace", STOP_GRACE, "how long nodes may finish when it is stopped")
+    worker.add_argument(
+        "--observer",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="have this observer watch all its runs, such as log; repeatable",
+    )
+    worker.add_argument("--once", action="store_true", help="resume everything that is ready, then exit")
+
+
+def _add_seconds(parser: ArgumentParser, option: str, default: float, about: str) -> None:
+    parser.add_argument(option, type=float, default=default, metavar="SECONDS", help=f"{about} ({default:g})")
 
 
 def _add_noun(commands: Verbs, name: str, about: str) -> Verbs:
@@ -335,6 +347,14 @@ def _add_verb(commands: Verbs, name: str, command: str, about: str) -> ArgumentP
     parser.add_argument("--no-color", action="store_true", help="no colours", **common)
     parser.set_defaults(command=f"limpet.cli.commands.{command}")
     return parser
+
+
+def _per_graph(text: str) -> tuple[str | None, int]:
+    """How many runs at once, and of which graph; None for each. Raises `ArgumentTypeError`."""
+    name, separator, number = text.rpartition("=")
+    if not number.isdecimal() or int(number) < 1 or (separator and not name):
+        raise ArgumentTypeError(f"takes a whole number of at least 1, or NAME=number, not {text!r}")
+    return name or None, int(number)
 
 
 def _at_least_one(text: str) -> int:

@@ -62,7 +62,7 @@ class Output:
     def result(self, data: Any) -> None:
         """One result for a program: a line of JSON. Characters that a terminal may act upon are escaped in it."""
         text = _as_json(data)
-        print("".join(map(_json_character, text)), flush=True)
+        _print_line(sys.stdout, "".join(map(_json_character, text)))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "") -> None:
         """Rows under headings; `empty` where there are none.
@@ -169,7 +169,7 @@ class Output:
     def _write(self, stream: TextIO, *pieces: tuple[str, str]) -> None:
         """Write a line of texts with their styles. Only the styles are control sequences."""
         shown = [self._styled(printable(text), style, stream) for text, style in pieces]
-        print("".join(shown).rstrip(), file=stream, flush=True)
+        _print_line(stream, "".join(shown).rstrip())
 
     def _styled(self, text: str, style: str, stream: TextIO) -> str:
         wanted = self._colour
@@ -231,15 +231,25 @@ def _printable_character(character: str) -> str:
     return character if character.isprintable() or character == "\n" else "�"
 
 
+def _print_line(stream: TextIO, line: str) -> None:
+    """Print a line whole: `print` alone writes its end separately, and a worker has threads that print, too."""
+    print(f"{line}\n", end="", file=stream, flush=True)
+
+
 def printable_log(format: str) -> Formatter:
-    """How log lines are shown: as the format says, without control sequences."""
+    """How log lines are shown: as the format says, without control sequences, and with times in UTC."""
     from logging import Formatter
+    from time import gmtime
 
     class PrintableFormatter(Formatter):
+        default_msec_format = None
+
         def format(self, record: LogRecord) -> str:
             return printable(super().format(record))
 
-    return PrintableFormatter(format)
+    formatter = PrintableFormatter(format)
+    formatter.converter = gmtime
+    return formatter
 
 
 def _json_character(character: str) -> str:
