@@ -183,8 +183,17 @@ def test_a_twin_calls_what_a_subclass_made_of_the_method() -> None:
     assert asyncio.run(Mine().ahistory("r")) == ["r"]
 
 
-@pytest.mark.parametrize("name", ["start", "fork", "import_run"])
-def test_a_cancelled_call_creates_no_run_afterwards(name: str, tmp_path: Path) -> None:
+async def cancel_often(task: asyncio.Future[Any], times: int) -> None:
+    """Cancel a task this many times, each time after it has had the chance to react to the one before."""
+    for _ in range(times):
+        task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("name", ["start", "fork", "import_run", "execute"])
+def test_a_cancelled_call_creates_no_run_afterwards(name: str, times: int, tmp_path: Path) -> None:
     """H7: the cancellation arrives when the call is over, so a caller that looks then sees what it has made."""
     store = GatedStore()
     graph = counting(store)
@@ -194,6 +203,7 @@ def test_a_cancelled_call_creates_no_run_afterwards(name: str, tmp_path: Path) -
         "start": lambda: graph.astart({}, run_id="new"),
         "fork": lambda: graph.afork("r", 1, new_run_id="new"),
         "import_run": lambda: graph.aimport_run(tmp_path / "r.run", run_id="new"),
+        "execute": lambda: graph.aexecute({}, run_id="new"),
     }
     creating = threading.Event()
     create = store.create
@@ -207,10 +217,11 @@ def test_a_cancelled_call_creates_no_run_afterwards(name: str, tmp_path: Path) -
     async def main() -> set[str]:
         task = asyncio.ensure_future(calls[name]())
         await asyncio.to_thread(creating.wait, SOON)
-        task.cancel()
+        await cancel_often(task, times)
         asyncio.get_running_loop().call_later(0.05, store.gate.set)
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert store.head("new").holder is None
         return {info.run_id for info in graph.runs()}
 
     reading = store._wait
@@ -246,7 +257,8 @@ def test_a_call_that_is_cancelled_before_it_begins_never_does() -> None:
     ("owner", "name"),
     [(Runs, "cleanup_expired"), (StateGraph, "cleanup_expired"), (StateGraph, "cleanup"), (Runs, "delete")],
 )
-def test_a_cancelled_call_deletes_no_run_afterwards(owner: type, name: str) -> None:
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_cancelled_call_deletes_no_run_afterwards(owner: type, name: str, times: int) -> None:
     """H7: a caller that gets the cancellation can rely on what it sees then."""
     deleting = threading.Event()
     gate = threading.Event()
@@ -263,10 +275,47 @@ def test_a_cancelled_call_deletes_no_run_afterwards(owner: type, name: str) -> N
     async def main() -> list[str]:
         task = asyncio.ensure_future(getattr(made, f"a{name}")())
         await asyncio.to_thread(deleting.wait, SOON)
-        task.cancel()
+        await cancel_often(task, times)
         asyncio.get_running_loop().call_later(0.05, gate.set)
         with pytest.raises(asyncio.CancelledError):
             await task
         return list(done)
 
     assert asyncio.run(main()) == [name]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_cancelled_run_has_been_released_when_its_caller_knows(times: int) -> None:
+    """H7, H1: so that the caller can resume it at once, however often it was cancelled while that was under way."""
+    store = GatedStore()
+    begun = threading.Event()
+    releasing = threading.Event()
+    release = store.release
+
+    def slow_release(lease: Any) -> None:
+        releasing.set()
+        store.gate.wait(SOON)
+        release(lease)
+
+    async def node(state: Any) -> None:
+        begun.set()
+        await asyncio.sleep(SOON)
+
+    store.release = slow_release  # type: ignore[method-assign]  # a store that is slow just then
+    graph = StateGraph(name="g").add_node("node", run=node).set_entry_point("node").set_finish_point("node")
+    graph.compile(store=store)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(graph.aexecute({}, run_id="r"))
+        await asyncio.to_thread(begun.wait, SOON)
+        store.gate.clear()
+        task.cancel()
+        await asyncio.to_thread(releasing.wait, SOON)
+        await cancel_often(task, times - 1)
+        asyncio.get_running_loop().call_later(0.05, store.gate.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        head = MemoryStore.head(store, "r")
+        assert (head.status, head.holder) == ("running", None)
+
+    asyncio.run(main())

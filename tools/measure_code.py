@@ -24,7 +24,7 @@ BY_DESIGN = {
     "limpet.cli.main": "the entry point of the command",
     "limpet.errors": "every error in one place; their documentation is most of it",
     "limpet.engine.operations": "one file for each operation, so that the folder lists what can be done with a run",
-    "limpet.engine.supervisor.crash_count": "the rule by which a run is quarantined",
+    "limpet.engine.supervisor.suspects": "the rule by which suspects get their turn",
     "limpet.stores.postgres.embedded": "imported only with its own extra",
     "limpet.testing.conformance": "tests by topic; users derive one class from all of them",
     "limpet.graphs.state.LiveState": "made by its class method, for both kinds of graph",

@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from threading import Lock
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from limpet.threads.awaiting import wait_until_done
+
 P = ParamSpec("P")
 R = TypeVar("R")
 Owner = TypeVar("Owner")
@@ -38,7 +40,7 @@ def async_version(
 
 
 async def change_in_thread(change: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What `change` returns, in a thread. If the caller is cancelled, it is over then, or never begins."""
+    """What `change` returns, in a thread. When the caller gets a cancellation, it is over, or it never begins."""
     import asyncio
 
     lock = Lock()
@@ -61,7 +63,5 @@ async def change_in_thread(change: Callable[P, R], *args: P.args, **kwargs: P.kw
             is_cancelled = True
         if not has_begun:
             working.cancel()
-        await asyncio.wait([working])
-        if not working.cancelled():
-            working.exception()  # nothing is raised to a caller that has gone, and asyncio isn't to log it
+        await wait_until_done(working)
         raise

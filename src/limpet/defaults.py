@@ -26,7 +26,7 @@ POLL_INTERVAL: Final = 2.0
 """Every how many seconds a supervisor looks for runs in the store."""
 
 MAX_CRASHES: Final = 3
-"""After how many crashes in a row without progress a run is quarantined."""
+"""After how many crashes in a row, while it executes alone, a run is quarantined."""
 
 MAX_SLEEP: Final = 5.0
 """For how many seconds a supervisor keeps a sleeping run open before it releases the run until its time."""

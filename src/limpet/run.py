@@ -335,6 +335,7 @@ async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None
     from contextlib import aclosing
 
     from limpet.engine.drivers import async_driver
+    from limpet.threads.awaiting import wait_until_done
 
     # The event loop may be closed while this waits, after an interrupt, say. Then others can resume the run.
     slot.is_stranded = asyncio.get_running_loop().is_closed
@@ -348,9 +349,7 @@ async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None
         except asyncio.CancelledError:
             if not slot.abandon():
                 opening.cancel()
-            await asyncio.wait([opening])
-            if not opening.cancelled():
-                opening.exception()  # nothing is raised to a caller that has gone, and asyncio isn't to log it
+            await wait_until_done(opening)
             raise
         async with aclosing(async_driver.drive(session)) as events:
             async for event in events:

@@ -9,7 +9,7 @@ from limpet.defaults import LEASE, MAX_CRASHES, MAX_RUNS_AT_ONCE, MAX_SLEEP, POL
 from limpet.engine.supervisor.catalog import REGISTERED, GraphCatalog, Reference
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.supervisor import Supervisor
-from limpet.errors import UsageError
+from limpet.errors import UsageError, did_you_mean
 from limpet.observe.observer_registry import resolve_observer
 from limpet.stores.opening import open_default_store, open_store
 
@@ -36,10 +36,10 @@ def supervise(
 
     `lease` is for how many seconds it holds a run without renewing: after a crash, another supervisor resumes the run
     within twice that. At most `concurrency` runs are executed at once, of each graph `per_graph` (a number, or a dict
-    by name). The store is read every `poll` seconds. A run that crashes its process `max_crashes` times in a
-    row is quarantined: it counts as failed. A run that sleeps longer than `max_sleep` seconds is released until it is
-    due. `grace` is how many seconds nodes have to finish when the supervisor is stopped. `observers`, by name or as
-    objects, watch all its runs.
+    by name). The store is read every `poll` seconds. A run that crashes its process `max_crashes` times in a row,
+    while it executes alone, is quarantined: it counts as failed. A run that sleeps longer than `max_sleep` seconds is
+    released until it is due. `grace` is how many seconds nodes have to finish when the supervisor is stopped.
+    `observers`, by name or as objects, watch all its runs.
 
     A save that fails because the store can't be reached is tried again until it can, unless the graph was compiled
     with `on_save_error="continue"`. Raises `UsageError` and `DefinitionError` for wrong arguments.
@@ -49,6 +49,7 @@ def supervise(
         raise UsageError("supervise() needs a store: supervise('sqlite:///runs.db', …), or LIMPET_STORE")
     if graphs is not None:
         catalog = GraphCatalog(graphs)
+        _check_names(per_graph, catalog)
     elif REGISTERED.names:
         catalog = REGISTERED
     else:
@@ -63,3 +64,13 @@ def supervise(
         grace=grace,
     )
     return Supervisor(opened, catalog, options, [resolve_observer(each) for each in observers])
+
+
+def _check_names(per_graph: int | Mapping[str, int] | None, catalog: GraphCatalog) -> None:
+    """Refuse a limit for a graph that isn't among those to be supervised: it would never take effect."""
+    if not isinstance(per_graph, Mapping):
+        return
+    for name in per_graph:
+        if name not in catalog.names:
+            near = did_you_mean(name, catalog.names)
+            raise UsageError(f"per_graph names {name!r}, which isn't one of the graphs{near}")

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from limpet.cli.arguments import EXAMPLES, make_parser
 from support.command_line import Command
 
 
@@ -43,9 +44,62 @@ def test_completion_knows_every_command(limpet: Command, shell: str) -> None:
 
 
 def test_wrong_use_is_2_and_help_is_0(limpet: Command) -> None:
-    assert limpet().code == 2
-    assert limpet("runs").code == 2
     assert limpet("fly").code == 2
     assert limpet("--help").code == 0
     assert "exit codes" in limpet("runs", "watch", "--help").out
     assert limpet("--version").out.startswith("limpet ")
+
+
+def test_the_command_alone_prints_help_with_examples(limpet: Command) -> None:
+    """H6: that fits a terminal of 80 columns."""
+    done = limpet()
+    assert (done.code, done.err) == (0, "")
+    assert "limpet run flow.yaml -i topic=kelp" in done.out
+    assert "exit codes: 0 ok" in done.out
+    examples = done.out.partition("examples:")[2].partition("exit codes")[0]
+    assert max(map(len, examples.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("noun", ["runs", "graph", "store"])
+def test_a_noun_alone_lists_its_verbs(limpet: Command, noun: str) -> None:
+    done = limpet(noun)
+    assert (done.code, done.err) == (0, "")
+    assert f"usage: limpet {noun}" in done.out
+
+
+def test_the_examples_of_the_help_can_be_parsed(limpet: Command) -> None:
+    examples = EXAMPLES.partition("\n\n")[0].splitlines()[1:]
+    assert len(examples) >= 6
+    for line in examples:
+        command = line.strip().partition("   ")[0].partition("  ")[0]
+        assert make_parser().parse_args(command.split()[1:]).command is not None
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["rnu"], "run"),
+        (["runs", "lst"], "list"),
+        (["store", "verfy"], "verify"),
+        (["list"], "limpet runs list"),
+        (["cancle", "r"], "limpet runs cancel"),
+        (["runs", "resume", "r"], "limpet resume"),
+        (["runs", "answer", "r", "yes"], "limpet answer"),
+    ],
+)
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(
+    limpet: Command, typed: list[str], meant: str
+) -> None:
+    """H6."""
+    done = limpet(*typed)
+    assert (done.code, f"did you mean '{meant}'?" in done.err) == (2, True)
+    assert meant in limpet(*typed, "--json").data["error"]["message"]
+
+
+def test_a_word_that_is_like_no_command_is_answered_with_all_of_them(limpet: Command) -> None:
+    assert "there is no verb 'xyzzy'; there are info, migrate" in limpet("store", "xyzzy").err
+
+
+def test_an_option_takes_only_its_choices(limpet: Command) -> None:
+    done = limpet("graph", "draw", "flows:graph", "--format", "sgv")
+    assert (done.code, "isn't one of text, svg, mermaid; did you mean 'svg'?" in done.err) == (2, True)

@@ -183,11 +183,10 @@ def test_runs_are_listed_although_the_code_of_a_graph_ends_the_process(
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        ([], "the following arguments are required"),
-        (["runs"], "the following arguments are required"),
-        (["runs", "list", "--limit", "x"], "invalid int value: 'x'"),
+        (["runs", "list", "--limit", "x"], "takes a whole number of at least 1, not 'x'"),
+        (["runs", "state", "r", "--step", "x"], "invalid int value: 'x'"),
         (["runs", "show"], "the following arguments are required: RUN"),
-        (["nothing"], "invalid choice: 'nothing'"),
+        (["nothing"], "there is no command 'nothing'"),
         (["runs", "list", "--typo"], "unrecognized arguments: --typo"),
     ],
 )

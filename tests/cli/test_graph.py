@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+
+import pytest
 
 from limpet.yaml_files.grammar.json_schema import generated_text
 from support.command_line import Command
@@ -45,6 +48,57 @@ def test_a_graph_is_drawn(runs: Command, here: Path) -> None:
     assert runs("graph", "draw", "flows:graph", "--out", "g.png").code == 2
     assert runs("graph", "draw", "flows:graph", "--out", "no/such/g.svg").code == 2
     assert runs("graph", "draw", "flows:graph", "--run", "nope").code == 4
+
+
+COMPILED = """
+from limpet import StateGraph
+
+graph = StateGraph({"x": int}, name="there")
+graph.add_node("one", lambda state: {"x": 1})
+graph.set_entry_point("one")
+graph.set_finish_point("one")
+graph.compile(store=STORE)
+"""
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "postgresql://localhost:1/nowhere",
+        "redis://localhost:1/0",
+        "sqlite:///made.db",
+        "made.db",
+        "file://./made",
+        "encrypted+sqlite:///made.db",
+        "tiered://?hot=redis://localhost:1&cold=sqlite:///made.db",
+    ],
+)
+@pytest.mark.parametrize("named_by", ["LIMPET_STORE", "compile", "pyproject.toml"])
+def test_looking_at_a_graph_opens_no_store(
+    limpet: Command, here: Path, monkeypatch: pytest.MonkeyPatch, store: str, named_by: str
+) -> None:
+    """G2, P5: no server is asked, and no file is made."""
+    target = "flows:graph"
+    if named_by == "LIMPET_STORE":
+        monkeypatch.setenv("LIMPET_STORE", store)
+    elif named_by == "compile":
+        target = "there.py:graph"
+        (here / "there.py").write_text(COMPILED.replace("STORE", repr(store)))
+        monkeypatch.delitem(sys.modules, "there", raising=False)
+    else:
+        (here / "pyproject.toml").write_text(f'[tool.limpet]\nstore = "{store}"\n')
+    before = {each.name for each in here.iterdir()} | {"__pycache__"}
+    for words in (["check"], ["show"], ["draw"], ["draw", "--format", "svg"]):
+        assert limpet("graph", words[0], target, *words[1:]).code == 0
+    assert {each.name for each in here.iterdir()} <= before
+
+
+def test_a_store_that_makes_no_sense_is_found_without_opening_it(
+    limpet: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIMPET_STORE", "postgress://localhost/app")
+    done = limpet("graph", "check", "flows:graph")
+    assert (done.code, "did you mean 'postgres://'?" in done.err) == (2, True)
 
 
 def test_the_schema_of_yaml_files_is_printed(limpet: Command) -> None:

@@ -122,7 +122,7 @@ def hostile(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LIMPET_GRAPHS", "flows:asking,flows:failing")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "500")
-    monkeypatch.setattr(sys, "stdin", Terminal("n\n" * 9))
+    monkeypatch.setattr(sys, "stdin", Terminal("\n" * 99))
     for arguments in (
         ["run", "flows:asking", "--id", "asks", "--tag", f"tag{EVIL}"],
         ["run", "flows:failing", "--id", "fails"],

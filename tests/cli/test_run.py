@@ -52,6 +52,37 @@ def test_an_invalid_input_is_wrong_use(limpet: Command, here: Path, given: list[
     assert not (here / "limpet.db").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-i", "x=5", "flows:plain"],
+        ["-i", "y=1", "x=5", "flows:plain", "--id", "r"],
+        ["-i", "y=1", "flows:plain", "-i", "x=5"],
+        ["--id", "r", "-i", "@in.json", "flows:plain"],
+        ["flows:plain", "-i", "y=1", "x=5"],
+    ],
+)
+def test_a_graph_may_follow_the_input(limpet: Command, here: Path, words: list[str]) -> None:
+    """H6: in whichever order they are typed."""
+    (here / "in.json").write_text('{"x": 5}')
+    done = limpet("run", *words, "--json")
+    assert (done.code, done.data["state"]["x"]) == (0, 7)
+
+
+@pytest.mark.parametrize("words", [[], ["-i", "x=5"], ["--id", "r"]])
+def test_a_run_without_a_graph_is_wrong_use(limpet: Command, words: list[str]) -> None:
+    done = limpet("run", *words)
+    assert (done.code, "run needs a GRAPH" in done.err) == (2, True)
+
+
+def test_a_priority_is_only_for_queued_runs(limpet: Command, here: Path) -> None:
+    """H1: it isn't silently ignored."""
+    done = limpet("run", "flows:plain", "--priority", "0")
+    assert (done.code, "--detach" in done.err) == (2, True)
+    assert not (here / "limpet.db").exists()
+    assert limpet("run", "flows:plain", "--priority", "3", "--detach", "--id", "r").code == 0
+
+
 def test_a_paused_run_says_how_to_answer_it_and_that_works(limpet: Command) -> None:
     """G11, P1: with the very command that is printed, in another call."""
     done = limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
@@ -286,7 +317,7 @@ def test_a_store_that_is_misspelt_is_not_made(limpet: Command, here: Path) -> No
         ["store", "prune"],
     ):
         done = limpet(*words, "--store", "sqlite:///nope.db")
-        assert (done.code, "the file nope.db doesn't exist" in done.err) == (6, True)
+        assert (done.code, "there is no store at nope.db" in done.err) == (6, True)
     assert not (here / "nope.db").exists()
 
 
@@ -310,7 +341,7 @@ def test_a_command_that_only_reads_makes_no_store(
         done = limpet(*words, *arguments)
         assert done.code == 6
         assert "nope" in done.err
-        assert "doesn't exist, so it holds no runs" in done.err
+        assert "there is no store at" in done.err
         assert named_by in done.err
     assert sorted(here.iterdir()) == before
 

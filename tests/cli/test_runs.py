@@ -28,6 +28,14 @@ def test_runs_are_listed_for_programs_and_filtered(runs: Command) -> None:
     assert "no runs match" in runs("runs", "list", "--status", "failed").err
 
 
+@pytest.mark.parametrize("limit", ["0", "-3", "1.5", "many"])
+def test_a_list_has_room_for_at_least_one_run(runs: Command, limit: str) -> None:
+    """H6: it never says that there are no runs because none was asked for."""
+    done = runs("runs", "list", "--limit", limit)
+    assert (done.code, done.out) == (2, "")
+    assert f"--limit: takes a whole number of at least 1, not '{limit}'" in done.err
+
+
 def test_a_run_is_shown_with_the_command_that_resumes_it(runs: Command) -> None:
     done = runs("runs", "show", "waits")
     assert done.code == 0

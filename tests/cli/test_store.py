@@ -21,6 +21,23 @@ def test_what_a_store_is_and_has(runs: Command) -> None:
     assert runs("store", "info", "--store", "sqlite:///no/such/dir/a.db").code == 6
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("sqlit:///runs.db", "sqlite://"),
+        ("postgress://localhost/app", "postgres://"),
+        ("rediss+unix://s", "redis+unix://"),
+        ("memry", "memory"),
+    ],
+)
+def test_a_mistyped_store_is_answered_with_the_one_that_was_meant(
+    limpet: Command, typed: str, meant: str
+) -> None:
+    """H6."""
+    done = limpet("runs", "list", "--store", typed)
+    assert (done.code, f"did you mean '{meant}'?" in done.err) == (2, True)
+
+
 def test_a_store_is_verified(runs: Command, here: Path) -> None:
     """H5: damage ends with 1."""
     assert runs("store", "verify").code == 0
@@ -41,10 +58,41 @@ def test_old_runs_are_pruned(runs: Command) -> None:
     assert (would["deleted"], [each["run_id"] for each in would["runs"]]) == (False, ["done"])
     assert "would delete 1 run" in runs("store", "prune", "--older", "0s", "--dry-run").err
     assert runs("store", "prune", "--newest", "1", "--json").data["runs"] == []
-    assert runs("store", "prune", "--older", "0s").code == 0
+    assert runs("store", "prune", "--older", "0s", "--yes").code == 0
     assert [each["run_id"] for each in runs("runs", "list", "--json").data] == ["waits"]
     assert runs("store", "prune", "--older", "soon").code == 2
     assert runs("store", "prune", "--status", "asleep").code == 2
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_runs_arent_pruned_unasked(runs: Command, words: list[str]) -> None:
+    """P7: without a terminal, `--yes` is needed."""
+    done = runs("store", "prune", "--older", "0s", *words)
+    assert (done.code, "this deletes 1 run permanently: pass --yes" in done.out + done.err) == (2, True)
+    assert len(runs("runs", "list", "--json").data) == 2
+
+
+@pytest.mark.parametrize(("typed", "left"), [("y", 1), ("n", 2), ("", 2), (None, 2)])
+def test_pruning_is_asked_back(
+    runs: Command, monkeypatch: pytest.MonkeyPatch, typed: str | None, left: int
+) -> None:
+    """P7: after a list of what would go."""
+    asked: list[str] = []
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt)
+        if typed is None:
+            raise EOFError
+        return typed
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", answer)
+    done = runs("store", "prune", "--older", "0s")
+    assert (done.code, asked) == (0, ["Delete 1 run? [y/N] "])
+    assert done.out.splitlines()[1].startswith("done  plain  completed")
+    assert ("deleted 1 run" in done.err) == (left == 1)
+    assert len(runs("runs", "list", "--json").data) == left
+    assert runs("store", "prune", "--older", "0s", "--json").code == (0 if left == 1 else 2)
 
 
 def test_the_schema_is_printed(runs: Command) -> None:

@@ -106,3 +106,33 @@ def test_mistakes_in_a_file_are_reported_all_at_once_with_their_places(agent: Co
     assert len(agent("graph", "check", "wrong.yaml", "--json").data["mistakes"]) >= 2
     assert agent("run", "wrong.yaml").code == 2
     assert agent("graph", "draw", "nope.yaml").code == 2
+
+
+STORED = """
+name: stored
+state: {n: int}
+nodes: [{name: add, run: "steps:note"}]
+edges: [{from: START, to: add}, {from: add, to: END}]
+config: {store: "sqlite:///own.db"}
+"""
+
+
+def test_the_picture_of_a_run_comes_from_the_store_of_its_file(agent: Command, here: Path) -> None:
+    """F13, P5: the code that the file names isn't imported for it, and no other store is made."""
+    (here / "agents" / "stored.yaml").write_text(STORED)
+    assert agent("run", "agents/stored.yaml", "--id", "r").code == 0
+    sys.modules.pop("steps", None)
+    done = agent("graph", "draw", "agents/stored.yaml", "--run", "r")
+    assert (done.code, "✓ add" in done.out) == (0, True)
+    assert "steps" not in sys.modules
+    assert not (here / "limpet.db").exists()
+
+
+def test_the_picture_of_a_run_makes_no_store(agent: Command, here: Path) -> None:
+    """P5: neither the one that the file names, nor a new one where it names none."""
+    (here / "agents" / "stored.yaml").write_text(STORED)
+    done = agent("graph", "draw", "agents/stored.yaml", "--run", "r")
+    assert (done.code, "own.db" in done.err) == (6, True)
+    done = agent("graph", "draw", "agents/agent.yaml", "--run", "r")
+    assert (done.code, "no store named" in done.err) == (2, True)
+    assert not list(here.glob("*.db"))

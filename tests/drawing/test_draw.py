@@ -489,6 +489,31 @@ tries
 """
 
 
+LOOP_OF_THREE = """\
+agent
+
+          start
+            │
+            ▼
+         ┌─────┐
+         │ ask │
+         └─┬┬──┘
+           ││▲
+    ┌──────┘│└──┐
+    │       └┐  │
+    ▼        │  │
+┌───────┐    ▼  │
+│ tools │   end │
+└───┬───┘       │
+    │           │
+    └───┐   ┌───┘
+        ▼   │
+     ┌──────┴──┐
+     │ checker │
+     └─────────┘
+"""
+
+
 def test_text_of_small_graphs() -> None:
     assert article().draw("text") == ARTICLE
     assert stopped(article(), "kelp-1").draw("text", "kelp-1", ascii=True) == ARTICLE_PAUSED
@@ -503,6 +528,16 @@ def test_text_of_a_node_that_follows_itself() -> None:
 
     graph = StateGraph(name="tries").add_node("try", run=nothing).add_edge("try", "try", again)
     assert graph.set_entry_point("try").set_finish_point("try").draw("text") == LOOP
+
+
+def test_text_of_a_loop_has_its_way_back() -> None:
+    """Also where that is the rightmost line of the picture."""
+    graph = StateGraph(name="agent")
+    for name in ("ask", "tools", "checker"):
+        graph.add_node(name, run=nothing)
+    graph.add_conditional_edges("ask", lambda state: END, ["tools", END])
+    graph.add_edge("tools", "checker").add_edge("checker", "ask").set_entry_point("ask")
+    assert graph.draw("text") == LOOP_OF_THREE
 
 
 @pytest.mark.parametrize("width", [20, 30, 45, 60, 80, 100, 200])

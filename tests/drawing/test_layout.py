@@ -127,6 +127,8 @@ def test_on_a_grid_everything_is_in_whole_cells_and_nothing_overlaps(
         *(number for route in layout.routes for point in route.points for number in point),
     ]
     assert all(number == int(number) for number in numbers)
+    cells = [x for route in layout.routes for x, _ in route.points]
+    assert all(0 <= x < layout.width for x in cells)  # a line fills the cell that a point of it names
 
 
 @settings(max_examples=40, deadline=None)

@@ -23,7 +23,6 @@ import pytest
 from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.node_context import questions as given
 from limpet.engine.sessions.session import Session
-from limpet.engine.supervisor.crash_count import CrashCount
 from limpet.journal.store import RUNNING, Commit, Lease, RunHead
 from limpet.stores.memory import MemoryStore, _Run
 from support.simulated_world import LEASE, Store
@@ -202,7 +201,6 @@ def test_a_supervisor_that_miscounts_is_caught(most: int, claim: str) -> None:
             worker = super().hire()
             resumer = worker.supervisor.resumer
             resumer._options = resumer._options._replace(max_crashes=most)
-            resumer._crash_count = CrashCount(most)
             return worker
 
     caught(Miscounting, claim)

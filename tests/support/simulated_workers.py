@@ -216,9 +216,13 @@ class Worker:
         else:
             record = self.sim.runs[head.run_id]
             slept = (opened.progress.due() or 0.0) > self.sim.clock.now
-            self.sim.check(
-                record.crashes_at_claim < MAX_CRASHES or slept, "a run wasn't quarantined that should be"
-            )
+            spared = record.crashes_alone_at_claim < MAX_CRASHES
+            self.sim.check(spared or slept, "a run wasn't quarantined that should be")
+            often = record.crashes_at_claim >= MAX_CRASHES - 1
+            self.sim.check(record.is_suspect or not often or slept, "a run isn't tried that should be")
+            self.sim.check(not (self.drives and record.is_suspect), "a suspect isn't executed alone")
+            beside = [drive for drive in self.drives if drive.is_current and drive.record.is_suspect]
+            self.sim.check(not beside, "a run is executed beside a suspect")
             self.drives.append(Drive(self.sim, head, opened))
             self.sim.note(self.name, "resumes", head.run_id)
 

@@ -54,6 +54,12 @@ class Record:
         self.answers: dict[str, Any] = {}
         self.crashes = self.crashes_at_claim = 0
         """How many holders were replaced since the last record was accepted; and when it was last claimed."""
+        self.crashes_alone = self.crashes_alone_at_claim = 0
+        """How many of them executed it alone, since it last got further; and when it was last claimed."""
+        self.tried_alone = False
+        """Whether its newest record says that its holder executes it alone, and that one wasn't replaced yet."""
+        self.is_suspect = False
+        """Whether its newest record says that it may have crashed its process."""
         self.approved: set[str] = set()
         """Which interrupts a person has approved, by the node."""
         self.clean = self.clean_at_claim = False
@@ -240,12 +246,21 @@ class World:
         )
         record.sequence += len(commit.records)
         if commit.status == FAILED:
-            self.check(record.crashes_at_claim >= MAX_CRASHES, f"{commit.run_id} was quarantined too early")
+            early = record.crashes_alone_at_claim < MAX_CRASHES
+            self.check(not early, f"{commit.run_id} was quarantined too early")
             self.note("quarantined", commit.run_id)
+        drive = self.driving
+        is_driven = drive is not None and drive.head.run_id == commit.run_id and drive.is_current
         if commit.records:
             record.crashes = 0
-        drive = self.driving
-        if drive is not None and drive.head.run_id == commit.run_id and drive.is_current:
+            # A worker that opens a run stores nothing without a status but this.
+            is_trial = not is_driven and commit.status is None
+            record.is_suspect = is_trial
+            record.tried_alone = is_trial and self.current is not None
+            if is_driven or self.current is None:
+                record.crashes_alone = 0
+        if is_driven:
+            assert drive is not None
             self.take_over(drive)
 
     def take_over(self, drive: Drive) -> None:
@@ -271,8 +286,12 @@ class World:
         dead = self.known_dead.get(before.holder or "", False)
         self.check(not held or dead or mine, f"{before.run_id} was taken from a holder that is alive")
         record.fence = lease.fence
-        record.crashes += before.holder is not None
+        crashed = before.holder is not None
+        record.crashes += crashed
         record.crashes_at_claim = record.crashes
+        record.crashes_alone += crashed and record.tried_alone
+        record.crashes_alone_at_claim = record.crashes_alone
+        record.tried_alone = record.tried_alone and not crashed
         record.clean_at_claim = record.clean
         record.clean = False
 
@@ -345,14 +364,16 @@ class World:
         """No run that a worker leaves is more urgent than one that it picks, unless its graph has no room."""
         watcher = worker.supervisor
         picker = watcher.resumer.picker
-        if not found:
+        suspects = watcher.resumer.suspects
+        # While it is the turn of a suspect, nothing else is picked.
+        if not found or suspects.chosen is not None:
             return
-        chosen = {head.run_id: head for head in picker.pick(found)}
+        chosen = {head.run_id: head for head in picker.pick(suspects.others(found))}
         if not chosen:
             return
         least = min(head.priority for head in chosen.values())
         room = Counter(head.graph for head in chosen.values())
-        for head in MemoryStore.ready(self.store, self.catalog.names, MANY):
+        for head in suspects.others(MemoryStore.ready(self.store, self.catalog.names, MANY)):
             left = head.run_id not in chosen and head.run_id not in watcher.running
             may = picker.room_for(head.graph) > room[head.graph]
             passed = (

@@ -13,7 +13,8 @@ What has to hold is checked as it happens, from what the store was seen to accep
 - what was reported to a worker as saved is saved
 - nothing is called before its time by the store's clock: after a sleep, a delay, a failed attempt
 - a default stands for an answer only after the deadline, and only if no answer was accepted; none is, after it
-- a run is quarantined when its holders crashed so often in a row, and neither before nor after
+- a run whose holders crashed twice in a row is executed alone until it gets further
+- a run is quarantined when its holders crashed so often in a row while it was alone, and neither before nor after
 - nothing of a cancelled run begins in a session that was opened later, and it ends
 - the most urgent of the ready runs are resumed first, and never too many at once
 - every run ends as one that was never interrupted would have, given the answers that were accepted
@@ -372,6 +373,7 @@ def simulated() -> Iterator[None]:
         (orphans, "this_process", lambda: world().who),
         (orphans, "monotonic", lambda: world().clock.monotonic()),
         (run_resumer, "monotonic", lambda: world().clock.monotonic()),
+        (run_resumer, "random", lambda: world().dice.random()),
         (watch_loop, "monotonic", lambda: world().clock.monotonic()),
         (creation, "this_process", lambda: world().who),
         (creation, "time", lambda: world().now_here()),

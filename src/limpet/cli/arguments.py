@@ -6,10 +6,29 @@ the command is called.
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
+from argparse import (
+    SUPPRESS,
+    Action,
+    ArgumentError,
+    ArgumentParser,
+    ArgumentTypeError,
+    RawDescriptionHelpFormatter,
+    _SubParsersAction,
+)
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from limpet.defaults import LEASE, MAX_RUNS_AT_ONCE, POLL_INTERVAL, RETENTION_HOURS, STOP_GRACE
+from limpet.defaults import (
+    LEASE,
+    MAX_CRASHES,
+    MAX_RUNS_AT_ONCE,
+    MAX_SLEEP,
+    POLL_INTERVAL,
+    RETENTION_HOURS,
+    STOP_GRACE,
+)
+from limpet.errors import did_you_mean
 from limpet.version import VERSION
 
 if TYPE_CHECKING:
@@ -19,9 +38,24 @@ EXIT_CODES = """\
 exit codes: 0 ok · 1 failed · 2 wrong usage · 3 paused, waiting for an answer · 4 not found
             5 conflict: another process holds the run · 6 the store can't be used"""
 
+EXAMPLES = """\
+examples:
+  limpet demo                         see a run survive kill -9, in a minute
+  limpet run flow.yaml -i topic=kelp  run a graph, with an input
+  limpet run app.py:graph --detach    queue a run for a worker
+  limpet worker app.py:graph          execute queued, sleeping and crashed runs
+  limpet runs list --status failed    which runs need attention
+  limpet runs show RUN                what a run needs, and the command for it
+  limpet answer RUN yes               answer what a paused run asks
+  limpet graph draw flow.yaml         a picture of a graph
+
+The first characters of a run's id are enough, if no other id begins with them.
+The store is --store, else LIMPET_STORE, the project's, or limpet.db here.
+"""
+
 INPUT = (
-    "JSON, @file with JSON in it, or key=value; values are parsed as JSON if possible, otherwise taken as text; "
-    "repeatable"
+    "JSON, @file with JSON in it, or key=value; values have the types of the graph's schema, and else are JSON if "
+    "possible, otherwise text; repeatable"
 )
 LISTED_RUNS = 50
 """How many runs `runs list` shows, unless `--limit` is given."""
@@ -44,32 +78,76 @@ class WrongCommandLine(Exception):
 class CommandParser(ArgumentParser):
     """A parser that raises `WrongCommandLine`, and leaves it to the caller to say so."""
 
+    ways: Sequence[str] = ()
+    """All commands there are, as they are typed: `run`, `runs list` …"""
+
     def error(self, message: str) -> NoReturn:
         raise WrongCommandLine(message, self.format_usage().rstrip())
 
+    def _check_value(self, action: Action, value: Any) -> None:
+        """Refuse a word that isn't one of the choices, and suggest one that is like it."""
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(each) for each in action.choices]
+        near = did_you_mean(value, known)
+        listed = ", ".join(known)
+        if not isinstance(action, _SubParsersAction):
+            raise ArgumentError(action, f"{value!r} isn't one of {listed}{near}")
+        if not near:
+            way_of = {way.split()[-1]: way for way in self.ways}
+            similar = get_close_matches(value, way_of, n=1)
+            near = f"; did you mean 'limpet {way_of[similar[0]]}'?" if similar else ""
+        kind = str(action.metavar).lower()
+        raise ArgumentError(None, f"there is no {kind} {value!r}{near or f'; there are {listed}'}")
+
 
 def make_parser() -> ArgumentParser:
-    """The parser of the whole command line. Raises `WrongCommandLine`."""
+    """The parser of the whole command line. Raises `WrongCommandLine`.
+
+    A line that ends before its verb has no `command`: `usage_of` is the parser whose help lists what may come next.
+    """
     parser: ArgumentParser = CommandParser(
         prog="limpet",
         description="Run, watch and repair durable graphs.",
-        epilog=EXIT_CODES,
+        epilog=f"{EXAMPLES}\n{EXIT_CODES}",
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"limpet {VERSION}")
     parser.set_defaults(json=False, no_color=False, store=None, graph=None)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = _add_subcommands(parser, "COMMAND")
     _add_run_commands(commands)
     _add_runs_verbs(_add_noun(commands, "runs", "list, inspect and change runs"))
     _add_graph_verbs(_add_noun(commands, "graph", "inspect a graph"))
     _add_store_verbs(_add_noun(commands, "store", "look after a store"))
     _add_other_commands(commands)
+    ways = _ways(commands)
+    for each in (parser, *commands.choices.values()):
+        each.ways = ways  # type: ignore[attr-defined]  # subparsers are of the same class
     return parser
+
+
+def _add_subcommands(parser: ArgumentParser, kind: str) -> Verbs:
+    parser.set_defaults(command=None, usage_of=parser)
+    return parser.add_subparsers(metavar=kind)
+
+
+def _ways(commands: Verbs, before: str = "") -> list[str]:
+    found = []
+    for name, parser in commands.choices.items():
+        inner = [action for action in parser._actions if isinstance(action, _SubParsersAction)]
+        if inner:
+            found += _ways(inner[0], f"{before}{name} ")
+        else:
+            found.append(f"{before}{name}")
+    return found
 
 
 def _add_run_commands(commands: Verbs) -> None:
     run = _add_verb(commands, "run", "run:run", "run a graph to its end or its next pause")
-    run.add_argument("target", metavar="GRAPH", help=TARGET)
+    target = run.add_argument("target", metavar="GRAPH", help=TARGET)
+    target.required = (
+        False  # `--input a=1 b=2 GRAPH` takes it for one more input; the command puts that right
+    )
     run.add_argument("--input", "-i", action="append", nargs="+", default=[], metavar="INPUT", help=INPUT)
     run.add_argument(
         "--config", action="append", default=[], metavar="KEY=VALUE", help="settings for the nodes"
@@ -78,7 +156,7 @@ def _add_run_commands(commands: Verbs) -> None:
     run.add_argument("--tag", action="append", default=[], help="a tag to find the run by")
     run.add_argument("--checkpoint", help="resume from this checkpoint (a file, or run@step)")
     run.add_argument("--detach", action="store_true", help="only queue it: a worker executes it")
-    run.add_argument("--priority", type=int, default=0, help="with --detach: higher ones first")
+    run.add_argument("--priority", type=int, help="with --detach: higher ones first (0)")
     resume = _add_verb(commands, "resume", "run:resume", "resume a run that stopped or crashed")
     resume.add_argument("run", metavar="RUN")
     resume.add_argument(
@@ -105,7 +183,9 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     listed.add_argument("--status", help="running, paused, completed, failed, cancelled or damaged")
     listed.add_argument("--of", metavar="NAME", help="only runs of the graph with this name")
     listed.add_argument("--tag", help="only runs with this tag")
-    listed.add_argument("--limit", type=int, default=LISTED_RUNS, help=f"how many at most ({LISTED_RUNS})")
+    listed.add_argument(
+        "--limit", type=_at_least_one, default=LISTED_RUNS, help=f"how many at most ({LISTED_RUNS})"
+    )
     _add_run_verb(
         verbs, "show", "runs:show", "one run: its status, its error or question, and what to do next"
     )
@@ -127,22 +207,22 @@ def _add_runs_verbs(verbs: Verbs) -> None:
         help=f"how often to check ({WATCH_INTERVAL:g})",
     )
     fork = _add_run_verb(
-        verbs, "fork", "runs:fork", "create a run that starts where this one was after a step"
+        verbs, "fork", "run_changes:fork", "create a run that starts where this one was after a step"
     )
     fork.add_argument("--step", type=int, help="after this step (default: the newest)")
     fork.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the state first"
     )
     fork.add_argument("--id", help="the id of the new run")
-    rollback = _add_run_verb(verbs, "rollback", "runs:rollback", "set a run back to a step")
+    rollback = _add_run_verb(verbs, "rollback", "run_changes:rollback", "set a run back to a step")
     rollback.add_argument("step", type=int, metavar="STEP")
-    _add_run_verb(verbs, "cancel", "runs:cancel", "stop a run before its next node")
-    export = _add_run_verb(verbs, "export", "runs:export", "write a run to one file")
+    _add_run_verb(verbs, "cancel", "run_changes:cancel", "stop a run before its next node")
+    export = _add_run_verb(verbs, "export", "run_changes:export", "write a run to one file")
     export.add_argument("file", metavar="FILE")
-    imported = _add_verb(verbs, "import", "runs:import_", "put an exported run into the store")
+    imported = _add_verb(verbs, "import", "run_changes:import_", "put an exported run into the store")
     imported.add_argument("file", metavar="FILE")
     imported.add_argument("--id", help="its id in this store (default: the one it had)")
-    delete = _add_run_verb(verbs, "delete", "runs:delete", "delete a run and its journal")
+    delete = _add_run_verb(verbs, "delete", "run_changes:delete", "delete a run and its journal")
     delete.add_argument("--yes", action="store_true", help="don't ask for confirmation")
 
 
@@ -182,43 +262,11 @@ def _add_store_verbs(verbs: Verbs) -> None:
         "--newest", type=int, metavar="N", help="keep at most the newest N ended runs of each graph"
     )
     prune.add_argument("--dry-run", action="store_true", help="only list what would be deleted")
+    prune.add_argument("--yes", action="store_true", help="don't ask for confirmation")
 
 
 def _add_other_commands(commands: Verbs) -> None:
-    worker = _add_verb(
-        commands, "worker", "worker:work", "execute queued, sleeping and crashed runs until it is stopped"
-    )
-    worker.add_argument(
-        "targets", nargs="*", metavar="GRAPH", help=f"{TARGET} (default: the project's graphs)"
-    )
-    worker.add_argument(
-        "--concurrency",
-        type=int,
-        default=MAX_RUNS_AT_ONCE,
-        help=f"runs at the same time ({MAX_RUNS_AT_ONCE})",
-    )
-    worker.add_argument(
-        "--lease",
-        type=float,
-        default=LEASE,
-        metavar="SECONDS",
-        help=f"how long it holds a run without renewing ({LEASE:g})",
-    )
-    worker.add_argument(
-        "--poll",
-        type=float,
-        default=POLL_INTERVAL,
-        metavar="SECONDS",
-        help=f"how often to look for runs ({POLL_INTERVAL:g})",
-    )
-    worker.add_argument(
-        "--grace",
-        type=float,
-        default=STOP_GRACE,
-        metavar="SECONDS",
-        help=f"how long nodes may finish when it is stopped ({STOP_GRACE:g})",
-    )
-    worker.add_argument("--once", action="store_true", help="resume everything that is ready, then exit")
+    _add_worker(commands)
     demo = _add_verb(
         commands, "demo", "demo:show", "a graph with a crash, parallel branches and a question, in a minute"
     )
@@ -230,9 +278,46 @@ def _add_other_commands(commands: Verbs) -> None:
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
+def _add_worker(commands: Verbs) -> None:
+    worker = _add_verb(
+        commands, "worker", "worker:work", "execute queued, sleeping and crashed runs until it is stopped"
+    )
+    worker.add_argument(
+        "targets", nargs="*", metavar="GRAPH", help=f"{TARGET} (default: the project's graphs)"
+    )
+    runs = f"runs at the same time ({MAX_RUNS_AT_ONCE})"
+    worker.add_argument("--concurrency", type=int, default=MAX_RUNS_AT_ONCE, metavar="N", help=runs)
+    worker.add_argument(
+        "--per-graph",
+        type=_per_graph,
+        action="append",
+        default=[],
+        metavar="[NAME=]N",
+        help="runs of each graph, or of the graph NAME, at the same time; repeatable",
+    )
+    crashes = f"crashes of a worker in which a run is alone, until it is quarantined ({MAX_CRASHES})"
+    worker.add_argument("--max-crashes", type=int, default=MAX_CRASHES, metavar="N", help=crashes)
+    _add_seconds(worker, "--lease", LEASE, "how long it holds a run without renewing")
+    _add_seconds(worker, "--poll", POLL_INTERVAL, "how often to look for runs")
+    _add_seconds(worker, "--max-sleep", MAX_SLEEP, "a run that sleeps longer is released for that time")
+    _add_seconds(worker, "--grace", STOP_GRACE, "how long nodes may finish when it is stopped")
+    worker.add_argument(
+        "--observer",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="have this observer watch all its runs, such as log; repeatable",
+    )
+    worker.add_argument("--once", action="store_true", help="resume everything that is ready, then exit")
+
+
+def _add_seconds(parser: ArgumentParser, option: str, default: float, about: str) -> None:
+    parser.add_argument(option, type=float, default=default, metavar="SECONDS", help=f"{about} ({default:g})")
+
+
 def _add_noun(commands: Verbs, name: str, about: str) -> Verbs:
     parser = commands.add_parser(name, help=about, description=_sentence(about))
-    return parser.add_subparsers(metavar="VERB", required=True)
+    return _add_subcommands(parser, "VERB")
 
 
 def _add_run_verb(verbs: Verbs, name: str, command: str, about: str) -> ArgumentParser:
@@ -262,6 +347,25 @@ def _add_verb(commands: Verbs, name: str, command: str, about: str) -> ArgumentP
     parser.add_argument("--no-color", action="store_true", help="no colours", **common)
     parser.set_defaults(command=f"limpet.cli.commands.{command}")
     return parser
+
+
+def _per_graph(text: str) -> tuple[str | None, int]:
+    """How many runs at once, and of which graph; None for each. Raises `ArgumentTypeError`."""
+    name, separator, number = text.rpartition("=")
+    if not number.isdecimal() or int(number) < 1 or (separator and not name):
+        raise ArgumentTypeError(f"takes a whole number of at least 1, or NAME=number, not {text!r}")
+    return name or None, int(number)
+
+
+def _at_least_one(text: str) -> int:
+    """A number of things that are wanted. Raises `ArgumentTypeError`."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ArgumentTypeError(f"takes a whole number of at least 1, not {text!r}")
+    return number
 
 
 def _sentence(about: str) -> str:

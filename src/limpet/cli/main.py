@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from limpet.cli.arguments import WrongCommandLine, make_parser
-from limpet.cli.exit_codes import INTERRUPTED, USAGE, code_for, next_command
+from limpet.cli.exit_codes import INTERRUPTED, OK, USAGE, code_for, next_command
 from limpet.cli.output import Output, printable_log
 from limpet.errors import LimpetError, UsageError
 
@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args = make_parser().parse_args(arguments)
     except WrongCommandLine as problem:
         return _explain(problem, sys.argv[1:] if arguments is None else arguments)
+    if args.command is None:
+        print(args.usage_of.format_help(), end="")
+        return OK
     output = Output(args.json, colour=False if args.no_color else None)
     if logging.lastResort is not None:  # what shows warnings where a program hasn't set up a log
         logging.lastResort.setFormatter(printable_log("%(message)s"))

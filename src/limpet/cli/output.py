@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from limpet.cli.exit_codes import NextCommand
+from limpet.errors import UsageError
 
 if TYPE_CHECKING:
     from logging import Formatter, LogRecord
@@ -30,11 +31,13 @@ STATUSES = {
     "cancelled": "35",
     "damaged": "31",
 }
-COLOURS = {**STATUSES, "damaged": "31", "dim": "2", "bold": "1"}
+COLOURS = {**STATUSES, "dim": "2", "bold": "1"}
 NEVER_CUT = ("run", "status")
 """Columns that are never shortened: users type run ids again, and the status has a colour."""
 
 NARROWEST_COLUMN = 8
+MIN_WIDTH = 20
+"""How narrow a terminal is believed to be at most."""
 
 
 class Output:
@@ -49,10 +52,17 @@ class Output:
         """Whether progress can be shown: standard error is a terminal, and the output isn't JSON."""
         return not self.json and sys.stderr.isatty()
 
+    @property
+    def width(self) -> int | None:
+        """How many columns the terminal has that results go to, at least 20; None if they go elsewhere."""
+        if self.json or not sys.stdout.isatty():
+            return None
+        return max(MIN_WIDTH, shutil.get_terminal_size().columns)
+
     def result(self, data: Any) -> None:
         """One result for a program: a line of JSON. Characters that a terminal may act upon are escaped in it."""
         text = _as_json(data)
-        print("".join(map(_json_character, text)), flush=True)
+        _print_line(sys.stdout, "".join(map(_json_character, text)))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "") -> None:
         """Rows under headings; `empty` where there are none.
@@ -81,12 +91,11 @@ class Output:
         known = [
             (" ".join(printable(name).split("\n")), value)
             for name, value in data.items()
-            if value not in (None, "", [], {}, ())
+            if not is_empty(value)
         ]
         width = max((_width(name) for name, _ in known), default=0)
         for name, value in known:
-            text = value if isinstance(value, str) else _as_json(value)
-            first, *more = _wrapped(printable(text), width + 2)
+            first, *more = _wrapped(printable(as_text(value)), width + 2)
             style = first if name == "status" else ""
             self._write(sys.stdout, (_fitted(name, width), "dim"), ("  ", ""), (first, style))
             for line in more:
@@ -122,8 +131,27 @@ class Output:
         if not self.json:
             self._write(sys.stderr, (f"{what}\n  ", ""), (" ".join(command.split("\n")), "bold"))
 
-    def ask(self, question: str) -> str:
-        """What a person types after a question."""
+    @property
+    def interactive(self) -> bool:
+        """Whether a person can be asked: input and output are a terminal, and the output isn't JSON."""
+        return not self.json and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+    def confirm(self, question: str, what: str) -> bool:
+        """Whether a person agrees to `what`. Raises `UsageError` where none can be asked."""
+        if self.json or not sys.stdin.isatty():
+            raise UsageError(f"this {what}: pass --yes to confirm")
+        try:
+            reply = self.ask(f"{question} [y/N] ")
+        except EOFError:
+            reply = ""
+        return reply.strip().lower() in ("y", "yes")
+
+    def ask(self, question: str, hidden: bool = False) -> str:
+        """What a person types after a question; `hidden` if it isn't to be seen."""
+        if hidden:
+            from getpass import getpass
+
+            return getpass(printable(question))
         return input(printable(question))
 
     def problem(self, message: str, code: str, next_command: NextCommand | None = None) -> None:
@@ -141,7 +169,7 @@ class Output:
     def _write(self, stream: TextIO, *pieces: tuple[str, str]) -> None:
         """Write a line of texts with their styles. Only the styles are control sequences."""
         shown = [self._styled(printable(text), style, stream) for text, style in pieces]
-        print("".join(shown).rstrip(), file=stream, flush=True)
+        _print_line(stream, "".join(shown).rstrip())
 
     def _styled(self, text: str, style: str, stream: TextIO) -> str:
         wanted = self._colour
@@ -159,11 +187,28 @@ def _as_json(value: Any) -> str:
     return json.dumps(to_json_value(value), ensure_ascii=False)
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else _as_json(value)
+def as_text(value: Any) -> str:
+    """A value as it is shown: text as it is, everything else as JSON."""
+    return value if isinstance(value, str) else _as_json(value)
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a value is None, or a text or container without anything in it."""
+    return value is None or (isinstance(value, str | list | dict | tuple) and not value)
+
+
+def one_line(text: str) -> str:
+    """A text in one line, without control sequences."""
     return " ".join(printable(text).split())
+
+
+def shortened(text: str, length: int) -> str:
+    """At most this many characters of a text."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else one_line(as_text(value))
 
 
 def _joined(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -186,15 +231,25 @@ def _printable_character(character: str) -> str:
     return character if character.isprintable() or character == "\n" else "�"
 
 
+def _print_line(stream: TextIO, line: str) -> None:
+    """Print a line whole: `print` alone writes its end separately, and a worker has threads that print, too."""
+    print(f"{line}\n", end="", file=stream, flush=True)
+
+
 def printable_log(format: str) -> Formatter:
-    """How log lines are shown: as the format says, without control sequences."""
+    """How log lines are shown: as the format says, without control sequences, and with times in UTC."""
     from logging import Formatter
+    from time import gmtime
 
     class PrintableFormatter(Formatter):
+        default_msec_format = None
+
         def format(self, record: LogRecord) -> str:
             return printable(super().format(record))
 
-    return PrintableFormatter(format)
+    formatter = PrintableFormatter(format)
+    formatter.converter = gmtime
+    return formatter
 
 
 def _json_character(character: str) -> str:

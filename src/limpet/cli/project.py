@@ -12,10 +12,11 @@ import shlex
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
@@ -24,6 +25,8 @@ from limpet.engine.supervisor.catalog import find_graph
 from limpet.errors import DefinitionError, LimpetError, StoreUnavailable, UsageError, did_you_mean
 from limpet.graph_methods import GraphMethods
 from limpet.journal.store import Store
+from limpet.observe.events import Event
+from limpet.observe.hub import both, gather
 from limpet.stores.opening import ENCRYPTED, SQLITE_SUFFIXES, default_choice, open_default_store, open_store
 
 if TYPE_CHECKING:
@@ -46,15 +49,22 @@ FALLBACK_FILE = "limpet.db"
 
 
 class GraphOnStore(GraphMethods[State]):
-    """A graph that runs on the store the command chose. Its completed runs are kept."""
+    """A graph that runs on the store the command chose. Its completed runs are kept.
+
+    `observer` gets the events of its runs, besides the observers that the graph has.
+    """
 
     def __init__(self, graph: Graph, store: Store) -> None:
         self.graph = graph
         self.name = graph.name
+        self.observer: Callable[[Event], None] | None = None
         self._store = store
 
     def compiled(self) -> CompiledGraph:
-        return self.graph.compiled().on_store(self._store)
+        compiled = self.graph.compiled().on_store(self._store)
+        if self.observer is None:
+            return compiled
+        return compiled._replace(emit=both(compiled.emit, gather([self.observer], time)))
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -97,11 +107,15 @@ def find_store(args: Namespace, graph: Graph | None = None, must_exist: bool = F
         _check_exists(_path_of(named), f"store under {TABLE}", must_exist)
         return open_store(named)
     for known in [graph] if graph is not None else project_graphs(args):
+        declared = getattr(known, "declared_store", None)
+        if isinstance(declared, str):
+            _check_exists(_path_of(declared), "the graph's store", must_exist)
+            return open_store(declared)
         client = known.compiled().client
         if client is not None and client.store.abilities.shared:
             _check_exists(getattr(client.store, "path", None), "the graph's store", must_exist)
             return client.store
-    if graph is not None or Path(FALLBACK_FILE).exists():
+    if Path(FALLBACK_FILE).exists() or (graph is not None and not must_exist):
         return open_store(f"sqlite:///{FALLBACK_FILE}")
     raise UsageError(
         'no store named: pass --store sqlite:///runs.db, set LIMPET_STORE, or write store = "…" under '
@@ -291,12 +305,12 @@ def _relative_to(folder: Path, store: str) -> str:
 
 
 def _check_exists(path: object, named_by: str, must_exist: bool) -> None:
-    """Refuse a file that doesn't exist, if it must, rather than create one for a misspelt name.
+    """Refuse a path that doesn't exist, if it must, rather than create it for a misspelt name.
 
     A user's own store may call anything its `path`: only a `Path` is one here.
     """
     if must_exist and isinstance(path, Path) and not path.exists():
-        raise StoreUnavailable(f"the file {path} doesn't exist, so it holds no runs; check {named_by}")
+        raise StoreUnavailable(f"there is no store at {path}, so there are no runs; check {named_by}")
 
 
 def _path_of(store: str) -> Path | None:

@@ -298,6 +298,17 @@ def _is_metadata(value: Any) -> bool:
         and _is_list_of_strs(value.get("secrets", []))
         and _is_list_of_strs(value.get("tags", []))
         and _has_str_keys(value.get("settings", {}))
+        and ("trial" not in value or _is_trial(value["trial"]))
+    )
+
+
+def _is_trial(value: Any) -> bool:
+    """Whether this is what `sessions/trials.py` notes of a trial."""
+    return (
+        _has_str_keys(value)
+        and _is_count(value.get("record"))
+        and _is_count(value.get("crashes"))
+        and _is_bool(value.get("alone"))
     )
 
 

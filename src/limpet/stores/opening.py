@@ -17,6 +17,7 @@ from limpet.errors import LimpetError, StoreUnavailable, UnknownName, UsageError
 from limpet.journal.optional_calls import provides
 from limpet.journal.store import Store
 from limpet.stores.memory import MemoryStore
+from limpet.stores.unopened import stand_in
 from limpet.stores.urls import (
     BUILT_IN,
     StoreURL,
@@ -141,16 +142,16 @@ def _resolve(text: str) -> Store:
         from limpet.stores.composite.keys import required_environment_keys
 
         store = _resolve(text.removeprefix(ENCRYPTED))
-        return _encrypted(store, required_environment_keys())
+        return stand_in("encrypted", True) or _encrypted(store, required_environment_keys())
     if "://" in text:
         return _open_url(parse_url(text))
     with opening_lock:
         factory = _names.get(text)
     if factory is not None:
-        return factory()
+        return stand_in(text) or factory()
     _refuse_half_a_url(text)
     if text.lower().endswith(SQLITE_SUFFIXES):
-        return open_sqlite_file(text)
+        return stand_in("sqlite") or open_sqlite_file(text)
     return _open_plugin(text)
 
 
@@ -170,7 +171,7 @@ def _open_url(url: StoreURL) -> Store:
         scheme = _plugin(url.scheme)
     if scheme is None:
         raise _unknown(f"{url.scheme}://")
-    return _as_store(scheme(url))
+    return stand_in(url.scheme) or _as_store(scheme(url))
 
 
 def _open_plugin(name: str) -> Store:
@@ -181,7 +182,7 @@ def _open_plugin(name: str) -> Store:
     url = StoreURL(f"{name}://", name, "", "", {})
     with opening_lock:
         factory = _names.setdefault(name, _once(lambda: plugin(url)))
-    return factory()
+    return stand_in(name) or factory()
 
 
 def _unknown(name: str) -> UnknownName:

@@ -80,6 +80,7 @@ def check_text(text: str, name: str = NAME_OF_TEXT, file: Path | None = None) ->
             lambda: graph.compile(store=MemoryStore(), interrupt_before=before, interrupt_after=after),
         )
     mistakes.raise_any()
+    graph.declared_store = builder.settings(("store",)).get("store")
     return graph
 
 

@@ -24,6 +24,9 @@ from limpet import (
     append,
     pause,
 )
+from limpet.engine.node_context.questions import ResumeInput
+from limpet.engine.sessions.resume import resume
+from limpet.engine.sessions.trials import CrashLimits
 from limpet.journal.store import NewRun, RunHead
 from limpet.testing.conformance.store_calls import ManualClock
 
@@ -298,6 +301,14 @@ def crash_holders(store: MemoryStore, clock: ManualClock, run_id: str, times: in
         clock.advance(11)
 
 
+def crash_alone(graph: StateGraph, clock: ManualClock, run_id: str, times: int) -> None:
+    """`times` supervisors resume a run that executes alone, and crash."""
+    limits = CrashLimits(max_crashes=100, suspect_from=1, has_turn=True, is_alone=True)
+    for _ in range(1 + times):  # the first one makes it a suspect
+        resume(graph.compiled(), run_id, ResumeInput(timed=True), limits=limits)
+        clock.advance(11)
+
+
 def test_a_run_that_crashes_its_process_too_often_is_quarantined(
     clock: ManualClock, on_clock: MemoryStore
 ) -> None:
@@ -305,8 +316,8 @@ def test_a_run_that_crashes_its_process_too_often_is_quarantined(
     calls: list[str] = []
     graph = noting(on_clock, calls=calls)
     spared, run = graph.start(run_id="spared"), graph.start(run_id="poison")
-    crash_holders(on_clock, clock, spared.id, 2)
-    crash_holders(on_clock, clock, run.id, 3)
+    crash_alone(graph, clock, spared.id, 2)
+    crash_alone(graph, clock, run.id, 3)
     assert graph.recover() == ["spared"]  # the other one isn't resumed
     assert calls == ["spared"]
     head: RunHead = on_clock.head(run.id)
@@ -327,7 +338,7 @@ def test_max_crashes_says_how_often(clock: ManualClock, on_clock: MemoryStore) -
     """H1."""
     graph = noting(on_clock)
     run = graph.start()
-    crash_holders(on_clock, clock, run.id, 1)
+    crash_alone(graph, clock, run.id, 1)
     graph.recover(max_crashes=1)
     assert run.status == "failed"
     for wrong in (0, -1, 1.5, True):

@@ -273,13 +273,26 @@ def test_a_damaged_head_is_listed_as_such_and_reported(path: Path, caplog: pytes
     with closing(FileStore(path)) as store:
         listed = {head.run_id: head.status for head in store.list(RunFilter())}
         assert listed == {"r": "damaged", "s": "running"}
-        assert "is listed as damaged" in caplog.text
+        assert "is listed as damaged: the head of run 'r'" in caplog.text
         with pytest.raises(DamagedRecord):
             store.create(NewRun("r", "g", [b"1"]))
         (outcome,) = store.append([Commit("r", 1, 1, [b"2"])])
         assert isinstance(outcome, DamagedRecord)
         store.delete("r")
         store.create(NewRun("r", "g", [b"1"]))
+
+
+def test_the_log_names_the_run_whose_head_file_is_that_of_another(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H5."""
+    with closing(FileStore(path)) as store:
+        for run_id in ("r", "s"):
+            store.create(NewRun(run_id, "g", [b"1"]))
+    head_file_of(path).write_bytes(head_file_of(path, "s").read_bytes())
+    with closing(FileStore(path)) as store:
+        assert {head.run_id for head in store.list(RunFilter())} == {"r", "s"}
+        assert "the head of run 'r' is damaged: its head file is that of run 's'" in caplog.text
 
 
 def test_a_damaged_run_keeps_no_other_from_being_claimed(path: Path) -> None:

@@ -70,4 +70,7 @@ class _Player:
             called = [str(script)]
         command = [*called, *words, "--store", self.store]
         quiet = subprocess.DEVNULL if self._output.json else None
-        return subprocess.run(command, env=environment, stdout=quiet, stderr=quiet).returncode
+        # Without a terminal as its input, the command leaves the question to the user, for whom the demonstration is.
+        return subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=quiet, stderr=quiet
+        ).returncode

@@ -13,13 +13,14 @@ from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.edges import END
 from limpet.graphs.parallel import Section
 from limpet.graphs.plan import PLANNER, Plan, PlanNode
+from limpet.stores.unopened import without_opening
 
 FORMATS = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".txt": "text"}
 
 
 def show(args: Namespace, output: Output) -> int:
     """The nodes of a graph, and what follows each; of a workflow, its tasks by layer."""
-    plan = _load_to_inspect(args.target).compiled().plan
+    plan = _plan_to_inspect(args.target)
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     if plan.layers is not None:
@@ -32,11 +33,13 @@ def show(args: Namespace, output: Output) -> int:
         entry = plan.entry
         columns = ("node", "then", "policy", "stops")
         rows = [_node_row(plan, node) for node in plan.nodes.values()]
-    if output.json:
+    if output.json:  # for programs, layers count from 0, as in events and in the records of tasks
         about = {"name": plan.name, "fingerprint": plan.fingerprint, "kind": kind}
         output.result({**about, "nodes": [dict(zip(columns, row, strict=True)) for row in rows]})
     else:
         output.facts({"graph": plan.name, "fingerprint": plan.fingerprint, "entry": entry})
+        if plan.layers is not None:
+            rows = [(layer + 1, *rest) for layer, *rest in rows]
         output.table(columns, rows)
     return OK
 
@@ -44,7 +47,7 @@ def show(args: Namespace, output: Output) -> int:
 def check(args: Namespace, output: Output) -> int:
     """Whether a graph is valid."""
     try:
-        plan = _load_to_inspect(args.target).compiled().plan
+        plan = _plan_to_inspect(args.target)
     except DefinitionError as problem:
         if output.json:
             output.result({"ok": False, "mistakes": problem.mistakes})
@@ -59,6 +62,12 @@ def check(args: Namespace, output: Output) -> int:
     return OK
 
 
+def _plan_to_inspect(target: str) -> Plan:
+    """The plan of a graph to look at. No store is opened."""
+    with without_opening():
+        return _load_to_inspect(target).compiled().plan
+
+
 def _load_to_inspect(target: str) -> Graph:
     """A graph to look at. For a YAML file, none of the code that it names is imported."""
     if not target.endswith((".yaml", ".yml")):
@@ -70,15 +79,11 @@ def _load_to_inspect(target: str) -> Graph:
 
 def draw(args: Namespace, output: Output) -> int:
     """A picture of a graph, coloured by a run if one is named."""
-    graph = _load_to_inspect(args.target)
     ending = Path(args.out).suffix if args.out else ".txt"
     wanted = args.format or FORMATS.get(ending)
     if wanted is None:
         raise UsageError(f"--out {args.out}: end it in {', '.join(FORMATS)}, or give --format")
-    drawn: Any = graph
-    if args.run is not None:
-        drawn = GraphOnStore(graph, find_store(args, graph, must_exist=True))
-    picture = drawn.draw(wanted, run_id=args.run)
+    picture = _picture(args, wanted, None if args.out else output.width)
     if args.out is None:
         if output.json:
             output.result({"format": wanted, "picture": picture})
@@ -94,6 +99,16 @@ def draw(args: Namespace, output: Output) -> int:
     else:
         output.message(args.out)
     return OK
+
+
+def _picture(args: Namespace, wanted: Any, width: int | None) -> str:
+    """The picture. Only that of a run needs a store."""
+    if args.run is None:
+        with without_opening():
+            return _load_to_inspect(args.target).draw(wanted, width=width)
+    graph = _load_to_inspect(args.target)
+    store = find_store(args, graph, must_exist=True)
+    return GraphOnStore(graph, store).draw(wanted, run_id=args.run, width=width)
 
 
 def schema(args: Namespace, output: Output) -> int:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from limpet import Question, Run, RunInfo, Runs
 from limpet.cli.exit_codes import BY_STATUS, INTERRUPTED, OK
+from limpet.cli.inputs import input_keys, is_input, read_input, read_pairs, state_keys
 from limpet.cli.output import Output
 from limpet.cli.project import (
+    Graph,
     GraphOnStore,
     can_be_typed,
     command_line,
@@ -20,17 +24,26 @@ from limpet.cli.project import (
     load_target,
     project_targets,
 )
-from limpet.cli.values import read_input, read_pairs, read_value, utc_time
-from limpet.errors import LimpetError, RunNotFound, UsageError
+from limpet.cli.run_display import RunDisplay, Summary, cut, summary_of
+from limpet.cli.values import read_value, utc_time
+from limpet.errors import AnswerRefused, LimpetError, RunNotFound, UsageError
 from limpet.graphs.secrets import masked
 
 
 def run(args: Namespace, output: Output) -> int:
     """Start a run of a graph, or queue one."""
-    loaded = load_target(args.target)
+    target, given = _target_and_input(args)
+    if args.priority is not None and not args.detach:
+        raise UsageError(
+            "--priority is about the order of queued runs: give --detach as well, or leave it out"
+        )
+    loaded = load_target(target)
     # The commands that are suggested later then say where the code is.
-    args.graph = args.graph or [args.target]
-    values = read_input(part for parts in args.input for part in parts)
+    args.graph = args.graph or [target]
+    known = input_keys(loaded.compiled().plan)
+    values = read_input(given, known)
+    for warning in known.warnings(values):
+        output.say(warning)
     config = read_pairs(args.config, "--config")
     store = find_store(args, loaded)
     graph = GraphOnStore(loaded, store)
@@ -44,22 +57,23 @@ def run(args: Namespace, output: Output) -> int:
                 "can open, such as --store sqlite:///runs.db"
             )
         existing = _status_of(Runs(store), args.id)
-        queued = graph.start(values, config, run_id=args.id, tags=args.tag, priority=args.priority)
+        queued = graph.start(values, config, run_id=args.id, tags=args.tag, priority=args.priority or 0)
         if existing is not None:
             output.say(f"run {queued.id} already exists ({existing}); this input isn't used")
         return _report_queued(queued.id, args, output)
-    given: dict[str, Any] | None = values
+    first: dict[str, Any] | None = values
     if checkpoint is not None and not values:
-        given = None
-    started = graph.stream(given, config, checkpoint, run_id=args.id, tags=args.tag)
-    return _follow(started, graph, args, output)
+        first = None
+    begin = partial(graph.stream, first, config, checkpoint, run_id=args.id, tags=args.tag)
+    return _follow(begin, graph, args, output)
 
 
 def resume(args: Namespace, output: Output) -> int:
     """Resume a run, with changes to its state if some are given."""
-    update = read_pairs(args.set, "--set") or None
     graph = graph_of_run(args, args.run)
-    return _follow(graph.stream_resumed(args.run, update=update, wait=args.wait), graph, args, output)
+    update = read_changes(args, graph, output) or None
+    begin = partial(graph.stream_resumed, args.run, update=update, wait=args.wait)
+    return _follow(begin, graph, args, output)
 
 
 def answer(args: Namespace, output: Output) -> int:
@@ -73,9 +87,18 @@ def answer(args: Namespace, output: Output) -> int:
     answers = {question.id: _read_answer(text, question)}
     if not args.detach and _knows_graph(args, info.graph):
         graph = graph_of_run(args, args.run)
-        return _follow(graph.stream_resumed(args.run, answers=answers), graph, args, output)
+        return _follow(partial(graph.stream_resumed, args.run, answers=answers), graph, args, output)
     runs.answer(args.run, answers=answers)
     return _report_queued(args.run, args, output)
+
+
+def read_changes(args: Namespace, graph: Graph, output: Output) -> dict[str, Any]:
+    """The changes of a run's state that `--set` gives, read by the schema of the run's graph."""
+    known = state_keys(graph.compiled().plan)
+    update = read_pairs(args.set, "--set", known)
+    for warning in known.warnings(update):
+        output.say(warning)
+    return update
 
 
 def suggest_next(info: RunInfo, args: Namespace, output: Output) -> None:
@@ -110,16 +133,36 @@ _WHY_IT_WAITS = {
 """Why a run makes no progress, by its shown status."""
 
 
-def _follow(running: Run[Any], graph: GraphOnStore, args: Namespace, output: Output) -> int:
-    """Drive a run to its next stop, show its steps, and report how it stopped."""
+def _follow(begin: Callable[[], Run[Any]], graph: GraphOnStore, args: Namespace, output: Output) -> int:
+    """Drive a run to its end, or to a pause that isn't answered here."""
+    code, info = _drive(begin, graph, args, output)
+    while info is not None and info.status == "paused" and output.interactive:
+        try:
+            answers = _ask_here(info, output)
+            if answers is None:
+                break
+            resumed = partial(graph.stream_resumed, info.run_id, answers=answers or None)
+            code, info = _drive(resumed, graph, args, output)
+        except AnswerRefused as refused:
+            output.problem(refused.message, refused.code)
+    return code
+
+
+def _drive(
+    begin: Callable[[], Run[Any]], graph: GraphOnStore, args: Namespace, output: Output
+) -> tuple[int, RunInfo | None]:
+    """Drive a run to its next stop, show its steps, and report how it stopped; None if it was interrupted."""
+    display = RunDisplay(output)
+    graph.observer = display.observe
+    running = begin()
     try:
         for event in running:
-            _show(event, output)
+            display.show(event)
     except KeyboardInterrupt:
         running.close()
         output.say(f"interrupted; everything that run {running.id} finished is saved")
         output.hint("Resume it with:", command_line("resume", args, running.id))
-        return INTERRUPTED
+        return INTERRUPTED, None
     info = Runs.of_graph(graph.compiled(), "run").get(running.id).info
     state = masked(dict(running.state), graph.secrets)
     if output.json:
@@ -134,8 +177,28 @@ def _follow(running: Run[Any], graph: GraphOnStore, args: Namespace, output: Out
             }
         )
     else:
-        _report_stop(info, state, running.error, args, output)
-    return BY_STATUS.get(running.status, OK)
+        _report_stop(info, summary_of(state, graph.compiled().plan), running.error, args, output)
+    return BY_STATUS.get(running.status, OK), info
+
+
+def _ask_here(info: RunInfo, output: Output) -> dict[str, Any] | None:
+    """The answers to what a paused run asks, as they are typed at the terminal; None to leave it paused."""
+    try:
+        if not info.questions:
+            reply = output.ask("Resume it here? [y/N] ")
+            return {} if reply.strip().lower() in ("y", "yes") else None
+        answers = {}
+        for question in info.questions:
+            what = "Answer here"
+            if len(info.questions) > 1:
+                what = f"Answer {question.node} here"
+            reply = output.ask(f"{what}, or press Enter to leave it: ", hidden=question.secret)
+            if reply.strip():
+                answers[question.id] = _read_answer(reply, question)
+        return answers or None
+    except (EOFError, KeyboardInterrupt):
+        output.say("")
+        return None
 
 
 def _report_queued(run_id: str, args: Namespace, output: Output) -> int:
@@ -152,6 +215,21 @@ def _report_queued(run_id: str, args: Namespace, output: Output) -> int:
         output.hint(text, command_line("worker", args, "GRAPH", "--once"))
     output.hint("Follow it with:", command_line("runs watch", args, run_id))
     return OK
+
+
+def _target_and_input(args: Namespace) -> tuple[str, list[str]]:
+    """The graph to run, and the parts of its input. Raises `UsageError`.
+
+    In `run -i a=1 GRAPH`, the option takes the graph for one more part of the input, and it can't be one.
+    """
+    parts = [part for parts in args.input for part in parts]
+    if args.target is not None:
+        return args.target, parts
+    graphs = [part for parts in args.input for part in parts[1:] if not is_input(part)]
+    if not graphs:
+        raise UsageError("run needs a GRAPH: file.yaml, file.py:attribute or package.module:attribute")
+    parts.remove(graphs[0])
+    return graphs[0], parts
 
 
 def _status_of(runs: Runs, run_id: str | None) -> str | None:
@@ -207,37 +285,15 @@ def _read_answer(text: str, question: Question) -> Any:
     return read_value(text)
 
 
-def _show(event: dict[str, Any], output: Output) -> None:
-    """One event of the run, as it happens."""
-    place = _place(event)
-    match event["type"]:
-        case "state" | "task_complete":
-            output.say(f"  ✓ {place}", "completed")
-        case "layer_start":
-            output.say(f"  layer {event['layer']}: {', '.join(map(str, event.get('tasks', ())))}", "dim")
-        case "task_error" | "error":
-            output.say(f"  ✗ {place}: {event.get('error')}", "failed")
-
-
-def _place(event: dict[str, Any]) -> str:
-    """The node or task, with its branch where that has another name."""
-    name = str(event.get("task") or event.get("node"))
-    branch = event.get("branch") or ""
-    if branch.rpartition("/")[2] == name:
-        return str(branch)
-    if branch:
-        return f"{branch}/{name}"
-    return name
-
-
 def _report_stop(
-    info: RunInfo, state: dict[str, Any], error: LimpetError | None, args: Namespace, output: Output
+    info: RunInfo, summary: Summary, error: LimpetError | None, args: Namespace, output: Output
 ) -> None:
-    values = {f"  {key}": value for key, value in state.items()}
-    output.facts({"run": info.run_id, "status": info.status, **values})
+    output.facts({"run": info.run_id, "status": info.status, **summary.lines})
     if error is not None and info.status == "failed":
-        output.problem(info.reason or error.message, error.code)
+        output.problem(cut(info.reason or error.message), error.code)
         output.hint("The whole error:", command_line("runs show", args, info.run_id))
+    if not summary.is_whole:
+        output.hint("The whole state:", command_line("runs state", args, info.run_id))
     suggest_next(info, args, output)
 
 

@@ -1,24 +1,20 @@
-"""`runs …`: list, show, history, state, diff, watch; fork, rollback, cancel, export, import, delete.
-
-None of these runs a node. Only `fork` and `rollback` need the code of the run's graph.
-"""
+"""`runs list`, `show`, `history`, `state`, `diff`, `watch`: look at runs. `run_changes` has the other verbs."""
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import Namespace
 from typing import Any
 
 from limpet import END, RunInfo, Runs
 from limpet.cli.commands.run import suggest_next
-from limpet.cli.exit_codes import BY_STATUS, OK, USAGE
+from limpet.cli.exit_codes import BY_STATUS, OK
 from limpet.cli.output import Output
-from limpet.cli.project import command_line, find_runs, find_store, graph_named, project_graphs
-from limpet.cli.values import read_pairs, utc_time
+from limpet.cli.project import command_line, find_runs, find_store, project_graphs
+from limpet.cli.values import utc_time
 from limpet.errors import LimpetError, UsageError
 from limpet.graphs.secrets import masked
-from limpet.journal.store import CANCELLED, RUNNING
+from limpet.journal.store import RUNNING
 
 SHORTEST_WATCH_INTERVAL = 0.05
 LONG_IN_QUEUE = 60.0
@@ -177,80 +173,6 @@ def watch(args: Namespace, output: Output) -> int:
                 suggest_next(info, args, output)
             return BY_STATUS[head.status]
         time.sleep(max(SHORTEST_WATCH_INTERVAL, args.every))
-
-
-def fork(args: Namespace, output: Output) -> int:
-    """Create a run that starts where another one was."""
-    update = read_pairs(args.set, "--set")
-    forked = _runs_with_graph(args).fork(args.run, args.step, update, new_run_id=args.id)
-    return _done({"run_id": forked, "forked_from": args.run}, forked, args, output)
-
-
-def rollback(args: Namespace, output: Output) -> int:
-    """Set a run back to a step."""
-    _runs_with_graph(args).rollback(args.run, args.step)
-    return _done({"run_id": args.run, "step": args.step}, f"rolled back to step {args.step}", args, output)
-
-
-def cancel(args: Namespace, output: Output) -> int:
-    """Stop a run before its next node."""
-    runs = find_runs(args)
-    runs.cancel(args.run)
-    status = runs.get(args.run).status
-    text = "cancelled"
-    if status != CANCELLED:
-        text = "cancellation requested; the process that holds the run stops before the next node"
-    return _done({"run_id": args.run, "status": status}, text, None, output)
-
-
-def export(args: Namespace, output: Output) -> int:
-    """Write a run to one file."""
-    find_runs(args).export(args.run, args.file)
-    return _done({"run_id": args.run, "file": args.file}, f"written to {args.file}", None, output)
-
-
-def import_(args: Namespace, output: Output) -> int:
-    """Put an exported run into the store."""
-    runs = find_runs(args, must_exist=False)
-    run_id = runs.import_(args.file, args.id)
-    if output.json:
-        output.result({"run_id": run_id})
-        return OK
-    output.text(run_id)
-    suggest_next(runs.get(run_id).info, args, output)
-    return OK
-
-
-def delete(args: Namespace, output: Output) -> int:
-    """Delete a run and its journal, after a confirmation."""
-    runs = find_runs(args)
-    info = runs.get(args.run).info
-    if not args.yes:
-        if not sys.stdin.isatty():
-            output.say(f"this deletes run {args.run} permanently; pass --yes to confirm", "failed")
-            return USAGE
-        reply = output.ask(f"Delete run {args.run} of {info.graph} ({info.status})? [y/N] ")
-        if reply.strip().lower() not in ("y", "yes"):
-            output.say("not deleted")
-            return OK
-    runs.delete(args.run)
-    return _done({"run_id": args.run, "deleted": True}, "deleted", None, output)
-
-
-def _runs_with_graph(args: Namespace) -> Runs:
-    """The runs, with the graph of the one that the command is about."""
-    store = find_store(args, must_exist=True)
-    return Runs(store, graph_named(args, Runs(store).get(args.run).graph))
-
-
-def _done(data: dict[str, object], text: str, resumable: Namespace | None, output: Output) -> int:
-    if output.json:
-        output.result(data)
-        return OK
-    output.message(text)
-    if resumable is not None:
-        output.hint("Resume it with:", command_line("resume", resumable, str(data["run_id"])))
-    return OK
 
 
 def _show_change(info: RunInfo, new_holder: bool, output: Output) -> None:

@@ -17,7 +17,10 @@ from limpet.errors import KeyMissing, RunNotFound, UsageError
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import DAMAGED, ENDED, STATUSES
 from limpet.stores.migrations import sql_of
-from limpet.stores.retention import Retention, delete_expired, find_expired
+from limpet.stores.retention import Expired, Retention, delete_expired, find_expired
+
+MAX_LISTED = 50
+"""How many runs are listed before they are deleted."""
 
 DEFAULT_AGE = f"{RETENTION_HOURS:g}h"
 
@@ -136,14 +139,30 @@ def prune(args: Namespace, output: Output) -> int:
     policy = Retention(**dict.fromkeys(statuses, older), newest=args.newest)
     store = find_store(args, must_exist=True)
     going = find_expired(store, policy)
-    if not args.dry_run:
+    if going and not args.dry_run:
+        if not output.json:
+            _list_expired(going[:MAX_LISTED], output)
+        if len(going) > MAX_LISTED:
+            output.say(f"and {len(going) - MAX_LISTED} more; --dry-run lists them all")
+        count = _counted(len(going))
+        if not args.yes and not output.confirm(f"Delete {count}?", f"deletes {count} permanently"):
+            output.say("not deleted")
+            return OK
         going = delete_expired(store, going)
     if output.json:
         output.result({"deleted": not args.dry_run, "runs": [each._asdict() for each in going]})
         return OK
+    if args.dry_run or not going:
+        _list_expired(going, output)
+    if going:
+        output.say(f"{'would delete' if args.dry_run else 'deleted'} {_counted(len(going))}")
+    return OK
+
+
+def _list_expired(going: list[Expired], output: Output) -> None:
     rows = [(each.run_id, each.graph, each.status, utc_time(each.updated), each.reason) for each in going]
     output.table(("run", "graph", "status", "updated (UTC)", "why"), rows, "no runs to delete")
-    if rows:
-        verb = "would delete" if args.dry_run else "deleted"
-        output.say(f"{verb} {len(rows)} run{'s' if len(rows) != 1 else ''}")
-    return OK
+
+
+def _counted(runs: int) -> str:
+    return f"{runs} run{'s' if runs != 1 else ''}"

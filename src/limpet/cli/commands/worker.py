@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import signal
 from argparse import Namespace
+from collections.abc import Iterable
+from time import time
 
 from limpet.cli.exit_codes import OK
 from limpet.cli.output import Output, printable_log
 from limpet.cli.project import NAME_GRAPHS_FOR_ALL_COMMANDS, find_store, load_target, project_graphs
+from limpet.cli.values import utc_time
 from limpet.errors import UsageError
 from limpet.observe.events import (
     CHECKPOINT_RESUME,
     GRAPH_COMPLETE,
     GRAPH_START,
+    RUN_CANCEL,
     RUN_FAIL,
     RUN_PAUSE,
     RUN_SLEEP,
@@ -27,6 +31,7 @@ SHOWN_EVENTS = {
     GRAPH_COMPLETE: "completed",
     RUN_PAUSE: "paused",
     RUN_FAIL: "failed",
+    RUN_CANCEL: "cancelled",
     RUN_SLEEP: "sleeps",
 }
 
@@ -40,14 +45,20 @@ def work(args: Namespace, output: Output) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(printable_log("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    if args.observer:
+        # The observer `log` writes there.
+        logging.getLogger("limpet.run").setLevel(logging.INFO)
     supervisor = supervise(
         store,
         graphs,
         lease=args.lease,
         concurrency=args.concurrency,
+        per_graph=_limits(args.per_graph, [graph.name for graph in graphs]),
         poll=args.poll,
+        max_crashes=args.max_crashes,
+        max_sleep=args.max_sleep,
         grace=args.grace,
-        observers=[lambda event: _show(event, output)],
+        observers=[lambda event: _show(event, output), *args.observer],
     )
     if args.once:
         resumed = supervisor.drain()
@@ -61,9 +72,21 @@ def work(args: Namespace, output: Output) -> int:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has it ignored in the background
         signals = "SIGTERM"
     # Only once it is true: before that, SIGTERM would kill the process.
-    supervisor.run(lambda: output.say(f"working on {store}: {names}. {signals} stops it"))
-    output.say("stopped; other workers can resume the runs that were in progress")
+    supervisor.run(lambda: _say(time(), f"working on {store}: {names}. {signals} stops it", output))
+    _say(time(), "stopped; other workers can resume the runs that were in progress", output)
     return OK
+
+
+def _limits(given: Iterable[tuple[str | None, int]], graphs: Iterable[str]) -> int | dict[str, int] | None:
+    """How many runs of each graph at once, as `supervise` takes it. A name outweighs the number for each."""
+    limits = dict(given)
+    each = limits.pop(None, None)
+    if not limits:
+        return each
+    named = {name: number for name, number in limits.items() if name is not None}
+    if each is None:
+        return named
+    return {**dict.fromkeys(graphs, each), **named}
 
 
 def _show(event: Event, output: Output) -> None:
@@ -77,4 +100,8 @@ def _show(event: Event, output: Output) -> None:
     text = f"{event.source} {event.data.get('run_id')} {verb}"
     if detail:
         text += f": {detail}"
-    output.say(text)
+    _say(event.timestamp, text, output)
+
+
+def _say(at: float, text: str, output: Output) -> None:
+    output.say(f"{utc_time(at)} {text}")

@@ -222,7 +222,7 @@ class _ComponentLayout:
             used = used_width.get(name, 0.0)
             routes[number] = self._loop_route(link_to_self, rects[name], used)
             used_width[name] = used + self._loop_space(link_to_self)
-        return _moved_to_corner(rects, routes)
+        return _moved_to_corner(rects, routes, 1.0 if self.spacing.on_grid else 0.0)
 
     def _arcs_and_ranks(self) -> tuple[list[Arc], list[int]]:
         ends = [self._ends(self.links[number]) for number in self.plain_links]
@@ -377,13 +377,16 @@ class _ComponentLayout:
         return Route(points, label, is_loop=True)
 
 
-def _moved_to_corner(rects: dict[str, Rect], routes: list[Route]) -> Layout:
-    """The layout with everything moved so that it begins in the upper left corner."""
+def _moved_to_corner(rects: dict[str, Rect], routes: list[Route], line_width: float) -> Layout:
+    """The layout with everything moved so that it begins in the upper left corner.
+
+    `line_width` is how far a line reaches to the right of its points: on a grid, it fills the cells that they name.
+    """
     labels = [route.label for route in routes if route.label is not None]
     placed = [*rects.values(), *labels]
     point_xs = [x for route in routes for x, _ in route.points]
     left = min([*(rect.x for rect in placed), *point_xs], default=0.0)
-    right = max([*(rect.right for rect in placed), *point_xs], default=0.0)
+    right = max([*(rect.right for rect in placed), *(x + line_width for x in point_xs)], default=0.0)
     bottom = max((rect.bottom for rect in rects.values()), default=0.0)
     return Layout(
         {name: rect.moved(-left, 0) for name, rect in rects.items()},

@@ -23,9 +23,7 @@ from limpet.engine.loop.driver_commands import Begin, Cancelled, Command, Gather
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import Commit, PostsWaiting
-
-COMMIT_CHECK_INTERVAL = 0.001
-"""Seconds between two checks whether a commit was written, after this run was cancelled."""
+from limpet.threads.awaiting import wait_until_done
 
 
 async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, None]:
@@ -76,8 +74,17 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
             CURRENT.set(outer_task)
             await node_tasks.close()
             if session.held is not None:
-                # Shielded: the lease is released even if the task of this run is being cancelled.
-                await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, session.close))
+                await release(session)
+
+
+async def release(session: Session) -> None:
+    """Release the lease in a thread. If this task is cancelled meanwhile, its caller gets that when it is done."""
+    closing = asyncio.get_running_loop().run_in_executor(None, session.close)
+    try:
+        await asyncio.shield(closing)
+    except asyncio.CancelledError:
+        await wait_until_done(closing)
+        raise
 
 
 async def commit(
@@ -120,8 +127,8 @@ async def _write(
         return await asyncio.shield(written)
     finally:
         # If this run is cancelled meanwhile, the other thread must have released the lock before we acquire it.
-        while not written.done():
-            await asyncio.sleep(COMMIT_CHECK_INTERVAL)
+        if not written.done():
+            await wait_until_done(written)
         await node_tasks.retake_journal_lock()
 
 

@@ -418,6 +418,11 @@ def client_for(store: Store, ttl: float = LEASE) -> LeaseClient:
         return client
 
 
+def executes_runs() -> bool:
+    """Whether this process executes any run now, or opens one."""
+    return any(client.has_leases() for client in list(_clients.values()))
+
+
 def release_unused(since: float) -> None:
     """Release what this thread has claimed since then and no driver has run, because the thread was interrupted."""
     for client in list(_clients.values()):

@@ -34,6 +34,14 @@ from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import Session, SessionOptions
 from limpet.engine.sessions.start import emit_start, new_run
+from limpet.engine.sessions.trials import (
+    TRIAL,
+    CrashHistory,
+    CrashLimits,
+    NeedsSolitude,
+    begin_trial,
+    crash_history,
+)
 from limpet.engine.sessions.user_checkpointer import load_checkpoint
 from limpet.errors import (
     AlreadyCompleted,
@@ -69,17 +77,17 @@ def resume(
     point: Point | None = None,
     *,
     max_sleep: float | None = None,
-    max_crashes: int | None = None,
+    limits: CrashLimits | None = None,
     known: RunHead | None = None,
 ) -> Session:
     """Open a stored run at its position. The answers, the update and the config in `given` are durable before
     this returns.
 
     `wait` is how many seconds to wait for another holder, `point` where the caller believes the run to be,
-    `max_sleep` how long the run may sleep here, `max_crashes` how often in a row it may have crashed its process,
+    `max_sleep` how long the run may sleep here, `limits` how a supervisor treats runs whose process crashed,
     `known` the run's head if the caller has just read it. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`,
     `AnswerRefused`, `AlreadyAnswered`, `RunPaused` for a question that stays open, `DamagedRecord`, `UsageError`,
-    `WrongGraph`, `RunQuarantined`.
+    `WrongGraph`, `RunQuarantined`, and `NeedsSolitude` for a suspect whose turn it isn't.
     """
     client = compiled.need_client("resume")
     if wait is not None:
@@ -90,18 +98,21 @@ def resume(
         refuse_completed(known)
     with client.holding(run_id, wait, known) as held:
         tail = held.read()
-        reopened = _reopen(compiled, tail, held, given, point, max_crashes)
+        reopened = _reopen(compiled, tail, held, given, point, limits)
         progress = reopened.progress
         compiled = compiled.for_run(progress.meta.get("settings"))
         if point is not None and given.answers_any:
             given = given.about(asked_at(client, progress, point))
         cancel_requested = _take_in(client, reopened, held, given, tail.head)
         _store_input(compiled, reopened, held, given, tail.head)
+        on_trial = False
+        if reopened.history is not None and reopened.history.is_suspect(limits):
+            on_trial = True
+            is_alone = limits is not None and limits.is_alone
+            begin_trial(progress, reopened.writer, held, reopened.history.alone, is_alone)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
         is_start = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
-        options = SessionOptions(
-            stream, not is_start, tail.first, max_sleep, reopened.crashes, max_crashes is not None
-        )
+        options = SessionOptions(stream, not is_start, tail.first, max_sleep, on_trial, limits is not None)
         session = Session(compiled, progress, reopened.writer, held.lease, options)
         held.keep()
     if given.timed and cancel_requested:
@@ -195,8 +206,8 @@ class _Reopened(NamedTuple):
 
     progress: Progress
     writer: JournalWriter
-    crashes: int
-    """How many holders crashed since the run last made progress."""
+    history: CrashHistory | None
+    """How often its holders crashed since the run last got any further; None for a run without crashes."""
 
 
 def _reopen(
@@ -205,7 +216,7 @@ def _reopen(
     held: HeldRun,
     given: ResumeInput,
     point: Point | None,
-    max_crashes: int | None,
+    limits: CrashLimits | None,
 ) -> _Reopened:
     """Rebuild a run's progress, check that it can be resumed from there, and count the crashes of its holders."""
     # The head was read before the claim: since then another process may have resumed the run, even to its end.
@@ -213,25 +224,30 @@ def _reopen(
     if given.timed:
         _refuse_not_due(tail.head, held)
     progress, weight = read_progress_and_weight(tail)
-    # The store counts crashes over the run's whole life; the journal has the count at the last progress.
-    crashes = held.crashes - progress.crashes
+    history = None
+    if held.crashes != progress.crashes or TRIAL in progress.meta:
+        history = crash_history(progress, tail.head.sequence, held.crashes)
     sleeps = (progress.due() or 0.0) > held.now()
-    if max_crashes is not None and crashes >= max_crashes and not sleeps:
-        _quarantine(compiled, progress, tail, held)
+    if limits is not None and history is not None and not sleeps:
+        if history.alone >= limits.max_crashes:
+            _quarantine(compiled, progress, tail, held, history.alone)
+        if history.is_suspect(limits) and not limits.has_turn:
+            raise NeedsSolitude(progress.run_id, history)
     changed = _fit_to_plan(compiled.plan, progress, given)
     check_point(progress, point)
     if compiled.plan.layers is None:
         _refuse_old_step(progress, point)
     size = len(tail.records[0]) if tail.records else 0
     writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence, weight, size)
-    if crashes > 0 and sleeps:
-        _forgive_crashes(progress, writer, held)
-        crashes = 0
+    if history is not None and sleeps:
+        if history.crashes > 0 or history.was_tried:
+            _forgive_crashes(progress, writer, held)
+        history = None
     progress.count_crashes(held.crashes)
     if changed:
         # A refitted workflow has other tasks. The records before don't add up to it, so it is stored whole.
         writer.add_snapshot(progress)
-    return _Reopened(progress, writer, crashes)
+    return _Reopened(progress, writer, history)
 
 
 def _log_resume(plan: Plan, progress: Progress) -> None:
@@ -254,9 +270,8 @@ def _refuse_not_due(head: RunHead, held: HeldRun) -> None:
         raise Conflict(head.run_id, "it is no longer due")
 
 
-def _quarantine(compiled: CompiledGraph, progress: Progress, tail: Tail, held: HeldRun) -> None:
+def _quarantine(compiled: CompiledGraph, progress: Progress, tail: Tail, held: HeldRun, times: int) -> None:
     """Mark a run that crashes its process again and again as failed. Always raises `RunQuarantined`."""
-    times = held.crashes - progress.crashes
     node = progress.current_node()
     reason = f"its process crashed {times} times in a row at node {node!r}, so the run was quarantined"
     error = {"type": RunQuarantined.__name__, "message": reason, "node": node}

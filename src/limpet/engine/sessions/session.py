@@ -13,7 +13,7 @@ from time import sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.engine.leases.held_lease import HeldLease, StopRequest
-from limpet.engine.leases.lease_client import with_holder_described
+from limpet.engine.leases.lease_client import HeldRun, with_holder_described
 from limpet.engine.loop.driver_commands import Command, PostsArrived, StopAsked, Verdict
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
@@ -21,6 +21,7 @@ from limpet.engine.node_context.call_scope import JournalLock, Scope
 from limpet.engine.node_context.questions import CallAbandoned
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.step_retention import StepRetention, prune_completed
+from limpet.engine.sessions.trials import accuse
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import Conflict, StoreError, StoreUnavailable, TooLarge
 from limpet.graphs.secrets import SecretMasker, text_of_values
@@ -61,8 +62,8 @@ class SessionOptions(NamedTuple):
     """The oldest record that its journal has, which is a snapshot."""
     max_sleep: float | None = None
     """For how many seconds it may sleep in this process; None for no limit."""
-    crashes: int = 0
-    """How many of its holders crashed since it last made progress."""
+    on_trial: bool = False
+    """Whether it is a suspect that executes for a trial: see `trials.py`."""
     supervised: bool = False
     """Whether a supervisor resumed it, so that no caller gets what its nodes raise."""
     repeats_stop: bool = False
@@ -91,7 +92,9 @@ class Session:
         self.journal_lock = JournalLock(threads=True)
         self._options = options
         self._crashed = False
-        self._opened_at = 0 if writer is None else writer.sequence
+        self.on_trial = options.on_trial
+        self.on_progress: Callable[[], object] | None = None
+        """What is called, once, when a commit is durable: then a trial is over."""
         self._failed_saves = 0
         self._last_failed_save = 0.0
         self._retention: StepRetention | None = None
@@ -110,13 +113,6 @@ class Session:
     def degraded(self) -> bool:
         """Whether the run continues although its last save failed."""
         return self.lifecycle.context.save_error is not None
-
-    @property
-    def crashes(self) -> int:
-        """How many processes in a row crashed with this run before it made any progress; 0 once it has."""
-        if self.writer is None or self.writer.sequence != self._opened_at:
-            return 0
-        return self._options.crashes
 
     @property
     def clock_wait(self) -> Callable[[float, Event], object] | None:
@@ -195,6 +191,9 @@ class Session:
         """A commit is durable, and so is everything that couldn't be saved before it."""
         assert self.writer is not None
         self.writer.acknowledge(len(commit.records))
+        if self.on_progress is not None:
+            self.on_progress()
+            self.on_progress = None
         if self.compiled.on_save_error == "continue":
             self.lifecycle.context.save_error = None
             self._failed_saves = 0
@@ -282,6 +281,8 @@ class Session:
         if held is None or self.compiled.client is None:
             return
         try:
+            if self._crashed:
+                accuse(HeldRun(self.compiled.client, held))
             self.compiled.client.release(held, self._crashed)
         except StoreError as problem:
             log().warning(

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import threading
+from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from limpet.engine.drivers.sync_driver import drive
-from limpet.engine.leases.lease_client import client_for
+from limpet.engine.leases.lease_client import client_for, executes_runs
 from limpet.engine.loop.driver_commands import Verdict
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.session import Session
+from limpet.engine.sessions.trials import CrashHistory, CrashLimits, NeedsSolitude
 from limpet.engine.supervisor.catalog import GraphCatalog
-from limpet.engine.supervisor.crash_count import CrashCount
 from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import OrphanFinder
 from limpet.engine.supervisor.run_picker import RunPicker
+from limpet.engine.supervisor.suspects import Suspects
 from limpet.errors import (
     AlreadyCompleted,
     Conflict,
@@ -53,6 +55,7 @@ class RunResumer:
         self.orphans = OrphanFinder(store, options.lease)
         self.picker = RunPicker(options.concurrency, options.per_graph)
         self.skipped = SkippedRuns()
+        self.suspects = Suspects(options.poll)
         self.changed = Monitor()
         self.stopping = False
         self.resumed_run_ids: dict[str, None] = {}
@@ -61,7 +64,6 @@ class RunResumer:
         self._catalog = catalog
         self._options = options
         self._emit = emit
-        self._crash_count = CrashCount(options.max_crashes)
         self._compiled: dict[str, CompiledGraph] = {}
         self._sessions: dict[str, Session] = {}
 
@@ -114,9 +116,12 @@ class RunResumer:
                 None,
                 False,
                 max_sleep=self._options.max_sleep,
-                max_crashes=self._options.max_crashes,
+                limits=self._limits_for(head.run_id),
                 known=head,
             )
+        except NeedsSolitude as suspect:
+            self._wait_for_turn(head, suspect.history)
+            return None
         except Conflict as conflict:
             # Another process claimed it first. If that process dies, its runs are found without asking the store.
             if conflict.holder:
@@ -138,7 +143,7 @@ class RunResumer:
         except LimpetError as problem:
             self.skipped.skip(head.run_id, str(problem))
             return None
-        # Only an open session knows how often its process crashed, so a suspect that has to wait is released again.
+        # The turn of a suspect may have begun after this run was picked.
         if not self._admit(session):
             session.close()
             return None
@@ -152,6 +157,7 @@ class RunResumer:
         with self.changed.lock:
             self._sessions.pop(head.run_id, None)
             self.picker.ended(head.run_id)
+            self.suspects.end_turn(head.run_id, monotonic())
             self.changed.notify()
 
     def request_stop(self) -> None:
@@ -164,28 +170,58 @@ class RunResumer:
         for session in sessions:
             session.stop.leave()
 
+    def make_room(self) -> None:
+        """Ask the runs in progress to leave before their next node, as it is the turn of a suspect."""
+        with self.changed.lock:
+            others = [each for each in self._sessions.values() if not self.suspects.admits(each.id)]
+        for session in others:
+            session.stop.leave()
+
     def wait_until_idle(self, seconds: float) -> list[Session]:
         """Wait until no run is in progress, for this many seconds at most; returns the sessions still in progress."""
         self.changed.wait_for(lambda: not self.picker.run_ids, max(0.0, seconds))
         with self.changed.lock:
             return list(self._sessions.values())
 
-    def _admit(self, session: Session) -> bool:
-        """Count a session as in progress; False if it has to wait for another suspect (see `crash_count`)."""
+    def _limits_for(self, run_id: str) -> CrashLimits:
+        """What applies to a run that is about to be claimed, if its process crashed."""
+        most = self._options.max_crashes
+        suspect_from = max(most - 1, 1)
+        if self._options.concurrency == 1:
+            # It executes alone in any case, so a trial costs the others nothing.
+            suspect_from = 1
+        has_turn = self.suspects.has_turn(run_id)
+        # The user's own code may execute runs in this process, too.
+        return CrashLimits(most, suspect_from, has_turn, has_turn and not executes_runs())
+
+    def _wait_for_turn(self, head: RunHead, history: CrashHistory) -> None:
+        """A suspect was found: it is resumed when nothing else executes here."""
+        log().warning("run %s waits until it can execute alone: it may have crashed its process", head.run_id)
         with self.changed.lock:
-            other = self._crash_count.other_suspect(session, self._sessions.values())
-            if other is None:
-                self.skipped.forget(session.id)
-                self._sessions[session.id] = session
-                self.resumed_run_ids[session.id] = None
-                # The stop was requested after this run was picked, and couldn't reach its session then.
-                if self.stopping:
-                    session.stop.leave()
-                return True
-        crashes = f"its process crashed {session.crashes} times in a row"
-        reason = f"{crashes}, and so did that of run {other.id!r}: they are resumed one at a time"
-        self.skipped.skip(session.id, reason, self._options.poll)
-        return False
+            self.suspects.add(head, history.alone, monotonic(), random())
+
+    def _admit(self, session: Session) -> bool:
+        """Count a session as in progress; False if it is the turn of a suspect, so that others have to wait."""
+        with self.changed.lock:
+            if not self.suspects.admits(session.id):
+                return False
+            self.skipped.forget(session.id)
+            self._sessions[session.id] = session
+            self.resumed_run_ids[session.id] = None
+            if session.on_trial:
+                session.on_progress = lambda: self._end_turn(session.id)
+            else:  # it isn't a suspect any more: another process has executed it since
+                self.suspects.end_turn(session.id, monotonic())
+            # The stop was requested after this run was picked, and couldn't reach its session then.
+            if self.stopping:
+                session.stop.leave()
+            return True
+
+    def _end_turn(self, run_id: str) -> None:
+        """A suspect got further: others may execute beside it from now on."""
+        with self.changed.lock:
+            self.suspects.end_turn(run_id, monotonic())
+            self.changed.notify()
 
     def _compiled_for(self, name: str) -> CompiledGraph:
         """A graph, with the settings by which it runs on this store."""

@@ -17,6 +17,7 @@ from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import MAX_LISTED
 from limpet.engine.supervisor.run_picker import merge_ready
 from limpet.engine.supervisor.run_resumer import STORE_RETRY_LIMIT, RunResumer
+from limpet.errors import RunNotFound
 from limpet.journal.optional_calls import Notifying, provides
 from limpet.journal.run_filter import UNHELD, RunFilter
 from limpet.journal.store import FAILED, RUNNING, RunHead, Store
@@ -162,15 +163,18 @@ class WatchLoop:
             if self._backlog and now < self._next_look:
                 return self._backlog
             self._next_look = now + self._options.poll
+            suspect = self._resumer.suspects.chosen
             if room <= 0 or not graphs:
                 # Without room there is no need to ask. There may be runs in the store, so look once a run ends.
                 self._store_has_more = bool(graphs)
                 return self._backlog
             in_progress = self._picker.run_ids
+        if suspect is not None and (suspect.run_id in in_progress or not self._end_turn_if_taken(suspect)):
+            return self._backlog
         self._report_stuck_runs(graphs)
         # The runs in progress were noted before the store is asked: a run that ends meanwhile is still excluded, as
         # what the store lists of it may be out of date.
-        excluded = self._resumer.skipped.run_ids().union(in_progress)
+        excluded = self._resumer.skipped.run_ids().union(in_progress, self._resumer.suspects.waiting)
         # Ask for more than there is room for: the rest is the backlog, and saves looks while runs are short.
         limit = room + self._options.concurrency + len(excluded)
         found = self._store.ready(graphs, limit)
@@ -186,12 +190,23 @@ class WatchLoop:
         with self._changed.lock:
             if self._resumer.stopping:
                 return []
-            picked = self._picker.pick(ready)
+            others = self._resumer.suspects.others(ready)
+            suspect = self._resumer.suspects.choose(monotonic(), bool(others or self._picker.run_ids))
+            if suspect is None:
+                picked = self._picker.pick(others)
+            elif self._picker.run_ids:
+                picked = []
+            else:
+                picked = [suspect]
             for head in picked:
                 self._picker.started(head.run_id, head.graph)
             picked_ids = {head.run_id for head in picked}
-            self._backlog = [head for head in ready if head.run_id not in picked_ids]
-            return picked
+            self._backlog = [head for head in others if head.run_id not in picked_ids]
+            # The runs that leave for a suspect are resumed after it.
+            self._store_has_more = self._store_has_more or suspect is not None
+        if suspect is not None:
+            self._resumer.make_room()
+        return picked
 
     def resume_in_threads(self, ready: list[RunHead]) -> list[RunHead]:
         """Pick runs and resume each in a thread; returns them."""
@@ -225,10 +240,28 @@ class WatchLoop:
         )
 
     def _has_next(self) -> bool:
-        """Whether there is room for a run of the backlog, or for one that may be in the store."""
+        """Whether there is room for a run of the backlog, for one that may be in the store, or for a suspect."""
+        suspects = self._resumer.suspects
+        is_idle = not self._picker.run_ids
+        if suspects.chosen is not None:
+            return is_idle
+        if is_idle and suspects.waiting and not self._backlog:
+            return True
         if self._store_has_more and not self._backlog:
             return self._picker.room > 0
         return any(self._picker.room_for(graph) > 0 for graph in {head.graph for head in self._backlog})
+
+    def _end_turn_if_taken(self, suspect: RunHead) -> bool:
+        """Wait no longer until a suspect can execute here, if another process has resumed it; says whether."""
+        try:
+            head = self._store.head(suspect.run_id)
+            is_taken = head.holder is not None or head.due is None
+        except RunNotFound:
+            is_taken = True
+        if is_taken:
+            with self._changed.lock:
+                self._resumer.suspects.end_turn(suspect.run_id, monotonic())
+        return is_taken
 
     def _report_stuck_runs(self, graphs: list[str]) -> None:
         """Log, now and then, which runs this supervisor won't resume, and why.

@@ -21,14 +21,15 @@ Records = dict[int, bytes | DamagedRecord]
 
 
 def listed_head(path: Path) -> RunHead:
-    """The head of the run with this damaged head file, for a list. Raises `FileNotFoundError`.
+    """The head of the run with this damaged head file, for a list. Raises `FileNotFoundError`."""
+    return unreadable(run_id_by_name(path, path.read_bytes()), path.stat().st_mtime)
 
-    The id is that which gives the file its name. If no such id can be found, the run is listed by the file's name.
-    """
+
+def run_id_by_name(path: Path, content: bytes) -> str:
+    """The id that gives a damaged head file its name; the name itself, if no such id can be found."""
     name = path.name.removesuffix(HEAD_SUFFIX)
-    candidates = (name.partition(".")[0], claimed_run_id(path.read_bytes()))
-    run_id = next((each for each in candidates if each is not None and file_name_of(each) == name), name)
-    return unreadable(run_id, path.stat().st_mtime)
+    candidates = (name.partition(".")[0], claimed_run_id(content))
+    return next((each for each in candidates if each is not None and file_name_of(each) == name), name)
 
 
 def salvaged_records(directory: Path, run_id: str) -> Records:

@@ -16,7 +16,7 @@ from limpet.errors import DamagedRecord, LimpetError, RunNotFound
 from limpet.journal.store import RunHead
 from limpet.stores import heads
 from limpet.stores.atomic_files import flush_directory
-from limpet.stores.files.damaged_heads import listed_head
+from limpet.stores.files.damaged_heads import listed_head, run_id_by_name
 from limpet.stores.files.locks import LockFile, Locks
 from limpet.stores.files.run_files import RunFiles
 from limpet.stores.files.run_names import HEAD_SUFFIX, file_name_of, parse_head_file, remove_files
@@ -231,9 +231,12 @@ class RunCache:
 
 def _run_id_in(path: Path, content: bytes) -> str:
     """The id of the run that this head file is of, by its content. Raises `DamagedRecord`."""
-    head, _ = parse_head_file(None, content)
+    try:
+        head, _ = parse_head_file(None, content)
+    except DamagedRecord as damage:
+        raise DamagedRecord(run_id_by_name(path, content), 0, damage.reason) from damage
     if file_name_of(head.run_id) != path.name.removesuffix(HEAD_SUFFIX):
-        raise DamagedRecord("?", 0, f"its head file is that of run {head.run_id!r}")
+        raise DamagedRecord(run_id_by_name(path, content), 0, f"its head file is that of run {head.run_id!r}")
     return head.run_id
 
 

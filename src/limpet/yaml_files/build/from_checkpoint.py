@@ -27,6 +27,9 @@ class ResumesFromCheckpoint(_Base):
     default_checkpoint: str | os.PathLike[str] | None = None
     """The path of a checkpoint file, or the id of a checkpoint; None if runs start at the beginning."""
 
+    declared_store: Any = None
+    """What the file says of the store, in a graph that was only checked: its store isn't opened."""
+
     def _prepare(self, invocation: Invocation, stream: bool) -> tuple[str, OpenSession]:
         if invocation.checkpoint is None and self.default_checkpoint is not None:
             if invocation.run_id is not None:

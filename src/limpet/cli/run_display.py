@@ -1,0 +1,140 @@
+"""What `run`, `resume` and `answer` show of a run: its events as they happen, and a summary where it stops.
+
+A summary is short, however large the state is: values are cut, and a workflow is shown by its tasks. `runs state`
+prints all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from limpet.cli.output import Output, as_text, is_empty, one_line, shortened
+from limpet.graphs.plan import Plan
+from limpet.graphs.workflow.state import TASK_COMPLETED, TASK_SKIPPED
+from limpet.observe.events import NODE_RETRY, Event
+
+MAX_SHOWN_KEYS = 30
+"""How many keys of a state, or tasks, a summary has."""
+
+MAX_SHOWN_TEXT = 200
+"""How many characters of a value or an error are shown."""
+
+MAX_SHOWN_LINES = 5
+"""How many lines of a value are shown; one with more is put into one line, and cut."""
+
+HIDDEN_KEYS = ("tasks", "dag")
+"""Of the state of a workflow: what its tasks are shown instead of."""
+
+
+class RunDisplay:
+    """Shows the events of one run as they happen. Each failure is shown once."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._failed: set[str] = set()
+
+    def show(self, event: Mapping[str, Any]) -> None:
+        """Show an event of the run's stream: what is durable."""
+        place = _place(event)
+        match event["type"]:
+            case "state":
+                self._output.say(f"  ✓ {place}", "completed")
+            case "task_complete" if event["status"] == TASK_COMPLETED:
+                self._output.say(f"  ✓ {place}", "completed")
+            case "layer_start":
+                tasks = ", ".join(map(str, event.get("tasks", ())))
+                self._output.say(f"  layer {event['layer'] + 1}: {tasks}", "dim")
+            case "task_start":
+                self._failed.discard(place)  # it may run again, in another layer
+            case "task_skipped":
+                self._output.say(f"  – {place}: {_error_line(event.get('reason'))}", "dim")
+            case "task_error" if event.get("retry_in") is None:
+                self._show_failure(place, event.get("error"))
+            case "branch" if event["status"] == "failed":
+                self._show_failure(str(event["branch"]), event.get("error"))
+            case "error":
+                self._show_failure(place, event.get("error"))
+            case "checkpoint_failed":
+                self._output.say(f"  ! not saved: {_error_line(event.get('error'))}", "failed")
+
+    def observe(self, event: Event) -> None:
+        """Show an event for observers: a call that failed and is made again, which isn't in the stream."""
+        if event.type != NODE_RETRY:
+            return
+        data = event.data
+        again = f"attempt {data['attempt']}, again in {data['delay']:.2g} s"
+        self._output.say(f"  ↻ {_place(data)}: {_error_line(data.get('error'))} ({again})", "paused")
+
+    def _show_failure(self, place: str, error: object) -> None:
+        """A task or branch has failed, and perhaps the run by that: the event of the run names the node inside."""
+        if any(place == known or place.startswith(f"{known}/") for known in self._failed):
+            return
+        self._failed.add(place)
+        self._output.say(f"  ✗ {place}: {_error_line(error)}", "failed")
+
+
+class Summary(NamedTuple):
+    """A state in a few lines: names and texts. `is_whole` if nothing was left out."""
+
+    lines: dict[str, str]
+    is_whole: bool
+
+
+def summary_of(state: Mapping[str, Any], plan: Plan) -> Summary:
+    """The state of a run in a few lines; that of a workflow by its tasks."""
+    is_workflow = plan.layers is not None
+    texts = {
+        key: as_text(value)
+        for key, value in state.items()
+        if not is_empty(value) and not (is_workflow and key in HIDDEN_KEYS)
+    }
+    if is_workflow:
+        tasks = state.get("tasks") or {}
+        texts |= {_task_name(name, record): _task_text(record) for name, record in tasks.items()}
+    shown = dict(list(texts.items())[:MAX_SHOWN_KEYS])
+    lines = {f"  {name}": cut(text) for name, text in shown.items()}
+    is_whole = len(shown) == len(texts) and all(cut(text) == text for text in shown.values())
+    if len(shown) < len(texts):
+        lines["  …"] = f"and {len(texts) - len(shown)} more"
+    return Summary(lines, is_whole and not is_workflow)
+
+
+def cut(text: str) -> str:
+    """A text that is shown whole if it is short, and else by its beginning and its length."""
+    if len(text) <= MAX_SHOWN_TEXT and text.count("\n") < MAX_SHOWN_LINES:
+        return text
+    return f"{shortened(one_line(text), MAX_SHOWN_TEXT)} ({len(text):,} characters)"
+
+
+def _task_name(name: str, record: Any) -> str:
+    status = str(record.get("status")) if isinstance(record, dict) else TASK_COMPLETED
+    sign = {TASK_COMPLETED: "✓", TASK_SKIPPED: "–"}.get(status, "✗")
+    return f"{sign} {name}"
+
+
+def _task_text(record: Any) -> str:
+    """The result of a task, or why it has none. The record of a secret task is masked as a whole."""
+    if not isinstance(record, dict):
+        return str(record)
+    if record.get("reason"):
+        return one_line(str(record["reason"]))
+    error = record.get("error")
+    if isinstance(error, dict):
+        return one_line(f"{error.get('type')}: {error.get('message')}")
+    return as_text(record.get("result"))
+
+
+def _error_line(error: object) -> str:
+    return shortened(one_line(str(error)), MAX_SHOWN_TEXT)
+
+
+def _place(event: Mapping[str, Any]) -> str:
+    """The node or task, with its branch where that has another name."""
+    name = str(event.get("task") or event.get("node"))
+    branch = event.get("branch") or ""
+    if branch.rpartition("/")[2] == name:
+        return str(branch)
+    if branch:
+        return f"{branch}/{name}"
+    return name
