@@ -60,7 +60,7 @@ class EventFeed:
         """The cursor that it began with: events up to there aren't given."""
         self._next = cursor.base + 1
         """The number of the next record to read."""
-        self._maker = EventMaker(run_id, secrets, cursor.step - 1)
+        self._maker = EventMaker(run_id, secrets, cursor.step - 1, cursor.told)
         self._page = FIRST_PAGE
         self._knows_secrets = not cursor.has_secrets
 
@@ -72,9 +72,9 @@ class EventFeed:
             raise UsageError(f"{self._given.to_text()!r} isn't a cursor of run {self._run_id!r}")
         self._learn_secrets()
         entries = list(self._skipped(tail, gap))
-        entries += self._entries(tail, after_gap=gap > 0)
+        entries += self._entries(tail)
         has_more = self._next <= head.sequence
-        if gap and not tail.records and head.status in ENDED:
+        if self.place.after_gap and not tail.records and head.status in ENDED:
             entries.append(self._end_without_records(head))
         if head.output > self.place.output:
             entries, has_more_output = self._with_output(entries, has_more)
@@ -115,7 +115,7 @@ class EventFeed:
         """The event that says that older ones are no longer stored."""
         if not gap:
             return
-        self.place = self.place._replace(record=tail.first - 1, part=0, base=tail.first - 1)
+        self.place = self.place._replace(record=tail.first - 1, part=0, base=tail.first - 1, after_gap=1)
         event = {
             "type": "skipped",
             "run_id": self._run_id,
@@ -125,30 +125,31 @@ class EventFeed:
         }
         yield Entry(event, self.place)
 
-    def _entries(self, tail: Tail, after_gap: bool) -> Iterator[Entry]:
+    def _entries(self, tail: Tail) -> Iterator[Entry]:
         """The events of records, without those that were given before."""
         maker = self._maker
         number = tail.first
         for data in tail.records:
             records = [record for _, record in read_records(ViewedTail(tail.head, number, [data]))]
             known = self._known_events(number)
-            events = maker.events_of(number, records, after_gap=after_gap, was_told=known > 0)
-            after_gap = False
-            step = maker.step + 1
+            before = self.place._replace(record=number - 1)
+            after_gap = bool(self.place.after_gap) and number > self._given.record
+            events = maker.events_of(number, records, was_told=known > 0, after_gap=after_gap)
             secret = int(bool(maker.secrets))
-            base = self.place.base
-            after = self.place._replace(record=number, part=0, step=step, has_secrets=secret)
+            after = self.place._replace(record=number, part=0, has_secrets=secret, after_gap=0)
             if maker.root.is_blank:
                 after = after._replace(base=number)
             for index, event in enumerate(events[known:], known + 1):
                 if event is None:
                     continue
+                maker.note_told(event)
                 place = after
                 if index < len(events):
-                    place = after._replace(record=number - 1, part=index, base=base)
+                    place = before._replace(part=index, has_secrets=secret)
+                place = place._replace(step=maker.step + 1, told=maker.told)
                 yield Entry(event, place, size=len(data) // len(events))
             if number > self._given.record:
-                self.place = after
+                self.place = after._replace(step=maker.step + 1, told=maker.told)
             else:
                 self.place = self.place._replace(base=after.base)
             number += 1
@@ -161,6 +162,7 @@ class EventFeed:
 
     def _end_without_records(self, head: RunHead) -> Entry:
         """The end of a run whose journal was deleted with it."""
+        self.place = self.place._replace(after_gap=0)
         event = {
             "type": STOPS[head.status],
             "run_id": self._run_id,

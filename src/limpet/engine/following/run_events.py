@@ -24,46 +24,66 @@ from limpet.journal.waits import ANSWER, ARRIVAL, EXPIRE, NEXT_ATTEMPT, RESUME
 
 Event = dict[str, Any]
 
+ROLLED_BACK = "rolled back to step"
+"""How the reason begins for which a run that was rolled back is paused."""
+
 
 class EventMaker:
     """Makes the events of one run's records, which it is given in order.
 
-    `secrets` are the keys whose values are masked. `step` is the newest step that was seen before, and -1 for none.
+    `secrets` are the keys whose values are masked. `step` is the newest step that was told before, -1 for none, and
+    `told` how many events of it.
     """
 
-    def __init__(self, run_id: str, secrets: frozenset[str], step: int = -1) -> None:
+    def __init__(self, run_id: str, secrets: frozenset[str], step: int = -1, told: int = 0) -> None:
         self.run_id = run_id
         self.secrets = secrets
         self.step = step
+        self.told = told
         self.root = OpenBranch()
+        # Deleting old checkpoints may write newer ones again, after a snapshot: see `RETOLD`.
         self._retold_until = 0
         self._retold_step = -1
+        self._retold_left = 0
 
     def events_of(
-        self, number: int, records: Sequence[list[Any]], *, after_gap: bool = False, was_told: bool = False
+        self, number: int, records: Sequence[list[Any]], *, was_told: bool, after_gap: bool
     ) -> list[Event | None]:
         """The events of a stored record, which may be a bundle; None in place of one that repeats another.
 
-        `after_gap` says that the records before it were deleted, `was_told` that the follower has had events of it.
+        `was_told` says that the follower has had events of it, `after_gap` that the records before it were deleted.
         """
         events: list[Event | None] = []
         for record in records:
-            made = self._events(number, record, after_gap)
             if record[0] == SNAPSHOT and not was_told:
                 self._note_retold(number, record)
-            if number > self._retold_until or record[1] > self._retold_step:
-                events += made
-            else:
-                events += [None] * len(made)
-            self.step = max(self.step, record[1])
+            for event in self._events(number, record, after_gap):
+                events.append(event if was_told or not self._repeats(number, record) else None)
         return events
 
+    def note_told(self, event: Event) -> None:
+        """The follower is told this event."""
+        if event["step"] > self.step:
+            self.step = event["step"]
+            self.told = 0
+        if event["step"] == self.step:
+            self.told += 1
+
     def _note_retold(self, number: int, record: list[Any]) -> None:
-        """Deleting old checkpoints may write the newer ones again, after a snapshot: those were told before."""
         retold = record[4].get(RETOLD, 0)
         if retold and record[1] < self.step:
             self._retold_until = number + retold - 1
             self._retold_step = self.step
+            self._retold_left = self.told
+
+    def _repeats(self, number: int, record: list[Any]) -> bool:
+        """Whether the next event of a record was told before."""
+        if number > self._retold_until or record[1] > self._retold_step:
+            return False
+        if record[1] < self._retold_step:
+            return True
+        self._retold_left -= 1
+        return self._retold_left >= 0
 
     def _events(self, number: int, record: list[Any], after_gap: bool) -> list[Event]:
         if record[0] == SNAPSHOT:
@@ -96,7 +116,7 @@ class EventMaker:
         return place
 
     def _of_snapshot(self, number: int, record: list[Any], after_gap: bool) -> list[Event]:
-        """A snapshot is an event where the run begins, and where it is set back."""
+        """A snapshot is an event where the run begins or is set back, and where nothing else says why it stopped."""
         _, step, at, _, fields, state = record
         self.root.restore(fields)
         self.secrets |= frozenset(fields.get("meta", {}).get("secrets", ()))
@@ -107,16 +127,20 @@ class EventMaker:
             if fields.get("parent"):
                 start["parent"] = fields["parent"]
             return [start]
-        if step > self.step and not after_gap:
-            return [{"type": "rollback", **place, "reason": fields.get("reason")}]
-        return []
+        reason = fields.get("reason") or ""
+        if reason.startswith(ROLLED_BACK):
+            return [{"type": "rollback", **place, "reason": reason}]
+        if not after_gap:
+            return []
+        return [{"type": kind, **place, **more} for kind, more in self._run_stop(fields)]
 
     def _of_step(self, branch: OpenBranch, place: Event, record: list[Any]) -> list[Event]:
         node = record[4]
         layer = branch.layer if branch.is_open else None
         branch.complete()
         if node != PLANNER:
-            return [{"type": "step", **place, "node": node, **self._changes(record[6])}]
+            changes = self._task_changes(record[6]) if "task" in place else self._changes(record[6])
+            return [{"type": "step", **place, "node": node, **changes}]
         skipped = {
             name: task.get("reason")
             for name, task in read_delta(record[6]).merges.get("tasks", {}).items()
@@ -204,9 +228,20 @@ class EventMaker:
             found["merged"] = self.mask(change.merges)
         if change.deletes:
             found["removed"] = list(change.deletes)
-        for tasks in (change.sets.get("tasks"), change.merges.get("tasks")):
-            if isinstance(tasks, dict) and any(_is_secret_task(task) for task in tasks.values()):
-                return _without_results(found)
+        return found
+
+    def _task_changes(self, delta: Any) -> Event:
+        """The same for a task: its state is what it adds to the workflow's, with its own record under `tasks`."""
+        added = read_delta(delta).sets
+        tasks = {
+            name: {**task, "result": MASK} if task.get("secret") else task
+            for name, task in added.get("tasks", {}).items()
+        }
+        lists = {key: value for key, value in added.items() if type(value) is list and value}
+        dicts = {key: value for key, value in added.items() if type(value) is dict and value}
+        found: Event = {"update": {}, "merged": self.mask({**dicts, "tasks": tasks})}
+        if lists:
+            found["appended"] = self.mask(lists)
         return found
 
     def mask(self, value: Any) -> Any:
@@ -238,24 +273,6 @@ def _waits(changes: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
 def _shown_error(error: Mapping[str, Any] | None) -> dict[str, Any]:
     """An error without its traceback."""
     return {name: value for name, value in (error or {}).items() if name != "traceback"}
-
-
-def _is_secret_task(task: Any) -> bool:
-    return isinstance(task, dict) and bool(task.get("secret"))
-
-
-def _without_results(changes: Event) -> Event:
-    """The changes with a mask for the results of secret tasks."""
-    shown = dict(changes)
-    for name in ("update", "merged"):
-        tasks = shown.get(name, {}).get("tasks")
-        if isinstance(tasks, dict):
-            hidden = {
-                key: {**task, "result": MASK} if _is_secret_task(task) else task
-                for key, task in tasks.items()
-            }
-            shown[name] = {**shown[name], "tasks": hidden}
-    return shown
 
 
 STOPS = {COMPLETED: "complete", FAILED: "fail", CANCELLED: "cancel"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import time
 
+from limpet.engine.following.run_events import ROLLED_BACK
 from limpet.engine.loop.run_lifecycle import ROLLBACK, next_status
 from limpet.engine.operations.fork import forget_stop
 from limpet.engine.operations.stored_state import as_state
@@ -27,7 +28,7 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
         progress.crashes = held.crashes
         progress.at = time()
         progress.status = next_status(tail.head.status, ROLLBACK)
-        progress.reason = f"rolled back to step {step}"
+        progress.reason = f"{ROLLED_BACK} {step}"
         if progress.section is not None:
             # Branches that run again get another idempotency key, which is made of the step.
             progress.section.step = progress.step

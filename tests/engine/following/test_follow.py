@@ -1,0 +1,331 @@
+"""Following runs while they run, and waiting for them: in threads, on event loops, many at once. H10."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet import MemoryStore, RunNotFound, Runs, StateGraph, open_store
+from limpet.engine.following import event_feed, watcher
+from limpet.handle import RunHandle
+from limpet.journal.store import Tail
+from support.graphs import SOON, asking, chain, count, loop
+from support.redis_servers import redis_server
+
+Event = dict[str, Any]
+
+
+@pytest.fixture(params=["memory", "sqlite", "files", "postgres", "redis"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """Each kind of store."""
+    if request.param == "memory":
+        yield MemoryStore()
+    elif request.param == "redis":
+        with redis_server(tmp_path) as server:
+            yield open_store(server.url)
+    elif request.param == "postgres":
+        yield open_store(request.getfixturevalue("database"))
+    elif request.param == "sqlite":
+        yield open_store(f"sqlite:///{tmp_path}/runs.db")
+    else:
+        yield open_store(f"file://{tmp_path}/runs")
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    """Wait until something is so."""
+    deadline = time.monotonic() + SOON
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it didn't come true"
+        time.sleep(0.005)
+    return found
+
+
+def watching_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "limpet-watcher"]
+
+
+class Client(threading.Thread):
+    """A follower in a thread of its own, with what it was told."""
+
+    def __init__(self, handle: RunHandle[Any], after: str | None = None, stop_after: int = -1) -> None:
+        super().__init__(daemon=True)
+        self.handle, self.after, self.stop_after = handle, after, stop_after
+        self.events: list[Event] = []
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for event in self.handle.events(self.after):
+                self.events.append(event)
+                if len(self.events) == self.stop_after:
+                    return
+        except Exception as error:
+            self.error = error
+
+    def all(self) -> list[Event]:
+        """What it was told until the run ended."""
+        self.join(SOON)
+        assert not self.is_alive()
+        return self.events
+
+
+def stepwise(store: Any, steps: int = 20) -> tuple[StateGraph, Any]:
+    """A graph that counts, and a run of it that advances when it is iterated."""
+    graph = loop(steps).compile(store=store, preserve=True)
+    return graph, graph.stream({"n": 0}, run_id="r")
+
+
+def test_two_clients_see_each_event_once_in_order_though_one_reconnects(any_store: Any) -> None:
+    graph, run = stepwise(any_store)
+    next(run)
+    handle = graph.get("r")
+    one = Client(handle)
+    two = Client(Runs(any_store).get("r"), stop_after=5)
+    for _ in range(6):
+        next(run)
+    two.join(SOON)
+    again = Client(Runs(any_store).get("r"), after=two.events[-1]["cursor"])
+    run.wait()
+    events = one.all()
+    assert [event["type"] for event in events] == ["start", *["step"] * 20, "complete"]
+    assert [event["update"]["n"] for event in events[:-1]] == list(range(21))
+    assert [without_cursor(each) for each in [*two.events, *again.all()]] == [*map(without_cursor, events)]
+    assert list(handle.events(events[-1]["cursor"])) == []
+
+
+def without_cursor(event: Event) -> Event:
+    return {key: value for key, value in event.items() if key != "cursor"}
+
+
+def test_async_clients_see_the_same(any_store: Any) -> None:
+    graph = chain(count, asking(), count).compile(store=any_store, preserve=True)
+
+    async def follow(handle: RunHandle[Any], after: str | None = None) -> list[Event]:
+        return [event async for event in handle.aevents(after)]
+
+    async def main() -> tuple[list[list[Event]], list[Event]]:
+        run = graph.ainvoke({"n": 0}, run_id="r")
+        await run.wait()
+        handle = await graph.aget("r")
+        first: list[Event] = []
+        async for event in handle.aevents():
+            first.append(event)
+            if event["type"] == "pause":
+                break
+        clients = [asyncio.create_task(follow(handle)) for _ in range(3)]
+        rest = asyncio.create_task(follow(handle, first[-1]["cursor"]))
+        await handle.aanswer("yes")
+        state = await graph.aresume("r")
+        assert await handle.aresult(SOON) == state
+        assert (await handle.await_(SOON)).status == "completed"
+        return [await client for client in clients], [*first, *await rest]
+
+    full, joined = asyncio.run(main())
+    assert full[0] == full[1] == full[2]
+    assert [*map(without_cursor, joined)] == [*map(without_cursor, full[0])]
+    kinds = [event["type"] for event in joined if event["type"] != "resume"]
+    assert kinds == ["start", "step", "pause", "answer", "step", "step", "complete"]
+
+
+class CountingStore(MemoryStore):
+    """A store that counts what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+        self.asked: list[int] = []
+
+    def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
+        self.reads += 1
+        return super().read(run_id, first, last)
+
+    def heads(self, run_ids: Any) -> Any:
+        self.asked.append(len(run_ids))
+        return super().heads(run_ids)
+
+
+def test_a_hundred_followers_of_a_run_cost_about_as_much_as_one() -> None:
+    """Records are read and decoded once for all, and the store is asked once for all runs."""
+    store = CountingStore()
+    graph, run = stepwise(store, 40)
+    next(run)
+    handle = graph.get("r")
+    clients = [Client(handle) for _ in range(100)]
+    until(lambda: all(len(client.events) >= 2 for client in clients))
+    settled = len(store.asked)
+    until(lambda: len(store.asked) > settled + 2)
+    before = store.reads
+    for _ in run:
+        time.sleep(0.005)
+    events = [client.all() for client in clients]
+    assert all(each == events[0] for each in events)
+    assert len(events[0]) == 42
+    assert store.reads - before <= 41 + len(clients) * 0.1
+    assert set(store.asked) == {1}
+
+
+def test_one_watcher_asks_once_for_all_runs_and_ends_when_nothing_is_followed() -> None:
+    store = CountingStore()
+    graph = chain(asking()).compile(store=store, preserve=True)
+    for number in range(5):
+        graph.invoke({}, run_id=f"r{number}").wait()
+    clients = [Client(graph.get(f"r{number}")) for number in range(5)]
+    until(lambda: store.asked[-1:] == [5])
+    assert len(watching_threads()) == 1
+    for number in range(5):
+        graph.resume(f"r{number}", "yes")
+    for client in clients:
+        assert client.all()[-1]["type"] == "complete"
+    until(lambda: not watching_threads())
+
+
+def test_a_follower_that_stops_leaves_nothing_behind() -> None:
+    """By a break, a close, an exception, a task that is cancelled, or by being forgotten."""
+    graph = chain(asking()).compile(store=MemoryStore(), preserve=True)
+    graph.invoke({}, run_id="r").wait()
+    handle = graph.get("r")
+    for event in handle.events():
+        if event["type"] == "pause":
+            break
+    events = handle.events()
+    next(events)
+    events.close()  # type: ignore[attr-defined]
+    forgotten = handle.events()
+    next(forgotten)
+    del forgotten
+    gc.collect()
+
+    async def cancelled() -> None:
+        async def follow() -> None:
+            async for _ in handle.aevents():
+                pass
+
+        tasks = [asyncio.create_task(follow()), asyncio.create_task(wait_for_answer(handle))]
+        while not watching_threads():
+            await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in found] == [asyncio.CancelledError] * 2
+
+    asyncio.run(cancelled())
+    until(lambda: not watching_threads())
+
+
+async def wait_for_answer(handle: RunHandle[Any]) -> None:
+    async for event in handle.aevents():
+        if event["type"] == "answer":
+            return
+
+
+def test_a_slow_follower_holds_up_no_other_and_nothing_is_kept_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it hasn't taken is read again when it comes to that."""
+    monkeypatch.setattr(watcher, "MAX_WINDOW", 8)
+    monkeypatch.setattr(event_feed, "FIRST_PAGE", 4)
+    store = MemoryStore()
+    graph, run = stepwise(store, 200)
+    next(run)
+    handle = graph.get("r")
+    slow = handle.events()
+    told = [next(slow), next(slow)]
+    fast = Client(handle)
+    largest = 0
+    for _ in run:
+        for followed in [each for each in gc.get_objects() if isinstance(each, watcher.FollowedRun)][:1]:
+            largest = max(largest, len(followed.window))
+    events = fast.all()
+    assert [event["step"] for event in events] == [*range(201), 200]
+    assert largest <= 8
+    told += list(slow)
+    assert told == events
+
+
+def test_an_event_is_told_within_a_tenth_of_a_second_or_so() -> None:
+    graph = chain(asking()).compile(store=MemoryStore(), preserve=True)
+    graph.invoke({}, run_id="r").wait()
+    client = Client(graph.get("r"))
+    until(lambda: len(client.events) == 2)
+    assert watcher.WATCH_INTERVAL <= 0.1
+    graph.get("r").cancel()
+    assert client.all()[-1]["type"] == "cancel"
+
+
+def test_a_run_that_is_deleted_while_it_is_followed_is_not_found() -> None:
+    graph = chain(asking()).compile(store=MemoryStore(), preserve=True)
+    graph.invoke({}, run_id="r").wait()
+    handle = graph.get("r")
+    clients = [Client(handle) for _ in range(2)]
+    until(lambda: all(len(client.events) == 2 for client in clients))
+    handle.delete()
+    for client in clients:
+        client.all()
+        assert isinstance(client.error, RunNotFound)
+    with pytest.raises(RunNotFound):
+        next(handle.events())
+    with pytest.raises(RunNotFound):
+        handle.wait(1)
+
+
+def test_a_store_that_is_closed_ends_its_followers() -> None:
+    store = MemoryStore()
+    graph = chain(asking()).compile(store=store, preserve=True)
+    graph.invoke({}, run_id="r").wait()
+    client = Client(graph.get("r"))
+    until(lambda: len(client.events) == 2)
+    store.close()
+    client.all()
+    assert client.error is not None
+
+
+def test_waiting_ends_when_the_run_stops_and_not_before(any_store: Any) -> None:
+    graph = chain(asking()).compile(store=any_store, preserve=True)
+    handle = graph.start({})
+    with pytest.raises(TimeoutError, match="still running"):
+        handle.wait(0.15)
+    with pytest.raises(TimeoutError, match="still running"):
+        asyncio.run(handle.await_(0.15))
+    waiting = [threading.Thread(target=lambda: found.append(handle.wait(SOON).status)) for _ in range(3)]
+    found: list[str] = []
+    for thread in waiting:
+        thread.start()
+    graph.recover()
+    for thread in waiting:
+        thread.join(SOON)
+    assert found == ["paused"] * 3
+    handle.answer("yes")
+    assert handle.status == "running"
+
+    async def answered() -> Any:
+        result = asyncio.create_task(handle.aresult(SOON))
+        await graph.arecover()
+        return await result
+
+    assert asyncio.run(answered())["answer"] == "yes"
+
+
+def test_many_async_waiters_hold_no_threads() -> None:
+    graph = chain(asking()).compile(store=MemoryStore(), preserve=True)
+    handles = [graph.start({}, run_id=f"r{number}") for number in range(200)]
+
+    async def main() -> int:
+        results = [asyncio.create_task(handle.await_(SOON)) for handle in handles]
+        deadline = time.monotonic() + SOON
+        while not watching_threads():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        most = threading.active_count()
+        await graph.arecover(concurrency=4)
+        assert {info.status for info in await asyncio.gather(*results)} == {"paused"}
+        return most
+
+    assert asyncio.run(main()) < 60
