@@ -575,17 +575,17 @@ def test_visits_steps_and_path_continue_over_a_resume() -> None:
 # The end
 
 
-def test_on_success_the_checkpoints_are_deleted_and_a_summary_stays() -> None:
-    """G8: one row with the outcome of the run."""
+def test_a_run_whose_result_is_not_to_be_kept_leaves_a_summary() -> None:
+    """G8, H10: `keep_result=False` deletes its journal at once; one row has the outcome of the run."""
     store = MemoryStore()
-    graph = line(3, Nodes()).compile(store=store)
+    graph = line(3, Nodes()).compile(store=store, keep_result=False)
     final = graph.execute({}, tags=["nightly"])
     (info,) = graph.runs()
     assert (info.run_id, info.graph, info.status, info.step) == (final.run_id, "line", "completed", 3)
     assert (info.tags, info.error, info.questions, info.holder) == (("nightly",), None, [], None)
     assert store.read(final.run_id, first=1).records == []
     for call in (graph.history, graph.state_at, graph.fork):
-        with pytest.raises(UsageError, match=r"was deleted when it completed; preserve=True keeps it"):
+        with pytest.raises(UsageError, match=r"was deleted when it completed; keep_result=True"):
             call(final.run_id)
 
 

@@ -206,9 +206,11 @@ class Via:
     ) -> list[dict[str, Any]]:
         """All that `stream`, or `invoke`, tells."""
 
+        more |= {} if given is None else {"input": given}
+
         async def collect() -> list[dict[str, Any]]:
-            return [event async for event in (graph.astream if stream else graph.ainvoke)(given, **more)]
+            return [event async for event in (graph.astream if stream else graph.ainvoke)(**more)]
 
         if self.api == "sync":
-            return list((graph.stream if stream else graph.invoke)(given, **more))
+            return list((graph.stream if stream else graph.invoke)(**more))
         return asyncio.run(collect())

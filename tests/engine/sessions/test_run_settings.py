@@ -89,13 +89,15 @@ def test_a_limit_that_the_resuming_process_gives_wins_and_is_stored(kind: Any) -
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "kept"), [(True, None, True), (None, None, False), (True, False, False)]
+    ("first", "second", "kept"), [(False, None, False), (None, None, True), (False, True, True)]
 )
-def test_a_resumed_run_keeps_its_journal_if_it_was_to(kind: Any, first: Any, second: Any, kept: bool) -> None:
-    """D3, G8: `preserve=False` has to be said."""
+def test_a_resumed_run_keeps_its_result_unless_it_was_not_to(
+    kind: Any, first: Any, second: Any, kept: bool
+) -> None:
+    """D3, G8, H10: `keep_result` holds for a resume, unless that is given another."""
     store = MemoryStore()
-    paused(asking(kind, Together(), store=store, **({} if first is None else {"preserve": first})))
-    asking(kind, Together(), store=store, **({} if second is None else {"preserve": second})).resume(
+    paused(asking(kind, Together(), store=store, **({} if first is None else {"keep_result": first})))
+    asking(kind, Together(), store=store, **({} if second is None else {"keep_result": second})).resume(
         "r", "yes"
     )
     assert store.head("r").status == COMPLETED

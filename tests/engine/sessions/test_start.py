@@ -71,16 +71,29 @@ def test_a_queued_run_is_durable_and_begins_later(store: Any) -> None:
 
 
 def test_the_same_id_twice_is_one_run(store: Any) -> None:
-    """H1: the first counts; also while it runs, when it has ended, and from another process."""
+    """H1, H10: the first counts; also while it runs, when it has ended, and from another process."""
     calls: list[str] = []
     graph = noting(store, calls=calls)
     first = graph.start({"word": "one"}, run_id="r")
-    second = graph.start({"word": "two"}, run_id="r")
+    second = graph.start({"word": "one"}, run_id="r", priority=9)
     assert first.id == second.id
     graph.recover()
-    assert noting(store, calls=calls).start({"word": "three"}, run_id="r").result(0)["log"] == ["one"]
+    assert noting(store, calls=calls).start({"word": "one"}, run_id="r").result(0)["log"] == ["one"]
     assert graph.recover() == []
     assert calls == ["r"]
+
+
+def test_another_start_with_the_same_id_is_refused(store: Any) -> None:
+    """H10: another input is another start, and an existing run is never changed."""
+    graph = noting(store)
+    graph.start({"word": "one"}, run_id="r")
+    with pytest.raises(RunExists, match="started with another input"):
+        graph.start({"word": "two"}, run_id="r")
+    with pytest.raises(RunExists):
+        graph.start({"word": "one"}, run_id="r", if_exists="error")
+    with pytest.raises(UsageError, match="if_exists is"):
+        graph.start({"word": "one"}, run_id="r", if_exists="ignore")
+    assert dict(graph.state_at("r")) == {"log": [], "word": "one"}
 
 
 def test_the_id_of_another_graphs_run_is_refused(store: Any) -> None:

@@ -1,0 +1,329 @@
+"""The same start twice is one run: `execute`, `invoke` and `stream` with the id of a run that exists. H10."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from limpet import (
+    Conflict,
+    ExecutionError,
+    MemoryStore,
+    RunCancelled,
+    RunExists,
+    RunNotFound,
+    RunPaused,
+    StateGraph,
+    UsageError,
+    Workflow,
+    pause,
+)
+from support.graphs import Via, chain
+
+LONG = 30.0
+
+
+def add(state: Any) -> dict[str, Any]:
+    return {"n": state["n"] + 1}
+
+
+def counting(store: Any, calls: list[int], **compiled: Any) -> StateGraph:
+    """A graph of two nodes; the first notes that it was called."""
+
+    def note(state: Any) -> dict[str, Any]:
+        calls.append(state["n"])
+        return add(state)
+
+    return chain(note, add).compile(store=store, **compiled)
+
+
+def test_a_completed_run_gives_its_result_again(store: Any, via: Via) -> None:
+    """H10: also in another process, which has another object for the graph; nothing is executed twice."""
+    calls: list[int] = []
+    first = via.execute(counting(store, calls), {"n": 1}, run_id="r")
+    again = counting(store, calls)
+    assert dict(via.execute(again, {"n": 1}, run_id="r")) == dict(first) == {"n": 3}
+    assert [event["type"] for event in via.events(again, {"n": 1}, run_id="r")] == ["final"]
+    assert via.events(again, {"n": 1}, run_id="r", stream=False)[-1]["state"]["n"] == 3
+    assert calls == [1]
+
+
+def test_a_result_is_kept_although_its_caller_crashed(store: Any) -> None:
+    """H10: nothing more is written for it than the run's own commits."""
+    graph = counting(store, [])
+    graph.execute({"n": 1}, run_id="r")
+    assert dict(graph.get("r").result(0)) == {"n": 3}
+    assert graph.state_at("r")["n"] == 3
+
+
+@pytest.mark.parametrize("other", [{"n": 2}, {"n": 1.0}, {"n": 1, "m": None}, {}])
+def test_another_input_is_another_start(store: Any, via: Via, other: dict[str, Any]) -> None:
+    """H10: the run stays as it is."""
+    graph = counting(store, [])
+    via.execute(graph, {"n": 1}, run_id="r")
+    with pytest.raises(RunExists, match="started with another input"):
+        via.execute(graph, other, run_id="r")
+    assert graph.state_at("r")["n"] == 3
+
+
+def test_the_order_of_keys_does_not_matter(store: Any) -> None:
+    """H10: equal inputs are one start."""
+    calls: list[int] = []
+    graph = counting(store, calls)
+    graph.execute({"n": 1, "more": {"a": 1, "b": [1, {"x": 1, "y": 2}]}}, run_id="r")
+    graph.execute({"more": {"b": [1, {"y": 2, "x": 1}], "a": 1}, "n": 1}, run_id="r")
+    assert calls == [1]
+
+
+def test_what_is_not_the_same_start_is_refused(store: Any, via: Via) -> None:
+    """H10: another graph, a run whose id was generated, and `if_exists="error"`."""
+    graph = counting(store, [])
+    via.execute(graph, {"n": 1}, run_id="r")
+    with pytest.raises(RunExists, match="it is a run of graph"):
+        via.execute(chain(add, name="other").compile(store=store), {"n": 1}, run_id="r")
+    with pytest.raises(RunExists):
+        via.execute(graph, {"n": 1}, run_id="r", if_exists="error")
+    with pytest.raises(UsageError, match='"resume" or "error"'):
+        via.execute(graph, {"n": 1}, run_id="r", if_exists="replace")
+    generated = via.execute(graph, {"n": 1}).run_id
+    with pytest.raises(RunExists, match="wasn't chosen"):
+        via.execute(graph, {"n": 1}, run_id=generated)
+
+
+def test_a_run_whose_journal_was_deleted_is_refused(store: Any) -> None:
+    """H10: its result isn't there to be given."""
+    graph = counting(store, [], keep_result=False)
+    graph.execute({"n": 1}, run_id="r")
+    with pytest.raises(RunExists, match="its journal was deleted"):
+        graph.execute({"n": 1}, run_id="r")
+
+
+def test_a_failed_run_is_continued(store: Any, via: Via) -> None:
+    """H10: from where it failed."""
+    calls: list[int] = []
+    broken = [True]
+
+    def fail(state: Any) -> dict[str, Any]:
+        if broken:
+            raise ValueError("broken")
+        return add(state)
+
+    def note(state: Any) -> dict[str, Any]:
+        calls.append(state["n"])
+        return add(state)
+
+    graph = chain(note, fail).compile(store=store)
+    with pytest.raises(ExecutionError, match="broken"):
+        via.execute(graph, {"n": 1}, run_id="r")
+    broken.clear()
+    assert via.execute(graph, {"n": 1}, run_id="r")["n"] == 3
+    assert calls == [1]
+
+
+def test_a_run_that_was_left_is_continued(store: Any) -> None:
+    """H10: no process holds it."""
+    calls: list[int] = []
+    graph = counting(store, calls)
+    run = graph.stream({"n": 1}, run_id="r")
+    next(run)
+    run.close()
+    assert graph.execute({"n": 1}, run_id="r")["n"] == 3
+    assert calls == [1]
+
+
+def test_a_queued_run_is_executed_here(store: Any) -> None:
+    """H10."""
+    calls: list[int] = []
+    graph = counting(store, calls)
+    handle = graph.start({"n": 1}, run_id="r")
+    assert graph.execute({"n": 1}, run_id="r")["n"] == 3
+    assert (handle.result(0)["n"], graph.recover(), calls) == (3, [], [1])
+
+
+def test_a_paused_run_reports_its_pause(store: Any, via: Via) -> None:
+    """H10: as the error of `execute`, and as the event of `invoke` and `stream`; the node isn't called again."""
+    calls: list[str] = []
+
+    def ask(state: Any) -> dict[str, Any]:
+        calls.append("ask")
+        return {"said": pause("well?")}
+
+    graph = chain(add, ask).compile(store=store)
+    with pytest.raises(RunPaused) as first:
+        via.execute(graph, {"n": 1}, run_id="r")
+    with pytest.raises(RunPaused) as second:
+        via.execute(graph, {"n": 1}, run_id="r")
+    assert [each.id for each in first.value.questions] == [each.id for each in second.value.questions]
+    (event,) = via.events(graph, {"n": 1}, run_id="r")
+    assert (event["type"], event["state"]["n"]) == ("pause", 2)
+    assert calls == ["ask"]
+    assert via.resume(graph, "r", "yes")["said"] == "yes"
+
+
+@pytest.mark.parametrize("reference", ["run", "checkpoint"])
+def test_resuming_without_an_answer_reports_the_pause_again(store: Any, via: Via, reference: str) -> None:
+    """H10: `invoke` and `stream` take the id of a run where they take that of a checkpoint."""
+    graph = chain(add, lambda state: {"said": pause("well?")}).compile(store=store)
+    (paused,) = via.events(graph, {"n": 1}, run_id="r", stream=False)
+    named = "r" if reference == "run" else paused["checkpoint_path"]
+    (again,) = via.events(graph, checkpoint=named, stream=False)
+    assert {key: again[key] for key in ("type", "node", "state", "checkpoint_path")} == {
+        key: paused[key] for key in ("type", "node", "state", "checkpoint_path")
+    }
+    assert via.events(graph, "yes", checkpoint=named)[-1]["state"]["said"] == "yes"
+
+
+def test_the_pause_of_branches_is_reported_again(store: Any, via: Via) -> None:
+    """H10, P3: each question, with its branch."""
+    flow = Workflow("flow").compile(store=store)
+    for name in ("a", "b"):
+        flow.add_task(name, lambda: pause("well?"))
+    first = via.events(flow, {}, run_id="r", stream=False)
+    again = via.events(flow, {}, run_id="r", stream=False)
+    assert [event["type"] for event in again] == [event["type"] for event in first]
+    assert (
+        sorted(each.id for each in flow.get("r").questions)
+        == sorted(each.id for event in again for each in event.get("questions", ()))
+        or len(again) == 2
+    )
+
+
+def test_a_cancelled_run_names_retry(store: Any, via: Via) -> None:
+    """H10: it was stopped on purpose, so it doesn't start again by itself."""
+    graph = chain(add, lambda state: {"said": pause("well?")}).compile(store=store)
+    with pytest.raises(RunPaused):
+        via.execute(graph, {"n": 1}, run_id="r")
+    graph.cancel("r")
+    with pytest.raises(RunCancelled, match="retry"):
+        via.execute(graph, {"n": 1}, run_id="r")
+
+
+def test_two_threads_that_execute_the_same_run_both_get_its_result(store: Any) -> None:
+    """H10: one runs it, the other waits."""
+    calls: list[int] = []
+    begun = threading.Event()
+    proceed = threading.Event()
+
+    def slow(state: Any) -> dict[str, Any]:
+        calls.append(state["n"])
+        begun.set()
+        assert proceed.wait(LONG)
+        return add(state)
+
+    graph = chain(slow, add).compile(store=store)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(graph.execute, {"n": 1}, run_id="r")
+        assert begun.wait(LONG)
+        others = [
+            pool.submit(graph.execute, {"n": 1}, run_id="r"),
+            pool.submit(lambda: [*graph.stream({"n": 1}, run_id="r")][-1]["state"]),
+        ]
+        proceed.set()
+        assert [each.result(LONG)["n"] for each in (first, *others)] == [3, 3, 3]
+    assert calls == [1]
+
+
+def test_a_run_that_this_thread_has_open_is_not_waited_for(store: Any) -> None:
+    """H10: it would wait for itself for ever."""
+    graph = counting(store, [])
+    run = graph.stream({"n": 1}, run_id="r")
+    next(run)
+    with pytest.raises(Conflict, match=r"run\.close\(\) releases it"):
+        graph.execute({"n": 1}, run_id="r")
+    run.close()
+
+
+def test_a_caller_that_waits_can_be_cancelled(store: Any) -> None:
+    """H10, H7: the run stays with the process that executes it."""
+    begun = threading.Event()
+    proceed = threading.Event()
+
+    def slow(state: Any) -> dict[str, Any]:
+        begun.set()
+        assert proceed.wait(LONG)
+        return add(state)
+
+    graph = chain(slow, add).compile(store=store)
+
+    async def give_up() -> None:
+        waiting = asyncio.create_task(graph.aexecute({"n": 1}, run_id="r"))
+        await asyncio.sleep(0.2)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(graph.execute, {"n": 1}, run_id="r")
+        assert begun.wait(LONG)
+        asyncio.run(give_up())
+        proceed.set()
+        assert first.result(LONG)["n"] == 3
+
+
+def test_nothing_to_start_with_is_said(store: Any) -> None:
+    """H10: other libraries resume with None."""
+    graph = counting(store, [])
+    for call in (graph.invoke, graph.stream, graph.ainvoke, graph.astream):
+        with pytest.raises(UsageError, match="checkpoint= to resume a run"):
+            call(None)
+    with pytest.raises(RunNotFound):
+        list(graph.invoke(checkpoint="nowhere"))
+    assert graph.runs() == []
+
+
+def test_a_run_that_is_never_iterated_warns() -> None:
+    """H10: it didn't run; a fork is stored, so it may be dropped."""
+    graph = counting(MemoryStore(), [])
+    with pytest.warns(RuntimeWarning, match="was never iterated"):
+        graph.invoke({"n": 1}, run_id="r")
+    with pytest.warns(RuntimeWarning, match="call execute"):
+        graph.astream({"n": 1})
+    assert graph.runs() == []
+    graph.execute({"n": 1}, run_id="r")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graph.fork("r", new_run_id="f")
+        list(graph.invoke({"n": 1}))
+
+
+def test_a_run_is_not_its_state() -> None:
+    """H10: indexing it names what returns the state."""
+    run = counting(MemoryStore(), []).invoke({"n": 1})
+    with pytest.raises(UsageError, match=r"execute\(\) returns the final state"):
+        run["n"]
+    run.wait()
+
+
+def test_earlier_steps_of_a_completed_run_are_deleted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G8, H10: after a while, in the background, by any process that completes a run; unless they are preserved."""
+    from limpet.engine.sessions import step_retention
+
+    store = MemoryStore()
+
+    def grow(state: Any) -> dict[str, Any]:
+        return {"n": state["n"] + 1, "text": "x" * 3000}
+
+    def looping(**compiled: Any) -> StateGraph:
+        graph = StateGraph({"n": int, "text": str}, name=f"looping-{compiled}").add_node("grow", run=grow)
+        graph.add_conditional_edges(
+            "grow", lambda state: "go" if state["n"] < 40 else "end", {"go": "grow", "end": "__end__"}
+        )
+        return graph.set_entry_point("grow").compile(store=store, **compiled)
+
+    looping().execute({"n": 0}, run_id="old")
+    looping(preserve=True).execute({"n": 0}, run_id="preserved")
+    assert store.head("old").snapshot > 1
+    assert store.read("old", first=1).first == 1
+    monkeypatch.setattr(step_retention, "PRUNE_GRACE", -1.0)
+    monkeypatch.setattr(step_retention, "PRUNE_INTERVAL", 0.0)
+    runs = step_retention.CompletedRuns(store)
+    runs._prune_all()
+    assert store.read("old", first=1).first == store.head("old").snapshot
+    assert store.read("preserved", first=1).first == 1
+    assert looping().state_at("old")["n"] == 40
+    assert looping().execute({"n": 0}, run_id="old")["n"] == 40
