@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from limpet import (
+    END,
     Conflict,
     ExecutionError,
     MemoryStore,
@@ -180,17 +181,18 @@ def test_resuming_without_an_answer_reports_the_pause_again(store: Any, via: Via
 
 def test_the_pause_of_branches_is_reported_again(store: Any, via: Via) -> None:
     """H10, P3: each question, with its branch."""
-    flow = Workflow("flow").compile(store=store)
+    flow = Workflow("flow")
     for name in ("a", "b"):
         flow.add_task(name, lambda: pause("well?"))
+    flow.compile(store=store)
     first = via.events(flow, {}, run_id="r", stream=False)
     again = via.events(flow, {}, run_id="r", stream=False)
-    assert [event["type"] for event in again] == [event["type"] for event in first]
-    assert (
-        sorted(each.id for each in flow.get("r").questions)
-        == sorted(each.id for event in again for each in event.get("questions", ()))
-        or len(again) == 2
-    )
+    assert [_comparable(event) for event in again] == [_comparable(event) for event in first]
+    assert len(flow.get("r").questions) == 2
+
+
+def _comparable(event: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in event.items() if key not in ("state", "timestamp")}
 
 
 def test_a_cancelled_run_names_retry(store: Any, via: Via) -> None:
@@ -310,9 +312,7 @@ def test_earlier_steps_of_a_completed_run_are_deleted_later(monkeypatch: pytest.
 
     def looping(**compiled: Any) -> StateGraph:
         graph = StateGraph({"n": int, "text": str}, name=f"looping-{compiled}").add_node("grow", run=grow)
-        graph.add_conditional_edges(
-            "grow", lambda state: "go" if state["n"] < 40 else "end", {"go": "grow", "end": "__end__"}
-        )
+        graph.add_conditional_edges("grow", lambda state: state["n"] < 40, {True: "grow", False: END})
         return graph.set_entry_point("grow").compile(store=store, **compiled)
 
     looping().execute({"n": 0}, run_id="old")
