@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from limpet.errors import DamagedRecord
 from limpet.journal.run_filter import LeaseState, RunFilter
 from limpet.journal.store import DAMAGED, ENDED, RunHead
 from limpet.stores.heads import matches, unreadable
 from limpet.stores.redis import scripts
-from limpet.stores.redis.head_fields import head_of
 from limpet.stores.redis.script_calls import ScriptCalls
 from limpet.stores.redis.scripts import text, texts
 
 PER_CALL = 256
-"""Ids, or heads, that are read together at most."""
+"""Ids that are read together at most."""
 
 FEWEST = 32
 """Heads that are read together at least."""
@@ -146,32 +145,30 @@ class RunLists:
         previous = ""
         while part := [*islice(entries, size)]:
             size = min(max(size * 2, FEWEST), PER_CALL)
-            commands = [self._calls.command(scripts.READ, entry.run_id, b"", b"", b"0") for entry in part]
-            for entry, reply in zip(part, self._calls.connections.call(commands), strict=True):
-                head = self._head(entry, reply, sets)
+            heads = self._calls.heads([entry.run_id for entry in part])
+            for entry, found in zip(part, heads, strict=True):
+                head = self._listed(entry, found, sets)
                 # A run whose status changes meanwhile may be found twice.
                 if head is not None and entry.run_id != previous:
                     yield head
                 previous = entry.run_id
 
-    def _head(self, entry: Entry, reply: Any, sets: Sequence[str]) -> RunHead | None:
+    def _listed(
+        self, entry: Entry, found: RunHead | DamagedRecord | None, sets: Sequence[str]
+    ) -> RunHead | None:
+        """The head of a run in a list, which says so if it is damaged; None for a run that was deleted."""
         run_id = entry.run_id
-        if reply == 0:
+        if found is None:
             # The server deleted the run when its ttl had passed, but can't know of the index.
             names = texts([*ENDED, UPDATED, *filter(None, sets)])
             self._calls.run(scripts.REMOVE_FROM_INDEX, run_id, text(run_id), *names)
             return None
-        if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
-            raise self._calls.connections.explained(reply) from reply
-        try:
-            if isinstance(reply, Exception):
-                raise self._calls.explained(run_id, reply)
-            return head_of(run_id, reply[3], reply[2])
-        except DamagedRecord as damage:
-            import logging
+        if isinstance(found, RunHead):
+            return found
+        import logging
 
-            logging.getLogger("limpet.stores").warning("a run is listed as damaged: %s", damage)
-            return unreadable(run_id, entry.created)
+        logging.getLogger("limpet.stores").warning("a run is listed as damaged: %s", found)
+        return unreadable(run_id, entry.created)
 
     def _set(self, name: str) -> bytes:
         return self._calls.index + b":" + text(name) if name else self._calls.index
