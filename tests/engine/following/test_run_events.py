@@ -314,9 +314,7 @@ def test_output_is_told_between_the_steps_by_time_and_each_item_once() -> None:
     assert "problem" in events[-1]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x", "1.2", "1.0.1.1.0.1.0", "1.0.1.1.0.2.0.0", "-1.0.1.1.0.1.0.0", "9" * 50, 5]
-)
+@pytest.mark.parametrize("text", ["", "x", "1.2", "1.0.1.1.0.1.0", "1.0.1.1.0.2.0.0", "-1.0.1.1.0.1.0.0", 5])
 def test_what_isnt_a_cursor_is_refused_at_once(text: Any) -> None:
     graph = chain(count).compile(store=MemoryStore(), preserve=True)
     graph.execute({"n": 0}, run_id="r")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from limpet.errors import DamagedRecord, StoreUnavailable
 from limpet.journal.encoding.codec import encode
@@ -31,7 +31,7 @@ CHECKSUMMED_FIELDS: tuple[str, ...] = (
     "due",
     "priority",
     "posted",
-    "taken",
+    "waiting",
     "output",
     "node",
     "error",
@@ -73,21 +73,15 @@ def head_of(run_id: str, found: Sequence[bytes | None], length: int) -> RunHead:
     Raises `DamagedRecord` if it isn't what was written, or if records are missing, and `StoreUnavailable` if a newer
     Limpet wrote it.
     """
-    fields = dict(zip(FOUND_FIELDS, found, strict=True))
-    version = fields["v"]
-    names = CHECKSUMMED_FIELDS
-    if version in CHECKSUMMED_BEFORE:
-        names = OLDER_FIELDS[: CHECKSUMMED_BEFORE[version]]
-    covered = [value for name in names if (value := fields[name]) is not None]
-    if len(covered) != len(names) or None in (fields["sum"], fields["sequence"], fields["last"]):
+    if found[0] in CHECKSUMMED_BEFORE:
+        found = _brought_up_to_date(run_id, found)
+    values = [value for value in found[: len(FIELDS)] if value is not None]
+    if len(values) != len(FIELDS):
         raise _damaged(run_id, "fields of it are missing")
-    if checksum(covered) != fields["sum"]:
+    if checksum(values[: len(CHECKSUMMED_FIELDS)]) != values[-3]:
         raise _damaged(run_id, "its checksum doesn't match")
-    if version in CHECKSUMMED_BEFORE:
-        fields.update(_since_then(version, fields))
-    elif version != FORMAT:
+    if values[0] != FORMAT:
         raise StoreUnavailable(f"run {run_id!r} was written by a newer Limpet: upgrade limpet")
-    values = [fields[name] or b"" for name in FIELDS]
     try:
         head, dropped = _parsed(values)
     except ValueError as error:
@@ -128,21 +122,28 @@ def checksum(values: Sequence[bytes]) -> bytes:
     return hashlib.sha1(parts, usedforsecurity=False).hexdigest().encode()
 
 
-def _since_then(version: bytes, fields: Mapping[str, bytes | None]) -> dict[str, bytes]:
-    """The fields that a head of an earlier format lacks; `lua/head.lua` does the same."""
+def _brought_up_to_date(run_id: str, found: Sequence[bytes | None]) -> list[bytes | None]:
+    """The fields of a head of an earlier format as it has them now; `lua/head.lua` does the same."""
+    fields = dict(zip(FOUND_FIELDS, found, strict=True))
+    version = fields["v"] or b""
+    covered = [fields[name] or b"" for name in OLDER_FIELDS[: CHECKSUMMED_BEFORE[version]]]
+    if checksum(covered) != fields["sum"]:
+        raise _damaged(run_id, "its checksum doesn't match")
     status = fields["status"]
     cancel_waits = fields[SIGNAL] != b"" and status != COMPLETED.encode()
-    added = dict.fromkeys(CHECKSUMMED_FIELDS[CHECKSUMMED_FIELDS.index("node") :], b"")
-    added |= {"posted": b"1" if cancel_waits else b"0", "taken": b"0", "output": b"0"}
+    posts = b"1" if cancel_waits else b"0"
+    fields |= {"v": FORMAT, "posted": posts, "waiting": posts, "output": b"0"}
+    fields |= {"node": b"", "error": b"", "waits_for": b""}
     if version == b"1":
-        added |= {"due": b"=0" if status == RUNNING.encode() else b"", "priority": b"0"}
-    return added
+        fields |= {"due": b"=0" if status == RUNNING.encode() else b"", "priority": b"0"}
+    fields["sum"] = checksum([fields[name] or b"" for name in CHECKSUMMED_FIELDS])
+    return list(fields.values())
 
 
 def _parsed(values: Sequence[bytes]) -> tuple[RunHead, int]:
     _, run, graph, status, dropped, snapshot, fence, created, updated, *rest = values
     holder, until, tags, parent, note, crashes, due, priority, *rest = rest
-    posted, taken, output, node, error, waits_for, _, sequence, _ = rest
+    posted, waiting, output, node, error, waits_for, _, sequence, _ = rest
     head = RunHead(
         run_id=run.decode(),
         graph=graph.decode(),
@@ -161,7 +162,7 @@ def _parsed(values: Sequence[bytes]) -> tuple[RunHead, int]:
         due=_optional_time(due),
         priority=int(priority),
         posted=int(posted),
-        taken=int(taken),
+        taken=int(posted) - int(waiting),
         output=int(output),
         node=node.decode(),
         error=error.decode(),

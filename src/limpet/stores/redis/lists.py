@@ -2,6 +2,7 @@
 
 Each status, graph, tag, … has a set of its runs, sorted by creation (`places` in `lua/index.lua`). Of the sets that a
 filter names, the smallest is read, page by page, and the heads of its runs are looked at until enough of them match.
+If few runs were updated since a time, those are looked up in a set that is sorted by that, and then ordered.
 """
 
 from __future__ import annotations
@@ -9,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from limpet.errors import DamagedRecord
 from limpet.journal.run_filter import LeaseState, RunFilter
 from limpet.journal.store import DAMAGED, ENDED, RunHead
 from limpet.stores.heads import matches, unreadable
 from limpet.stores.redis import scripts
-from limpet.stores.redis.head_fields import head_of
 from limpet.stores.redis.script_calls import ScriptCalls
 from limpet.stores.redis.scripts import text, texts
 
 PER_CALL = 256
-"""Ids, or heads, that are read together at most."""
+"""Ids that are read together at most."""
 
 FEWEST = 32
 """Heads that are read together at least."""
@@ -29,7 +29,11 @@ FEWEST = 32
 OLDER_PER_CALL = 1000
 """Runs of an earlier version that are listed together."""
 
+COST_OF_ORDERING = 8
+"""How much longer it takes to find a run by its last update than in a set that has it in the right order."""
+
 ALL_RUNS = ""
+UPDATED = "updated"
 
 
 class Entry(NamedTuple):
@@ -55,7 +59,10 @@ class RunLists:
         if which.is_due is not None or which.lease_states:
             moment = now()
         sets = self._smallest(which)
-        entries = merge(*[self._entries(name, which) for name in sets], reverse=True)
+        if sets == [UPDATED]:
+            entries = iter(self._updated(which))
+        else:
+            entries = merge(*[self._entries(name, which) for name in sets], reverse=True)
         found = (head for head in self._heads(entries, sets, which.limit) if matches(head, which, moment))
         return [*islice(found, which.limit)]
 
@@ -65,6 +72,8 @@ class RunLists:
         # No set has the damaged runs: all are read to find them.
         if DAMAGED not in which.statuses:
             named = _named_sets(which)
+            if which.updated_since is not None:
+                named.append(UPDATED)
             if named:
                 self._list_older()
             choices += [[name] for name in named]
@@ -72,10 +81,15 @@ class RunLists:
                 choices.append(list(dict.fromkeys(which.statuses)))
         if len(choices) == 1:
             return choices[0]
-        lowest, highest = _bounds(which)
+        bounds = _bounds(which)
         names = [name for choice in choices for name in choice]
-        counts = self._calls.all([(b"ZCOUNT", self._set(name), lowest, highest) for name in names])
-        sizes = dict(zip(names, counts, strict=True))
+        commands = [
+            (b"ZCOUNT", self._set(name), *(_update_bounds(which) if name == UPDATED else bounds))
+            for name in names
+        ]
+        sizes = dict(zip(names, self._calls.all(commands), strict=True))
+        if UPDATED in sizes:
+            sizes[UPDATED] *= COST_OF_ORDERING
         return min(choices, key=lambda choice: sum(sizes[name] for name in choice))
 
     def _list_older(self) -> None:
@@ -115,38 +129,46 @@ class RunLists:
                 last = fresh[-1]
             highest = b"%r" % page[-1].created
 
+    def _updated(self, which: RunFilter) -> list[Entry]:
+        """The runs that were updated between the filter's times, newest first by creation."""
+        lowest, highest = _update_bounds(which)
+        (run_ids,) = self._calls.all([(b"ZRANGEBYSCORE", self._set(UPDATED), lowest, highest)])
+        if not run_ids:
+            return []
+        (created,) = self._calls.all([(b"ZMSCORE", self._calls.index, *run_ids)])
+        pairs = zip(run_ids, created, strict=True)
+        return sorted((Entry(float(at), _decoded(run)) for run, at in pairs if at is not None), reverse=True)
+
     def _heads(self, entries: Iterator[Entry], sets: Sequence[str], limit: int | None) -> Iterator[RunHead]:
         """The heads of the runs that exist. One that is damaged says so."""
         size = min(limit or PER_CALL, PER_CALL)
         previous = ""
         while part := [*islice(entries, size)]:
             size = min(max(size * 2, FEWEST), PER_CALL)
-            commands = [self._calls.command(scripts.READ, entry.run_id, b"", b"", b"0") for entry in part]
-            for entry, reply in zip(part, self._calls.connections.call(commands), strict=True):
-                head = self._head(entry, reply, sets)
+            heads = self._calls.heads([entry.run_id for entry in part])
+            for entry, found in zip(part, heads, strict=True):
+                head = self._listed(entry, found, sets)
                 # A run whose status changes meanwhile may be found twice.
                 if head is not None and entry.run_id != previous:
                     yield head
                 previous = entry.run_id
 
-    def _head(self, entry: Entry, reply: Any, sets: Sequence[str]) -> RunHead | None:
+    def _listed(
+        self, entry: Entry, found: RunHead | DamagedRecord | None, sets: Sequence[str]
+    ) -> RunHead | None:
+        """The head of a run in a list, which says so if it is damaged; None for a run that was deleted."""
         run_id = entry.run_id
-        if reply == 0:
+        if found is None:
             # The server deleted the run when its ttl had passed, but can't know of the index.
-            names = texts([*ENDED, *filter(None, sets)])
+            names = texts([*ENDED, UPDATED, *filter(None, sets)])
             self._calls.run(scripts.REMOVE_FROM_INDEX, run_id, text(run_id), *names)
             return None
-        if isinstance(reply, Exception) and "WRONGTYPE" not in str(reply):
-            raise self._calls.connections.explained(reply) from reply
-        try:
-            if isinstance(reply, Exception):
-                raise self._calls.explained(run_id, reply)
-            return head_of(run_id, reply[3], reply[2])
-        except DamagedRecord as damage:
-            import logging
+        if isinstance(found, RunHead):
+            return found
+        import logging
 
-            logging.getLogger("limpet.stores").warning("a run is listed as damaged: %s", damage)
-            return unreadable(run_id, entry.created)
+        logging.getLogger("limpet.stores").warning("a run is listed as damaged: %s", found)
+        return unreadable(run_id, entry.created)
 
     def _set(self, name: str) -> bytes:
         return self._calls.index + b":" + text(name) if name else self._calls.index
@@ -178,6 +200,13 @@ def _bounds(which: RunFilter) -> tuple[bytes, bytes]:
     limits = [which.created_before, which.updated_before, which.after and which.after.created]
     highest = min((limit for limit in limits if limit is not None), default=None)
     return lowest, b"+inf" if highest is None else b"%r" % float(highest)
+
+
+def _update_bounds(which: RunFilter) -> tuple[bytes, bytes]:
+    """Between which times the runs were last updated, both included."""
+    lowest = b"-inf" if which.updated_since is None else b"%r" % float(which.updated_since)
+    highest = b"+inf" if which.updated_before is None else b"%r" % float(which.updated_before)
+    return lowest, highest
 
 
 def _decoded(data: bytes) -> str:

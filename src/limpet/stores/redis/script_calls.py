@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from limpet.errors import DamagedRecord, RunNotFound
+from limpet.journal.store import RunHead
 from limpet.stores.redis.connections import Connections
 from limpet.stores.redis.head_fields import head_of
-from limpet.stores.redis.scripts import Script, text
+from limpet.stores.redis.scripts import READ_HEADS, Script, text
+
+HEADS_PER_CALL = 256
+"""Heads that are read together at most: meanwhile the server answers no other call."""
 
 Command = tuple[Any, ...]
 
@@ -49,10 +53,18 @@ class ScriptCalls:
                 raise self.connections.explained(reply) from reply
         return replies
 
+    def heads(self, run_ids: Sequence[str]) -> Iterator[RunHead | DamagedRecord | None]:
+        """The heads of runs, or why each can't be read; None for one that doesn't exist."""
+        for start in range(0, len(run_ids), HEADS_PER_CALL):
+            part = run_ids[start : start + HEADS_PER_CALL]
+            (replies,) = self.all([self.command(READ_HEADS, "", *map(text, part))])
+            for run_id, reply in zip(part, replies, strict=True):
+                yield _head_in(run_id, reply)
+
     def explained(self, run_id: str, error: Exception) -> Exception:
         """The `LimpetError` for a script of a run that failed."""
         if "WRONGTYPE" in str(error):
-            return DamagedRecord(run_id, 0, "its keys in Redis belong to another program")
+            return _not_ours(run_id)
         return self.connections.explained(error)
 
 
@@ -70,6 +82,22 @@ def undamaged(run_id: str, reply: Any) -> Any:
         head_of(run_id, reply[3], reply[2])
         raise changed_while_read(run_id)
     return reply
+
+
+def _head_in(run_id: str, reply: Any) -> RunHead | DamagedRecord | None:
+    if reply == 0:
+        return None
+    if reply == -1:
+        return _not_ours(run_id)
+    length, found = reply
+    try:
+        return head_of(run_id, found, length)
+    except DamagedRecord as damage:
+        return damage
+
+
+def _not_ours(run_id: str) -> DamagedRecord:
+    return DamagedRecord(run_id, 0, "its keys in Redis belong to another program")
 
 
 def changed_while_read(run_id: str) -> DamagedRecord:

@@ -100,6 +100,9 @@ READ = _script("read")
 Answers `{1, first, length, head, records}`; without records if there are none.
 """
 
+READ_HEADS = _script("read_heads")
+"""Takes runs …; for an empty run id. Answers for each `{length, head}`, 0 if it is missing, -1 if it isn't ours."""
+
 CLAIM = _script("claim")
 """Takes token, clock, holder, ttl, instead_of or "". Answers `{1, fence, lease_until, crashes}`."""
 
@@ -152,6 +155,7 @@ ALL = (
     CREATE,
     APPEND,
     READ,
+    READ_HEADS,
     CLAIM,
     RENEW,
     RELEASE,

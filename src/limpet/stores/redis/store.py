@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from limpet.durations import LONGEST_ANSWER, store_seconds
@@ -122,11 +121,8 @@ class RedisStore:
         return head_of(run_id, reply[3], reply[2])
 
     def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
-        commands = [self._calls.command(scripts.READ, run_id, b"", b"", b"0") for run_id in run_ids]
-        if not commands:
-            return []
-        replies = self._connections.call(commands)
-        return [self._readable_head(run_id, reply) for run_id, reply in zip(run_ids, replies, strict=True)]
+        found = self._calls.heads(run_ids)
+        return [head if isinstance(head, RunHead) else None for head in found]
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         reply = existing(run_id, self._calls.run(scripts.READ, run_id, number(first), number(last), b"1"))
@@ -260,16 +256,6 @@ class RedisStore:
         except (DamagedRecord, StoreUnavailable) as damage:
             return damage
         return refusal(commit, head, float(reply[1])) or changed_while_read(commit.run_id)
-
-    def _readable_head(self, run_id: str, reply: Any) -> RunHead | None:
-        """The head in an answer of `READ`; None if the run doesn't exist or is damaged."""
-        if reply == 0:
-            return None
-        with suppress(DamagedRecord):
-            if isinstance(reply, Exception):
-                raise self._calls.explained(run_id, reply)
-            return head_of(run_id, reply[3], reply[2])
-        return None
 
     def _now(self) -> float:
         """The time, as `time_of` in `lua/head.lua` has it."""

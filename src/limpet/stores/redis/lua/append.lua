@@ -12,12 +12,12 @@ local clock = ARGV[5]
 local changes_head = ARGV[6] ~= ''
 
 -- The commit that every step waits for: records, and nothing new for the head. It comes before the shared functions, as
--- making those takes longer than all of this. Six fields are enough to decide; the checksum doesn't cover those
+-- making those takes longer than all of this. Five fields are enough to decide; the checksum doesn't cover those
 -- that change. Whatever is not as it should be is left to the long way below, which finds out what it is.
-local seen = redis.call('HMGET', KEYS[1], 'fence', 'sequence', 'posted', 'taken', 'dropped', 'last')
+local seen = redis.call('HMGET', KEYS[1], 'fence', 'sequence', 'waiting', 'dropped', 'last')
 if not changes_head and seen[1] == fence and seen[2] == expected
-    and seen[3] and (seen[3] == seen[4] or ignores_posts) and seen[6] ~= token then
-  local dropped = tonumber(seen[5])
+    and (seen[3] == '0' or (seen[3] and ignores_posts)) and seen[5] ~= token then
+  local dropped = tonumber(seen[4])
   if dropped and dropped + redis.call('LLEN', KEYS[2]) == tonumber(seen[2]) then
     local length = redis.call('RPUSH', KEYS[2], unpack(ARGV, 7))
     redis.call('HSET', KEYS[1], 'sequence', string.format('%.0f', dropped + length), 'last', token)
@@ -40,7 +40,7 @@ if not head or head.fence ~= fence or head.sequence ~= expected
   return refused(found, now)
 end
 local posted = tonumber(head.posted)
-local taken = tonumber(head.taken)
+local taken = posted - tonumber(head.waiting)
 local takes_up_to = taken
 if changes_head then
   takes_up_to = math.max(taken, math.min(takes, posted))
@@ -81,7 +81,7 @@ local is_listed_anew = status ~= '' or node ~= ''
 local before = is_listed_anew and places(head)
 head.sequence = whole(tonumber(head.sequence) + #ARGV - FIRST_RECORD + 1)
 head.last = token
-head.taken = whole(takes_up_to)
+head.waiting = whole(posted - takes_up_to)
 if purge then
   head.dropped = head.sequence
   head.snapshot = '0'
@@ -108,6 +108,7 @@ if status ~= '' then
     head.holder = ''
     head['until'] = ''
   end
+  set_updated(head)
   set_status(head, new_status)
   if head.due == '' then
     redis.call('ZREM', due_set(head.graph), head.run)
@@ -116,8 +117,7 @@ if status ~= '' then
   end
 end
 if is_listed_anew then
-  leave_places(head.run, before)
-  enter_places(head)
+  change_places(head, before)
 end
 save(KEYS[1], head)
 -- Only now that the head says that they are dropped, or taken in.

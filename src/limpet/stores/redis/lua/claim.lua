@@ -31,7 +31,8 @@ if head.last ~= token then
   head.last = token
   set_due(head)
   drop_urgent(head)
-  enter_places(head)
+  redis.pcall('ZADD', status_set('with holder'), head.created, head.run)
+  set_updated(head)
   save(KEYS[1], head)
   set_expiry(head, '')
 end

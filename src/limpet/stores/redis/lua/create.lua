@@ -57,7 +57,7 @@ local head = {
   due = due,
   priority = priority,
   posted = '0',
-  taken = '0',
+  waiting = '0',
   output = '0',
   node = node,
   error = error_type,
@@ -76,7 +76,8 @@ set_due(head, now)
 redis.call('UNLINK', KEYS[2], beside('posts', run), beside('output', run))
 push_records(FIRST_RECORD)
 save(KEYS[1], head)
-enter_places(head)
+change_places(head, {})
+set_updated(head)
 set_status(head, head.status)
 set_expiry(head, keep_for)
 return {1, lease_until}

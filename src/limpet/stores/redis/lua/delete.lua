@@ -18,6 +18,7 @@ if not head and redis.call('EXISTS', KEYS[1]) == 1 then
   redis.call('UNLINK', KEYS[1], KEYS[2], beside('posts', run), beside('output', run))
   redis.call('ZREM', KEYS[3], run)
   redis.call('HDEL', KEYS[3] .. ':expiring', run)
+  redis.pcall('ZREM', status_set('updated'), run)
   for i = FIRST_STATUS, #ARGV do
     redis.call('ZREM', status_set(ARGV[i]), run)
   end

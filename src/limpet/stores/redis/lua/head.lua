@@ -67,7 +67,7 @@ local function bring_up_to_date(head)
   head.cancel_waits = head.signal ~= '' and head.status ~= 'completed'
   head.v = '3'
   head.posted = head.cancel_waits and '1' or '0'
-  head.taken = '0'
+  head.waiting = head.posted
   head.output = '0'
   head.node = ''
   head.error = ''

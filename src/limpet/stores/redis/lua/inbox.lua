@@ -11,8 +11,9 @@ end
 if head.cancel_waits then
   save(KEYS[1], head)
 end
+local taken = tonumber(head.posted) - tonumber(head.waiting)
 local waiting = {}
-for number = tonumber(head.taken) + 1, tonumber(head.posted) do
+for number = taken + 1, tonumber(head.posted) do
   waiting[#waiting + 1] = redis.call('HGET', beside('posts', head.run), 'p:' .. whole(number)) or ''
 end
-return {1, head.taken, waiting}
+return {1, whole(taken), waiting}

@@ -58,18 +58,27 @@ local function places(head)
   return found
 end
 
--- Take a run out of the sets in which it was before a change.
-local function leave_places(run, before)
+-- List a run by what its head says now, if it was in these sets before.
+local function change_places(head, before)
+  local left = {}
   for _, name in ipairs(before) do
-    redis.pcall('ZREM', status_set(name), run)
+    left[name] = true
+  end
+  for _, name in ipairs(places(head)) do
+    if left[name] then
+      left[name] = nil
+    else
+      redis.pcall('ZADD', status_set(name), head.created, head.run)
+    end
+  end
+  for name in pairs(left) do
+    redis.pcall('ZREM', status_set(name), head.run)
   end
 end
 
--- List a run by what its head says now.
-local function enter_places(head)
-  for _, name in ipairs(places(head)) do
-    redis.pcall('ZADD', status_set(name), head.created, head.run)
-  end
+-- List the run under the time at which it was last updated.
+local function set_updated(head)
+  redis.pcall('ZADD', status_set('updated'), head.updated, head.run)
 end
 
 -- Fail here if another program uses the index's keys. A script that fails keeps the changes it has made so far, so
@@ -141,7 +150,10 @@ end
 
 -- Delete a run, with all that belongs to it, and its entries in the index.
 local function remove(key, journal, head)
-  leave_places(head.run, places(head))
+  for _, name in ipairs(places(head)) do
+    redis.pcall('ZREM', status_set(name), head.run)
+  end
+  redis.pcall('ZREM', status_set('updated'), head.run)
   redis.pcall('ZREM', due_set(head.graph), head.run)
   drop_urgent(head)
   redis.call('UNLINK', key, journal, beside('posts', head.run), beside('output', head.run))

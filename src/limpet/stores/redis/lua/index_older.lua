@@ -8,7 +8,8 @@
 for _, run in ipairs(ARGV) do
   local head = redis.call('TYPE', KEYS[1] .. run).ok == 'hash' and load(KEYS[1] .. run)
   if head then
-    enter_places(head)
+    change_places(head, {})
+    set_updated(head)
   end
 end
 return 1

@@ -32,14 +32,14 @@ check_index()
 redis.call('ZCARD', due_set(head.graph))
 redis.call('ZCARD', urgent_set(head.graph))
 head.posted = whole(tonumber(head.posted) + 1)
+head.waiting = whole(tonumber(head.waiting) + 1)
 if not ENDED[head.status] and (head.due == '' or tonumber(string.sub(head.due, 2)) > now) then
   local before = places(head)
   drop_urgent(head)
   head.due = '=' .. exact(now)
   redis.call('ZREM', due_set(head.graph), head.run)
   set_due(head, now)
-  leave_places(head.run, before)
-  enter_places(head)
+  change_places(head, before)
 end
 redis.call('HSET', posts, 'k:' .. post_key, head.posted .. ' ' .. token,
     'p:' .. head.posted, #post_key .. ':' .. post_key .. body)

@@ -12,12 +12,10 @@ local head = load(KEYS[1])
 if not head or head.fence ~= fence then
   return 0
 end
-local before = places(head)
 head.holder = ''
 head['until'] = ''
 set_due(head)
-leave_places(head.run, before)
-enter_places(head)
+redis.pcall('ZREM', status_set('with holder'), head.run)
 save(KEYS[1], head)
 set_expiry(head, keep_for)
 return 1

@@ -18,5 +18,6 @@ local now = time_of(clock)
 head['until'] = '=' .. exact(now + tonumber(ttl))
 head.updated = exact(now)
 set_due(head)
+set_updated(head)
 save(KEYS[1], head)
-return {1, head.posted == head.taken and 0 or 1}
+return {1, head.waiting == '0' and 0 or 1}
