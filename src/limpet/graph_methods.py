@@ -14,8 +14,15 @@ from limpet.durations import Span, seconds_of
 from limpet.engine.leases.lease_client import nudge_supervisors
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
-from limpet.engine.sessions.existing import enqueue_or_find, start_or_open
-from limpet.engine.sessions.start import StartRequest, choose_id, enqueue, start, tag_names
+from limpet.engine.sessions.start import (
+    StartRequest,
+    choose_id,
+    enqueue,
+    enqueue_or_find,
+    start,
+    start_or_open,
+    tag_names,
+)
 from limpet.errors import DamagedRecord, UsageError
 from limpet.graphs.state import State
 from limpet.journal.store import ENDED

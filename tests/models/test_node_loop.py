@@ -24,7 +24,7 @@ from tests.support.posts import post_cancel
 
 from limpet.engine.drivers.node_call import call_node
 from limpet.engine.leases.held_lease import StopRequest
-from limpet.engine.leases.lease_client import client_for
+from limpet.engine.leases.inbox_checks import read_inbox
 from limpet.engine.loop.driver_commands import Cancelled, PostsArrived, Report, StopAsked, Verdict, Wait
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
@@ -658,7 +658,7 @@ class Bench:
             return StoreUnavailable("the disk is full")
         refusal: Exception | None = STORE.append([commit])[0]
         if isinstance(refusal, PostsWaiting):
-            return PostsArrived(client_for(STORE).read_inbox(self.run_id))
+            return PostsArrived(read_inbox(STORE, self.run_id))
         if refusal is None:
             assert self.writer is not None
             self.writer.acknowledge(len(commit.records))

@@ -7,13 +7,13 @@ from typing import Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from limpet.errors import DamagedRecord
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import RunHead, Store
+from limpet.journal.store import RunHead
 
 T = TypeVar("T")
 
 
 @runtime_checkable
-class Notifying(Store, Protocol):
+class Notifying(Protocol):
     """A store that declares `abilities.notifies`: a caller that waits for a run doesn't have to poll."""
 
     def wait_for_change(self, timeout: float) -> bool:

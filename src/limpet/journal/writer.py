@@ -40,6 +40,7 @@ class JournalWriter:
         "_snapshot_sequence",
         "_snapshots",
         "fence",
+        "newest_snapshot",
         "on_large",
         "run_id",
         "sequence",
@@ -50,6 +51,8 @@ class JournalWriter:
         self.run_id = run_id
         self.fence = fence
         self.sequence = sequence
+        self.newest_snapshot = 1
+        """The number of the newest snapshot, as far as this writer knows."""
         self.takes = 0
         """The number of the newest post that the pending records take in; 0 for none."""
         self._envelope = Envelope(run_id)
@@ -149,6 +152,7 @@ class JournalWriter:
         if self._pending_snapshot:
             self._pending_snapshot = 0
             self._snapshot_sequence = self.sequence + len(closed)
+            self.newest_snapshot = self._snapshot_sequence
         note = labels = None
         if summary is not None:
             note, labels = summary

@@ -11,34 +11,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from time import monotonic, sleep
+from time import monotonic
 from typing import Protocol
-from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from limpet.defaults import LEASE
+from limpet.engine.leases.change_waiter import ChangeWaiter
 from limpet.engine.leases.group_commit import GroupCommit
-from limpet.engine.leases.held_lease import RENEWALS_PER_LEASE, HeldLease, renewals
+from limpet.engine.leases.held_lease import HeldLease, renewals
+from limpet.engine.leases.inbox_checks import InboxChecks, notice_posts
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
-from limpet.errors import Conflict, DamagedRecord, RunNotFound, StoreError
-from limpet.journal.inbox import CANCEL, Posted, read_post
-from limpet.journal.optional_calls import Notifying, provides
+from limpet.errors import Conflict, RunNotFound, StoreError
 from limpet.journal.store import RUNNING, Commit, Lease, NewRun, RunHead, Store, Tail
 from limpet.threads.workers import JobQueue
-
-FIRST_RECHECK = 0.02
-"""Seconds until a store is read again the first time, while waiting for a change in it."""
-
-CHANGE_RECHECK = 0.1
-"""Seconds, at most, between two reads of a store that reports its changes."""
-
-LONGEST_RECHECK = 0.5
-"""Seconds, at most, between two reads of a store while waiting for a change in it."""
-
-POST_CHECK_INTERVAL = 0.5
-"""Seconds between two looks at what was posted to the runs that are under way."""
-
-DAMAGED_POST = ""
-"""The kind of a post that can't be read."""
 
 
 class HeldRun:
@@ -87,38 +72,6 @@ class HeldRun:
         return self.lease
 
 
-class ChangeWaiter:
-    """Waits until it is worth reading a store again, for `seconds` in all.
-
-    A store that reports its changes wakes the waiter. But no store reports that a lease expired or that its holder
-    died, so the waiter also returns at intervals. And it doesn't return right after every change: in a busy
-    store most changes are of other runs.
-    """
-
-    def __init__(self, store: Store, seconds: float) -> None:
-        self._deadline = monotonic() + seconds
-        self._pause = FIRST_RECHECK
-        self._notifying: Notifying | None = None
-        if seconds > 0 and store.abilities.notifies and provides(store, Notifying):
-            self._notifying = store
-            # From here on the store remembers changes for this thread, so that none is missed before `wait`.
-            store.wait_for_change(0.0)
-
-    def wait(self) -> bool:
-        """Wait until it is worth reading again; False, at once, when the time is over."""
-        began = monotonic()
-        if began >= self._deadline:
-            return False
-        remaining = self._deadline - began
-        if self._notifying is None:
-            sleep(min(self._pause, remaining))
-        elif self._notifying.wait_for_change(min(LONGEST_RECHECK, remaining)):
-            earliest = began + min(self._pause, CHANGE_RECHECK)
-            sleep(max(0.0, min(earliest, self._deadline) - monotonic()))
-        self._pause = min(self._pause * 1.5, LONGEST_RECHECK)
-        return True
-
-
 class LeaseClient:
     """One store, as this process uses it. Get it with `client_for(store)`."""
 
@@ -143,7 +96,7 @@ class LeaseClient:
         self.upkeep = JobQueue()
         """Jobs that delete what is no longer needed. No run waits for them."""
         self._renewal_lock = threading.Lock()
-        self._post_checks = PostChecks(self)
+        self._inbox_checks = InboxChecks(self)
         self._claims: deque[_Claim] = deque()
 
     def create(self, run: NewRun) -> HeldLease:
@@ -248,7 +201,7 @@ class LeaseClient:
 
     def renew(self, leases: Sequence[HeldLease] = ()) -> None:
         """Renew these leases, or all that are in use. Runs that are lost or to be cancelled are asked to stop."""
-        mine = leases or self._leases_in_use()
+        mine = leases or self.leases_in_use()
         if not mine:
             return
         began = [held.now() for held in mine]
@@ -261,44 +214,11 @@ class LeaseClient:
                 held.stop.ask()
                 self.stop_renewing(held)
             elif answer:
-                self._notice_posts(held)
+                notice_posts(self.store, held)
 
     def has_leases(self) -> bool:
         """Whether there is anything to renew."""
-        return bool(self._leases_in_use())
-
-    def read_inbox(self, run_id: str) -> list[Posted]:
-        """The posts that wait for a run. One that is damaged is taken in without effect, with an error in the log."""
-        found = []
-        for post in self.store.inbox(run_id):
-            try:
-                found.append(read_post(run_id, post))
-            except DamagedRecord as damage:
-                import logging
-
-                logging.getLogger("limpet.run").error("run %s: %s", run_id, damage)
-                found.append(Posted(post.number, DAMAGED_POST, {}))
-        return found
-
-    def check_posts(self) -> None:
-        """Find out which of the runs that are under way here have posts. Those to be cancelled are asked to stop."""
-        mine = self._leases_in_use()
-        if not mine:
-            return
-        heads = self.store.heads([held.lease.run_id for held in mine])
-        for held, head in zip(mine, heads, strict=True):
-            if head is not None and head.posted > head.taken and head.fence == held.lease.fence:
-                self._notice_posts(held, head.posted)
-
-    def _notice_posts(self, held: HeldLease, newest: int | None = None) -> None:
-        """Posts wait for a run that is under way here: cancel it if one asks for that, or have its driver look."""
-        if newest is None or newest > held.known_posts:
-            posts = self.read_inbox(held.lease.run_id)
-            held.known_posts = max((post.number for post in posts), default=0)
-            if any(post.kind == CANCEL for post in posts):
-                held.stop.ask()
-                return
-        held.stop.notice_posts()
+        return bool(self.leases_in_use())
 
     def try_to_renew(self) -> None:
         """`renew`, unless the last renewal still waits for the store. If it fails, the next one will do."""
@@ -325,7 +245,7 @@ class LeaseClient:
                 waiting = f"run.close() releases it; {waiting}"
             raise with_holder_described(conflict).with_advice(waiting, "wait") from None
 
-    def _leases_in_use(self) -> list[HeldLease]:
+    def leases_in_use(self) -> list[HeldLease]:
         found = [held for ref in self.held.valuerefs() if (held := ref()) is not None]
         return [held for held in found if held.is_in_use]
 
@@ -368,31 +288,8 @@ class LeaseClient:
         if self.renews_by_itself:
             renewals.watch(self)
             if self.store.abilities.takes_part and self.store.abilities.shared:
-                renewals.watch(self._post_checks)
+                renewals.watch(self._inbox_checks)
         return held
-
-
-class PostChecks:
-    """Looks now and then whether anything was posted to the runs that are under way here: see `Renewals`."""
-
-    ttl = POST_CHECK_INTERVAL * RENEWALS_PER_LEASE
-
-    def __init__(self, client: LeaseClient) -> None:
-        self._client = ref(client)
-        self._lock = threading.Lock()
-
-    def has_leases(self) -> bool:
-        """Whether any run is under way."""
-        client = self._client()
-        return client is not None and client.has_leases()
-
-    def try_to_renew(self) -> None:
-        """Look, unless the last look still waits for the store. If it fails, the next one will do."""
-        client = self._client()
-        if client is None or self._lock.locked():
-            return
-        with self._lock, suppress(StoreError):
-            client.check_posts()
 
 
 class _Claim:

@@ -9,8 +9,7 @@ from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
 from limpet.engine.loop.run_lifecycle import ANSWER, next_status
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import asked_at, run_and_point
-from limpet.engine.sessions.compatibility import check_point
-from limpet.engine.sessions.resume import refuse_completed
+from limpet.engine.sessions.compatibility import check_point, refuse_completed
 from limpet.errors import AlreadyAnswered, Conflict, UsageError
 from limpet.journal.encoding.codec import encode
 from limpet.journal.inbox import answer_post

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from time import time
 from typing import Any
 
+from limpet.engine.leases.inbox_checks import read_inbox
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, nudge_supervisors
 from limpet.engine.loop.run_context import Clocks
 from limpet.engine.loop.run_lifecycle import RESUME, next_status
 from limpet.engine.loop.taking_in import record_posts
 from limpet.engine.node_context.questions import check_update
+from limpet.engine.sessions.compatibility import refuse_completed
 from limpet.engine.sessions.compiled_graph import CompiledGraph
-from limpet.engine.sessions.resume import note_update, refuse_completed
+from limpet.engine.sessions.resume import note_update
 from limpet.errors import UsageError
 from limpet.journal.progress import Progress
 from limpet.journal.reader import ViewedTail, read_progress_and_weight
@@ -70,7 +72,7 @@ def _make_due(
     writer = JournalWriter(head.run_id, held.fence, head.sequence, weight)
     if head.posted > head.taken:
         clocks = Clocks(now=time, store=held.now, random=float)
-        record_posts(progress, writer, client.read_inbox(head.run_id), clocks, stops=True)
+        record_posts(progress, writer, read_inbox(client.store, head.run_id), clocks, stops=True)
     at = time()
     writer.add_move(progress, _changes(progress), at)
     if update and compiled is not None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from limpet.engine.loop.next_node import plan_of_branches
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.session import log
-from limpet.errors import DefinitionError, UsageError
+from limpet.errors import AlreadyCompleted, DefinitionError, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.stored_shape import check_workflows, is_workflow
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point
+from limpet.journal.store import COMPLETED, RunHead
 
 if TYPE_CHECKING:
     from limpet.graphs.workflow.layers import Layers
@@ -145,3 +146,14 @@ def _missing(plan: Plan, progress: Progress, path: str) -> str:
         if missing:
             return missing
     return ""
+
+
+def refuse_completed(head: RunHead) -> None:
+    """Raise `AlreadyCompleted` for a run that is complete."""
+    if head.status != COMPLETED:
+        return
+    if head.snapshot:
+        complete = AlreadyCompleted(f"run {head.run_id!r} is complete", head.run_id)
+        raise complete.with_advice("fork() it to run it again from one of its steps", "fork")
+    complete = AlreadyCompleted(f"run {head.run_id!r} is complete, and its journal was deleted", head.run_id)
+    raise complete.with_advice("compile(keep_result=True), the default, keeps results")

@@ -78,13 +78,6 @@ class CompiledGraph(NamedTuple):
     given: frozenset[str] = frozenset()
     """The names of the run settings that `compile()` was given. These hold for runs that have others stored, too."""
 
-    @property
-    def purges(self) -> bool:
-        """Whether the journal of a run is deleted when it completes: because the user, or the store, keeps none."""
-        if self.preserve:
-            return False
-        return not (self.keep_result and (self.client is None or self.client.store.abilities.keeps_results))
-
     def for_run(self, stored: Any) -> CompiledGraph:
         """The same with the settings that are stored with a run, except those that `compile()` was given.
 

@@ -7,23 +7,22 @@ happens then follows from its status: see `open_existing`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from threading import get_ident
 from time import time
 
-from limpet.engine.leases.lease_client import ChangeWaiter, LeaseClient
+from limpet.engine.leases.change_waiter import ChangeWaiter
+from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume, stored_stop
 from limpet.engine.sessions.session import Session
-from limpet.engine.sessions.start import StartRequest, enqueue, input_digest, start
+from limpet.engine.sessions.start import StartRequest, input_digest
 from limpet.errors import (
     AlreadyCompleted,
     Conflict,
     LimpetError,
     RunCancelled,
     RunExists,
-    RunNotFound,
     RunQuarantined,
     UsageError,
 )
@@ -33,32 +32,6 @@ from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RunHead
 
 FOREVER = 1e9
 """Seconds for which to wait for a run that another process executes."""
-
-
-def start_or_open(
-    compiled: CompiledGraph, request: StartRequest, stream: bool, has_gone: Callable[[], bool]
-) -> Session:
-    """Create a run and open it, or open the run that this same start has created before.
-
-    `has_gone` says that the caller no longer waits. Raises what `start` and `open_existing` raise.
-    """
-    while True:
-        with suppress(RunExists):
-            return start(compiled, request, stream)
-        with suppress(RunNotFound):  # it was deleted meanwhile
-            return open_existing(compiled, request, stream, has_gone)
-
-
-def enqueue_or_find(compiled: CompiledGraph, request: StartRequest, priority: int, delay: float) -> None:
-    """Create a run for a supervisor, unless this same start has created it before: then it stays as it is.
-
-    Raises what `enqueue` raises, and `RunExists` for another start.
-    """
-    while True:
-        with suppress(RunExists):
-            return enqueue(compiled, request, priority, delay)
-        with suppress(RunNotFound):
-            return check_same_start(compiled, request)
 
 
 def open_existing(

@@ -21,6 +21,7 @@ from time import time
 from typing import Any, NamedTuple
 
 from limpet.durations import patience_of
+from limpet.engine.leases.inbox_checks import read_inbox
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, client_for
 from limpet.engine.loop import run_lifecycle
 from limpet.engine.loop.next_node import update_for_branch
@@ -29,7 +30,7 @@ from limpet.engine.loop.state_changes import Changes
 from limpet.engine.loop.taking_in import record_posts
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import asked_at, is_run, located, names_file
-from limpet.engine.sessions.compatibility import check_fits, check_point
+from limpet.engine.sessions.compatibility import check_fits, check_point, refuse_completed
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import Session, SessionOptions
@@ -44,7 +45,6 @@ from limpet.engine.sessions.trials import (
 )
 from limpet.engine.sessions.user_checkpointer import load_checkpoint
 from limpet.errors import (
-    AlreadyCompleted,
     Conflict,
     RunNotFound,
     RunPaused,
@@ -190,17 +190,6 @@ def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> b
     return delta
 
 
-def refuse_completed(head: RunHead) -> None:
-    """Raise `AlreadyCompleted` for a run that is complete."""
-    if head.status != COMPLETED:
-        return
-    if head.snapshot:
-        complete = AlreadyCompleted(f"run {head.run_id!r} is complete", head.run_id)
-        raise complete.with_advice("fork() it to run it again from one of its steps", "fork")
-    complete = AlreadyCompleted(f"run {head.run_id!r} is complete, and its journal was deleted", head.run_id)
-    raise complete.with_advice("compile(keep_result=True), the default, keeps results")
-
-
 class _Reopened(NamedTuple):
     """A run as it was rebuilt from its journal, ready to be written to."""
 
@@ -239,6 +228,7 @@ def _reopen(
         _refuse_old_step(progress, point)
     size = len(tail.records[0]) if tail.records else 0
     writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence, weight, size)
+    writer.newest_snapshot = tail.first
     if history is not None and sleeps:
         if history.crashes > 0 or history.was_tried:
             _forgive_crashes(progress, writer, held)
@@ -342,7 +332,9 @@ def _take_in(
     progress = reopened.progress
     writer = reopened.writer
     clocks = Clocks(now=time, store=held.now, random=float)
-    taken = record_posts(progress, writer, client.read_inbox(progress.run_id), clocks, stops=not given.timed)
+    taken = record_posts(
+        progress, writer, read_inbox(client.store, progress.run_id), clocks, stops=not given.timed
+    )
     if given.timed and progress.status == PAUSED and not taken.cancel_requested:
         due = progress.due()
         if due is None or due > held.now():

@@ -13,6 +13,7 @@ from time import sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.engine.leases.held_lease import HeldLease, StopRequest
+from limpet.engine.leases.inbox_checks import read_inbox
 from limpet.engine.leases.lease_client import HeldRun, with_holder_described
 from limpet.engine.loop.driver_commands import Command, PostsArrived, StopAsked, Verdict
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
@@ -28,7 +29,7 @@ from limpet.graphs.secrets import SecretMasker, text_of_values
 from limpet.journal.optional_calls import ReportsUndeleted, provides
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, PostsWaiting, Store
-from limpet.journal.writer import JournalWriter, Summary, summary
+from limpet.journal.writer import JournalWriter, summary
 from limpet.observe.events import CHECKPOINT_FAIL
 from limpet.observe.hub import Emit, both
 
@@ -183,7 +184,7 @@ class Session:
         assert self.compiled.client is not None
         self.stop.has_posts = False
         try:
-            return PostsArrived(self.compiled.client.read_inbox(self.id))
+            return PostsArrived(read_inbox(self.compiled.client.store, self.id))
         except StoreError as problem:
             return problem
 
@@ -237,7 +238,8 @@ class Session:
             self.held = None
             if self.compiled.cleanup is not None:
                 self.compiled.cleanup.start_if_due(client)
-            if commit.status == COMPLETED and not (commit.purge or self.compiled.preserve):
+            is_result_all = self.writer is None or self.writer.newest_snapshot <= 1
+            if commit.status == COMPLETED and not (commit.purge or self.compiled.preserve or is_result_all):
                 prune_completed(client)
             if commit.purge and not client.store.abilities.keeps_results:
                 self._report_undeleted(client.store)
@@ -248,6 +250,11 @@ class Session:
             return save_checkpoint(checkpointer, self.progress, self.lifecycle.joined_results())
         except Exception as problem:
             return problem
+
+    @property
+    def _store_keeps_results(self) -> bool:
+        client = self.compiled.client
+        return client is None or client.store.abilities.keeps_results
 
     def _report_undeleted(self, store: Store) -> None:
         """Report that a store couldn't delete the run, if it couldn't. The run is complete all the same."""
@@ -296,7 +303,8 @@ class Session:
         saving = Saving(
             writer=self.writer,
             interval=compiled.interval,
-            purges=compiled.purges,
+            # Because the user wants no result to be kept, or because the store keeps none.
+            purges=not (compiled.preserve or (compiled.keep_result and self._store_keeps_results)),
             tolerant=compiled.on_save_error == "continue",
             keep_result=None if self.writer is None else self._keep_result,
             on_checkpoint=None if self._retention is None else self._on_checkpoint,
@@ -391,8 +399,6 @@ class Session:
             status = commit.status
             due = commit.due
         described = summary(self.progress)
-        if commit.note is not None and commit.labels is not None:
-            described = Summary(commit.note, commit.labels)
         return self.write(writer.commit(status, described, commit.purge, due, commit.ignores_posts))
 
     def _on_checkpoint(self) -> None:

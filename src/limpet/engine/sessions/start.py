@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from time import time
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from limpet.engine.leases.process_identity import this_process
 from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import Session, SessionOptions
-from limpet.errors import UnstorableValue, UsageError
+from limpet.errors import RunExists, RunNotFound, UnstorableValue, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import new_id
@@ -60,6 +61,36 @@ def start(compiled: CompiledGraph, request: StartRequest, stream: bool) -> Sessi
         writer = JournalWriter(run_id, lease.lease.fence, 1, size=len(snapshot))
     emit_start(compiled, run_id)
     return Session(compiled, progress, writer, lease, SessionOptions(stream, resumed=False))
+
+
+def start_or_open(
+    compiled: CompiledGraph, request: StartRequest, stream: bool, has_gone: Callable[[], bool]
+) -> Session:
+    """Create a run and open it, or open the run that this same start has created before.
+
+    `has_gone` says that the caller no longer waits. Raises what `start` and `open_existing` raise.
+    """
+    while True:
+        with suppress(RunExists):
+            return start(compiled, request, stream)
+        from limpet.engine.sessions.existing import open_existing
+
+        with suppress(RunNotFound):  # it was deleted meanwhile
+            return open_existing(compiled, request, stream, has_gone)
+
+
+def enqueue_or_find(compiled: CompiledGraph, request: StartRequest, priority: int, delay: float) -> None:
+    """Create a run for a supervisor, unless this same start has created it before: then it stays as it is.
+
+    Raises what `enqueue` raises, and `RunExists` for another start.
+    """
+    while True:
+        with suppress(RunExists):
+            return enqueue(compiled, request, priority, delay)
+        from limpet.engine.sessions.existing import check_same_start
+
+        with suppress(RunNotFound):
+            return check_same_start(compiled, request)
 
 
 def enqueue(compiled: CompiledGraph, request: StartRequest, priority: int, delay: float) -> None:

@@ -32,7 +32,7 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores.heads import held_conflict, refusal
-from limpet.stores.redis import documents, posts, scripts
+from limpet.stores.redis import posts_and_documents, scripts
 from limpet.stores.redis.connections import Connections
 from limpet.stores.redis.head_fields import FOUND_FIELDS, head_of, likely_dropped
 from limpet.stores.redis.lists import RunLists
@@ -151,31 +151,33 @@ class RedisStore:
         self._calls.run(scripts.RELEASE, lease.run_id, b"%d" % lease.fence, self._keep_for)
 
     def post(self, run_id: str, key: str, body: bytes) -> bool:
-        return posts.post(self._calls, next(self._tokens), self._clock(), run_id, key, body)
+        return posts_and_documents.post(self._calls, next(self._tokens), self._clock(), run_id, key, body)
 
     def inbox(self, run_id: str) -> Sequence[Post]:
-        return posts.inbox(self._calls, run_id)
+        return posts_and_documents.inbox(self._calls, run_id)
 
     def add_output(self, run_id: str, fence: int, bodies: Sequence[bytes], keep: int) -> int:
         call = (next(self._tokens), self._clock())
-        return posts.add_output(self._calls, call, run_id, fence, bodies, keep)
+        return posts_and_documents.add_output(self._calls, call, run_id, fence, bodies, keep)
 
     def output(self, run_id: str, after: int = 0, limit: int | None = None) -> Sequence[Output]:
-        return posts.read_output(self._calls, run_id, after, limit)
+        return posts_and_documents.read_output(self._calls, run_id, after, limit)
 
     def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
-        return documents.put_document(self._calls, next(self._tokens), Document(name, version, body, due))
+        return posts_and_documents.put_document(
+            self._calls, next(self._tokens), Document(name, version, body, due)
+        )
 
     def get_document(self, name: str) -> Document | None:
-        return documents.find_document(self._calls, name)
+        return posts_and_documents.find_document(self._calls, name)
 
     def list_documents(
         self, prefix: str = "", due: bool = False, limit: int | None = None
     ) -> Sequence[Document]:
-        return documents.list_documents(self._calls, self._clock(), prefix, due, limit)
+        return posts_and_documents.list_documents(self._calls, self._clock(), prefix, due, limit)
 
     def delete_document(self, name: str, version: int) -> bool:
-        return documents.delete_document(self._calls, next(self._tokens), name, version)
+        return posts_and_documents.delete_document(self._calls, next(self._tokens), name, version)
 
     def list(self, which: RunFilter) -> list[RunHead]:
         return self._lists.matching(which, self._now)
