@@ -40,7 +40,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
                 yield server.url
 
 
-def test_each_post_is_taken_in_once_whoever_is_killed(url: str) -> None:
+def test_each_post_is_taken_in_once_and_in_order(url: str) -> None:
     """H10: a post that was acknowledged is in the journal once, and in the order in which it was posted."""
     paths = [Path(limpet.__file__).parents[1], Path(__file__).parents[1]]
     done = subprocess.run(

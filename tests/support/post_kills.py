@@ -131,7 +131,7 @@ def holding(is_last: bool = False) -> Work:
 
 
 def hunt(url: str, kills: int, seed: int) -> dict[str, object]:
-    """Kill the poster or the holder so many times; then finish, and check what the journal has taken in."""
+    """Kill the poster or the holder this many times; then finish, and check what the journal has taken in."""
     chance = random.Random(seed)
     for kind in ("files", "postgres", "redis", "sqlite"):
         with suppress(ImportError):  # once, and not in each process

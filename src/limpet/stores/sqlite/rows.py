@@ -1,24 +1,35 @@
-"""The rows of a SQLite file: heads from rows and their checksums, and how rows are added, changed and deleted."""
+"""The rows of a SQLite file: heads from rows and their checksums, and how rows are added, changed and deleted.
+
+The constant of the lease clock is one of them: see `stores/lease_clock.py`.
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import chain, compress
 from operator import is_not
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from limpet.errors import DamagedRecord, RunExists
 from limpet.journal.encoding.codec import encode
 from limpet.journal.store import MISSING, RunHead, Tail
 from limpet.stores import heads
+from limpet.stores.lease_clock import SINCE_BOOT, Clock, ahead_now, is_plausible, this_boot
 from limpet.stores.statements import statements_of
+
+if TYPE_CHECKING:
+    from limpet.stores.sqlite.connections import Connections
 
 MAX_RECORDS = 0xFFFFFFFF
 """Of one run: more would run into the ids of the next."""
+
+MAX_LEASE_AFTER_BOOT = 60.0
+"""For how many seconds a lease from before the computer was started can keep a run from being claimed."""
 
 HEADS_PER_STATEMENT = 500
 """Run ids in one question: SQLite takes 999 values at least."""
@@ -98,6 +109,13 @@ def read_tail(cursor: sqlite3.Cursor, row: Sequence[Any], first: int | None, las
     if first_kept < first_found and first_kept <= min(stop, head.sequence):
         raise DamagedRecord(head.run_id, first_kept, MISSING)
     return Tail(head, first_found, records)
+
+
+def limit_of(limit: int | None) -> int:
+    """A limit as SQL has it."""
+    if limit is None:
+        return -1
+    return limit
 
 
 def placeholders(values: Sequence[Any]) -> str:
@@ -219,6 +237,48 @@ def delete_run(cursor: sqlite3.Cursor, row_id: int) -> None:
 def delete_records(cursor: sqlite3.Cursor, row_id: int, last: int = MAX_RECORDS) -> int:
     """Delete the records of a run up to number `last`; returns how many there were."""
     return cursor.execute(SQL["DELETE_RECORDS"], (record_id(row_id, 0), record_id(row_id, last))).rowcount
+
+
+def shared_lease_clock(connections: Connections, clock: Clock) -> Clock:
+    """The lease time of all processes that use the file. The first of them after a boot stores its constant."""
+    boot = this_boot()
+    if not boot:
+        return clock
+
+    def find(cursor: sqlite3.Cursor) -> float | None:
+        row = cursor.execute(SQL["CLOCK"], (boot,)).fetchone()
+        if row is None or not is_plausible(row[0]):
+            return None
+        return float(row[0])
+
+    def find_or_add(cursor: sqlite3.Cursor) -> float:
+        ahead = find(cursor)
+        if ahead is None:
+            ahead = ahead_now()
+            add_clock(cursor, boot, ahead, clock())
+        return ahead
+
+    ahead = connections.read(find)
+    if ahead is None:
+        ahead = connections.write(find_or_add)
+    return lambda: time.clock_gettime(SINCE_BOOT) + ahead
+
+
+def add_clock(cursor: sqlite3.Cursor, boot: str, ahead: float, now: float) -> None:
+    """Store the constant of the lease clock for this boot of the computer, and shorten leases from before it.
+
+    Processes of an earlier boot have ended, but a lease of theirs may be long, or end in the future if the time of
+    day was set back since. Boots of the same id are one: it has another clock in a container.
+    """
+    boots = [str(other) for (other,) in cursor.execute("SELECT boot FROM clocks")]
+    cursor.execute(SQL["SET_CLOCK"], (boot, ahead))
+    boot_id = boot.split()[0]
+    if any(other.startswith(boot_id) for other in boots):
+        return
+    latest = now + MAX_LEASE_AFTER_BOOT
+    for (row_id,) in cursor.execute(SQL["LONG_LEASES"], (latest,)).fetchall():
+        cursor.execute(SQL["SHORTEN_LEASE"], (latest, row_id))
+        set_checksum(cursor, row_id)
 
 
 def ready_heads(

@@ -54,7 +54,6 @@ from limpet.stores import heads
 from limpet.stores.lease_clock import own_lease_clock
 from limpet.stores.sqlite.connections import Connections, checked_path
 from limpet.stores.sqlite.documents import delete_document, find_document, find_documents, put_document
-from limpet.stores.sqlite.lease_clocks import shared_lease_clock
 from limpet.stores.sqlite.lists import listed_rows
 from limpet.stores.sqlite.posts import add_output, add_post, has_key, read_output, take_posts, waiting_posts
 from limpet.stores.sqlite.rows import (
@@ -73,6 +72,7 @@ from limpet.stores.sqlite.rows import (
     record_id,
     rows_of,
     set_checksum,
+    shared_lease_clock,
     update_of,
 )
 from limpet.stores.statements import statements_of
