@@ -19,7 +19,7 @@ from limpet.journal.store import NewRun, Store
 from limpet.stores import lease_clock
 from limpet.stores.files.store import FileStore
 from limpet.stores.memory import MemoryStore
-from limpet.stores.sqlite import lease_clocks
+from limpet.stores.sqlite import rows
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing import FakeClock
 from limpet.testing.conformance import ManualClock
@@ -147,7 +147,7 @@ def test_a_lease_from_before_a_boot_ends_soon_whatever_it_says(
         store.create(NewRun("r", "g", [b"1"], holder="ann", ttl=DAY))
         store.create(NewRun("s", "g", [b"1"], holder="ann", ttl=5.0))
         short = store.head("s").lease_until
-    monkeypatch.setattr(lease_clocks, "this_boot", lambda: "another boot")
+    monkeypatch.setattr(rows, "this_boot", lambda: "another boot")
     with closing(SQLiteStore(path)) as store:
         until = store.head("r").lease_until
         assert until is not None

@@ -243,3 +243,14 @@ def test_a_full_disk_keeps_no_change_from_being_noticed(
     monkeypatch.setattr(os, "pwrite", full)
     writer.delete("r007")
     assert "r007" not in ready(reader)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system doesn't list open files")
+def test_a_process_that_creates_many_runs_keeps_few_files_open(tmp_path: Path) -> None:
+    """G9: a server that only starts runs would soon have as many open as the system allows."""
+    before = len(os.listdir("/proc/self/fd"))
+    with closing(FileStore(tmp_path / "store", level="process")) as store:
+        for number in range(400):
+            store.create(NewRun(f"r{number}", "g", [b"1"]))
+        opened = len(os.listdir("/proc/self/fd")) - before
+    assert opened <= locks.LOCK_FILES * (run_cache.MAX_OPEN_JOURNALS + 1)

@@ -40,8 +40,7 @@ class DocumentFiles:
 
     def put(self, name: str, body: bytes, version: int, due: float | None) -> int | None:
         """Write a document that is still at `version`, and return its new one, else None."""
-        found = self.get(name)
-        if version != (0 if found is None else found.version):
+        if version != self._version(name):
             return None
         make_directory(self.directory, flush=self._flush)
         newest = self._newest_version() + 1
@@ -53,8 +52,7 @@ class DocumentFiles:
 
     def delete(self, name: str, version: int) -> bool:
         """Delete a document that is still at `version`; False if it isn't."""
-        found = self.get(name)
-        if found is None or found.version != version:
+        if version == 0 or version != self._version(name):
             return False
         self._path(name).unlink()
         if self._flush:
@@ -89,6 +87,12 @@ class DocumentFiles:
                 found[entry.name] = before
         self._read = found
         return [each.document for each in found.values() if each.document is not None]
+
+    def _version(self, name: str) -> int:
+        found = self.get(name)
+        if found is None:
+            return 0
+        return found.version
 
     def _newest_version(self) -> int:
         path = self.directory / VERSION_FILE

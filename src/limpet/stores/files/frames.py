@@ -261,9 +261,8 @@ def _earlier_fields(fields: list[Any]) -> list[Any]:
     """
     if len(fields) == _FIELDS_BEFORE_DUE:
         fields = [*fields, 0.0 if fields[_STATUS_FIELD] == RUNNING else None, 0]
-    signal = fields[_SIGNAL_FIELD]
-    status = fields[_STATUS_FIELD]
-    posted = 0 if signal is None or status == COMPLETED else 1
+    is_asked = fields[_SIGNAL_FIELD] is not None and fields[_STATUS_FIELD] != COMPLETED
+    posted = int(is_asked)
     return [*fields[:_SIGNAL_FIELD], *fields[_SIGNAL_FIELD + 1 :], posted, 0, 0, "", "", ""]
 
 

@@ -119,8 +119,9 @@ def _write_new_inbox(run: RunFiles, head: RunHead, post: Post) -> int:
     earlier, _ = _read(run)
     old = run.place.inbox
     token = os.urandom(6).hex()
-    kept = [each._replace(body=b"") if each.number <= head.taken else each for each in earlier]
-    content = b"".join(_frame(run, token, each) for each in (*kept, post))
+    taken = [each._replace(body=b"") for each in earlier[: head.taken]]
+    posts = (*taken, *earlier[head.taken :], post)
+    content = b"".join(_frame(run, token, each) for each in posts)
     replace_file(_path(run, token), content, flush=run.flush)
     run.replace_head(head, inbox=token)
     if old:

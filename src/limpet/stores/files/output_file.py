@@ -113,9 +113,11 @@ def _rewrite(run: RunFiles, bodies: Sequence[bytes], keep: int) -> KnownOutput:
     """Write the newest items into another file, which takes the place of the first."""
     newest = run.head.output + len(bodies)
     added = [Output(number, body) for number, body in enumerate(bodies, run.head.output + 1)]
-    kept = [*read_output(run, newest - keep, None), *added][-keep:] if keep > 0 else []
+    first = newest - keep + 1
+    recent = [item for item in added if item.number >= first]
+    kept = [*read_output(run, first - 1, None), *recent]
     if kept and len(kept) != newest - kept[0].number + 1:  # some were lost with the power
-        kept = added[-keep:]
+        kept = recent
     content = b""
     if kept:
         content = encode_frame(_seed(run), kept[0].number, [item.body for item in kept], None)

@@ -70,7 +70,7 @@ class RunCache:
         run: RunFiles | None = lock.runs.get(name)
         if run is None:
             run = open_run(self.directory, self.flush, run_id)
-            self.add(lock, run)
+            self._add(lock, run)
         elif not run.is_current or not run.has_known_size():
             try:
                 run.refresh()
@@ -79,20 +79,27 @@ class RunCache:
                 if lock.knows_all_names:
                     lock.unread.add(name)
                 raise
-        # To the end of the order, so that the journals used longest ago are closed first.
-        lock.open_runs.pop(name, None)
-        lock.open_runs[name] = run
-        if len(lock.open_runs) > MAX_OPEN_JOURNALS:
-            oldest = next(iter(lock.open_runs))
-            lock.open_runs.pop(oldest).close()
+        self._keep_open(lock, run)
         return run
 
-    def add(self, lock: LockFile, run: RunFiles) -> None:
-        """Remember a run that was opened or created."""
+    def add_created(self, lock: LockFile, run: RunFiles) -> None:
+        """Remember a run that was created just now, and whose journal is open."""
+        self._add(lock, run)
+        self._keep_open(lock, run)
+
+    def _add(self, lock: LockFile, run: RunFiles) -> None:
         if len(lock.runs) >= MAX_REMEMBERED_RUNS:
             lock.forget_runs()
         lock.runs[run.name] = run
         lock.damaged.pop(run.name, None)
+
+    def _keep_open(self, lock: LockFile, run: RunFiles) -> None:
+        """Let a run's journal stay open. It goes to the end of the order: those used longest ago are closed first."""
+        lock.open_runs.pop(run.name, None)
+        lock.open_runs[run.name] = run
+        if len(lock.open_runs) > MAX_OPEN_JOURNALS:
+            oldest = next(iter(lock.open_runs))
+            lock.open_runs.pop(oldest).close()
 
     def replace_head(self, lock: LockFile, run: RunFiles, head: RunHead) -> None:
         """Give a run another head."""
@@ -165,7 +172,7 @@ class RunCache:
             if run is None:
                 content = path.read_bytes()
                 run = open_run(self.directory, self.flush, _run_id_in(path, content), content=content)
-                self.add(lock, run)
+                self._add(lock, run)
             else:
                 run.refresh()
             if name not in lock.open_runs:

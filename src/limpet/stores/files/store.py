@@ -112,7 +112,7 @@ class FileStore:
                 created = create_run(self._runs, self._flush, head, list(run.records))
             except ValueError as problem:
                 raise StoreUnavailable(f"run {run.run_id!r}: {problem}") from problem
-            self._cache.add(lock, created)
+            self._cache.add_created(lock, created)
             return lease
 
         return self._holding(create, run.run_id)

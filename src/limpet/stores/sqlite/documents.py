@@ -13,6 +13,7 @@ from zlib import crc32
 from limpet.errors import StoreUnavailable
 from limpet.journal.encoding.codec import encode
 from limpet.journal.store import Document
+from limpet.stores.sqlite.rows import limit_of
 from limpet.stores.statements import statements_of
 
 SQL = statements_of("sqlite")
@@ -66,7 +67,7 @@ def find_documents(
         values.append(due_by)
         order = "due, name"
     query = f"{SQL['DOCUMENTS']} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?"
-    values.append(-1 if limit is None else limit)
+    values.append(limit_of(limit))
     return list(_undamaged(cursor.execute(query, values)))
 
 

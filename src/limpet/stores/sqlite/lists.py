@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from limpet.journal.run_filter import LeaseState, RunFilter
-from limpet.stores.sqlite.rows import placeholders
+from limpet.stores.sqlite.rows import limit_of, placeholders
 from limpet.stores.statements import statements_of
 
 MAX_RANGES = 100
@@ -32,7 +32,7 @@ class Range(NamedTuple):
     values: tuple[Any, ...] = ()
 
 
-ALL_RUNS = Range("runs_by_creation", "")
+ALL_RUNS = Range("runs_by_creation", "TRUE")
 
 
 def listed_rows(
@@ -44,10 +44,9 @@ def listed_rows(
     ranges = _ranges(cursor, which)
     for each in ranges:
         source = _source(each)
-        where = " AND ".join([*filter(None, [each.condition]), *conditions])
-        query = f"{SQL['HEAD']} {source} {'WHERE ' + where if where else ''} {_order(each)} LIMIT ?"
-        limit = -1 if which.limit is None else which.limit
-        found += cursor.execute(query, (*each.values, *values, limit)).fetchall()
+        where = " AND ".join([each.condition, *conditions])
+        query = f"{SQL['HEAD']} {source} WHERE {where} {_order(each)} LIMIT ?"
+        found += cursor.execute(query, (*each.values, *values, limit_of(which.limit))).fetchall()
     if len(ranges) > 1:
         found.sort(key=_place, reverse=True)
     return found[: which.limit]
@@ -55,7 +54,9 @@ def listed_rows(
 
 def _place(row: Sequence[Any]) -> tuple[float, str]:
     created = row[_CREATED]
-    return (created if type(created) is float else 0.0), str(row[_RUN_ID])
+    if type(created) is not float:  # it is damaged
+        created = 0.0
+    return created, str(row[_RUN_ID])
 
 
 def _source(each: Range) -> str:
@@ -93,7 +94,7 @@ def _ranges(cursor: sqlite3.Cursor, which: RunFilter) -> list[Range]:
         by_graph = Range("runs_by_graph", "graph = ?", (which.graph,))
         return _range_for_each(cursor, by_graph, "status", which.statuses)
     if which.statuses:
-        return _range_for_each(cursor, Range("runs_by_status", ""), "status", which.statuses)
+        return _range_for_each(cursor, Range("runs_by_status", "TRUE"), "status", which.statuses)
     return [ALL_RUNS]
 
 
@@ -112,13 +113,13 @@ def _range_for_each(
     values = list(dict.fromkeys(known)) or list(_values(cursor, outer, column))
     if len(values) > MAX_RANGES:
         return [ALL_RUNS]
-    condition = " AND ".join(filter(None, [outer.condition, f"{column} = ?"]))
+    condition = f"{outer.condition} AND {column} = ?"
     return [Range(outer.index_name, condition, (*outer.values, value)) for value in values]
 
 
 def _values(cursor: sqlite3.Cursor, outer: Range, column: str) -> Iterator[Any]:
     """The values of a column in a range, each found by one step in the index. Stops when there are too many."""
-    condition = " AND ".join(filter(None, [outer.condition, f"{column} > ?"]))
+    condition = f"{outer.condition} AND {column} > ?"
     query = (
         f"SELECT {column} FROM runs INDEXED BY {outer.index_name} WHERE {condition} ORDER BY {column} LIMIT 1"
     )
@@ -158,11 +159,11 @@ def _conditions(which: RunFilter, now: float, lease_now: float) -> tuple[list[st
         restrict("EXISTS (SELECT 1 FROM tagged AS also WHERE also.tag = ? AND also.since = created", tag)
         conditions[-1] += " AND also.run_name = run_id)"
     if which.has_error is not None:
-        restrict("error <> ''" if which.has_error else "error = ''")
+        restrict("(error <> '') = ?", which.has_error)
     if which.is_waiting is not None:
-        restrict("waits_for <> ''" if which.is_waiting else "waits_for = ''")
+        restrict("(waits_for <> '') = ?", which.is_waiting)
     if which.is_due is not None:
-        restrict("due <= ?" if which.is_due else "due > ?", now)
+        restrict("(due <= ?) = ?", now, which.is_due)
     if which.lease_states:
         states = [_LEASE_STATES[state] for state in which.lease_states]
         restrict(f"({' OR '.join(states)})", *[lease_now for state in states if "?" in state])

@@ -9,7 +9,7 @@ from zlib import crc32
 from limpet.errors import DamagedRecord
 from limpet.journal.encoding.codec import encode
 from limpet.journal.store import Output, Post, RunHead
-from limpet.stores.sqlite.rows import MAX_RECORDS, change_head, record_id, update_of
+from limpet.stores.sqlite.rows import MAX_RECORDS, change_head, limit_of, record_id, update_of
 from limpet.stores.statements import statements_of
 
 SQL = statements_of("sqlite")
@@ -59,7 +59,7 @@ def read_output(cursor: sqlite3.Cursor, row_id: int, after: int, limit: int | No
     """The items that are numbered above `after`. What damage turned into text or a number is left out."""
     first = min(max(after, 0), MAX_RECORDS) + 1
     bounds = (record_id(row_id, first), record_id(row_id, MAX_RECORDS))
-    rows = cursor.execute(SQL["READ_OUTPUT"], (*bounds, -1 if limit is None else limit))
+    rows = cursor.execute(SQL["READ_OUTPUT"], (*bounds, limit_of(limit)))
     return [Output(number, body) for number, body in rows if type(body) is bytes]
 
 

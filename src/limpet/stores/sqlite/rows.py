@@ -1,4 +1,7 @@
-"""The rows of a SQLite file: heads from rows and their checksums, and how rows are added, changed and deleted."""
+"""The rows of a SQLite file: heads from rows and their checksums, and how rows are added, changed and deleted.
+
+The constant of the lease clock is one of them: see `stores/lease_clock.py`.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ from limpet.stores.statements import statements_of
 if TYPE_CHECKING:
     from limpet.stores.sqlite.connections import Connections
 
-MAX_LEASE_AFTER_BOOT = 60.0
-"""For how many seconds a lease from before the computer was started can keep a run from being claimed."""
-
 MAX_RECORDS = 0xFFFFFFFF
 """Of one run: more would run into the ids of the next."""
+
+MAX_LEASE_AFTER_BOOT = 60.0
+"""For how many seconds a lease from before the computer was started can keep a run from being claimed."""
 
 HEADS_PER_STATEMENT = 500
 """Run ids in one question: SQLite takes 999 values at least."""
@@ -106,6 +109,13 @@ def read_tail(cursor: sqlite3.Cursor, row: Sequence[Any], first: int | None, las
     if first_kept < first_found and first_kept <= min(stop, head.sequence):
         raise DamagedRecord(head.run_id, first_kept, MISSING)
     return Tail(head, first_found, records)
+
+
+def limit_of(limit: int | None) -> int:
+    """A limit as SQL has it."""
+    if limit is None:
+        return -1
+    return limit
 
 
 def placeholders(values: Sequence[Any]) -> str:
@@ -229,6 +239,48 @@ def delete_records(cursor: sqlite3.Cursor, row_id: int, last: int = MAX_RECORDS)
     return cursor.execute(SQL["DELETE_RECORDS"], (record_id(row_id, 0), record_id(row_id, last))).rowcount
 
 
+def shared_lease_clock(connections: Connections, clock: Clock) -> Clock:
+    """The lease time of all processes that use the file. The first of them after a boot stores its constant."""
+    boot = this_boot()
+    if not boot:
+        return clock
+
+    def find(cursor: sqlite3.Cursor) -> float | None:
+        row = cursor.execute(SQL["CLOCK"], (boot,)).fetchone()
+        if row is None or not is_plausible(row[0]):
+            return None
+        return float(row[0])
+
+    def find_or_add(cursor: sqlite3.Cursor) -> float:
+        ahead = find(cursor)
+        if ahead is None:
+            ahead = ahead_now()
+            add_clock(cursor, boot, ahead, clock())
+        return ahead
+
+    ahead = connections.read(find)
+    if ahead is None:
+        ahead = connections.write(find_or_add)
+    return lambda: time.clock_gettime(SINCE_BOOT) + ahead
+
+
+def add_clock(cursor: sqlite3.Cursor, boot: str, ahead: float, now: float) -> None:
+    """Store the constant of the lease clock for this boot of the computer, and shorten leases from before it.
+
+    Processes of an earlier boot have ended, but a lease of theirs may be long, or end in the future if the time of
+    day was set back since. Boots of the same id are one: it has another clock in a container.
+    """
+    boots = [str(other) for (other,) in cursor.execute("SELECT boot FROM clocks")]
+    cursor.execute(SQL["SET_CLOCK"], (boot, ahead))
+    boot_id = boot.split()[0]
+    if any(other.startswith(boot_id) for other in boots):
+        return
+    latest = now + MAX_LEASE_AFTER_BOOT
+    for (row_id,) in cursor.execute(SQL["LONG_LEASES"], (latest,)).fetchall():
+        cursor.execute(SQL["SHORTEN_LEASE"], (latest, row_id))
+        set_checksum(cursor, row_id)
+
+
 def ready_heads(
     cursor: sqlite3.Cursor,
     graphs: Iterable[str],
@@ -280,43 +332,3 @@ def _tags(run_id: str, stored: Any) -> tuple[str, ...]:
         return tuple(json.loads(stored))
     except (TypeError, ValueError, RecursionError) as problem:  # only what is written by another program
         raise DamagedRecord(str(run_id), 0, f"its tags can't be read: {problem}") from problem
-
-
-def shared_lease_clock(connections: Connections, clock: Clock) -> Clock:
-    """The lease time of all processes that use the file. The first of them after a boot stores its constant."""
-    boot = this_boot()
-    if not boot:
-        return clock
-
-    def find(cursor: sqlite3.Cursor) -> float | None:
-        row = cursor.execute(SQL["CLOCK"], (boot,)).fetchone()
-        return row[0] if row is not None and is_plausible(row[0]) else None
-
-    def find_or_add(cursor: sqlite3.Cursor) -> float:
-        ahead = find(cursor)
-        if ahead is None:
-            ahead = ahead_now()
-            add_clock(cursor, boot, ahead, clock())
-        return ahead
-
-    ahead = connections.read(find)
-    if ahead is None:
-        ahead = connections.write(find_or_add)
-    return lambda: time.clock_gettime(SINCE_BOOT) + ahead
-
-
-def add_clock(cursor: sqlite3.Cursor, boot: str, ahead: float, now: float) -> None:
-    """Store the constant of the lease clock for this boot of the computer, and shorten leases from before it.
-
-    Processes of an earlier boot have ended, but a lease of theirs may be long, or end in the future if the time of
-    day was set back since. Boots of the same id are one: it has another clock in a container.
-    """
-    boots = [str(other) for (other,) in cursor.execute("SELECT boot FROM clocks")]
-    cursor.execute(SQL["SET_CLOCK"], (boot, ahead))
-    boot_id = boot.split()[0]
-    if any(other.startswith(boot_id) for other in boots):
-        return
-    latest = now + MAX_LEASE_AFTER_BOOT
-    for (row_id,) in cursor.execute(SQL["LONG_LEASES"], (latest,)).fetchall():
-        cursor.execute(SQL["SHORTEN_LEASE"], (latest, row_id))
-        set_checksum(cursor, row_id)
