@@ -144,7 +144,7 @@ def test_a_damaged_run_is_named_by_its_id(runs: Command, here: Path) -> None:
 
 
 def test_ids_that_a_shell_would_change_arent_offered() -> None:
-    assert typable(["kelp-1", "a b", "$(reboot)", "`x`", "-rf", "", "x;y", "海", "a/b:c@2"]) == [
+    assert typable(["kelp-1", "a b", "$(reboot)", "`x`", "-rf", "", "x;y", "海", "a:b", "a/b.c"]) == [
         "kelp-1",
-        "a/b:c@2",
+        "a/b.c",
     ]

@@ -73,5 +73,5 @@ def newest_ids(store: Store, limit: int | None = None) -> list[str]:
 
 
 def typable(ids: Iterable[str]) -> list[str]:
-    """Those of the ids that a shell takes as they are."""
-    return [run_id for run_id in ids if re.fullmatch(r"[\w.:@/+=-]+", run_id, re.ASCII) and run_id[0] != "-"]
+    """Those of the ids that a shell takes as they are, and for one word when it completes them."""
+    return [run_id for run_id in ids if re.fullmatch(r"[\w./+-]+", run_id, re.ASCII) and run_id[0] != "-"]
