@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +22,7 @@ from support.command_line import Command
         (["runs", "s"], ["show", "state"]),
         (["store", "prune", "--d"], ["--dry-run"]),
         (["resume", "r", "--s"], ["--store", "--set"]),
-        (["completion", ""], ["bash", "zsh", "fish"]),
+        (["completion", ""], ["bash", "zsh", "fish", "run-ids"]),
         (["run", "flo"], []),
     ],
 )
@@ -30,6 +33,75 @@ def test_bash_completes_what_was_typed(limpet: Command, typed: list[str], offere
     script += f"COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _limpet; echo ${{COMPREPLY[*]}}"
     said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert (said.stdout.split(), said.stderr) == (offered, "")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("limpet runs show ", ["waits", "done"]),
+        ("limpet runs show wa", ["waits"]),
+        ("limpet runs show zz", []),
+        ("limpet resume ", ["waits", "done"]),
+        ("limpet answer d", ["done"]),
+        ("limpet answer waits ", []),
+        ("limpet runs diff waits ", []),
+        ("limpet store verify ", ["waits", "done"]),
+        ("limpet graph draw flows:graph --run w", ["waits"]),
+        ("limpet runs show --store sqlite:///limpet.db w", ["waits"]),
+        ("limpet runs show --graph flows:graph w", ["waits"]),
+        ("limpet runs show --store sqlite:///nope.db w", []),
+        ("limpet runs list ", []),
+    ],
+)
+def test_bash_completes_ids_of_runs(runs: Command, here: Path, line: str, offered: list[str]) -> None:
+    """H6: as bash calls it, which splits a URL at its colon."""
+    script = _completing(runs, here)
+    words = [word for word in re.split("(:)| ", line) if word is not None]
+    quoted = " ".join(f"'{word}'" for word in words)
+    script += (
+        f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; COMP_LINE='{line}'; COMP_POINT={len(line)}\n"
+    )
+    script += "_limpet; printf '%s\\n' \"${COMPREPLY[@]}\""
+    assert _bash(script).split() == offered
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_completing_an_id_runs_nothing_of_it(runs: Command, here: Path) -> None:
+    """An id may come from anywhere."""
+    for name in ("$(touch${IFS}owned)", "`touch owned`", "x;touch owned", "waits-2"):
+        runs("run", "flows:plain", "--id", name)
+    script = _completing(runs, here)
+    script += "COMP_WORDS=(limpet runs show ''); COMP_CWORD=3; _limpet; printf '%s\\n' \"${COMPREPLY[@]}\""
+    assert _bash(script).split() == ["waits-2", "waits", "done"]
+    assert not (here / "owned").exists()
+
+
+def test_fish_completes_ids_of_runs(limpet: Command) -> None:
+    script = limpet("completion", "fish").out.splitlines()
+    asking = [line for line in script if "(limpet completion run-ids 2>/dev/null)" in line]
+    assert any("from runs; and __fish_seen_subcommand_from show" in line for line in asking)
+    assert any("-l run -x" in line for line in asking)
+
+
+def test_the_ids_that_are_completed_are_those_of_the_newest_runs(runs: Command) -> None:
+    assert runs("completion", "run-ids").out == "waits\ndone\n"
+    assert runs("completion", "run-ids", "--json").data == ["waits", "done"]
+
+
+def _completing(limpet: Command, here: Path) -> str:
+    """The beginning of a script that completes, with a command `limpet` to ask for ids."""
+    (here / "bin").mkdir()
+    program = here / "bin" / "limpet"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m limpet "$@"\n')
+    program.chmod(0o755)
+    return f"PATH={here}/bin:$PATH\n{limpet('completion', 'bash').out}"
+
+
+def _bash(script: str) -> str:
+    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert said.stderr == ""
+    return said.stdout
 
 
 def test_completion_is_for_shells_that_are_known(limpet: Command) -> None:

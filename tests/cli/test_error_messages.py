@@ -52,7 +52,7 @@ ERROR_PATHS = [
     (["runs", "cancel", "done"], 2, None),
     (["runs", "cancel", "nope"], 4, "runs list"),
     (["runs", "import", "flows.py"], 6, "runs export RUN FILE"),
-    (["runs", "import", "nope.run"], 6, None),
+    (["runs", "import", "nope.run"], 2, None),
     (["runs", "export", "done", "nope/done.run"], 6, None),
     (["runs", "export", "held", "held.run"], 5, None),
     (["runs", "list", "--status", "nope"], 2, None),

@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from limpet.cli.output import Output
-from limpet.cli.values import utc_time
+from limpet.cli.values import relative_time, utc_time
 
 ID = "0123456789abcdef0123456789abcdef"
 ROW = (ID, "article", "failed", "ValueError: the line is busy, and it was long")
@@ -37,14 +37,76 @@ def colours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_a_table_fits_the_terminal_and_keeps_ids_whole(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+def test_a_table_fits_the_terminal_and_ids_can_be_typed(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """H6: where there isn't room for the whole id, its beginning is shown."""
     monkeypatch.setenv("COLUMNS", str(width))
     rows = [ROW, ("海藻", "plain", "paused", "")]
     lines = shown(lambda output: output.table(COLUMNS, rows), Output(colour=False)).splitlines()
     assert max(map(len, lines)) <= width
-    assert lines[1].split()[:3] == [ID, "article", "failed"]
-    assert ("long" in lines[1]) == (width == 200)
+    assert lines[1].split()[:3] == [ID if width == 200 else ID[:8], "article", "failed"]
+    assert ("long" in lines[1]) == (width >= 80)
     assert lines[2].index("plain") + 2 == lines[1].index("article")  # 海藻 takes four columns
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_table_of_runs_never_cuts_ids_and_times(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """H6: columns of less use are left out instead."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    columns = ("run", "graph", "status", "step", "node", "updated", "")
+    texts = ("a long graph's name", "completed", 12, "some/long/node/name", "59 min ago", "y" * 99)
+    rows = [(f"{ID[:12]}{number}{ID}", *texts) for number in range(3)]
+    left_out = ("step", "node", "graph")
+    lines = shown(
+        lambda output: output.table(columns, rows, left_out_first=left_out), Output(colour=False)
+    ).splitlines()
+    assert max(map(len, lines)) <= width
+    assert [line.split()[0] for line in lines[1:]] == [f"{ID[:12]}{number}" for number in range(3)]
+    assert all("completed" in line and "59 min ago" in line for line in lines[1:])
+    assert ("step" in lines[0], "graph" in lines[0]) == (width >= 80, width >= 80)
+    assert ("yyyyyyyyyy" in lines[1]) == (width >= 60)
+
+
+def test_a_table_of_huge_texts_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cut before it is measured, character by character."""
+    monkeypatch.setenv("COLUMNS", "60")
+    rows = [("r", "g", "failed", "海" * 3_000_000)]
+    (line,) = shown(lambda output: output.table(COLUMNS, rows), Output(colour=False)).splitlines()[1:]
+    assert line.endswith("海…")
+
+
+def test_a_huge_value_is_shown_whole_if_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is wrapped without looking for words, which would take minutes."""
+    monkeypatch.setenv("COLUMNS", "60")
+    said = shown(lambda output: output.facts({"text": "x" * 3_000_000}), Output(colour=False))
+    assert said.count("x") == 3_000_000 + 1  # one is in its name
+    assert max(map(len, said.splitlines())) <= 60
+
+
+def test_a_long_name_leaves_room_for_the_other_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    said = shown(lambda output: output.facts({"n" * 200: 1, "short": 2}), Output(colour=False))
+    assert said.splitlines() == [f"{'n' * 200}  1", "short  2"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1000.0, "now"),
+        (999.4, "now"),
+        (990.0, "10 s ago"),
+        (1010.0, "in 10 s"),
+        (1000.0 - 60, "1 min ago"),
+        (1000.0 - 3599, "59 min ago"),
+        (1000.0 + 7200, "in 2 h"),
+        (1000.0 - 86400 * 3, "3 d ago"),
+        (1000.0 + 86400 * 100, "1970-04-11"),
+        (1e20, "after the year 9999"),
+        (None, ""),
+    ],
+)
+def test_times_are_seen_from_now(seconds: float | None, text: str) -> None:
+    """H6: in few columns."""
+    assert relative_time(seconds, 1000.0) == text
 
 
 def test_only_the_status_is_coloured() -> None:

@@ -93,7 +93,7 @@ def signs(done: Done, sign: str) -> list[str]:
     return [line.strip() for line in done.err.splitlines() if line.strip().startswith(sign)]
 
 
-def test_a_task_is_shown_once_by_what_became_of_it(shapes: Command) -> None:
+def test_a_task_is_shown_once_with_its_outcome(shapes: Command) -> None:
     """H6: failed, skipped and tried again among them; layers count from 1."""
     done = shapes("run", "shapes:flow", "-i", "topic=kelp", "--id", "r")
     assert done.code == 0
@@ -238,7 +238,7 @@ def test_a_run_that_waits_for_an_approval_can_be_resumed_at_the_terminal(
 
 
 def test_a_program_isnt_asked(at_terminal: Callable[..., Done], limpet: Command) -> None:
-    """H6: nor a script, whose input is no terminal."""
+    """H6: nor a script, whose input comes from elsewhere."""
     done = at_terminal("run", "flows:graph", "-i", "topic=kelp", "--json", typed="yes\n")
     assert (done.code, done.data["status"]) == (3, "paused")
 

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from support.command_line import Command
+
+NESTED = """
+from limpet import StateGraph
+
+inner = StateGraph(name="inner").add_node("first", lambda state: {"a": 1}).add_node("second", lambda state: {"b": 2})
+inner.set_entry_point("first").add_edge("first", "second").set_finish_point("second")
+graph = StateGraph(name="outer").add_node("begin", lambda state: {"x": 1})
+graph.add_node("left", inner).add_node("right", lambda state: {"r": 1})
+graph.add_fanin_node("join", lambda state, parallel_results: {})
+graph.set_entry_point("begin").set_finish_point("join")
+graph.add_parallel_edge("begin", "left", "join").add_parallel_edge("begin", "right", "join")
+"""
 
 
 def test_runs_are_listed(runs: Command) -> None:
@@ -66,6 +81,47 @@ def test_history_state_and_difference(runs: Command) -> None:
         ["+", "name", "ann"], ["~", "x", "1", "2"],
     ]  # fmt: skip
     assert runs("runs", "state", "done", "--step", "9").code == 2
+
+
+def test_history_names_branches_and_no_inner_node(limpet: Command) -> None:
+    """H6: neither what plans the layers of a workflow, nor the name of the end."""
+    limpet("run", "flows:twice", "--id", "t")
+    for typed in (["a/a", "1"], ["b", "2"]):
+        question = next(
+            each["id"]
+            for each in limpet("runs", "show", "t", "--json").data["questions"]
+            if each["node"].startswith(typed[0][0])
+        )
+        limpet("answer", "t", question, typed[1], "--graph", "flows:twice")
+    steps = limpet("runs", "history", "t", "--json").data
+    assert [(each["node"], each["branch"]) for each in steps] == [
+        (None, None), ("begin", None), ("a", "a"), ("b", "b"), ("join", None),
+    ]  # fmt: skip
+    assert [each["next"] for each in steps] == ["begin", "join", None, None, None]
+    assert (steps[-1]["id"], steps[-1]["status"]) == ("t@4", "completed")
+    limpet("run", "flows:flow", "-i", "topic=kelp", "--id", "w")
+    steps = limpet("runs", "history", "w", "--json").data
+    assert [each["node"] for each in steps] == [None, None, "page", None, "words", None]
+    shown = limpet("runs", "history", "w").out
+    assert [line.split("  ")[-1].strip() for line in shown.splitlines()[1:3]] == ["next layer", "next layer"]
+    for text in (shown, limpet("runs", "history", "t").out, json.dumps(steps)):
+        assert "after_layer" not in text
+        assert "__end__" not in text
+
+
+def test_a_step_in_a_branch_is_listed_with_its_branch(limpet: Command, here: Path) -> None:
+    (here / "nested.py").write_text(NESTED)
+    limpet("run", "nested.py:graph", "--id", "n")
+    nodes = [line.split()[1] for line in limpet("runs", "history", "n").out.splitlines()[2:]]
+    assert sorted(nodes) == ["begin", "join", "left", "left/left/first", "left/left/second", "right"]
+
+
+def test_lists_name_no_inner_node(limpet: Command) -> None:
+    limpet("run", "flows:flow", "-i", "topic=kelp", "--id", "q", "--detach")
+    limpet("run", "flows:flow", "-i", "topic=kelp", "--id", "w")
+    said = [limpet("runs", "list").out, limpet("runs", "list", "--json").out]
+    said += [limpet("runs", "show", run_id, *more).out for run_id in "qw" for more in ([], ["--json"])]
+    assert not any("after_layer" in text or "__end__" in text for text in said)
 
 
 def test_watching_a_run_that_has_stopped_ends_at_once(runs: Command) -> None:

@@ -44,7 +44,23 @@ def test_a_run_is_carried_by_a_file(runs: Command, here: Path) -> None:
     assert runs("runs", "import", "w.run").code == 5
     assert runs("runs", "import", "w.run", "--id", "w2", "--json").data == {"run_id": "w2"}
     assert runs("runs", "export", "waits", "no/such/place.run").code == 6
-    assert runs("runs", "import", "nope.run").code in (4, 6)
+
+
+@pytest.mark.parametrize("words", [[], ["--store", "sqlite:///new.db"]])
+def test_importing_a_file_that_isnt_there_says_so(limpet: Command, here: Path, words: list[str]) -> None:
+    """G13: and makes no store."""
+    done = limpet("runs", "import", "nope.run", *words)
+    assert (done.code, "there is no file 'nope.run'" in done.err) == (2, True)
+    assert not list(here.glob("*.db"))
+
+
+@pytest.mark.parametrize("step", ["99", "-1"])
+def test_a_rollback_that_is_refused_changes_nothing(runs: Command, step: str) -> None:
+    """H6: not even when the run was updated."""
+    before = runs("runs", "show", "waits", "--json").data
+    done = runs("runs", "rollback", "waits", step, "--graph", "flows:graph")
+    assert done.code == 2
+    assert runs("runs", "show", "waits", "--json").data == before
 
 
 def test_deleting_is_asked_back(runs: Command, monkeypatch: pytest.MonkeyPatch) -> None:

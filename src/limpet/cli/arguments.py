@@ -275,7 +275,11 @@ def _add_other_commands(commands: Verbs) -> None:
     completion = _add_verb(
         commands, "completion", "completion:show", "a script that completes commands for your shell"
     )
-    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.add_argument(
+        "shell",
+        choices=("bash", "zsh", "fish", "run-ids"),
+        help="whose script to print; run-ids prints the ids that the scripts offer",
+    )
 
 
 def _add_worker(commands: Verbs) -> None:

@@ -15,9 +15,11 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from time import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from limpet.cli.exit_codes import NextCommand
+from limpet.cli.values import relative_time, utc_time
 from limpet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,10 +34,24 @@ STATUSES = {
     "damaged": "31",
 }
 COLOURS = {**STATUSES, "dim": "2", "bold": "1"}
-NEVER_CUT = ("run", "status")
-"""Columns that are never shortened: users type run ids again, and the status has a colour."""
+RUN = "run"
+"""The column of run ids. They are shown whole, or by a beginning that can be typed in their place."""
+
+NEVER_CUT = (RUN, "status", "updated", "at (UTC)")
+"""Columns that are never cut: users type run ids again, the status has a colour, half a time is useless."""
 
 NARROWEST_COLUMN = 8
+NARROWEST_TEXT = 16
+"""The same for the last column, which has what a run waits for or failed with."""
+WIDEST_NAME = 40
+"""How wide a name is at most that other values are lined up with."""
+
+MAX_WRAPPED = 5000
+"""How long a line is at most that is wrapped between its words, which takes long."""
+
+MAX_CELL = 500
+"""How many characters of a text a table considers on a terminal, which never shows more."""
+
 MIN_WIDTH = 20
 """How narrow a terminal is believed to be at most."""
 
@@ -64,19 +80,41 @@ class Output:
         text = _as_json(data)
         _print_line(sys.stdout, "".join(map(_json_character, text)))
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "") -> None:
+    def time(self, seconds: float | None) -> str:
+        """A time in a table: as seen from now on a terminal, where there is little room; else the time in UTC."""
+        if self.width is None:
+            return utc_time(seconds)
+        return relative_time(seconds, time())
+
+    def time_heading(self, name: str) -> str:
+        """The heading of a column with such times."""
+        return f"{name} (UTC)" if self.width is None else name
+
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[Any]],
+        empty: str = "",
+        left_out_first: Sequence[str] = (),
+    ) -> None:
         """Rows under headings; `empty` where there are none.
 
-        On a terminal the table is at most as wide as the terminal: long texts are shortened, and if that isn't
-        enough, the last columns are left out. Run ids are never shortened.
+        On a terminal the table is at most as wide as the terminal: run ids are shown by beginnings that can be typed
+        in their place, long texts are cut, and if that isn't enough, columns are left out: those that
+        `left_out_first` names, and then the last ones.
         """
-        cells = [[_cell(value) for value in row] for row in rows]
+        room = self.width
+        length = None if room is None else max(room, MAX_CELL)
+        cells = [[_cell(value, length) for value in row] for row in rows]
         if not cells:
             self.say(empty or "nothing")
             return
-        widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
-        if sys.stdout.isatty():
-            widths = _narrowed(columns, widths, shutil.get_terminal_size().columns)
+        widths = _widths(columns, cells)
+        if room is not None and RUN in columns and _total(widths) > room:
+            cells = _with_short_ids(columns, cells)
+            widths = _widths(columns, cells)
+        if room is not None:
+            widths = _narrowed(columns, widths, room, left_out_first)
         self._write(sys.stdout, (_line(columns, widths), "bold"))
         for row in cells:
             shown = [
@@ -86,19 +124,21 @@ class Output:
             ]
             self._write(sys.stdout, *_joined(shown))
 
-    def facts(self, data: Mapping[str, Any]) -> None:
+    def facts(self, data: Mapping[str, Any], more: Iterable[tuple[str, Any]] = ()) -> None:
         """Names and values, one a line; values that are None or empty are left out."""
         known = [
             (" ".join(printable(name).split("\n")), value)
-            for name, value in data.items()
+            for name, value in (*data.items(), *more)
             if not is_empty(value)
         ]
-        width = max((_width(name) for name, _ in known), default=0)
-        for name, value in known:
-            first, *more = _wrapped(printable(as_text(value)), width + 2)
+        widths = [_width(name) for name, _ in known]
+        width = max((each for each in widths if each <= WIDEST_NAME), default=0)
+        for (name, value), used in zip(known, widths, strict=True):
+            first, *rest = _wrapped(printable(as_text(value)), max(width, used) + 2)
             style = first if name == "status" else ""
-            self._write(sys.stdout, (_fitted(name, width), "dim"), ("  ", ""), (first, style))
-            for line in more:
+            padding = " " * (max(width - used, 0) + 2)
+            self._write(sys.stdout, (name, "dim"), (padding, ""), (first, style))
+            for line in rest:
                 self._write(sys.stdout, (f"{' ' * width}  {line}", ""))
 
     def text(self, text: str) -> None:
@@ -207,8 +247,14 @@ def shortened(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def _cell(value: Any) -> str:
-    return "" if value is None else one_line(as_text(value))
+def _cell(value: Any, length: int | None = None) -> str:
+    """A value in one line. Only its beginning is considered if a `length` is given: the rest isn't shown anyway."""
+    if value is None:
+        return ""
+    text = as_text(value)
+    if length is not None and len(text) > 2 * length:
+        text = f"{text[: 2 * length]}…"
+    return one_line(text)
 
 
 def _joined(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -277,28 +323,61 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _fitted(text: str, width: int) -> str:
-    """A text, shortened or padded to this many columns."""
-    if _width(text) > width:
-        while text and _width(text) >= width:
-            text = text[:-1]
-        if width:
-            text += "…"
-    return text + " " * (width - _width(text))
+    """A text, cut or padded to this many columns."""
+    missing = width - _width(text)
+    if missing < 0:
+        from limpet.drawing.text_width import shortened
+
+        text = shortened(text, width)
+        missing = width - _width(text)
+    return text + " " * missing
 
 
-def _narrowed(columns: Sequence[str], widths: Sequence[int], room: int) -> list[int]:
-    """Shrink the widest columns until the table fits, then leave out the last ones, which get no width."""
+def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
+
+
+def _total(widths: Iterable[int]) -> int:
+    """How wide a table is with columns of these widths; one of width 0 is left out."""
+    shown = [width for width in widths if width]
+    return sum(shown) + 2 * (len(shown) - 1)
+
+
+def _with_short_ids(columns: Sequence[str], cells: list[list[str]]) -> list[list[str]]:
+    from limpet.cli.run_ids import short_ids
+
+    place = columns.index(RUN)
+    short = short_ids([row[place] for row in cells])
+    return [[*row[:place], short[row[place]], *row[place + 1 :]] for row in cells]
+
+
+def _narrowed(
+    columns: Sequence[str], widths: Sequence[int], room: int, left_out_first: Sequence[str]
+) -> list[int]:
+    """Leave columns out until the others can be narrow enough, and then make the widest of them narrower.
+
+    A column that is left out gets no width.
+    """
     widths = list(widths)
-    shrinkable = [number for number, name in enumerate(columns) if name not in NEVER_CUT]
-
-    def too_wide() -> bool:
-        shown = [width for width in widths if width]
-        return sum(shown) + 2 * (len(shown) - 1) > room
-
-    while too_wide() and any(widths[number] > NARROWEST_COLUMN for number in shrinkable):
-        widths[max(shrinkable, key=lambda number: widths[number])] -= 1
-    while too_wide() and shrinkable:
-        widths[shrinkable.pop()] = 0
+    last = len(columns) - 1
+    least = [
+        width if name in NEVER_CUT else min(width, NARROWEST_TEXT if number == last else NARROWEST_COLUMN)
+        for number, (name, width) in enumerate(zip(columns, widths, strict=True))
+    ]
+    droppable = [columns.index(name) for name in left_out_first]
+    droppable += [number for number in range(last, 0, -1) if number not in droppable]
+    for number in droppable:
+        if _total(least) <= room:
+            break
+        widths[number] = least[number] = 0
+    while _total(widths) > room:
+        spare = [width - needed for width, needed in zip(widths, least, strict=True)]
+        if not any(spare):
+            break
+        widest = max(
+            (number for number in range(len(widths)) if spare[number]), key=lambda number: widths[number]
+        )
+        widths[widest] -= 1
     return widths
 
 
@@ -311,7 +390,10 @@ def _wrapped(text: str, indent: int) -> list[str]:
     wrap = partial(textwrap.wrap, width=room, break_on_hyphens=False, drop_whitespace=True)
     wrapped = []
     for line in lines:
-        if _width(line) > room:
+        if len(line) > MAX_WRAPPED:
+            step = room if line.isascii() else room // 2  # in case that all characters are wide
+            wrapped += [line[start : start + step] for start in range(0, len(line), step)]
+        elif _width(line) > room:
             wrapped += wrap(line)
         else:
             wrapped.append(line)

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
 from limpet import Run, Runs, State
+from limpet.cli.output import Output
+from limpet.cli.run_ids import whole_id
 from limpet.engine.supervisor.catalog import find_graph
 from limpet.errors import DefinitionError, LimpetError, StoreUnavailable, UsageError, did_you_mean
 from limpet.graph_methods import GraphMethods
@@ -128,10 +130,30 @@ def find_runs(args: Namespace, must_exist: bool = True) -> Runs:
     return Runs(find_store(args, must_exist=must_exist))
 
 
-def graph_of_run(args: Namespace, run_id: str) -> GraphOnStore:
-    """The graph of a stored run, on the store that has the run. Raises `RunNotFound`, `UsageError`."""
+def find_run(args: Namespace, output: Output, changes: bool = False) -> Runs:
+    """The runs in the store of a command about one of them. Its whole id takes the place of what was typed.
+
+    `changes` says that the command changes the run. Raises `RunNotFound`, and `UsageError` for a beginning of several
+    ids.
+    """
     store = find_store(args, must_exist=True)
-    return GraphOnStore(graph_named(args, Runs(store).get(run_id).graph), store)
+    complete_run_id(args, store, output, changes)
+    return Runs(store)
+
+
+def complete_run_id(args: Namespace, store: Store, output: Output, changes: bool = False) -> None:
+    """Put the whole id of a run in place of its beginning, if that was typed. Raises as `find_run` does."""
+    run_id = whole_id(store, args.run, any_prefix=not changes or output.interactive)
+    if changes and run_id != args.run:
+        output.say(f"run {run_id}")
+    args.run = run_id
+
+
+def graph_of_run(args: Namespace, output: Output) -> GraphOnStore:
+    """The graph of the stored run that a command changes, on the store that has it. Raises as `find_run` does."""
+    store = find_store(args, must_exist=True)
+    complete_run_id(args, store, output, changes=True)
+    return GraphOnStore(graph_named(args, Runs(store).get(args.run).graph), store)
 
 
 def graph_named(args: Namespace, name: str) -> Graph:

@@ -20,6 +20,9 @@ MAX_SHOWN_KEYS = 30
 MAX_SHOWN_TEXT = 200
 """How many characters of a value or an error are shown."""
 
+MAX_SHOWN_NAME = 24
+"""How many characters of the name of a key or task are shown."""
+
 MAX_SHOWN_LINES = 5
 """How many lines of a value are shown; one with more is put into one line, and cut."""
 
@@ -77,7 +80,7 @@ class RunDisplay:
 class Summary(NamedTuple):
     """A state in a few lines: names and texts. `is_whole` if nothing was left out."""
 
-    lines: dict[str, str]
+    lines: list[tuple[str, str]]
     is_whole: bool
 
 
@@ -92,11 +95,11 @@ def summary_of(state: Mapping[str, Any], plan: Plan) -> Summary:
     if is_workflow:
         tasks = state.get("tasks") or {}
         texts |= {_task_name(name, record): _task_text(record) for name, record in tasks.items()}
-    shown = dict(list(texts.items())[:MAX_SHOWN_KEYS])
-    lines = {f"  {name}": cut(text) for name, text in shown.items()}
-    is_whole = len(shown) == len(texts) and all(cut(text) == text for text in shown.values())
+    shown = list(texts.items())[:MAX_SHOWN_KEYS]
+    lines = [(f"  {_short_name(name)}", cut(text)) for name, text in shown]
+    is_whole = len(shown) == len(texts) and all(cut(text) == text for _, text in shown)
     if len(shown) < len(texts):
-        lines["  …"] = f"and {len(texts) - len(shown)} more"
+        lines.append(("  …", f"and {len(texts) - len(shown)} more"))
     return Summary(lines, is_whole and not is_workflow)
 
 
@@ -104,7 +107,11 @@ def cut(text: str) -> str:
     """A text that is shown whole if it is short, and else by its beginning and its length."""
     if len(text) <= MAX_SHOWN_TEXT and text.count("\n") < MAX_SHOWN_LINES:
         return text
-    return f"{shortened(one_line(text), MAX_SHOWN_TEXT)} ({len(text):,} characters)"
+    return f"{shortened(one_line(text[: 4 * MAX_SHOWN_TEXT]), MAX_SHOWN_TEXT)} ({len(text):,} characters)"
+
+
+def _short_name(name: str) -> str:
+    return shortened(one_line(name[: 2 * MAX_SHOWN_NAME]), MAX_SHOWN_NAME)
 
 
 def _task_name(name: str, record: Any) -> str:
@@ -126,7 +133,7 @@ def _task_text(record: Any) -> str:
 
 
 def _error_line(error: object) -> str:
-    return shortened(one_line(str(error)), MAX_SHOWN_TEXT)
+    return shortened(one_line(str(error)[: 4 * MAX_SHOWN_TEXT]), MAX_SHOWN_TEXT)
 
 
 def _place(event: Mapping[str, Any]) -> str:

@@ -6,6 +6,13 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+FAR_AWAY = 60 * 86400.0
+"""Seconds from which on a time is shown by its date."""
+
+MAX_DISTANCE = 1e10
+"""Seconds from which on a time may have no date."""
+
 
 def utc_time(seconds: float | None) -> str:
     """A time of the store's clock for people to read, in UTC."""
@@ -15,6 +22,20 @@ def utc_time(seconds: float | None) -> str:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return "after the year 9999"  # an imported run may say so
+
+
+def relative_time(seconds: float | None, now: float) -> str:
+    """The same as seen from now, in few characters: `5 min ago`, `in 2 h`; a date, if it is far away."""
+    if seconds is None:
+        return ""
+    distance = abs(now - seconds)
+    if distance >= FAR_AWAY:
+        return utc_time(seconds).partition(" ")[0] if distance < MAX_DISTANCE else utc_time(seconds)
+    for size, unit in UNITS:
+        if distance >= size:
+            amount = f"{distance // size:.0f} {unit}"
+            return f"{amount} ago" if seconds <= now else f"in {amount}"
+    return "now"
 
 
 def read_value(text: str) -> Any:

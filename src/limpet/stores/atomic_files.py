@@ -97,6 +97,8 @@ def make_directory(directory: Path, *, flush: bool = True) -> None:
 def explain(error: OSError, path: Path, doing: str = "written to") -> StoreUnavailable:
     """An error of the system as one that says what it means for the file, and what to do."""
     advice = _ADVICE.get(error.errno or 0, "{error}")
+    if doing == "read" and error.errno == errno.ENOENT:
+        advice = "it doesn't exist; check the path"
     reason = advice.format(error=error.strerror or error, directory=path.parent)
     return StoreUnavailable(f"{path} can't be {doing}: {reason}")
 

@@ -40,6 +40,7 @@ from limpet.engine.loop.run_lifecycle import (
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations.run_info import SHOWN_STATUSES
 from limpet.engine.sessions import resume as sessions
+from limpet.engine.sessions.trials import CrashLimits
 from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, Commit, Lease, NewRun
@@ -247,18 +248,13 @@ def crashes_too_often(store: RecordingStore) -> None:
     graph = graph_of(store, nothing)
     with store.during(START):
         graph.start({}, run_id="crashes")
-    crash_at_claim(store, "crashes", 3)
+    limits = CrashLimits(max_crashes=3, suspect_from=1, has_turn=True, is_alone=True)
+    crash_at_claim(store, "crashes", 1)
+    for _ in range(3):
+        sessions.resume(graph.compiled(), "crashes", ResumeInput(timed=True), limits=limits)
+        store.manual.advance(AN_HOUR)
     with store.during(QUARANTINE), pytest.raises(RunQuarantined):
-        resume_when_due(graph, "crashes", max_crashes=3)
-
-
-def crashes_too_often_when_resumed(store: RecordingStore) -> None:
-    graph = graph_of(store, ask_in_time)
-    run_to_stop(graph, "crashes", RunPaused)
-    store.manual.advance(AN_HOUR)
-    crash_at_claim(store, "crashes", 3)
-    with store.during(QUARANTINE), pytest.raises(RunQuarantined):
-        resume_when_due(graph, "crashes", max_crashes=3)
+        resume_when_due(graph, "crashes", limits=limits)
 
 
 SCENARIOS = [
@@ -273,7 +269,6 @@ SCENARIOS = [
     sleeps_without_a_process,
     misses_its_deadline,
     crashes_too_often,
-    crashes_too_often_when_resumed,
 ]
 
 

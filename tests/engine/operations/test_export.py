@@ -279,7 +279,7 @@ def test_a_file_that_is_whole_but_not_to_be_read_is_refused(tmp_path: Path) -> N
         path.write_bytes(resealed(data, 1, encode({**contents, **change})))
         with pytest.raises(DamagedRecord):
             other.import_run(path)
-    with pytest.raises(StoreUnavailable, match="can't be read"):
+    with pytest.raises(StoreUnavailable, match="can't be read: it doesn't exist"):
         other.import_run(tmp_path / "missing.run")
     with pytest.raises(StoreUnavailable, match="can't be written"):
         graph.export_run("r", tmp_path / "missing" / "r.run")

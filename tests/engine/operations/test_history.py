@@ -413,6 +413,14 @@ def test_a_rollback_sets_a_run_back_and_a_resume_continues_from_there(graph: Sta
     assert [graph.state_at("r", step).get("n") for step in (2, 4, 5, 7)] == [2, 4, 20, 22]
 
 
+def test_a_rollback_that_is_refused_leaves_the_run_as_it_is(graph: StateGraph) -> None:
+    """H6: it isn't claimed, so not even the time of its last update changes."""
+    before = graph.runs()[0]
+    with pytest.raises(UsageError):
+        graph.rollback("r", 99)
+    assert graph.runs()[0] == before
+
+
 def test_a_rollback_to_the_start_runs_everything_again(graph: StateGraph) -> None:
     """H6: step 0 is the input."""
     assert graph.rollback("r", 0) == {"given": [1]}

@@ -8,7 +8,7 @@ from typing import Any
 
 from limpet.cli.exit_codes import OK, USAGE
 from limpet.cli.output import Output
-from limpet.cli.project import Graph, GraphOnStore, find_store, load_target
+from limpet.cli.project import Graph, GraphOnStore, complete_run_id, find_store, load_target
 from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.edges import END
 from limpet.graphs.parallel import Section
@@ -83,7 +83,7 @@ def draw(args: Namespace, output: Output) -> int:
     wanted = args.format or FORMATS.get(ending)
     if wanted is None:
         raise UsageError(f"--out {args.out}: end it in {', '.join(FORMATS)}, or give --format")
-    picture = _picture(args, wanted, None if args.out else output.width)
+    picture = _picture(args, wanted, output)
     if args.out is None:
         if output.json:
             output.result({"format": wanted, "picture": picture})
@@ -101,13 +101,15 @@ def draw(args: Namespace, output: Output) -> int:
     return OK
 
 
-def _picture(args: Namespace, wanted: Any, width: int | None) -> str:
+def _picture(args: Namespace, wanted: Any, output: Output) -> str:
     """The picture. Only that of a run needs a store."""
+    width = None if args.out else output.width
     if args.run is None:
         with without_opening():
             return _load_to_inspect(args.target).draw(wanted, width=width)
     graph = _load_to_inspect(args.target)
     store = find_store(args, graph, must_exist=True)
+    complete_run_id(args, store, output)
     return GraphOnStore(graph, store).draw(wanted, run_id=args.run, width=width)
 
 

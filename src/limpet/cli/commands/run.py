@@ -5,29 +5,35 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from limpet import Question, Run, RunInfo, Runs
 from limpet.cli.exit_codes import BY_STATUS, INTERRUPTED, OK
 from limpet.cli.inputs import input_keys, is_input, read_input, read_pairs, state_keys
-from limpet.cli.output import Output
+from limpet.cli.output import Output, shortened
 from limpet.cli.project import (
     Graph,
     GraphOnStore,
     can_be_typed,
     command_line,
     command_line_with_graph,
-    find_runs,
+    find_run,
     find_store,
     graph_named,
     graph_of_run,
     load_target,
     project_targets,
 )
-from limpet.cli.run_display import RunDisplay, Summary, cut, summary_of
+from limpet.cli.run_display import MAX_SHOWN_TEXT, RunDisplay, Summary, cut, summary_of
+from limpet.cli.run_ids import whole_id
 from limpet.cli.values import read_value, utc_time
 from limpet.errors import AnswerRefused, LimpetError, RunNotFound, UsageError
 from limpet.graphs.secrets import masked
+from limpet.journal.store import Store
+
+MAX_SHOWN_PROMPT = 2000
+"""How many characters of a question, or of its choices, are shown; `runs show --json` has all."""
 
 
 def run(args: Namespace, output: Output) -> int:
@@ -47,7 +53,7 @@ def run(args: Namespace, output: Output) -> int:
     config = read_pairs(args.config, "--config")
     store = find_store(args, loaded)
     graph = GraphOnStore(loaded, store)
-    checkpoint = args.checkpoint or graph.declared_checkpoint
+    checkpoint = _checkpoint(args.checkpoint, store) or graph.declared_checkpoint
     if args.detach:
         if checkpoint is not None:
             raise UsageError("a run that starts from a checkpoint can't be queued: leave out --detach")
@@ -70,7 +76,7 @@ def run(args: Namespace, output: Output) -> int:
 
 def resume(args: Namespace, output: Output) -> int:
     """Resume a run, with changes to its state if some are given."""
-    graph = graph_of_run(args, args.run)
+    graph = graph_of_run(args, output)
     update = read_changes(args, graph, output) or None
     begin = partial(graph.stream_resumed, args.run, update=update, wait=args.wait)
     return _follow(begin, graph, args, output)
@@ -81,12 +87,12 @@ def answer(args: Namespace, output: Output) -> int:
     *named, text = args.answer
     if len(named) > 1:
         raise UsageError("answer RUN [QUESTION] VALUE: quote a value of several words")
-    runs = find_runs(args)
+    runs = find_run(args, output, changes=True)
     info = runs.get(args.run).info
     question = _find_question(info, named[0] if named else None)
     answers = {question.id: _read_answer(text, question)}
     if not args.detach and _knows_graph(args, info.graph):
-        graph = graph_of_run(args, args.run)
+        graph = graph_of_run(args, output)
         return _follow(partial(graph.stream_resumed, args.run, answers=answers), graph, args, output)
     runs.answer(args.run, answers=answers)
     return _report_queued(args.run, args, output)
@@ -232,6 +238,14 @@ def _target_and_input(args: Namespace) -> tuple[str, list[str]]:
     return graphs[0], parts
 
 
+def _checkpoint(typed: str | None, store: Store) -> str | None:
+    """A checkpoint as it was typed: a file, or `run@step` with the whole id of the run."""
+    if typed is None or Path(typed).exists():
+        return typed
+    run_id, at, step = typed.rpartition("@")
+    return f"{whole_id(store, run_id, any_prefix=True)}@{step}" if at else typed
+
+
 def _status_of(runs: Runs, run_id: str | None) -> str | None:
     """The status of a run that already exists."""
     if run_id is None:
@@ -288,7 +302,7 @@ def _read_answer(text: str, question: Question) -> Any:
 def _report_stop(
     info: RunInfo, summary: Summary, error: LimpetError | None, args: Namespace, output: Output
 ) -> None:
-    output.facts({"run": info.run_id, "status": info.status, **summary.lines})
+    output.facts({"run": info.run_id, "status": info.status}, summary.lines)
     if error is not None and info.status == "failed":
         output.problem(cut(info.reason or error.message), error.code)
         output.hint("The whole error:", command_line("runs show", args, info.run_id))
@@ -301,17 +315,18 @@ def _describe(question: Question) -> str:
     deadline = ""
     if question.deadline is not None:
         deadline = f" (until {utc_time(question.deadline)} UTC)"
-    return f"{question.node} asks: {question.prompt}{_allowed_answers(question)}{deadline}\nAnswer with:"
+    prompt = shortened(question.prompt, MAX_SHOWN_PROMPT)
+    return f"{question.node} asks: {prompt}{_allowed_answers(question)}{deadline}\nAnswer with:"
 
 
 def _allowed_answers(question: Question) -> str:
     if question.choices:
-        return f" ({' / '.join(map(str, question.choices))})"
+        return f" ({shortened(' / '.join(map(str, question.choices)), MAX_SHOWN_PROMPT)})"
     kind = (question.schema or {}).get("type")
     return f" ({kind})" if isinstance(kind, str) else ""
 
 
 def _example(question: Question) -> str:
     """A possible answer to be typed; a placeholder where there is none."""
-    texts = map(str, question.choices or ())
-    return next(filter(can_be_typed, texts), "ANSWER")
+    texts = [str(choice) for choice in question.choices or ()]
+    return next((text for text in texts if can_be_typed(text) and len(text) <= MAX_SHOWN_TEXT), "ANSWER")

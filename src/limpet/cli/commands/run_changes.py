@@ -6,19 +6,28 @@ None of these runs a node. Only `fork` and `rollback` need the code of the run's
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 
 from limpet import Runs
 from limpet.cli.commands.run import read_changes, suggest_next
 from limpet.cli.exit_codes import OK
 from limpet.cli.output import Output
-from limpet.cli.project import command_line, find_runs, find_store, graph_named
-from limpet.journal.store import CANCELLED
+from limpet.cli.project import (
+    Graph,
+    command_line,
+    complete_run_id,
+    find_run,
+    find_runs,
+    find_store,
+    graph_named,
+)
+from limpet.errors import UsageError
+from limpet.journal.store import CANCELLED, Store
 
 
 def fork(args: Namespace, output: Output) -> int:
     """Create a run that starts where another one was."""
-    store = find_store(args, must_exist=True)
-    graph = graph_named(args, Runs(store).get(args.run).graph)
+    store, graph = _store_and_graph(args, output, changes=False)
     update = read_changes(args, graph, output)
     forked = Runs(store, graph).fork(args.run, args.step, update, new_run_id=args.id)
     return _done({"run_id": forked, "forked_from": args.run}, forked, args, output)
@@ -26,13 +35,14 @@ def fork(args: Namespace, output: Output) -> int:
 
 def rollback(args: Namespace, output: Output) -> int:
     """Set a run back to a step."""
-    _runs_with_graph(args).rollback(args.run, args.step)
+    store, graph = _store_and_graph(args, output, changes=True)
+    Runs(store, graph).rollback(args.run, args.step)
     return _done({"run_id": args.run, "step": args.step}, f"rolled back to step {args.step}", args, output)
 
 
 def cancel(args: Namespace, output: Output) -> int:
     """Stop a run before its next node."""
-    runs = find_runs(args)
+    runs = find_run(args, output, changes=True)
     runs.cancel(args.run)
     status = runs.get(args.run).status
     text = "cancelled"
@@ -43,12 +53,14 @@ def cancel(args: Namespace, output: Output) -> int:
 
 def export(args: Namespace, output: Output) -> int:
     """Write a run to one file."""
-    find_runs(args).export(args.run, args.file)
+    find_run(args, output).export(args.run, args.file)
     return _done({"run_id": args.run, "file": args.file}, f"written to {args.file}", None, output)
 
 
 def import_(args: Namespace, output: Output) -> int:
     """Put an exported run into the store."""
+    if not Path(args.file).exists():  # before a store is made for it
+        raise UsageError(f"there is no file {args.file!r} to import")
     runs = find_runs(args, must_exist=False)
     run_id = runs.import_(args.file, args.id)
     if output.json:
@@ -61,7 +73,7 @@ def import_(args: Namespace, output: Output) -> int:
 
 def delete(args: Namespace, output: Output) -> int:
     """Delete a run and its journal, after a confirmation."""
-    runs = find_runs(args)
+    runs = find_run(args, output, changes=True)
     info = runs.get(args.run).info
     question = f"Delete run {info.run_id} of {info.graph} ({info.status})?"
     if not args.yes and not output.confirm(question, f"deletes run {info.run_id} permanently"):
@@ -71,10 +83,11 @@ def delete(args: Namespace, output: Output) -> int:
     return _done({"run_id": args.run, "deleted": True}, "deleted", None, output)
 
 
-def _runs_with_graph(args: Namespace) -> Runs:
-    """The runs, with the graph of the one that the command is about."""
+def _store_and_graph(args: Namespace, output: Output, changes: bool) -> tuple[Store, Graph]:
+    """The store, and the graph of the run that the command is about."""
     store = find_store(args, must_exist=True)
-    return Runs(store, graph_named(args, Runs(store).get(args.run).graph))
+    complete_run_id(args, store, output, changes)
+    return store, graph_named(args, Runs(store).get(args.run).graph)
 
 
 def _done(data: dict[str, object], text: str, resumable: Namespace | None, output: Output) -> int:

@@ -6,13 +6,14 @@ import time
 from argparse import Namespace
 from typing import Any
 
-from limpet import END, RunInfo, Runs
+from limpet import END, Checkpoint, RunInfo, Runs
 from limpet.cli.commands.run import suggest_next
 from limpet.cli.exit_codes import BY_STATUS, OK
 from limpet.cli.output import Output
-from limpet.cli.project import command_line, find_runs, find_store, project_graphs
+from limpet.cli.project import command_line, complete_run_id, find_run, find_runs, find_store, project_graphs
 from limpet.cli.values import utc_time
 from limpet.errors import LimpetError, UsageError
+from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import masked
 from limpet.journal.store import RUNNING
 
@@ -22,6 +23,9 @@ LONG_IN_QUEUE = 60.0
 
 ABANDONED = "abandoned"
 """The shown status of a run whose process crashed."""
+
+NEXT_LAYER = "next layer"
+"""What is shown for the step between two layers of a workflow, which plans the next one."""
 
 UNFINISHED = ("queued", "sleeping", "retrying", "paused", ABANDONED)
 """The shown statuses of runs that wait for a process with the code of their graph."""
@@ -35,7 +39,7 @@ def list_runs(args: Namespace, output: Output) -> int:
     if output.json:
         output.result([_facts(info) for info in found])
         return OK
-    columns = ("run", "graph", "status", "step", "at", "updated (UTC)", "")
+    columns = ("run", "graph", "status", "step", "node", output.time_heading("updated"), "")
     known = _known_graphs(args, found)
     rows = [
         (
@@ -44,21 +48,21 @@ def list_runs(args: Namespace, output: Output) -> int:
             info.status,
             None if info.problem else info.step,
             _node(info),
-            utc_time(info.updated),
-            _summary(info, known),
+            output.time(info.updated),
+            _summary(info, output, known),
         )
         for info in found
     ]
     empty = "no runs yet"
     if args.status or args.of or args.tag:
         empty = "no runs match"
-    output.table(columns, rows, empty)
+    output.table(columns, rows, empty, left_out_first=("step", "node", "graph"))
     return OK
 
 
 def show(args: Namespace, output: Output) -> int:
     """Everything that is known about one run."""
-    runs = find_runs(args)
+    runs = find_run(args, output)
     info = runs.with_position(runs.get(args.run).info)
     if output.json:
         output.result(_facts(info))
@@ -71,7 +75,7 @@ def show(args: Namespace, output: Output) -> int:
             "status": info.status,
             "quarantined": "yes" if info.shown_status == "quarantined" else None,
             "step": info.step,
-            "at": _node(info),
+            "node": _node(info),
             "why": info.reason,
             "created": f"{utc_time(info.created)} UTC",
             "updated": f"{utc_time(info.updated)} UTC",
@@ -88,16 +92,11 @@ def show(args: Namespace, output: Output) -> int:
 
 def history(args: Namespace, output: Output) -> int:
     """The steps of a run."""
-    found = find_runs(args).history(args.run)
+    found = find_run(args, output).history(args.run)
     if output.json:
-        output.result(
-            [
-                {"step": each.step, "node": each.node, "at": each.timestamp, "next": each.next}
-                for each in found
-            ]
-        )
+        output.result([_step_facts(each) for each in found])
         return OK
-    rows = [(each.step, each.node, utc_time(each.timestamp), each.next) for each in found]
+    rows = [(each.step, _step_place(each), utc_time(each.timestamp), _step_next(each)) for each in found]
     output.table(("step", "node", "at (UTC)", "next"), rows, "no steps are stored")
     if found:
         newest = str(found[-1].step)
@@ -107,7 +106,7 @@ def history(args: Namespace, output: Output) -> int:
 
 def state(args: Namespace, output: Output) -> int:
     """The state of a run."""
-    runs = find_runs(args)
+    runs = find_run(args, output)
     found = masked(dict(runs.state(args.run, args.step)), _masked_keys(runs, args))
     if args.key is not None:
         if args.key not in found:
@@ -131,7 +130,7 @@ def state(args: Namespace, output: Output) -> int:
 
 def diff(args: Namespace, output: Output) -> int:
     """What changed between two steps."""
-    runs = find_runs(args)
+    runs = find_run(args, output)
     hidden = _masked_keys(runs, args)
     found = runs.diff(args.run, args.a, args.b)
     added = masked(dict(found.added), hidden)
@@ -153,6 +152,7 @@ def diff(args: Namespace, output: Output) -> int:
 def watch(args: Namespace, output: Output) -> int:
     """Follow a run until it stops; each change is shown once."""
     store = find_store(args, must_exist=True)
+    complete_run_id(args, store, output)
     runs = Runs(store)
     info = runs.get(args.run).info
     shown = None
@@ -178,7 +178,7 @@ def watch(args: Namespace, output: Output) -> int:
 def _show_change(info: RunInfo, new_holder: bool, output: Output) -> None:
     """One line of a run that is followed; the holder is named when it changed."""
     if output.json:
-        output.result({"run_id": info.run_id, "status": info.status, "step": info.step, "at": info.node})
+        output.result({"run_id": info.run_id, "status": info.status, "step": info.step, "at": _node(info)})
         return
     text = f"step {info.step}"
     if _node(info):
@@ -190,6 +190,12 @@ def _show_change(info: RunInfo, new_holder: bool, output: Output) -> None:
     output.event(time.strftime("%H:%M:%S"), info.status, text)
 
 
+def _due(info: RunInfo, output: Output) -> str:
+    """When a process needs to resume a run."""
+    due = output.time(info.due)
+    return due if output.width is not None else f"at {due}"
+
+
 def _in_words(seconds: float) -> str:
     if seconds < 3600:
         return f"{seconds / 60:.0f} min"
@@ -198,7 +204,11 @@ def _in_words(seconds: float) -> str:
 
 def _facts(info: RunInfo) -> dict[str, Any]:
     """A run as data for a program."""
-    return {**info._asdict(), "questions": [question._asdict() for question in info.questions]}
+    return {
+        **info._asdict(),
+        "node": _node(info),
+        "questions": [question._asdict() for question in info.questions],
+    }
 
 
 def _holder(info: RunInfo) -> str | None:
@@ -212,7 +222,42 @@ def _masked_keys(runs: Runs, args: Namespace) -> frozenset[str]:
 
 
 def _node(info: RunInfo) -> str | None:
-    return None if info.node == END else info.node
+    """The node that a run is at; None at its end, and between the layers of a workflow."""
+    return _shown_node(info.node, None)
+
+
+def _shown_node(node: str | None, planner: str | None = NEXT_LAYER) -> str | None:
+    """A node by the name that users know: the end has none, and `planner` stands for what plans layers."""
+    if node is None or node == END:
+        return None
+    return planner if node == PLANNER else node
+
+
+def _step_place(step: Checkpoint) -> str | None:
+    """The node that a step is of, with its branch where that has another name."""
+    name = _shown_node(step.node)
+    branch = step.branch or ""
+    if name is None or branch.rpartition("/")[2] == name:
+        return branch or None
+    return f"{branch}/{name}" if branch else name
+
+
+def _step_next(step: Checkpoint) -> str | None:
+    """The node that follows a step. The last one of a branch has none: the run isn't at its end by that."""
+    return _shown_node(step.next) or ("" if step.branch else "end")
+
+
+def _step_facts(step: Checkpoint) -> dict[str, Any]:
+    """A step as data for a program. What plans the layers of a workflow isn't a node of the user's."""
+    return {
+        "id": step.id,
+        "step": step.step,
+        "node": _shown_node(step.node, None),
+        "branch": step.branch,
+        "at": step.timestamp,
+        "next": _shown_node(step.next, None),
+        "status": step.status,
+    }
 
 
 def _known_graphs(args: Namespace, listed: list[RunInfo]) -> set[str] | None:
@@ -225,7 +270,7 @@ def _known_graphs(args: Namespace, listed: list[RunInfo]) -> set[str] | None:
         return None  # the code can't be loaded; runs are listed without it
 
 
-def _summary(info: RunInfo, known: set[str] | None = None) -> str:
+def _summary(info: RunInfo, output: Output, known: set[str] | None = None) -> str:
     """What a list says about a run in its last column. `known` are the graphs that are known here, if any are."""
     if info.problem:
         return info.problem
@@ -245,9 +290,9 @@ def _summary(info: RunInfo, known: set[str] | None = None) -> str:
                 return "queued"
             return f"queued for {_in_words(waited)}: is a worker running that has graph {info.graph!r}?"
         case "sleeping":
-            return f"sleeping until {utc_time(info.due)}"
+            return f"sleeping, due {_due(info, output)}"
         case "retrying":
-            return f"retrying at {utc_time(info.due)}: {(info.error or {}).get('message', '')}"
+            return f"retrying, due {_due(info, output)}: {(info.error or {}).get('message', '')}"
         case "abandoned":
             return "abandoned: its process crashed"
         case _:

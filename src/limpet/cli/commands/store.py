@@ -9,8 +9,7 @@ from typing import NamedTuple
 from limpet import RunInfo, Runs
 from limpet.cli.exit_codes import FAILED, OK
 from limpet.cli.output import Output
-from limpet.cli.project import find_runs, find_store
-from limpet.cli.values import utc_time
+from limpet.cli.project import find_run, find_runs, find_store
 from limpet.defaults import RETENTION_HOURS
 from limpet.engine.operations.run_info import LISTED_STATUSES
 from limpet.errors import KeyMissing, RunNotFound, UsageError
@@ -70,11 +69,12 @@ def migrate(args: Namespace, output: Output) -> int:
 
 def verify(args: Namespace, output: Output) -> int:
     """Look for damage. The exit code is 1 if there is any."""
-    runs = find_runs(args)
     if args.run:
+        runs = find_run(args, output)
         reports = [_checked(runs, args.run, None)]
     else:
         reports = []
+        runs = find_runs(args)
         listed = runs.list()
         for number, info in enumerate(listed, 1):
             output.progress(f"{number} of {len(listed)}")
@@ -160,8 +160,9 @@ def prune(args: Namespace, output: Output) -> int:
 
 
 def _list_expired(going: list[Expired], output: Output) -> None:
-    rows = [(each.run_id, each.graph, each.status, utc_time(each.updated), each.reason) for each in going]
-    output.table(("run", "graph", "status", "updated (UTC)", "why"), rows, "no runs to delete")
+    rows = [(each.run_id, each.graph, each.status, output.time(each.updated), each.reason) for each in going]
+    columns = ("run", "graph", "status", output.time_heading("updated"), "why")
+    output.table(columns, rows, "no runs to delete", left_out_first=("graph",))
 
 
 def _counted(runs: int) -> str:

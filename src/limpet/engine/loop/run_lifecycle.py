@@ -61,7 +61,6 @@ RUN_STATUSES: Final[dict[str, dict[str, str]]] = {
         ANSWER: RUNNING,
         DEADLINE: RUNNING,
         CANCEL: CANCELLED,
-        QUARANTINE: FAILED,
         ROLLBACK: PAUSED,
     },
     FAILED: {RESUME: RUNNING, ANSWER: RUNNING, ROLLBACK: PAUSED},

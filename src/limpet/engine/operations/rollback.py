@@ -19,6 +19,8 @@ from limpet.journal.writer import JournalWriter, summary
 def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
     """Set a run back to where it was after `step`, pause it there, and return its state. The history stays."""
     client = compiled.need_client("rollback")
+    # Before the run is claimed, which changes when it was updated: a rollback that is refused changes nothing.
+    check_fits(compiled.plan, progress_at(salvaged_tail(client.store, run_id), step))
     with client.holding(run_id) as held:
         # A rollback is a way out of damaged records, so those after the step don't stop it.
         tail = salvaged_tail(client.store, run_id)

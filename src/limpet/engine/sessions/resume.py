@@ -218,7 +218,7 @@ def _reopen(
         history = crash_history(progress, tail.head.sequence, held.crashes)
     sleeps = (progress.due() or 0.0) > held.now()
     if limits is not None and history is not None and not sleeps:
-        if history.alone >= limits.max_crashes:
+        if history.alone >= limits.max_crashes and progress.status == RUNNING:
             _quarantine(compiled, progress, tail, held, history.alone)
         if history.is_suspect(limits) and not limits.has_turn:
             raise NeedsSolitude(progress.run_id, history)

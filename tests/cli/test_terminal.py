@@ -1,0 +1,103 @@
+"""The command line in a real terminal: tables fit it, and a paused run can be answered there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Command
+
+pty = pytest.importorskip("pty", reason="there are no pseudo terminals")
+termios = pytest.importorskip("termios", reason="there are no pseudo terminals")
+
+DEADLINE = 60.0
+
+
+class Terminal:
+    """A command in a terminal with this many columns: what it shows, and what is typed there."""
+
+    def __init__(self, here: Path, columns: int, *words: str) -> None:
+        self.shown = ""
+        self._controller, terminal = pty.openpty()
+        termios.tcsetwinsize(terminal, (40, columns))
+        environment = {name: value for name, value in os.environ.items() if "LIMPET" not in name}
+        for name in ("COLUMNS", "LINES"):
+            environment.pop(name, None)
+        command = [sys.executable, "-m", "limpet", *words, "--no-color"]
+        self.process = subprocess.Popen(
+            command, cwd=here, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
+            env={**environment, "TERM": "xterm"},
+        )  # fmt: skip
+        os.close(terminal)
+
+    def read_until(self, text: str | None) -> str:
+        """All that was shown until this text appears, or until the end."""
+        deadline = time.monotonic() + DEADLINE
+        while text is None or text not in self.shown:
+            assert time.monotonic() < deadline, self.shown
+            try:
+                chunk = os.read(self._controller, 65536)
+            except OSError:  # Linux reports the end of a pseudo terminal as an error
+                chunk = b""
+            if not chunk:
+                assert text is None, self.shown
+                break
+            self.shown += chunk.decode().replace("\r\n", "\n")
+        return self.shown
+
+    def type(self, text: str) -> None:
+        os.write(self._controller, text.encode())
+
+    def close(self) -> int:
+        code = self.process.wait(DEADLINE)
+        os.close(self._controller)
+        return code
+
+
+@pytest.fixture
+def stored(runs: Command, here: Path) -> Path:
+    """A project with runs of long ids, nodes and errors."""
+    for number in range(2):
+        runs("run", "flows:busy", "--id", f"a-long-id-of-a-customer-{number}")
+    return here
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_list_fits_the_terminal(stored: Path, columns: int) -> None:
+    """H6: with whole times, and ids that can be typed."""
+    terminal = Terminal(stored, columns, "runs", "list")
+    lines = terminal.read_until(None).splitlines()
+    assert terminal.close() == 0
+    assert max(map(len, lines)) <= columns
+    assert ("graph" in lines[0], "status" in lines[0]) == (columns >= 80, True)
+    assert all(" s ago" in line or " min ago" in line or " now " in line for line in lines[1:])
+    assert [line.split()[0] for line in lines[1:3]] == [
+        "a-long-id-of-a-customer-1",
+        "a-long-id-of-a-customer-0",
+    ]
+
+
+def test_a_paused_run_is_answered_where_it_was_started(stored: Path, runs: Command) -> None:
+    """P1."""
+    terminal = Terminal(stored, 80, "run", "flows:graph", "-i", "topic=rope", "--id", "r")
+    terminal.read_until("Answer here, or press Enter to leave it: ")
+    terminal.type("yes\n")
+    shown = terminal.read_until(None)
+    assert (terminal.close(), "✓ publish" in shown) == (0, True)
+    assert runs("runs", "show", "r", "--json").data["status"] == "completed"
+
+
+def test_a_paused_run_is_left_by_ctrl_c(stored: Path, runs: Command, ctrl_c: None) -> None:
+    """P1: as by Enter; it is paused, and nothing is lost."""
+    terminal = Terminal(stored, 80, "run", "flows:graph", "-i", "topic=rope", "--id", "r")
+    terminal.read_until("Answer here, or press Enter to leave it: ")
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.read_until(None)
+    assert terminal.close() == 3
+    assert runs("runs", "show", "r", "--json").data["status"] == "paused"
